@@ -1,0 +1,13 @@
+"""Errors that name the thing, the reason and the way out."""
+
+
+class LongspanError(ValueError):
+    """Something longspan was asked for cannot be done."""
+
+
+class AttachError(LongspanError):
+    """A model, or one of its layers, cannot be extended; nothing was changed."""
+
+
+class CacheError(LongspanError):
+    """A cache does not belong to this model, method or batch."""

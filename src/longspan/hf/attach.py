@@ -1,0 +1,201 @@
+"""Attach a method to a transformers model and take it off again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from transformers import PreTrainedModel
+
+from longspan.attend import Attender
+from longspan.errors import AttachError, LongspanError
+from longspan.hf import interface
+from longspan.hf.cache import LongspanCache
+from longspan.hf.hooks import Attachment
+from longspan.hf.probe import Layer, probe
+from longspan.hf.report import LayerReport, Report
+from longspan.kernels.banded import Impl
+from longspan.methods import METHODS, Full, Method
+from longspan.rope import Angles
+
+_attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
+
+
+def extend(
+    model: PreTrainedModel,
+    method: str | Method | Angles = "dca",
+    *,
+    window: int | None = None,
+    angles: Angles | None = None,
+    impl: Impl = "auto",
+) -> Report:
+    """Let a model read beyond its window, in place.
+
+    Afterwards the model is used as always: ``model(...)``, ``generate``, pipelines. A model that is extended already is
+    restored first.
+
+    Args:
+        model: any causal transformers model with rotary positions.
+        method: a name in ``METHODS``, a method, or scaled angles (full attention under those).
+        window: the trained window in tokens; the config's ``max_position_embeddings`` unless given.
+        angles: scaled angles to put under the method.
+        impl: which kernel runs; see ``longspan.kernels.banded``.
+
+    Returns:
+        What was attached, what stayed stock and why.
+
+    Raises:
+        AttachError: a layer could not be understood; the model is as it was.
+        ValueError: parameters that cannot be.
+    """
+    previous = _attached.get(model)
+    if previous is not None:
+        restore(model)
+    try:
+        report, attender, layers = _prepare(model, method, window, angles, impl)
+    except BaseException:
+        if previous is not None:
+            previous.attach(model)
+            _attached[model] = previous
+        raise
+    attachment = Attachment(model, attender, layers, report)
+    attachment.attach(model)
+    _attached[model] = attachment
+    if not report.attached:
+        warnings.warn(
+            f"longspan attached to no layer of {report.model}: {report.stock[0].reason}; the model runs as before. "
+            "To extend it, load it with full attention (for example sliding_window=None)",
+            stacklevel=2,
+        )
+    return report
+
+
+def restore(model: PreTrainedModel) -> None:
+    """Take the method off; the model is what it was before ``extend``. Does nothing to a model that is not extended."""
+    attachment = _attached.pop(model, None)
+    if attachment is not None:
+        attachment.detach(model)
+
+
+@contextmanager
+def extended(
+    model: PreTrainedModel,
+    method: str | Method | Angles = "dca",
+    *,
+    window: int | None = None,
+    angles: Angles | None = None,
+    impl: Impl = "auto",
+) -> Iterator[Report]:
+    """``extend`` for the length of a ``with`` block; what was attached before is attached again after it."""
+    previous = _attached.get(model)
+    report = extend(model, method, window=window, angles=angles, impl=impl)
+    try:
+        yield report
+    finally:
+        restore(model)
+        if previous is not None:
+            previous.attach(model)
+            _attached[model] = previous
+
+
+def inspect(
+    model: PreTrainedModel,
+    method: str | Method | Angles = "dca",
+    *,
+    window: int | None = None,
+    angles: Angles | None = None,
+) -> Report:
+    """The report that ``extend`` would give; nothing stays changed."""
+    if model in _attached:
+        raise LongspanError("the model is extended already; its report is what extend returned")
+    return _prepare(model, method, window, angles, "auto")[0]
+
+
+def new_cache(model: PreTrainedModel) -> LongspanCache:
+    """An empty cache for an extended model, to be kept over several calls (``past_key_values=``)."""
+    if model not in _attached:
+        raise LongspanError("the model is not extended: call longspan.extend(model, ...) first")
+    return _attached[model].new_cache()
+
+
+def _prepare(
+    model: PreTrainedModel, method: str | Method | Angles, window: int | None, angles: Angles | None, impl: Impl
+) -> tuple[Report, Attender, list[Layer]]:
+    if not isinstance(model, PreTrainedModel):
+        raise AttachError(f"longspan extends transformers models (PreTrainedModel), not {type(model).__name__}")
+    chosen = _method(method, angles)
+    config = model.config.get_text_config(decoder=True)
+    trained = getattr(config, "max_position_embeddings", None)
+    if window is None and trained is None:
+        raise AttachError(
+            f"the config of {type(model).__name__} has no max_position_embeddings; pass window=, the number of tokens it "
+            "was trained on"
+        )
+    size = int(window if window is not None else trained)
+    resolved = chosen.resolve(size)
+    _fixed_frequencies(type(model).__name__, config)
+    layers = probe(model)
+    attender = Attender(resolved, size, impl)
+    original = _original_window(config)
+    report = Report(
+        model=type(model).__name__,
+        method=resolved,
+        window=size,
+        original_window=original if original not in (None, size) else None,
+        attached=tuple(_describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None),
+        stock=tuple(_describe(layer, 1) for layer in layers if layer.rope is None),
+        warnings=tuple(resolved.warnings(size)),
+    )
+    return report, attender, layers
+
+
+def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise LongspanError(f"no method is called {method!r}; there are {', '.join(METHODS)}")
+        method = METHODS[method]()
+    elif isinstance(method, Angles):
+        method = Full(angles=method)
+    elif not isinstance(method, Method):
+        raise LongspanError(f"method is a name, a Method or Angles, not {type(method).__name__}")
+    if angles is None:
+        return method
+    if not isinstance(angles, Angles):
+        raise LongspanError(f"angles are Angles such as longspan.YaRN(factor=4), not {type(angles).__name__}")
+    return replace(method, angles=angles)
+
+
+def _rope_types(config: Any) -> Iterator[dict[str, Any]]:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    yield from nested or [parameters]
+
+
+def _fixed_frequencies(name: str, config: Any) -> None:
+    for parameters in _rope_types(config):
+        kind = parameters.get("rope_type", "default")
+        if kind in ("dynamic", "longrope"):
+            raise AttachError(
+                f"{name}: its config has rope_type {kind!r}, whose frequencies change with the input's length, so keys "
+                "cannot be stored rotated; load it with rope_parameters of rope_type 'default', 'linear' or 'yarn'"
+                + (", or that and method='dynamic-ntk'" if kind == "dynamic" else "")
+            )
+
+
+def _original_window(config: Any) -> int | None:
+    found = [p.get("original_max_position_embeddings") for p in _rope_types(config)]
+    return next((int(value) for value in found if value is not None), None)
+
+
+def _describe(layer: Layer, rotations: int) -> LayerReport:
+    rope = None
+    if layer.rope is not None:
+        rope = f"{layer.rope.rotated} of {layer.rope.head_dim} channels, {layer.rope.layout}"
+        if layer.norms is not None:
+            rope += ", normalised after the rotation"
+    size = 0 if layer.sliding else layer.kv_heads * (rotations * layer.key_dim + layer.value_dim) * layer.itemsize
+    return LayerReport(layer.index, layer.name, rope, layer.reason, size)

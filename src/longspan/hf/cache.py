@@ -1,0 +1,126 @@
+"""The cache that an extended model keeps: longspan's stores for attached layers, transformers' own for the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from longspan.attend import Attender
+from longspan.errors import CacheError
+from longspan.store import KVStore
+
+
+class StoreLayer(CacheLayerMixin):
+    """One attached layer. ``update`` hands keys and values on; attention appends them to ``store``."""
+
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = KVStore()
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.is_initialized = True
+        return key_states, value_states
+
+    def get_seq_length(self, *args: Any) -> int:
+        return self.store.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.store.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """What ``get_max_length`` was called before."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Drop the last ``-n`` tokens; a positive ``n``, transformers' older form, is the length to keep."""
+        n = tokens_to_remove
+        self.store.crop(-n if n <= 0 else max(self.store.length - n, 0))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.store.select(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.store.repeat(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
+        self.store.select(rows)
+
+    def reset(self) -> None:
+        self.store.reset()
+
+    def offload(self) -> None:
+        raise CacheError("longspan's cache is not offloaded by transformers")
+
+    prefetch = offload
+
+
+class LongspanCache(Cache):
+    """The key-value cache of a model extended by longspan; make one with ``longspan.new_cache(model)``.
+
+    Attributes:
+        attender: the method it was filled under.
+        padding: padding tokens at the start of each row, or None while empty.
+    """
+
+    def __init__(self, attender: Attender, layers: list[Any]) -> None:
+        super().__init__(layers=layers)
+        self.attender = attender
+        self.padding: tuple[int, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated by the attached layers."""
+        return sum(layer.store.nbytes for layer in self.layers if isinstance(layer, StoreLayer))
+
+    def accept(self, padding: tuple[int, ...], mask_given: bool) -> None:
+        """Note the padding of a forward; raise ``CacheError`` if it is not that of the rows held."""
+        if self.padding is None or self.get_seq_length() == 0:
+            self.padding = padding
+        elif len(padding) != len(self.padding):
+            raise CacheError(
+                f"the cache holds {len(self.padding)} rows and the input has {len(padding)}; "
+                "start a new cache, or use batch_repeat_interleave or batch_select_indices"
+            )
+        elif padding != self.padding:
+            hint = "the padding in attention_mask changed" if mask_given else "no attention_mask was passed"
+            raise CacheError(
+                f"the cache was filled with left padding {list(self.padding)} and {hint}; pass the attention_mask of "
+                "all tokens, those in the cache included"
+            )
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._pad_rows(beam_idx.tolist())
+        super().reorder_cache(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.padding is not None:
+            self.padding = tuple(pad for pad in self.padding for _ in range(repeats))
+        super().batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
+        self._pad_rows(rows.tolist())
+        super().batch_select_indices(rows)
+
+    def reset(self) -> None:
+        self.padding = None
+        super().reset()
+
+    def _pad_rows(self, rows: list[int]) -> None:
+        if self.padding is not None:
+            self.padding = tuple(self.padding[row] for row in rows)

@@ -1,0 +1,153 @@
+"""The two functions transformers calls: one makes masks, one attends. Both are registered under ``NAME``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from longspan.errors import LongspanError
+
+NAME = "longspan"  # contains no word that transformers gives a meaning, such as "flash" or "sdpa"
+
+
+class LayerCall(Protocol):
+    """What a hook passes into the attention function of its layer."""
+
+    def __call__(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+class Mask:
+    """What a mask is made from: the padding for attached layers, any dense form for the layers left stock.
+
+    A dense mask of a long prompt takes gigabytes, so none is made unless a stock layer asks for it.
+    """
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self._arguments = arguments
+        self._dense: dict[str, Any] = {}
+        self._padding: tuple[int, ...] | None = None
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """Padding tokens at the start of each row of the batch."""
+        if self._padding is None:
+            if self._arguments["mask_function"] is not causal_mask_function:
+                raise LongspanError(
+                    "this forward puts something on top of the causal mask (packed sequences, image blocks or a prefix); "
+                    "longspan attends causally: pass one sequence per row, with an attention_mask for padding"
+                )
+            self._padding = _left_padding(
+                self._arguments["attention_mask"], self._arguments["batch_size"], self._arguments["kv_length"]
+            )
+        return self._padding
+
+    @property
+    def given(self) -> bool:
+        """Whether the caller passed an attention mask."""
+        return self._arguments["attention_mask"] is not None
+
+    def dense(self, implementation: str) -> Any:
+        """The mask as the named attention implementation wants it."""
+        if implementation not in self._dense:
+            make = ALL_MASK_ATTENTION_FUNCTIONS[implementation]
+            self._dense[implementation] = make(**self._arguments)
+        return self._dense[implementation]
+
+
+def _left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...]:
+    if mask is None:
+        return (0,) * batch
+    if mask.shape[-1] != length:
+        raise LongspanError(
+            f"the attention_mask covers {mask.shape[-1]} tokens and the cache and input have {length}; pass a mask of "
+            "all tokens, those in the cache included"
+        )
+    real = mask.bool()
+    # Tokens after the last real one are computed and never seen: right padding in a single forward does no harm.
+    ends = length - real.flip(-1).int().argmax(-1)
+    pads = torch.where(real.any(-1), real.int().argmax(-1), length)
+    if bool((real.sum(-1) != torch.where(real.any(-1), ends - pads, 0)).any()):
+        raise LongspanError("the attention_mask has a hole; only padding at the start of a row is supported")
+    return tuple(pads.tolist())
+
+
+def _make_mask(**arguments: Any) -> Mask:
+    return Mask(arguments)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    longspan: LayerCall | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    call = longspan or _recorder
+    if call is None:
+        raise LongspanError(
+            f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but was "
+            "not there when the model was extended; call longspan.restore(model) and extend it again"
+        )
+    return call(module, query, key, value, attention_mask, kwargs)
+
+
+# Stands in for a layer's call while a model is probed, when its attention modules are not known yet.
+_recorder: LayerCall | None = None
+
+
+class recording:
+    """Send the attention calls of layers without a hook to ``call``."""
+
+    def __init__(self, call: LayerCall) -> None:
+        self.call = call
+
+    def __enter__(self) -> None:
+        global _recorder
+        _recorder = self.call
+
+    def __exit__(self, *_: object) -> None:
+        global _recorder
+        _recorder = None
+
+
+def register() -> None:
+    """Make ``NAME`` known to transformers; does nothing the second time."""
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _make_mask)
+
+
+def stock_attention(
+    implementation: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """The layer's attention as the model ran it before, with the true mask."""
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    run: Callable[..., tuple[Tensor, Tensor | None]] = (
+        eager if implementation == "eager" and eager is not None else ALL_ATTENTION_FUNCTIONS[implementation]
+    )
+    return run(module, q, k, v, mask.dense(implementation) if isinstance(mask, Mask) else mask, **kwargs)
+
+
+class _InferenceOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, _query: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise LongspanError("longspan has no backward pass; call longspan.restore(model) before training")
+
+
+def inference_only(out: Tensor, query: Tensor) -> Tensor:
+    """``out``, computed without a graph, tied to ``query`` so that a backward pass raises instead of losing gradients."""
+    return _InferenceOnly.apply(out, query) if torch.is_grad_enabled() and query.requires_grad else out

@@ -1,0 +1,336 @@
+"""Find out, by running it, how a model turns queries and keys: no list of model families.
+
+Two tiny forwards see the same hidden states: one stock, one in which every layer gets ``cos = 1, sin = 0`` and the stock
+layer's output is replayed. The first gives rotated queries and keys, the second unrotated ones; the rotation that leads
+from one to the other is looked for among the model's own frequencies and the known layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from longspan.attend import Attender
+from longspan.errors import AttachError
+from longspan.hf import interface
+from longspan.methods import Full
+from longspan.rope import Layout, Rope, Table, rotate
+
+TOKENS = 24
+CACHE_NAMES = ("past_key_values", "layer_past")  # what attention modules call their cache
+
+
+@dataclass
+class Layer:
+    """One attention layer as probed: attachable with its ``rope``, or stock for a ``reason``."""
+
+    module: nn.Module
+    name: str
+    index: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    itemsize: int
+    sliding: bool = False
+    rope: Rope | None = None
+    reason: str | None = None
+    norms: tuple[nn.Module, nn.Module] | None = None
+
+
+@dataclass
+class _Seen:
+    """What one layer was given and gave, in one pass."""
+
+    module: nn.Module
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    kwargs: dict[str, Any]
+    outputs: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)  # child → its input and output
+
+
+def probe(model: PreTrainedModel) -> list[Layer]:
+    """The attention layers of a model, in order; raises ``AttachError`` if any could not be understood.
+
+    The model is left exactly as it was.
+    """
+    implementation = model.config._attn_implementation
+    was_training = model.training
+    interface.register()
+    try:
+        model.eval()
+        model.set_attn_implementation(interface.NAME)
+        if model.config._attn_implementation != interface.NAME:
+            raise AttachError(
+                f"{type(model).__name__} computes attention in its own code and not through transformers' attention "
+                "interface, so there is nowhere to attach; use a model that supports set_attn_implementation"
+            )
+        with torch.no_grad():
+            return _probe(model, implementation)
+    finally:
+        model.set_attn_implementation(implementation)
+        model.train(was_training)
+
+
+def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
+    stock: dict[nn.Module, _Seen] = {}
+    shared: list[nn.Module] = []
+
+    def record(
+        module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, None]:
+        out = interface.stock_attention(implementation, module, q, k, v, mask, kwargs)[0]
+        if module in stock:
+            shared.append(module)
+        stock[module] = _Seen(module, q, k, v, out, kwargs)
+        return out, None
+
+    names = {module: name for name, module in model.named_modules()}
+    with interface.recording(record):
+        _forward(model)
+    if not stock:
+        raise AttachError(
+            f"no layer of {type(model).__name__} called transformers' attention interface, so there is nowhere to attach"
+        )
+    if shared:
+        raise AttachError(f"{names[shared[0]]} runs several times in one forward; shared layers are not supported")
+    positions: dict[nn.Module, Any] = {}
+    bare = _replayed(model, stock, identity=True, positions=positions)
+    tables = _tables(model)
+    layers = [_layer(names[module], stock[module], bare[module], positions, tables) for module in stock]
+    unknown = [layer for layer in layers if layer.rope is None and layer.reason is None]
+    if unknown:
+        _find_norms(model, stock, unknown, tables)
+    for layer in layers:
+        if layer.rope is None and layer.reason is None:
+            raise AttachError(
+                f"{layer.name} ({type(layer.module).__name__}): its rotation of queries and keys is none that longspan "
+                "knows (halves or interleaved pairs, of all, the first or the last channels, at the frequencies of the "
+                "model's own rotary module)"
+            )
+        if layer.rope is not None:
+            _same_attention(layer, stock[layer.module], bare[layer.module])
+    if all(layer.reason == NO_POSITIONS for layer in layers):
+        raise AttachError(f"{type(model).__name__} has no rotary positions in any layer; longspan needs RoPE")
+    return layers
+
+
+NO_POSITIONS = "no rotary positions in this layer"
+
+
+def _layer(
+    name: str, rotated: _Seen, bare: _Seen, positions: dict[nn.Module, Any], tables: list[Table]
+) -> Layer:
+    module = rotated.module
+    index = getattr(module, "layer_idx", None)
+    if index is None:
+        raise AttachError(f"{name} ({type(module).__name__}) has no layer_idx, so its cache cannot be told")
+    if positions.get(module) is None:
+        raise AttachError(
+            f"{name} ({type(module).__name__}) receives no position_embeddings: its positions, if it has any, are not "
+            "rotary ones that could be replaced"
+        )
+    layer = Layer(
+        module,
+        name,
+        index,
+        rotated.k.shape[1],
+        rotated.k.shape[-1],
+        rotated.v.shape[-1],
+        rotated.k.element_size(),
+    )
+    sliding = rotated.kwargs.get("sliding_window")
+    types = getattr(getattr(module, "config", None), "layer_types", None)
+    if sliding is not None or (types is not None and "full" not in types[index]):
+        layer.sliding = True
+        layer.reason = (
+            f"sliding-window attention ({sliding} tokens) never leaves the trained window"
+            if sliding is not None
+            else f"{types[index]} layer, whose own attention never leaves the trained window"
+        )
+    elif torch.equal(rotated.q, bare.q) and torch.equal(rotated.k, bare.k):
+        layer.reason = NO_POSITIONS
+    else:
+        layer.rope = _find_rope(rotated.q, rotated.k, bare.q, bare.k, tables)
+    return layer
+
+
+def _find_rope(q: Tensor, k: Tensor, bare_q: Tensor, bare_k: Tensor, tables: list[Table]) -> Rope | None:
+    """The rotation that turns the bare queries and keys ``[1, H, T, D]`` into the others, or None."""
+    positions = torch.arange(q.shape[2])
+    best, best_error = None, _tolerance(q.dtype)
+    layouts: tuple[Layout, ...] = ("half", "interleaved")
+    for table, layout in product(tables, layouts):
+        width = 2 * table.inv_freq.numel()
+        if width > q.shape[-1]:
+            continue
+        for start in {0, q.shape[-1] - width}:
+            cos, sin = (x.to(q.device) for x in table(positions))
+            error = max(
+                _error(rotate(a, cos, sin, layout=layout, start=start), b) for a, b in ((bare_q, q), (bare_k, k))
+            )
+            if error < best_error:
+                best, best_error = Rope(table, q.shape[-1], layout, start), error
+    return best
+
+
+def _find_norms(
+    model: PreTrainedModel, stock: dict[nn.Module, _Seen], unknown: list[Layer], tables: list[Table]
+) -> None:
+    """Layers that normalise after the rotation: compare what goes into their norms instead of what comes out."""
+    with _watched([layer.module for layer in unknown]) as turned:
+        rotated = _replayed(model, stock, identity=False)
+    with _watched([layer.module for layer in unknown]) as plain:
+        _replayed(model, stock, identity=True)
+    for layer in unknown:
+        seen = rotated[layer.module]
+        norm_q, norm_k = (_maker(turned[layer.module], x) for x in (seen.q, seen.k))
+        if norm_q is None or norm_k is None:
+            continue
+        (q, k), (bare_q, bare_k) = ([calls[layer.module][n][0] for n in (norm_q, norm_k)] for calls in (turned, plain))
+        rope = _find_rope(q, k, bare_q, bare_k, tables)
+        if rope is not None:
+            layer.norms = (norm_q, norm_k)
+            layer.rope = Rope(rope.table, rope.head_dim, rope.layout, rope.start, norm_q.forward, norm_k.forward)
+
+
+def _maker(calls: dict[nn.Module, tuple[Tensor, Tensor]], x: Tensor) -> nn.Module | None:
+    return next((child for child, (_, out) in calls.items() if out.shape == x.shape and torch.equal(out, x)), None)
+
+
+@contextmanager
+def _watched(modules: list[nn.Module]) -> Iterator[dict[nn.Module, dict[nn.Module, tuple[Tensor, Tensor]]]]:
+    """Record input and output of the direct children of the modules while the context is open."""
+    calls: dict[nn.Module, dict[nn.Module, tuple[Tensor, Tensor]]] = {module: {} for module in modules}
+    with ExitStack() as stack:
+        for module in modules:
+            for child in module.children():
+
+                def note(
+                    child: nn.Module, args: tuple[Any, ...], out: Any, seen: dict[Any, Any] = calls[module]
+                ) -> None:
+                    if args and isinstance(args[0], Tensor) and isinstance(out, Tensor):
+                        seen[child] = (args[0], out)
+
+                stack.enter_context(_hook(child.register_forward_hook(note)))
+        yield calls
+
+
+def _replayed(
+    model: PreTrainedModel,
+    stock: dict[nn.Module, _Seen],
+    *,
+    identity: bool,
+    positions: dict[nn.Module, Any] | None = None,
+) -> dict[nn.Module, _Seen]:
+    """A forward in which each layer gives its stock output, so that all see the stock hidden states."""
+    seen: dict[nn.Module, _Seen] = {}
+
+    def replay(
+        module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, None]:
+        seen[module] = _Seen(module, q, k, v, stock[module].out, kwargs)
+        return stock[module].out, None
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kwargs["longspan"] = replay
+        own = kwargs.get("position_embeddings")
+        if positions is not None:
+            positions[module] = own
+        if identity and own is not None:
+            kwargs["position_embeddings"] = unrotated(own)
+        return args, kwargs
+
+    with ExitStack() as stack:
+        for module in stock:
+            stack.enter_context(_hook(module.register_forward_pre_hook(before, with_kwargs=True)))
+        _forward(model)
+    for module, given in stock.items():
+        if module not in seen:
+            raise AttachError(
+                f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) does not pass its keyword arguments "
+                "on to the attention function, so longspan cannot reach it"
+            )
+        if not torch.equal(given.v, seen[module].v):
+            raise AttachError(f"{type(module).__name__}: two forwards over the same tokens differ; is there dropout?")
+    return seen
+
+
+def unrotated(position_embeddings: Any) -> Any:
+    """``position_embeddings`` of the same form that rotate by nothing; takes no memory."""
+    if isinstance(position_embeddings, Tensor):  # complex
+        return position_embeddings.new_ones(()).expand(position_embeddings.shape)
+    cos, sin = position_embeddings
+    return cos.new_ones(()).expand(cos.shape), sin.new_zeros(()).expand(sin.shape)
+
+
+def _same_attention(layer: Layer, stock: _Seen, bare: _Seen) -> None:
+    """Raise unless the layer's attention, run through longspan without any extension, is what it was."""
+    assert layer.rope is not None
+    q, k = bare.q, bare.k
+    if layer.norms is not None:
+        return  # the bare queries are normalised already; the rotation was compared before the norms
+    ours = Attender(Full().resolve(TOKENS), TOKENS)(
+        q,
+        k,
+        bare.v,
+        layer.rope,
+        scale=scaling(layer.module, stock.kwargs),
+        softcap=stock.kwargs.get("softcap"),
+        sinks=stock.kwargs.get("s_aux"),
+    ).transpose(1, 2)
+    if _error(ours, stock.out.view_as(ours)) > _tolerance(q.dtype):
+        raise AttachError(
+            f"{layer.name} ({type(layer.module).__name__}): its attention is not a softmax over scaled products that "
+            "longspan knows; it was given " + ", ".join(sorted(k for k, v in stock.kwargs.items() if v is not None))
+        )
+
+
+def scaling(module: nn.Module, kwargs: dict[str, Any]) -> float:
+    """The factor on the scores, which every model passes to its attention function."""
+    given = kwargs.get("scaling")
+    return float(given if given is not None else module.head_dim**-0.5)  # type: ignore[operator,arg-type]
+
+
+def _tables(model: PreTrainedModel) -> list[Table]:
+    """Every set of frequencies that the model holds, with its attention scaling."""
+    tables = []
+    for module in model.modules():
+        for name, freq in module.named_buffers(recurse=False):
+            if name.endswith("inv_freq") and "original" not in name and freq.dim() == 1:
+                prefix = name[: -len("inv_freq")]
+                factor = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
+                tables.append(Table(freq, factor))
+    return tables
+
+
+def _forward(model: PreTrainedModel) -> None:
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = (torch.arange(TOKENS, device=model.get_input_embeddings().weight.device) * 7 + 1) % vocabulary
+    model(input_ids=ids[None], use_cache=False)
+
+
+def _error(a: Tensor, b: Tensor) -> float:
+    """Largest difference over the largest entry."""
+    return float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-30))
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    # A wrong rotation is off by the size of the entries; a right one by a few roundings.
+    return 32 * torch.finfo(dtype).eps if dtype != torch.float32 else 1e-4
+
+
+@contextmanager
+def _hook(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()

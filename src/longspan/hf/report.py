@@ -1,0 +1,118 @@
+"""What ``extend`` did, as a plain object that prints as a page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+from longspan.methods import Method
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One attention layer.
+
+    Attributes:
+        index: the layer's place in the model and the cache.
+        name: the module's name.
+        rope: how its rotation was recognised, for an attached layer.
+        reason: why it stayed stock, for the others.
+        kv_bytes_per_token: bytes the cache holds for each token and row; 0 where the layer's cache is bounded.
+    """
+
+    index: int
+    name: str
+    rope: str | None
+    reason: str | None
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was attached to a model.
+
+    Attributes:
+        model: the model's class.
+        method: the method with every parameter resolved.
+        window: the trained window ``L`` in tokens.
+        original_window: the window before the config's own RoPE scaling, where it differs.
+        attached, stock: the layers that run the method, and those that stayed as they were.
+        warnings: what a user should know.
+    """
+
+    model: str
+    method: Method
+    window: int
+    original_window: int | None
+    attached: tuple[LayerReport, ...]
+    stock: tuple[LayerReport, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values for each token of each row, over all layers whose cache grows."""
+        return sum(layer.kv_bytes_per_token for layer in (*self.attached, *self.stock))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        method = {name: value for name, value in self.method.parameters().items() if name != "angles"}
+        return {
+            "model": self.model,
+            "method": self.method.name,
+            "parameters": method,
+            "angles": {"name": type(self.method.angles).__name__, **asdict(self.method.angles)},
+            "window": self.window,
+            "original_window": self.original_window,
+            "attached": [asdict(layer) for layer in self.attached],
+            "stock": [asdict(layer) for layer in self.stock],
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "warnings": list(self.warnings),
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        table.add_column(style="bold")
+        table.add_column()
+        window = f"{self.window} tokens"
+        if self.original_window is not None:
+            window += f" (original_max_position_embeddings {self.original_window})"
+        table.add_row("model", self.model)
+        table.add_row("method", self.method.name)
+        for name, value in self.method.parameters().items():
+            table.add_row(f"  {name}", str(value))
+        table.add_row("window", window)
+        table.add_row("attached", _summary(self.attached, "rope") or "no layer")
+        table.add_row("stock", _summary(self.stock, "reason") or "no layer")
+        table.add_row("cache", f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row")
+        for warning in self.warnings:
+            table.add_row("[yellow]note[/]", warning)
+        yield table
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=110, color_system=None)
+        console.print(self)
+        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+
+
+def _summary(layers: Iterable[LayerReport], why: str) -> str:
+    """``layers 0-3, 5: reason`` for each reason, in order of first appearance."""
+    groups: dict[str, list[int]] = {}
+    for layer in layers:
+        groups.setdefault(getattr(layer, why) or "", []).append(layer.index)
+    return "\n".join(f"{_ranges(indices)}: {reason}" for reason, indices in groups.items())
+
+
+def _ranges(indices: list[int]) -> str:
+    parts: list[list[int]] = []
+    for index in indices:
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    text = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+    return f"layer{'s' if len(indices) > 1 else ''} {text}"

@@ -1,0 +1,67 @@
+"""Attention over static bands: several key ranges per query, one softmax over them all.
+
+Contract. For query row ``t`` and band ``b`` with keys ``lo_b(t) ≤ j < hi_b(t)``, the score is
+``scale · turn_q(q_t, turns_b(t)) · keys_b[j]``; ``softcap`` bounds it; one softmax runs over the keys of
+all bands (and the head's sink logit, which carries no value); the output is the weighted sum of the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from longspan.kernels.banded import flash_cpu, reference, tiled
+from longspan.kernels.banded.plan import Plan, make_plan
+from longspan.rope import Rope
+
+Turn = tuple[Tensor, Tensor]
+Impl = Literal["auto", "flash_cpu", "tiled", "reference"]
+
+__all__ = ["Impl", "Plan", "Turn", "banded", "make_plan"]
+
+
+def banded(
+    q: Tensor,
+    keys: Sequence[Tensor],
+    v: Tensor,
+    plan: Plan,
+    turns: Sequence[Turn],
+    rope: Rope,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
+    """Banded attention.
+
+    Args:
+        q: ``[B, H, T, D]`` unrotated; its rows are the plan's queries.
+        keys: for each band of the plan ``[B, Hkv, N, D]``, rotated to the band's key positions.
+        v: ``[B, Hkv, N, Dv]``.
+        turns: for each band of the plan cos, sin ``[T, r / 2]`` of its query positions.
+        rope: how cos and sin turn a query.
+        scale: multiplies every score.
+        softcap: ``c`` in ``c · tanh(score / c)``.
+        sinks: ``[H]`` logits.
+        impl: ``"auto"`` takes torch's flash attention for CPU tensors without a softcap, and tiles of plain matrix
+            products otherwise; a named one runs or raises.
+
+    Returns:
+        ``[B, H, T, Dv]`` in q's dtype.
+    """
+    if impl not in get_args(Impl):
+        raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
+    if impl == "auto":
+        impl = "flash_cpu" if flash_cpu.why_not(q, v, softcap) is None else "tiled"
+    elif impl == "flash_cpu" and (reason := flash_cpu.why_not(q, v, softcap)) is not None:
+        raise ValueError(f"flash_cpu cannot run here: {reason}; use impl='tiled'")
+    run = {"flash_cpu": flash_cpu.run, "tiled": tiled.run, "reference": reference.run}[impl]
+    out, lse = run(q, keys, v, plan, turns, rope, scale=scale, softcap=softcap)
+    if sinks is not None:
+        # The sink adds exp(sink) to the softmax's denominator and nothing to its numerator.
+        out = out * torch.sigmoid(lse - sinks.to(lse)[None, :, None])[..., None].to(out.dtype)
+    return out

@@ -1,0 +1,126 @@
+"""Banded attention on CPU: one call of torch's flash attention per span, merged by log-sum-exp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.kernels.banded.plan import Block, Plan, Span
+from longspan.rope import Rope
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
+
+
+def why_not(q: Tensor, v: Tensor, softcap: float | None) -> str | None:
+    """Why this kernel cannot run on these inputs, or None."""
+    if q.device.type != "cpu":
+        return f"the tensors are on {q.device.type}"
+    if q.dtype not in _DTYPES:
+        return f"no {q.dtype}"
+    if softcap is not None:
+        return "torch's flash attention has no softcap"
+    return None
+
+
+def run(
+    q: Tensor,
+    keys: Sequence[Tensor],
+    v: Tensor,
+    plan: Plan,
+    turns: Sequence[tuple[Tensor, Tensor]],
+    rope: Rope,
+    *,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` (fp32, fp64 for fp64)."""
+    dv, dk = v.shape[-1], q.shape[-1]
+    width = max(dk, dv)  # the op wants equal head sizes; zero channels change neither scores nor values
+    if dk != width:
+        q_pad = (0, width - dk)
+        keys = [torch.nn.functional.pad(k, q_pad) for k in keys]
+    if dv != width:
+        v = torch.nn.functional.pad(v, (0, width - dv))
+    batch, heads, rows, _ = q.shape
+    lse = torch.empty(batch, heads, rows, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    # In memory tokens come before heads, as the op returns it and as the caller's projection wants it.
+    out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
+    for block in plan.blocks:
+        turned = _rotations(q[:, :, block.r0 : block.r1], block, turns, rope, width)
+        part, part_lse = _block(block, turned, keys, v, scale)
+        if len(plan.blocks) == 1:
+            return part[..., :dv].to(q.dtype), part_lse
+        out[:, :, block.r0 : block.r1], lse[:, :, block.r0 : block.r1] = part[..., :dv], part_lse
+    return out, lse
+
+
+def _rotations(
+    rows: Tensor, block: Block, turns: Sequence[tuple[Tensor, Tensor]], rope: Rope, width: int
+) -> dict[int, Tensor]:
+    turned = {}
+    for band in {span.band for span in block.spans}:
+        cos, sin = turns[band]
+        x = rope.turn_q(rows, cos[block.r0 : block.r1], sin[block.r0 : block.r1])
+        turned[band] = x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1]))
+    return turned
+
+
+def _block(
+    block: Block, turned: dict[int, Tensor], keys: Sequence[Tensor], v: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    parts = [
+        _flash(turned[s.band], keys[s.band][:, :, s.k0 : s.k1], v[:, :, s.k0 : s.k1], s, scale) for s in block.spans
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    lse = torch.stack([part[1] for part in parts]).logsumexp(dim=0)
+    out = torch.zeros(1)
+    for n, (part, part_lse) in enumerate(parts):
+        weight = (part_lse - lse).exp_()[..., None]
+        # Accumulating in the log-sum-exp's dtype keeps the merge of reduced dtypes from rounding at every part.
+        out = part * weight if n == 0 else out.addcmul_(part.to(weight.dtype), weight)
+    return out, lse
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, span: Span, scale: float) -> tuple[Tensor, Tensor]:
+    mask = None
+    if span.shape == "window":
+        mask = _window_mask(q.shape[2], span.k1 - span.k0, span.first, span.lo_slope, span.hi_slope, q.dtype)
+    batch, heads, rows, width = q.shape
+    folded = span.shape == "full" and rows <= _FOLD and heads != k.shape[1]
+    if folded:
+        # Few rows a head would read the keys once per query head; as rows of its key head the group reads them once.
+        q = q.reshape(batch, k.shape[1], heads // k.shape[1] * rows, width)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, span.shape == "causal", attn_mask=mask, scale=scale
+    )
+    if torch.is_grad_enabled():
+        lse = _NoGradient.apply(lse, q, k)
+    if folded:
+        out, lse = out.reshape(batch, heads, rows, width), lse.reshape(batch, heads, rows)
+    return out, lse
+
+
+class _NoGradient(torch.autograd.Function):
+    """The op's log-sum-exp carries no gradient; a merge that asks for one must fail, not be silently wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, lse: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return lse.view_as(lse)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        raise RuntimeError("flash_cpu gives no gradients across key ranges; use impl='tiled' for gradients")
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)  # kept for later calls, which may be outside inference mode and follow gradients
+def _window_mask(rows: int, cols: int, first: int, lo_slope: int, hi_slope: int, dtype: torch.dtype) -> Tensor:
+    t, j = torch.arange(rows)[:, None], torch.arange(cols)[None, :]
+    seen = (j >= lo_slope * t) & (j < first + hi_slope * t)
+    return torch.zeros(rows, cols, dtype=dtype).masked_fill_(~seen, float("-inf"))

@@ -1,0 +1,141 @@
+"""From bands to rectangles: which keys a block of queries sees, in shapes that a kernel can run without a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Shape = Literal["full", "causal", "window"]
+TILE = 512  # rows of a block whose band slides on both sides; its masks have this height
+
+
+class _Keys(Protocol):
+    lo: Callable[[Tensor], Tensor]
+    hi: Callable[[Tensor], Tensor]
+
+
+class BandLike(Protocol):
+    """What a plan reads of a band: query positions, and the key interval of each query."""
+
+    @property
+    def q_pos(self) -> Callable[[Tensor], Tensor]: ...
+    @property
+    def keys(self) -> _Keys: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Keys ``k0 : k1`` of one band for all rows of a block.
+
+    ``full``: every row sees every key. ``causal``: as many keys as rows, row ``t`` sees keys ``0..t`` of the span.
+    ``window``: row ``t`` sees keys ``lo_slope · t ≤ key < first + hi_slope · t`` of the span.
+    """
+
+    band: int
+    k0: int
+    k1: int
+    shape: Shape
+    first: int = 0
+    lo_slope: int = 0
+    hi_slope: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows ``r0 : r1`` of the call and their spans; no row of the block is without a key in any of its spans."""
+
+    r0: int
+    r1: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What queries ``start : stop`` of a row see.
+
+    Attributes:
+        bands: the bands that any of these queries uses, by their number among those given; all else is per such band.
+        lo, hi: ``[T]`` int64 for each band: the keys ``lo ≤ j < hi``, causal and clipped (equal where empty).
+        q_pos: ``[T]`` int64 for each band, the position that its queries are rotated to.
+        blocks: the same as rectangles, in row order, tiling all rows.
+    """
+
+    start: int
+    stop: int
+    bands: tuple[int, ...]
+    lo: tuple[Tensor, ...]
+    hi: tuple[Tensor, ...]
+    q_pos: tuple[Tensor, ...]
+    blocks: tuple[Block, ...]
+
+
+def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:
+    """The plan of queries ``start : stop`` (a row's own indices); bands that no query uses are dropped."""
+    i = torch.arange(start, stop)
+    used, lows, highs, positions = [], [], [], []
+    for n, band in enumerate(bands):
+        lo = band.keys.lo(i).clamp(min=0)
+        hi = torch.minimum(band.keys.hi(i), i + 1)
+        empty = hi <= lo
+        if bool(empty.all()):
+            continue
+        used.append(n)
+        lows.append(lo.masked_fill(empty, 0))
+        highs.append(hi.masked_fill(empty, 0))
+        positions.append(band.q_pos(i))
+    blocks = _blocks(lows, highs, stop - start)
+    return Plan(start, stop, tuple(used), tuple(lows), tuple(highs), tuple(positions), blocks)
+
+
+def _blocks(lows: list[Tensor], highs: list[Tensor], rows: int) -> tuple[Block, ...]:
+    cuts = {0, rows}
+    for lo, hi in zip(lows, highs, strict=True):
+        cuts.update(_breaks(lo, hi))
+    edges = sorted(cuts)
+    sliding = torch.zeros(rows, dtype=torch.bool)
+    for lo in lows:
+        sliding[1:] |= (lo[1:] - lo[:-1]) == 1
+    blocks = []
+    for r0, r1 in zip(edges[:-1], edges[1:], strict=True):
+        step = TILE if bool(sliding[r0 + 1 : r1].any()) else r1 - r0
+        for a in range(r0, r1, step):
+            b = min(a + step, r1)
+            spans = []
+            for band, (lo, hi) in enumerate(zip(lows, highs, strict=True)):
+                spans += _spans(band, int(lo[a]), int(hi[a]), int(lo[b - 1]), int(hi[b - 1]), b - a)
+            blocks.append(Block(a, b, tuple(spans)))
+    return tuple(blocks)
+
+
+def _breaks(lo: Tensor, hi: Tensor) -> list[int]:
+    """Rows at which a new run begins; within a run, ``lo`` and ``hi`` each stay or move by one a row."""
+    d_lo, d_hi = lo.diff(), hi.diff()  # entry t is the step from row t to row t + 1
+    jump = (d_lo < 0) | (d_lo > 1) | (d_hi < 0) | (d_hi > 1)
+    # An empty row may neighbour a full one by a step of one, so emptiness has to break a run by itself.
+    empty = hi <= lo
+    jump |= empty[1:] != empty[:-1]
+    turn = torch.zeros_like(jump)
+    turn[1:] = (d_lo[1:] != d_lo[:-1]) | (d_hi[1:] != d_hi[:-1])
+    breaks, run = [], 0
+    for t in torch.nonzero(jump | turn).flatten().tolist():
+        # The step right after a run's first row sets the run's slope, whatever led into it.
+        if bool(jump[t]) or t != run:
+            run = t + 1
+            breaks.append(run)
+    return breaks
+
+
+def _spans(band: int, lo0: int, hi0: int, lo1: int, hi1: int, rows: int) -> list[Span]:
+    """The spans of a run from its first and last rows' intervals."""
+    if hi0 <= lo0:
+        return []
+    if lo0 == lo1:
+        if hi0 == hi1:
+            return [Span(band, lo0, hi0, "full")]
+        shared = [Span(band, lo0, hi0 - 1, "full")] if hi0 - 1 > lo0 else []
+        return [*shared, Span(band, hi0 - 1, hi0 - 1 + rows, "causal")]
+    return [Span(band, lo0, hi1, "window", hi0 - lo0, 1, int(hi1 != hi0))]

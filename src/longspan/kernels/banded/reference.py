@@ -1,0 +1,39 @@
+"""The contract of banded attention, dense and in fp64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.kernels.banded.plan import Plan
+from longspan.rope import Rope
+
+
+def run(
+    q: Tensor,
+    keys: Sequence[Tensor],
+    v: Tensor,
+    plan: Plan,
+    turns: Sequence[tuple[Tensor, Tensor]],
+    rope: Rope,
+    *,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp64."""
+    fold = q.shape[1] // v.shape[1]
+    j = torch.arange(v.shape[2], device=q.device)
+    scores, values = [], []
+    for lo, hi, turn, k in zip(plan.lo, plan.hi, turns, keys, strict=True):
+        seen = (j >= lo.to(q.device)[:, None]) & (j < hi.to(q.device)[:, None])
+        turned = rope.turn_q(q.double(), *turn)
+        band = turned @ k.double().repeat_interleave(fold, dim=1).mT * scale
+        if softcap is not None:
+            band = softcap * torch.tanh(band / softcap)
+        scores.append(band.masked_fill(~seen, float("-inf")))
+        values.append(v.double().repeat_interleave(fold, dim=1))
+    joined = torch.cat(scores, dim=-1)
+    out = joined.softmax(dim=-1) @ torch.cat(values, dim=-2)
+    return out.to(q.dtype), joined.logsumexp(dim=-1)

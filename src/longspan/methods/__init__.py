@@ -1,0 +1,29 @@
+"""The methods: one composition of selection, position map and angles per file, and the table of them all."""
+
+from longspan.methods.base import Method
+from longspan.methods.dca import DCA
+from longspan.methods.lm_infinite import LMInfinite
+from longspan.methods.rerope import ReRoPE
+from longspan.methods.scaling import Full, FullDynamicNTK, FullNTK, FullPI, FullYaRN
+from longspan.methods.self_extend import SelfExtend
+from longspan.methods.streaming_llm import StreamingLLM
+from longspan.methods.string import String
+
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        Full,
+        FullPI,
+        FullNTK,
+        FullDynamicNTK,
+        FullYaRN,
+        ReRoPE,
+        SelfExtend,
+        String,
+        StreamingLLM,
+        LMInfinite,
+        DCA,
+    )
+}
+
+__all__ = ["DCA", "METHODS", "Full", "LMInfinite", "Method", "ReRoPE", "SelfExtend", "StreamingLLM", "String"]

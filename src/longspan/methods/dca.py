@@ -1,0 +1,96 @@
+"""Dual Chunk Attention: every key kept, relative positions remapped chunk by chunk into the window."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from longspan.methods.base import Method, require
+from longspan.positions import Chunked
+from longspan.selection import Everything, SameChunk, Selection
+
+Parts = Literal["intra", "intra+inter", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DCA(Method):
+    """Dual Chunk Attention (An et al., 2024).
+
+    Args:
+        chunk_size: ``s`` (default ``3c / 4``).
+        local_window: ``w``, how many queries of a chunk see the previous one at its true distance (default ``c - s``).
+        window: ``c``, one past the largest query position (default ``L``); ``s + w ≤ c ≤ L``.
+        parts: ``"all"``, or one of the paper's ablations: ``"intra"`` attends to the query's own chunk only,
+            ``"intra+inter"`` sees the previous chunk as it sees the earlier ones.
+        length_scale: the released code's option: for n > L, cos and sin on both sides times ``0.1 ln(n / L) + 1``.
+    """
+
+    name = "dca"
+    paper = "An et al., 2024, arXiv 2402.17463"
+    chunk_size: int | None = None
+    local_window: int | None = None
+    window: int | None = None
+    parts: Parts = "all"
+    length_scale: bool = False
+
+    def check(self) -> None:
+        require(f"DCA: parts is one of {get_args(Parts)}", self.parts in get_args(Parts), parts=self.parts)
+        if self.chunk_size is not None:
+            require("DCA: chunk_size ≥ 1", self.chunk_size >= 1, chunk_size=self.chunk_size)
+        if self.local_window is not None:
+            require("DCA: local_window ≥ 0", self.local_window >= 0, local_window=self.local_window)
+        if self.window is not None and self.chunk_size is not None:
+            self._fits(self.chunk_size, self.local_window or 0, self.window)
+
+    @staticmethod
+    def _fits(s: int, w: int, c: int) -> None:
+        require(
+            "DCA: chunk_size + local_window ≤ window", s + w <= c, chunk_size=s, local_window=w, window=c
+        )
+
+    def defaults(self, window: int) -> dict[str, Any]:
+        c = window if self.window is None else self.window
+        s = max(3 * c // 4, 1) if self.chunk_size is None else self.chunk_size
+        self._fits(s, self.local_window or 0, c)
+        return {"chunk_size": s, "local_window": c - s, "window": c}
+
+    def check_window(self, window: int) -> None:
+        s, w, c = self._swc
+        self._fits(s, w, c)
+        require("DCA: window ≤ the model's window", c <= window, window=c, model_window=window)
+
+    @property
+    def _swc(self) -> tuple[int, int, int]:
+        assert self.chunk_size is not None and self.local_window is not None and self.window is not None
+        return self.chunk_size, self.local_window, self.window
+
+    @property
+    def selection(self) -> Selection:
+        return SameChunk(self._swc[0]) if self.parts == "intra" else Everything()
+
+    @property
+    def positions(self) -> Chunked:
+        s, w, c = self._swc
+        return Chunked(s, w if self.parts == "all" else None, c)
+
+    def query_factor(self, window: int, total: int) -> float:
+        if not self.length_scale or total <= window:
+            return 1.0
+        # cos and sin on both sides scale a score twice; scaling the query alone leaves stored keys as they are.
+        return float((0.1 * math.log(total / window) + 1.0) ** 2)
+
+    @property
+    def follows_total(self) -> bool:
+        return self.length_scale or super().follows_total
+
+    def plain_rows(self, window: int) -> int:
+        s, w, _ = self._swc
+        # With w > s the second chunk is exact to its end, and row 2s is the first to see an earlier chunk.
+        return s + min(w, s) if self.parts == "all" else s
+
+    def warnings(self, window: int) -> list[str]:
+        s, _, c = self._swc
+        if 2 * s < c:
+            return [f"DCA: chunk_size {s} is under half the window {c}: rows from {2 * s} on differ from the stock model"]
+        return []

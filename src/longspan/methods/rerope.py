@@ -1,0 +1,47 @@
+"""ReRoPE: relative positions capped at ``w``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from longspan.methods.base import Method, require
+from longspan.positions import Capped
+from longspan.selection import Everything
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReRoPE(Method):
+    """``rel = min(i - j, w)`` (Su, 2023).
+
+    Args:
+        w: the cap (default ``L / 2``).
+    """
+
+    name = "rerope"
+    paper = "Su, 2023 (ReRoPE), github.com/bojone/rerope"
+    w: int | None = None
+
+    def check(self) -> None:
+        if self.w is not None:
+            require("ReRoPE: w ≥ 1", self.w >= 1, w=self.w)
+
+    def defaults(self, window: int) -> dict[str, Any]:
+        return {"w": max(window // 2, 1)}
+
+    def check_window(self, window: int) -> None:
+        assert self.w is not None
+        require("ReRoPE: w ≤ window - 1", self.w <= max(window - 1, 1), w=self.w, window=window)
+
+    @property
+    def selection(self) -> Everything:
+        return Everything()
+
+    @property
+    def positions(self) -> Capped:
+        assert self.w is not None
+        return Capped(self.w)
+
+    def plain_rows(self, window: int) -> int:
+        assert self.w is not None
+        return self.w + 1

@@ -1,0 +1,66 @@
+"""Full attention, plain or under scaled angles: PI, NTK-aware, dynamic NTK, YaRN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from longspan import rope
+from longspan.methods.base import Method
+from longspan.positions import Unchanged
+from longspan.rope import Angles
+from longspan.selection import Everything
+
+
+@dataclass(frozen=True, kw_only=True)
+class Full(Method):
+    """Every key at its true distance: the stock model, on longspan's store and kernels."""
+
+    name = "full"
+    paper = "Su et al., 2021 (RoFormer), arXiv 2104.09864"
+
+    @property
+    def selection(self) -> Everything:
+        return Everything()
+
+    @property
+    def positions(self) -> Unchanged:
+        return Unchanged()
+
+    def plain_rows(self, window: int) -> int:
+        return window
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullPI(Full):
+    """Full attention under Position Interpolation."""
+
+    name = "pi"
+    paper = "Chen et al., 2023, arXiv 2306.15595"
+    angles: Angles = field(default_factory=rope.PI)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullNTK(Full):
+    """Full attention under NTK-aware scaling."""
+
+    name = "ntk"
+    paper = "bloc97, 2023 (NTK-aware scaled RoPE)"
+    angles: Angles = field(default_factory=rope.NTK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullDynamicNTK(Full):
+    """Full attention under dynamic NTK; decoding equals one call over all tokens, not earlier, shorter calls."""
+
+    name = "dynamic-ntk"
+    paper = "emozilla, 2023 (dynamically scaled RoPE)"
+    angles: Angles = field(default_factory=rope.DynamicNTK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullYaRN(Full):
+    """Full attention under YaRN."""
+
+    name = "yarn"
+    paper = "Peng et al., 2023, arXiv 2309.00071"
+    angles: Angles = field(default_factory=rope.YaRN)

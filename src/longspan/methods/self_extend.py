@@ -1,0 +1,87 @@
+"""Self-Extend: true distances nearby, grouped positions beyond."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from longspan.methods.base import Method, require
+from longspan.positions import GroupedBeyond
+from longspan.selection import Everything
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfExtend(Method):
+    """``rel = i - j`` if ``i - j < W``, else ``i // G - j // G + W - W // G`` (Jin et al., 2024).
+
+    Args:
+        group: ``G`` (default: the smallest whose largest ``rel`` at ``target_length`` is inside the window).
+        neighbors: ``W`` (default ``L / 4``).
+        target_length: the length to reach, in tokens (default four windows); only used to choose ``group``.
+    """
+
+    name = "self-extend"
+    paper = "Jin et al., 2024, arXiv 2401.01325"
+    group: int | None = None
+    neighbors: int | None = None
+    target_length: int | None = None
+
+    def check(self) -> None:
+        if self.group is not None:
+            require("Self-Extend: group ≥ 1", self.group >= 1, group=self.group)
+            require(
+                "Self-Extend: give group or target_length, not both",
+                self.target_length is None,
+                group=self.group,
+                target_length=self.target_length,
+            )
+        if self.neighbors is not None:
+            require("Self-Extend: neighbors ≥ 1", self.neighbors >= 1, neighbors=self.neighbors)
+        if self.target_length is not None:
+            require("Self-Extend: target_length ≥ 1", self.target_length >= 1, target_length=self.target_length)
+
+    def resolve(self, window: int) -> Self:
+        if self.group is not None:
+            return super().resolve(window)
+        # The target has done its work once the group is chosen.
+        return replace(self, **self._chosen(window), target_length=None).resolve(window)
+
+    def _chosen(self, window: int) -> dict[str, Any]:
+        near = max(window // 4, 1) if self.neighbors is None else self.neighbors
+        require("Self-Extend: neighbors ≤ window - 1", near < window, neighbors=near, window=window)
+        target = 4 * window if self.target_length is None else self.target_length
+        group = max(1, -(-(target - near) // (window - near)))
+        while (target - 1) // group + near - near // group > window - 1 and target > window:
+            group += 1
+            require(
+                "Self-Extend: some group brings target_length inside the window",
+                group <= target,
+                target_length=target,
+                neighbors=near,
+                window=window,
+            )
+        return {"group": group, "neighbors": near}
+
+    def defaults(self, window: int) -> dict[str, Any]:
+        return {"neighbors": max(window // 4, 1)}
+
+    def check_window(self, window: int) -> None:
+        assert self.neighbors is not None
+        near = self.neighbors
+        require("Self-Extend: neighbors ≤ window", near <= window, neighbors=near, window=window)
+
+    @property
+    def selection(self) -> Everything:
+        return Everything()
+
+    @property
+    def positions(self) -> GroupedBeyond:
+        assert self.neighbors is not None and self.group is not None
+        return GroupedBeyond(self.neighbors, self.group)
+
+    def plain_rows(self, window: int) -> int:
+        assert self.neighbors is not None
+        return window if self.group == 1 else self.neighbors

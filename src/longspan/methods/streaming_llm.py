@@ -1,0 +1,57 @@
+"""StreamingLLM: attention sinks and a recent window, at their rank among the kept keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from longspan.methods.base import Method, require
+from longspan.positions import RankedAfterSinks
+from longspan.selection import SinksAndRecent
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingLLM(Method):
+    """Keys ``j < S`` or ``i - j < W``, at their rank among the kept ones (Xiao et al., 2023).
+
+    Args:
+        sinks: ``S`` (default 4).
+        recent: ``W`` (default ``L - S``).
+    """
+
+    name = "streaming-llm"
+    paper = "Xiao et al., 2023, arXiv 2309.17453"
+    sinks: int = 4
+    recent: int | None = None
+
+    def check(self) -> None:
+        require("StreamingLLM: sinks ≥ 0", self.sinks >= 0, sinks=self.sinks)
+        if self.recent is not None:
+            require("StreamingLLM: recent ≥ 1", self.recent >= 1, recent=self.recent)
+
+    def defaults(self, window: int) -> dict[str, Any]:
+        return {"recent": max(window - self.sinks, 1)}
+
+    def check_window(self, window: int) -> None:
+        assert self.recent is not None
+        require(
+            "StreamingLLM: sinks + recent ≤ window",
+            self.sinks + self.recent <= window,
+            sinks=self.sinks,
+            recent=self.recent,
+            window=window,
+        )
+
+    @property
+    def selection(self) -> SinksAndRecent:
+        assert self.recent is not None
+        return SinksAndRecent(self.sinks, self.recent)
+
+    @property
+    def positions(self) -> RankedAfterSinks:
+        assert self.recent is not None
+        return RankedAfterSinks(self.sinks, self.recent)
+
+    def plain_rows(self, window: int) -> int:
+        assert self.recent is not None
+        return self.sinks + self.recent

@@ -1,0 +1,116 @@
+"""Position maps with a near band at the true distance and a far band that is capped, grouped, shifted or re-ranked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from longspan.bands import Band, Grouped, IndexMap, Index, Interval, KeyMap, Origin, causal, start
+
+
+class PositionMap(Protocol):
+    """``rel`` states the map pair by pair; ``bands`` states the same separably."""
+
+    def rel(self, i: Tensor, j: Tensor) -> Tensor:
+        """The relative position at which query ``i`` sees key ``j`` (int64, broadcast)."""
+        ...
+
+    def bands(self) -> tuple[Band, ...]: ...
+
+
+def identity(i: Tensor) -> Tensor:
+    return i
+
+
+def constant(value: int) -> IndexMap:
+    return lambda i: torch.full_like(i, value)
+
+
+def near_and_far(near: int, q_far: IndexMap, k_far: KeyMap) -> tuple[Band, ...]:
+    """True distance for ``i - j < near``; queries at ``q_far`` and keys at ``k_far`` beyond."""
+
+    def border(i: Tensor) -> Tensor:
+        return (i - near + 1).clamp(min=0)
+
+    return (
+        Band("far", q_far, k_far, Interval(start, border)),
+        Band("near", identity, Index(), Interval(border, causal)),
+    )
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """``i - j``."""
+
+    def rel(self, i: Tensor, j: Tensor) -> Tensor:
+        return i - j
+
+    def bands(self) -> tuple[Band, ...]:
+        return (Band("all", identity, Index(), Interval(start, causal)),)
+
+
+@dataclass(frozen=True)
+class Capped:
+    """``min(i - j, cap)``: ReRoPE's and LM-Infinite's map."""
+
+    cap: int
+
+    def rel(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j).clamp(max=self.cap)
+
+    def bands(self) -> tuple[Band, ...]:
+        return near_and_far(self.cap, constant(self.cap), Origin())
+
+
+@dataclass(frozen=True)
+class GroupedBeyond:
+    """``i - j`` within ``near`` tokens, ``i // group - j // group + near - near // group`` beyond: Self-Extend's map."""
+
+    near: int
+    group: int
+
+    def rel(self, i: Tensor, j: Tensor) -> Tensor:
+        far = i // self.group - j // self.group + self.near - self.near // self.group
+        return torch.where(i - j < self.near, i - j, far)
+
+    def bands(self) -> tuple[Band, ...]:
+        return near_and_far(
+            self.near, lambda i: i // self.group + self.near - self.near // self.group, Grouped(self.group)
+        )
+
+
+@dataclass(frozen=True)
+class ShiftedBeyond:
+    """``i - j`` within ``shift`` tokens, ``i - j - shift + local`` beyond: STRING's map."""
+
+    shift: int
+    local: int
+
+    def rel(self, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(i - j < self.shift, i - j, i - j - self.shift + self.local)
+
+    def bands(self) -> tuple[Band, ...]:
+        # Rows before the shift have no far key; the clamp only keeps their unused position valid.
+        return near_and_far(self.shift, lambda i: (i - self.shift + self.local).clamp(min=0), Index())
+
+
+@dataclass(frozen=True)
+class RankedAfterSinks:
+    """The rank among the kept keys of ``SinksAndRecent(sinks, recent)``: StreamingLLM's map.
+
+    A recent key keeps its distance; a sink is seen from rank ``min(i, sinks + recent - 1)``.
+    """
+
+    sinks: int
+    recent: int
+
+    def rel(self, i: Tensor, j: Tensor) -> Tensor:
+        last = self.sinks + self.recent - 1
+        return torch.where(i - j < self.recent, i - j, i.clamp(max=last) - j)
+
+    def bands(self) -> tuple[Band, ...]:
+        last = self.sinks + self.recent - 1
+        return near_and_far(self.recent, lambda i: i.clamp(max=last), Index())

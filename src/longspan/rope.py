@@ -1,0 +1,275 @@
+"""Rotary positions: the model's own rotation ``R(p)`` and the scaled angles that can replace its plain ones.
+
+Shapes: ``B`` batch, ``H`` heads, ``T`` tokens, ``D`` head size, ``r`` rotated channels of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Layout = Literal["half", "interleaved"]
+Norm = Callable[[Tensor], Tensor]
+_PIECE = 256  # tokens rotated at once on a CPU
+
+
+class Table:
+    """cos and sin by integer position, in fp32, grown on demand and shared by all layers with these angles.
+
+    Args:
+        inv_freq: ``[r / 2]`` radians a position.
+        factor: multiplies cos and sin (YaRN's and longrope's attention scaling).
+    """
+
+    def __init__(self, inv_freq: Tensor, factor: float = 1.0) -> None:
+        self.inv_freq = inv_freq.detach().float()
+        self.factor = float(factor)
+        self._cos = self._sin = self.inv_freq.new_empty(0, self.inv_freq.numel())
+
+    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """``positions`` (int64 on CPU, ≥ 0, any shape) → cos, sin ``[*positions.shape, r / 2]`` on the angles' device."""
+        if positions.numel() == 0:
+            empty = self._cos.new_empty(*positions.shape, self.inv_freq.numel())
+            return empty, empty
+        top = int(positions.max())
+        if top >= self._cos.shape[0]:
+            self._grow(max(top + 1, 2 * self._cos.shape[0]))
+        positions = positions.to(self.inv_freq.device)
+        return self._cos[positions], self._sin[positions]
+
+    def _grow(self, size: int) -> None:
+        # The product in fp32 is what transformers computes, so the angles are the stock model's to the bit.
+        phase = torch.arange(size, device=self.inv_freq.device).float()[:, None] * self.inv_freq[None, :]
+        self._cos, self._sin = phase.cos() * self.factor, phase.sin() * self.factor
+
+
+class Rope:
+    """The rotation of one layer: which channels turn, in which layout, by which angles.
+
+    Args:
+        table: the angles.
+        head_dim: ``D``.
+        layout: ``"half"`` pairs channel ``k`` with ``k + r/2``; ``"interleaved"`` pairs ``2k`` with ``2k + 1``.
+        start: first rotated channel (0 for leading or all, ``D - r`` for trailing).
+        norm_q, norm_k: normalisation that the model applies *after* the rotation, or None.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        head_dim: int,
+        layout: Layout = "half",
+        start: int = 0,
+        norm_q: Norm | None = None,
+        norm_k: Norm | None = None,
+    ) -> None:
+        self.table, self.head_dim, self.layout, self.start = table, head_dim, layout, start
+        self.norm_q, self.norm_k = norm_q, norm_k
+
+    @property
+    def rotated(self) -> int:
+        """``r``, the number of rotated channels."""
+        return 2 * self.table.inv_freq.numel()
+
+    def with_table(self, table: Table) -> Rope:
+        return Rope(table, self.head_dim, self.layout, self.start, self.norm_q, self.norm_k)
+
+    def turn_q(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Queries ``[B, H, T, D]`` rotated by cos, sin ``[T, r / 2]`` or ``[B, T, r / 2]``."""
+        q = rotate(q, cos, sin, layout=self.layout, start=self.start)
+        return self.norm_q(q) if self.norm_q else q
+
+    def turn_k(self, k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Keys ``[B, Hkv, T, D]`` rotated by cos, sin ``[T, r / 2]`` or ``[B, T, r / 2]``."""
+        k = rotate(k, cos, sin, layout=self.layout, start=self.start)
+        return self.norm_k(k) if self.norm_k else k
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout = "half", start: int = 0) -> Tensor:
+    """Rotate channels ``start : start + r`` of ``x`` and leave the others as they are.
+
+    The arithmetic is in fp32 (fp64 for fp64 input) whatever the dtype of ``x``, so a reduced dtype rounds once.
+
+    Args:
+        x: ``[B, H, T, D]``.
+        cos, sin: ``[T, r / 2]`` or ``[B, T, r / 2]``.
+    """
+    if x.device.type == "cpu" and x.shape[2] > _PIECE:
+        # The wide temporaries stay in the processor's cache and never have the size of x: two to three times faster.
+        out = torch.empty_like(x)
+        for a in range(0, x.shape[2], _PIECE):
+            rows = slice(a, a + _PIECE)
+            out[:, :, rows] = rotate(x[:, :, rows], cos[..., rows, :], sin[..., rows, :], layout=layout, start=start)
+        return out
+    half = cos.shape[-1]
+    if cos.dim() == 3:
+        cos, sin = cos[:, None], sin[:, None]
+    wide = x if x.dtype == torch.float64 else x.float()
+    turned = wide[..., start : start + 2 * half]
+    if layout == "half":
+        a, b = turned[..., :half], turned[..., half:]
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    else:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+    if 2 * half < x.shape[-1]:
+        turned = torch.cat((wide[..., :start], turned, wide[..., start + 2 * half :]), dim=-1)
+    return turned.to(x.dtype)
+
+
+# --- the angles axis -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Angles:
+    """The model's own angles, unchanged. Subclasses scale them."""
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the angles follow the total length, so that keys must be kept unrotated."""
+        return False
+
+    def resolve(self, window: int) -> Angles:
+        """The same angles with every default filled in for a model of this window."""
+        return self
+
+    def exact(self, window: int, total: int) -> bool:
+        """Whether an input of ``total`` tokens sees the model's own angles."""
+        return True
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        """The angles at a total length of ``total`` tokens, from the model's ``own``."""
+        return own
+
+
+@dataclass(frozen=True)
+class _Scaled(Angles):
+    scale: float | None = None
+    target_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and self.target_length is not None:
+            raise ValueError(f"{type(self).__name__}: give scale or target_length, not both")
+        if self.scale is not None and self.scale < 1:
+            raise ValueError(f"{type(self).__name__}: scale must be ≥ 1, not {self.scale}")
+        if self.target_length is not None and self.target_length < 1:
+            raise ValueError(f"{type(self).__name__}: target_length must be ≥ 1, not {self.target_length}")
+
+    def resolve(self, window: int) -> Angles:
+        if self.scale is not None:
+            return self
+        target = 4 * window if self.target_length is None else self.target_length
+        return replace(self, scale=max(1.0, target / window), target_length=None)
+
+    def exact(self, window: int, total: int) -> bool:
+        return self.scale == 1
+
+
+@dataclass(frozen=True)
+class PI(_Scaled):
+    """Position Interpolation (Chen et al., 2023): every position divided by ``scale`` (default 4: four windows)."""
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        assert self.scale is not None
+        return Table(own.inv_freq.double() / self.scale, own.factor)
+
+
+@dataclass(frozen=True)
+class NTK(_Scaled):
+    """NTK-aware scaling (bloc97, 2023): the base times ``scale^(r / (r - 2))`` (default scale 4)."""
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        assert self.scale is not None
+        return Table(_ntk(own.inv_freq, self.scale), own.factor)
+
+
+@dataclass(frozen=True)
+class DynamicNTK(Angles):
+    """Dynamic NTK (emozilla, 2023): as NTK, with ``scale = factor · n / L - (factor - 1)`` beyond the window.
+
+    The scale follows the total length ``n`` at each call. Keys are kept unrotated and turned under the current base,
+    so one call over n tokens equals transformers' ``rope_type="dynamic"`` at n, and so does every decoding step.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.factor < 1:
+            raise ValueError(f"DynamicNTK: factor must be ≥ 1, not {self.factor}")
+
+    @property
+    def dynamic(self) -> bool:
+        return True
+
+    def exact(self, window: int, total: int) -> bool:
+        return total <= window
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        if total <= window:
+            return own
+        return Table(_ntk(own.inv_freq, self.factor * total / window - (self.factor - 1)), own.factor)
+
+
+@dataclass(frozen=True)
+class YaRN(Angles):
+    """YaRN (Peng et al., 2023): slow frequencies interpolated, fast ones kept, and cos and sin times a factor.
+
+    Between ``beta_fast`` and ``beta_slow`` turns in the trained window the two are blended linearly by channel; cos and
+    sin are multiplied by ``attention_factor``, ``0.1 · ln(factor) + 1`` unless given. ``factor`` defaults to
+    ``target_length / window``, that to four windows.
+    """
+
+    factor: float | None = None
+    target_length: int | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.factor is not None and self.target_length is not None:
+            raise ValueError("YaRN: give factor or target_length, not both")
+        if self.factor is not None and self.factor < 1:
+            raise ValueError(f"YaRN: factor must be ≥ 1, not {self.factor}")
+        if self.target_length is not None and self.target_length < 1:
+            raise ValueError(f"YaRN: target_length must be ≥ 1, not {self.target_length}")
+        if not 0 < self.beta_slow < self.beta_fast:
+            raise ValueError(f"YaRN: 0 < beta_slow < beta_fast is broken by {self.beta_slow}, {self.beta_fast}")
+
+    def resolve(self, window: int) -> Angles:
+        factor = self.factor
+        if factor is None:
+            factor = max(1.0, (4 * window if self.target_length is None else self.target_length) / window)
+        attention = 0.1 * math.log(factor) + 1.0 if self.attention_factor is None else self.attention_factor
+        return replace(self, factor=factor, target_length=None, attention_factor=attention)
+
+    def exact(self, window: int, total: int) -> bool:
+        return self.factor == 1 and self.attention_factor == 1
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        assert self.factor is not None and self.attention_factor is not None
+        freq = own.inv_freq.double()
+        half = freq.numel()
+        # The log of a channel's turns in the window falls linearly with the channel; the borders lie on that line. Where
+        # the config already scales the angles, the line through the first and last channel stands in for it.
+        line = torch.log(window * freq / (2 * math.pi))
+        slope = float(line[-1] - line[0]) / max(half - 1, 1)
+        low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)
+        high = min(math.ceil((math.log(self.beta_slow) - float(line[0])) / slope), 2 * half - 1)
+        channel = torch.arange(half, dtype=torch.float64, device=freq.device)
+        interpolated = ((channel - low) / max(high - low, 0.001)).clamp(0, 1)
+        blended = freq / self.factor * interpolated + freq * (1 - interpolated)
+        return Table(blended, own.factor * self.attention_factor)
+
+
+def _ntk(inv_freq: Tensor, scale: float) -> Tensor:
+    # inv_freq[k] = base^(-2k/r), so base · scale^(r/(r-2)) multiplies channel k by scale^(-2k/(r-2)).
+    half = inv_freq.numel()
+    if half < 2:
+        raise ValueError("NTK scaling needs at least 4 rotated channels a head")
+    exponent = torch.arange(half, dtype=torch.float64, device=inv_freq.device) / (half - 1)
+    return inv_freq.double() * scale**-exponent

@@ -1,0 +1,36 @@
+"""Fixtures of the whole suite."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder, and the tests share cases.py
+
+from cases import ROPES  # noqa: E402
+
+
+@pytest.fixture(params=list(ROPES))
+def any_rope(request: pytest.FixtureRequest):
+    """A rotation in each layout over all, the leading and the trailing channels."""
+    return ROPES[request.param]()
+
+
+@pytest.fixture
+def rope():
+    """The common rotation: half layout, all channels."""
+    return ROPES["half-all"]()
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Memory that nobody wrote holds NaN, so that reading it shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.empty(1).isnan() and torch.zeros(1).new_empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -1,0 +1,184 @@
+"""The API around a model: report, restoring, caches, and errors that say what to do."""
+
+import gc
+import json
+import weakref
+
+import pytest
+import torch
+from hf_models import WINDOW, left_padded, make, prompts
+from transformers import DynamicCache
+
+import longspan
+
+
+def test_report_names_everything():
+    model = make("gemma2")
+    report = longspan.extend(model, "dca", angles=longspan.YaRN(factor=4))
+    text = str(report)
+    for part in ("Gemma2ForCausalLM", "dca", "chunk_size", "48", "YaRN(factor=4", "64 tokens", "sliding-window", "16 of 16"):
+        assert part in text
+    assert [layer.index for layer in report.attached] == [1]
+    assert json.loads(json.dumps(report.to_dict()))["parameters"]["chunk_size"] == 48
+
+
+def test_original_window_is_shown():
+    assert "original_max_position_embeddings 32" in str(longspan.inspect(make("gpt_oss")))
+
+
+def test_memory_estimate_is_what_the_cache_holds():
+    for method in ("full", "dca", "self-extend", "dynamic-ntk"):
+        model = make("llama")
+        report = longspan.extend(model, method)
+        cache = longspan.new_cache(model)
+        model(prompts(3, 50), past_key_values=cache)
+        held = sum(x[..., :50, :].numel() * 4 for la in cache.layers for x in [*la.store.keys, la.store.values])
+        assert held == report.kv_bytes_per_token * 3 * 50
+        assert cache.nbytes >= held
+
+
+def test_inspect_changes_nothing():
+    model = make("llama")
+    before = model.config._attn_implementation, dict(vars(model))
+    assert longspan.inspect(model, "yarn").method.angles == longspan.YaRN(factor=4).resolve(WINDOW)
+    assert (model.config._attn_implementation, dict(vars(model))) == before
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+@torch.no_grad()
+def test_extended_restores_what_was_there():
+    model = make("llama")
+    ids = prompts(1, 150)
+    stock = model(ids).logits
+    longspan.extend(model, "dca")
+    dca = model(ids).logits
+    with longspan.extended(model, "rerope"):
+        assert not torch.equal(model(ids).logits, dca)
+        assert not torch.equal(model(ids).logits, stock)
+    assert torch.equal(model(ids).logits, dca)
+    with pytest.raises(ZeroDivisionError), longspan.extended(model, "yarn"):
+        1 / 0  # noqa: B018
+    assert torch.equal(model(ids).logits, dca)
+    longspan.restore(model)
+    longspan.restore(model)
+    assert torch.equal(model(ids).logits, stock)
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+@torch.no_grad()
+def test_a_failed_extend_keeps_the_previous_method():
+    model = make("llama")
+    ids = prompts(1, 150)
+    longspan.extend(model, "dca")
+    before = model(ids).logits
+    with pytest.raises(ValueError, match="chunk_size"):
+        longspan.extend(model, longspan.DCA(chunk_size=1000))
+    assert torch.equal(model(ids).logits, before)
+
+
+@torch.no_grad()
+def test_two_models_at_once():
+    one, two = make("llama"), make("llama")
+    ids = prompts(1, 150)
+    longspan.extend(one, "dca")
+    longspan.extend(two, "rerope")
+    a, b = one(ids).logits, two(ids).logits
+    assert not torch.equal(a, b)
+    longspan.restore(one)
+    assert torch.equal(two(ids).logits, b)
+
+
+def test_an_extended_model_can_be_freed():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_window_and_angles_are_taken():
+    model = make("llama")
+    report = longspan.extend(model, "dca", window=32)
+    assert (report.window, report.method.window, report.method.chunk_size) == (32, 32, 24)
+    report = longspan.extend(model, longspan.PI(scale=2))
+    assert (report.method.name, report.method.angles) == ("full", longspan.PI(scale=2))
+
+
+def forward(**options):
+    return lambda model: model(prompts(), **options)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (lambda m: longspan.extend(m, "nope"), "no method is called 'nope'; there are full"),
+        (lambda m: longspan.extend(m, 3), "not int"),
+        (lambda m: longspan.extend(m, "dca", angles=4), "YaRN"),
+        (lambda m: longspan.extend(m.model.layers[0], "dca"), "not LlamaDecoderLayer"),
+        (lambda m: longspan.extend(m, "dca", window=0), "window ≥ 1"),
+        (lambda m: longspan.inspect(m), "extended already"),
+        (lambda m: longspan.new_cache(make("llama")), "extend"),
+        (lambda m: forward(past_key_values=DynamicCache(config=m.config))(m), "new_cache"),
+        (lambda m: m.generate(prompts(), past_key_values=DynamicCache(), max_new_tokens=2), "new_cache"),
+        (lambda m: m.generate(prompts(), cache_implementation="static", max_new_tokens=2), "static"),
+        (forward(output_attentions=True), "output_attentions"),
+        (forward(attention_mask=torch.tensor([[1, 0] * 20] * 2)), "hole"),
+        (forward(attention_mask=torch.ones(2, 30, dtype=torch.long)), "covers 30 tokens"),
+        (forward(attention_mask=torch.zeros(2, 1, 40, 40)), r"\[batch, tokens\]"),
+        (forward(position_ids=torch.arange(20).repeat(2)[None]), "packed"),
+        (lambda m: m.train()(prompts()), "eval"),
+    ],
+)
+def test_clear_errors(call, says):
+    model = make("llama")
+    longspan.extend(model, "dca")
+    with pytest.raises(longspan.LongspanError if "window ≥" not in says else ValueError, match=says):
+        call(model)
+
+
+def test_training_through_it_is_refused():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    loss = model(prompts(), labels=prompts()).loss
+    with pytest.raises(longspan.LongspanError, match="backward"):
+        loss.backward()
+
+
+@torch.no_grad()
+def test_a_cache_of_another_method_or_batch_is_refused():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    cache = longspan.new_cache(model)
+    padded, mask, _ = left_padded(prompts(), [7, 0])
+    model(padded, attention_mask=mask, past_key_values=cache)
+    with pytest.raises(longspan.CacheError, match="left padding"):
+        model(prompts(2, 1), past_key_values=cache)
+    with pytest.raises(longspan.CacheError, match="2 rows and the input has 3"):
+        model(prompts(3, 1), past_key_values=cache)
+    longspan.extend(model, "rerope")
+    with pytest.raises(longspan.CacheError, match="DCA.*ReRoPE"):
+        model(prompts(2, 1), past_key_values=cache)
+
+
+@torch.no_grad()
+def test_cache_operations():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    ids = prompts(2, 150)
+    cache = longspan.new_cache(model)
+    first = model(ids, past_key_values=cache).logits
+    cache.crop(-30)
+    assert cache.get_seq_length() == 120
+    assert torch.allclose(model(ids[:, 120:], past_key_values=cache).logits, first[:, 120:], atol=1e-5)
+    cache.crop(100)
+    assert cache.get_seq_length() == 100
+    cache.batch_repeat_interleave(2)
+    cache.reorder_cache(torch.tensor([3, 0, 1, 2]))
+    cache.batch_select_indices(torch.tensor([0, 1]))
+    again = model(ids[[1, 0], 100:], past_key_values=cache).logits
+    assert torch.allclose(again, first[[1, 0], 100:], atol=1e-5)
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert torch.allclose(model(ids, past_key_values=cache).logits, first, atol=1e-5)

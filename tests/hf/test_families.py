@@ -1,0 +1,187 @@
+"""Full through longspan equals stock, for every family, in forward, decoding and left-padded batch."""
+
+import warnings
+
+import pytest
+import torch
+from hf_models import FAMILIES, NOTHING_TO_ATTACH, WINDOW, build, falcon, gpt2, left_padded, make, prompts
+
+import longspan
+
+
+def quietly(model, method="full", **options):
+    """``extend`` for families in which nothing is attached, whose warning is tested by itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return longspan.extend(model, method, **options)
+
+
+def stepwise(model, ids, start):
+    """Logits ``[B, T - start, V]`` of the tokens from ``start`` on, fed one by one after the others at once."""
+    out = model(ids[:, :start], use_cache=True)
+    steps = []
+    for t in range(start, ids.shape[1]):
+        out = model(ids[:, t : t + 1], past_key_values=out.past_key_values, use_cache=True)
+        steps.append(out.logits)
+    return torch.cat(steps, dim=1)
+
+
+def close(ours, stock):
+    """Within a few roundings of the largest logit."""
+    return float((ours - stock).abs().max()) <= 64 * torch.finfo(stock.dtype).eps * float(stock.abs().max())
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@torch.no_grad()
+def test_full_equals_stock(family):
+    model = make(family)
+    ids = prompts()
+    padded, mask, positions = left_padded(ids, [7, 0])
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    config = model.config.to_dict()
+
+    def run():
+        return (
+            model(ids).logits,
+            stepwise(model, ids, 33),
+            model(padded, attention_mask=mask, position_ids=positions).logits * mask[..., None],
+            model.generate(padded, attention_mask=mask, max_new_tokens=5, do_sample=False),
+        )
+
+    stock = run()
+    report = quietly(model)
+    assert bool(report.attached) == (family not in NOTHING_TO_ATTACH)
+    assert len(report.attached) + len(report.stock) == 2
+    assert all(layer.reason for layer in report.stock)
+    ours = run()
+    for mine, theirs in zip(ours[:3], stock[:3], strict=True):
+        assert close(mine, theirs)
+    assert torch.equal(ours[3], stock[3])
+
+    longspan.restore(model)
+    for mine, theirs in zip(run(), stock, strict=True):
+        assert torch.equal(mine, theirs)
+    assert model.config.to_dict() == config
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["llama", "phi", "gemma2", "glm4", "gpt_oss", "hunyuan_v1_dense"])
+def test_reduced_dtypes_stay_in_the_stock_models_error(name, dtype):
+    reduced = make(name, dtype)
+    exact = make(name).double() if name != "gpt_oss" else make(name)
+    exact.load_state_dict({k: v.to(exact.dtype) for k, v in reduced.state_dict().items()})
+    ids = prompts(1)
+    truth = exact(ids).logits.double()
+    stock = (reduced(ids).logits.double() - truth).norm()
+    quietly(reduced)
+    assert (reduced(ids).logits.double() - truth).norm() <= 1.5 * stock
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - NOTHING_TO_ATTACH - {"hunyuan_v1_dense"}))
+@pytest.mark.parametrize("method", ["dca", "self-extend", "lm-infinite"])
+def test_decoding_equals_prefill_beyond_the_window(name, method):
+    model = make(name)
+    ids = prompts(1, 150)
+    quietly(model, method)
+    whole = model(ids).logits
+    assert close(stepwise(model, ids, 100), whole[:, 100:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", longspan.METHODS)
+def test_every_method_is_stock_inside_its_exact_rows(method):
+    model = make("llama")
+    ids = prompts(1, 150)
+    stock = model(ids).logits
+    report = quietly(model, method)
+    rows = report.method.exact_rows(WINDOW, ids.shape[1])
+    ours = model(ids).logits
+    assert close(ours[:, :rows], stock[:, :rows])
+    # Full attention is the stock model at any length; every other method has to differ beyond the window.
+    assert close(ours, stock) == (method == "full")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", longspan.METHODS)
+def test_left_padded_batch_equals_single_rows(method):
+    model = make("llama")
+    padded, mask, _ = left_padded(prompts(3, 150), [0, 61, 7])
+    quietly(model, method)
+    together = model(padded, attention_mask=mask).logits
+    for row, pad in enumerate([0, 61, 7]):
+        assert close(together[row : row + 1, pad:], model(padded[row : row + 1, pad:]).logits)
+
+
+@pytest.mark.parametrize("name", sorted(NOTHING_TO_ATTACH))
+def test_attaching_to_nothing_is_said(name):
+    with pytest.warns(UserWarning, match="attached to no layer"):
+        longspan.extend(make(name), "dca")
+
+
+@pytest.mark.parametrize("make_it, reason", [(falcon, "own code"), (gpt2, "not\nrotary|not rotary")])
+def test_models_that_cannot_be_extended_are_refused_unchanged(make_it, reason):
+    model = make_it()
+    ids = prompts(1)
+    stock = model(ids).logits
+    implementation = model.config._attn_implementation
+    with pytest.raises(longspan.AttachError, match=reason):
+        longspan.extend(model, "dca")
+    assert model.config._attn_implementation == implementation
+    assert torch.equal(model(ids).logits, stock)
+
+
+def test_a_rotation_nobody_knows_is_refused_by_layer():
+    model = make("llama")
+    layer = model.model.layers[1].self_attn
+    layer.register_forward_pre_hook(
+        lambda m, args, kwargs: (args, {**kwargs, "position_embeddings": tuple(x * 0.5 for x in kwargs["position_embeddings"])}),
+        with_kwargs=True,
+    )
+    with pytest.raises(longspan.AttachError, match=r"layers\.1\.self_attn"):
+        longspan.extend(model, "full")
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_frequencies_that_follow_the_length_are_refused(kind):
+    model = make("llama")
+    model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": kind}
+    with pytest.raises(longspan.AttachError, match=kind):
+        longspan.extend(model, "full")
+
+
+def test_a_config_without_a_window_asks_for_one():
+    model = make("llama")
+    del model.config.max_position_embeddings
+    with pytest.raises(longspan.AttachError, match="window="):
+        longspan.extend(model, "dca")
+    assert longspan.extend(model, "dca", window=64).window == 64
+
+
+def test_interface_helpers_do_not_depend_on_the_common_sizes():
+    """Head size unlike hidden / heads, one key-value head, biases: sizes come from the tensors."""
+    model = build(
+        "qwen2",
+        {
+            "vocab_size": 128,
+            "hidden_size": 48,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 64,
+        },
+    )
+    ids = prompts()
+    with torch.no_grad():
+        stock = model(ids).logits
+        report = longspan.extend(model, "full")
+        assert close(model(ids).logits, stock)
+    assert report.kv_bytes_per_token == 3 * 2 * 8 * 4

@@ -1,0 +1,112 @@
+"""Tiny random models of many families, all with window 64."""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+WINDOW = 64
+VOCABULARY = 128
+ALTERNATING = ["sliding_attention", "full_attention"]
+
+_COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": WINDOW,
+    "initializer_range": 0.1,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+# name → (model type, what differs from the common sizes)
+FAMILIES: dict[str, tuple[str, dict]] = {
+    "llama": ("llama", {}),
+    "llama-mha": ("llama", {"num_key_value_heads": 4}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral-sliding": ("mistral", {"sliding_window": 16}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "qwen3_moe": ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
+    "mixtral": ("mixtral", {"num_local_experts": 4}),
+    "phi": ("phi", {"partial_rotary_factor": 0.5}),
+    "phi3": ("phi3", {"sliding_window": None}),
+    "gemma2": ("gemma2", {"sliding_window": 16, "layer_types": ALTERNATING}),
+    "gemma3_text": ("gemma3_text", {"sliding_window": 16, "layer_types": ALTERNATING}),
+    "olmo2": ("olmo2", {}),
+    "granite": ("granite", {"attention_multiplier": 0.25}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0]}),
+    "cohere2": ("cohere2", {"sliding_window": 16, "layer_types": ALTERNATING}),
+    "glm4": ("glm4", {}),
+    "gpt_neox": ("gpt_neox", {"rotary_pct": 0.25}),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 16,
+            "layer_types": ALTERNATING,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 150000.0,
+                "factor": 2.0,
+                "original_max_position_embeddings": WINDOW // 2,
+            },
+        },
+    ),
+    "stablelm": ("stablelm", {"partial_rotary_factor": 0.25}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
+    "cohere": ("cohere", {}),
+    "nemotron": ("nemotron", {}),
+}
+
+# Families in which every layer stays stock by its nature: sliding windows, or no positions in the full layers.
+NOTHING_TO_ATTACH = {"mistral-sliding", "cohere2"}
+
+
+def make(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A random model whose norms and sinks are not at their initial values, so that their place matters."""
+    kind, own = FAMILIES[name]
+    return build(kind, {**_COMMON, **own}).to(dtype)
+
+
+def build(kind: str, sizes: dict) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**sizes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name and parameter.dim() == 1:
+                parameter.uniform_(0.5, 1.5)
+            elif name.endswith("sinks"):
+                parameter.normal_()
+    return model
+
+
+def falcon() -> PreTrainedModel:
+    """Rotary positions, but attention in the model's own code."""
+    sizes = {k: v for k, v in _COMMON.items() if k not in ("head_dim", "intermediate_size", "num_key_value_heads")}
+    return build("falcon", {**sizes, "alibi": False})
+
+
+def gpt2() -> PreTrainedModel:
+    """Learned positions."""
+    return build("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": WINDOW})
+
+
+def prompts(rows: int = 2, tokens: int = 40, seed: int = 0) -> torch.Tensor:
+    """Random ids ``[rows, tokens]`` without special tokens."""
+    return torch.randint(3, VOCABULARY, (rows, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def left_padded(ids: torch.Tensor, pads: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``ids`` with the first ``pads`` tokens of each row as padding, the mask, and each token's own position."""
+    ids, mask = ids.clone(), torch.ones_like(ids)
+    for row, pad in enumerate(pads):
+        ids[row, :pad], mask[row, :pad] = 0, 0
+    return ids, mask, (mask.cumsum(-1) - 1).clamp(min=0)

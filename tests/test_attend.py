@@ -1,0 +1,96 @@
+"""Every method through every kernel equals the oracle, within the error that a plain run in the same dtype makes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+from cases import HEAD, ROPES, all_cases, assert_within_budget, build, eager, make_qkv
+from longspan.attend import Attender
+from longspan.kernels.banded import plan
+from longspan.oracle import oracle
+
+IMPLS = ("flash_cpu", "tiled", "reference")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+N = 83  # three windows and a half: rows in every chunk, none of them at a round number
+SCALE = HEAD**-0.5
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+
+@lru_cache(maxsize=64)
+def setting(case, dtype, rope_name="half-all", kv_heads=2, dv=HEAD, softcap=None, sunk=False):
+    """Inputs quantised first, then the truth from them in fp64 and a plain run in their dtype."""
+    q, k, v = make_qkv(N, batch=2, kv_heads=kv_heads, dv=dv, dtype=dtype)
+    rope = ROPES[rope_name]()
+    sinks = torch.tensor([0.5, -1.0, 2.0, 4.0], dtype=dtype) if sunk else None
+    extra = {"scale": SCALE, "softcap": softcap, "sinks": sinks}
+    keep, rel = case.dense(N)
+    factor = case.method.query_factor(case.window, N)
+    truth = oracle(q, k, v, keep, rel, case.rope(rope, N), query_factor=factor, **extra)
+    return (q, k, v, rope), extra, truth, eager(case, q, k, v, rope, **extra)
+
+
+def check(case, impl, dtype, **options):
+    inputs, extra, truth, plain = setting(case, dtype, **options)
+    out = Attender(case.method, case.window, impl)(*inputs, **extra)
+    assert out.dtype == dtype and out.shape == truth.shape
+    assert_within_budget(out, plain, truth)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("case", all_cases())
+def test_equals_the_oracle(case, dtype, kv_heads):
+    for impl in IMPLS:
+        check(case, impl, dtype, kv_heads=kv_heads)
+
+
+@pytest.mark.parametrize("rope_name", ROPES)
+@pytest.mark.parametrize("case", all_cases(variants=False))
+def test_equals_the_oracle_in_every_layout(case, rope_name):
+    for impl in IMPLS:
+        check(case, impl, torch.float32, rope_name=rope_name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("case", all_cases(variants=False))
+def test_sinks_softcap_and_value_size(case, dtype):
+    for impl in IMPLS:
+        check(case, impl, dtype, sunk=True)
+        check(case, impl, dtype, dv=8)
+        check(case, impl, dtype, dv=24)
+    for impl in ("tiled", "reference", "auto"):
+        check(case, impl, dtype, softcap=2.0, sunk=True)
+
+
+@pytest.mark.parametrize("case", all_cases(variants=False))
+def test_blocks_of_few_rows(case, monkeypatch):
+    monkeypatch.setattr(plan, "TILE", 5)
+    for impl in IMPLS:
+        check(case, impl, torch.float32)
+
+
+def test_tiles_of_few_scores(monkeypatch):
+    from longspan.kernels.banded import tiled
+
+    monkeypatch.setattr(tiled, "_BUDGET", 4096)
+    for case in (build("dca", {"chunk_size": 7}), build("lm-infinite", {"sinks": 2, "recent": 6, "cap": 11})):
+        check(case, "tiled", torch.float32)
+
+
+def test_a_named_kernel_runs_or_raises():
+    case = build("dca", {})
+    q, k, v = make_qkv(9, dtype=torch.float32)
+    with pytest.raises(ValueError, match="flash_cpu.*softcap.*tiled"):
+        Attender(case.method, case.window, "flash_cpu")(q, k, v, ROPES["half-all"](), scale=1.0, softcap=5.0)
+    with pytest.raises(ValueError, match="impl is one of .*tiled"):
+        Attender(case.method, case.window, "fast")(q, k, v, ROPES["half-all"](), scale=1.0)
+
+
+def test_the_oracle_refuses_what_it_does_not_know(rope):
+    rope.norm_k = torch.nn.functional.normalize
+    with pytest.raises(ValueError, match="normalisation"):
+        oracle(*make_qkv(3), torch.ones(3, 3).tril().bool(), torch.zeros(3, 3).long(), rope, scale=1.0)

@@ -1,0 +1,77 @@
+"""The bundled model: it loads, its tokenizer round-trips, and inside its window it finds passkeys."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from longspan.bundled import FOLDER, heldout_text, load_bundled
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+
+from evaluate_window import passkey_accuracy, perplexity, unigram_perplexity  # noqa: E402
+
+WINDOW = 512
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return load_bundled()
+
+
+def test_loads_as_a_small_llama(bundled):
+    model, tokenizer = bundled
+    assert model.config.model_type == "llama" and not model.training
+    assert model.config.max_position_embeddings == WINDOW == tokenizer.model_max_length
+    assert model.config.vocab_size == len(tokenizer) == 1024
+    assert next(model.parameters()).dtype == torch.float32
+    assert (FOLDER / "model.safetensors").stat().st_size < 8_000_000
+
+
+def test_loads_in_another_precision():
+    model, _ = load_bundled(dtype=torch.bfloat16)
+    assert next(model.parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("text", ["Plain text.", " two  spaces\n\tand a tab", "café, 漢字, 🙂", "01 and 42"])
+def test_tokenizer_round_trips_any_text(bundled, text):
+    _, tokenizer = bundled
+    ids = tokenizer(text)["input_ids"]
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_every_digit_is_a_token(bundled):
+    _, tokenizer = bundled
+    ids = tokenizer("48213", add_special_tokens=False)["input_ids"]
+    assert [tokenizer.decode([token]) for token in ids] == list("48213")
+
+
+def test_heldout_text_is_long_enough_for_64_windows(bundled):
+    _, tokenizer = bundled
+    text = heldout_text()
+    assert text.isascii() and 250_000 < len(text) < 400_000
+    assert len(tokenizer(text)["input_ids"]) > 3 * 64 * WINDOW
+
+
+def test_perplexity_is_far_below_unigram(bundled):
+    model, tokenizer = bundled
+    text = heldout_text()
+    figure = perplexity(model, tokenizer, text, length=WINDOW, spans=16)
+    assert figure < unigram_perplexity(tokenizer, text) / 3
+
+
+@pytest.mark.parametrize("filler", ["noise", "prose"])
+def test_finds_passkeys_in_the_window(bundled, filler):
+    scores = passkey_accuracy(*bundled, filler, count=20, length=WINDOW - 8, first_seed=1000)
+    assert sum(scores) >= 19
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("filler", ["noise", "prose"])
+def test_the_bar_of_the_window(bundled, filler):
+    scores = passkey_accuracy(*bundled, filler, count=200, length=WINDOW - 8)
+    assert sum(scores) >= 198

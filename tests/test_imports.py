@@ -1,0 +1,88 @@
+"""Imports run one way: rope → kernels; rope, selection, positions → methods → attend → hf → evaluation, cli."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import longspan
+
+ROOT = Path(longspan.__file__).parent
+BELOW_ATTEND = {"errors", "rope", "bands", "selection", "positions", "methods", "kernels", "store"}
+
+# What each part may import of longspan besides itself; parts not named here may import anything.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "rope": set(),
+    "bands": set(),
+    "store": set(),
+    "oracle": {"rope"},
+    "kernels": {"rope"},
+    "selection": {"bands"},
+    "positions": {"bands"},
+    "methods": {"rope", "bands", "selection", "positions"},
+    "attend": BELOW_ATTEND - {"selection", "positions"},
+    "hf": BELOW_ATTEND | {"attend"},
+}
+# The same for parts above, by what they must not reach for.
+FORBIDDEN: dict[str, set[str]] = {"evaluation": {"cli"}, "bundled": {"cli", "evaluation"}}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("longspan", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of longspan that a file imports, anywhere in it; type-checking imports count."""
+    package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from package import name` imports the module package.name where there is one.
+            names = {f"{module}.{alias.name}" for alias in node.names}
+            found |= {name if exists(name) else module for name in names}
+    return {name for name in found if name.split(".")[0] == "longspan"}
+
+
+def exists(name: str) -> bool:
+    path = ROOT.parent.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def part(name: str) -> str:
+    """The file or folder directly under longspan; empty for the package itself."""
+    return (name.split(".") + [""])[1]
+
+
+FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_arrows(name):
+    own = part(name)
+    others = {part(target) for target in imported(FILES[name])} - {own}
+    if own in ALLOWED:
+        assert others <= ALLOWED[own], f"{name} may not import {others - ALLOWED[own]}"
+    assert not others & FORBIDDEN.get(own, set())
+
+
+KERNELS = [name for name in FILES if name.startswith("longspan.kernels.") and name.count(".") == 3]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_implementations_never_import_each_other(name):
+    folder = name.rpartition(".")[0]
+    siblings = {target for target in imported(FILES[name]) if target.startswith("longspan.kernels.")}
+    assert siblings <= {name, f"{folder}.plan"}, f"{name} imports {siblings}"
+
+
+def test_the_parser_sees_imports():
+    assert imported(FILES["longspan.attend"]) >= {"longspan.rope", "longspan.kernels.banded", "longspan.store"}
+    assert imported(FILES["longspan.kernels.banded"]) >= {"longspan.kernels.banded.tiled", "longspan.rope"}

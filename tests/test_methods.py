@@ -1,0 +1,152 @@
+"""Methods as values: defaults, parameters that cannot be, and what each one declares."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cases import VARIANTS, all_cases, build
+from longspan.methods import METHODS
+from longspan.rope import PI, DynamicNTK
+
+# (method, options, window, the rule that the message names); no window: construction itself must refuse.
+IMPOSSIBLE = [
+    ("full", {}, 0, "window ≥ 1"),
+    ("pi", {"angles": PI(2.0, None)}, 0, "window ≥ 1"),
+    ("rerope", {"w": 0}, None, "w ≥ 1"),
+    ("rerope", {"w": 64}, 64, "w ≤ window - 1"),
+    ("self-extend", {"group": 0}, None, "group ≥ 1"),
+    ("self-extend", {"neighbors": 0}, None, "neighbors ≥ 1"),
+    ("self-extend", {"target_length": 0}, None, "target_length ≥ 1"),
+    ("self-extend", {"group": 2, "target_length": 99}, None, "group or target_length, not both"),
+    ("self-extend", {"neighbors": 64}, 64, "neighbors ≤ window - 1"),
+    ("self-extend", {"neighbors": 65, "group": 2}, 64, "neighbors ≤ window"),
+    ("string", {"shift": 0}, None, "shift ≥ 1"),
+    ("string", {"local": -1}, None, "local ≥ 0"),
+    ("string", {"shift": 4, "local": 5}, None, "local ≤ shift"),
+    ("string", {"local": 30}, 64, "local ≤ shift"),
+    ("string", {"shift": 65}, 64, "shift ≤ window"),
+    ("streaming-llm", {"sinks": -1}, None, "sinks ≥ 0"),
+    ("streaming-llm", {"recent": 0}, None, "recent ≥ 1"),
+    ("streaming-llm", {"sinks": 4, "recent": 61}, 64, "sinks \\+ recent ≤ window"),
+    ("lm-infinite", {"sinks": -1}, None, "sinks ≥ 0"),
+    ("lm-infinite", {"recent": 0}, None, "recent ≥ 1"),
+    ("lm-infinite", {"cap": 0}, None, "cap ≥ 1"),
+    ("lm-infinite", {"recent": 65}, 64, "recent ≤ window"),
+    ("lm-infinite", {"cap": 65}, 64, "cap ≤ window"),
+    ("dca", {"parts": "inter"}, None, "parts is one of"),
+    ("dca", {"chunk_size": 0}, None, "chunk_size ≥ 1"),
+    ("dca", {"local_window": -1}, None, "local_window ≥ 0"),
+    ("dca", {"chunk_size": 40, "local_window": 10, "window": 49}, None, "chunk_size \\+ local_window ≤ window"),
+    ("dca", {"chunk_size": 65}, 64, "chunk_size \\+ local_window ≤ window"),
+    ("dca", {"local_window": 20}, 64, "chunk_size \\+ local_window ≤ window"),
+    ("dca", {"window": 65}, 64, "window ≤ the model's window"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "window", "rule"), IMPOSSIBLE)
+def test_impossible_parameters(name, options, window, rule):
+    if window is None:
+        with pytest.raises(ValueError, match=rule):
+            METHODS[name](**options)
+    else:
+        method = METHODS[name](**options)
+        with pytest.raises(ValueError, match=rule):
+            method.resolve(window)
+
+
+def test_every_method_with_parameters_refuses_some():
+    own = {name for name, cls in METHODS.items() if len(dataclasses.fields(cls)) > 1}
+    assert own <= {name for name, *_ in IMPOSSIBLE} and own <= set(VARIANTS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_named_and_cited(name):
+    cls = METHODS[name]
+    assert cls.name == name and cls.paper and cls.__doc__
+
+
+@pytest.mark.parametrize("window", [5, 64, 4096, 8192, 131072])
+@pytest.mark.parametrize("name", METHODS)
+def test_defaults_fit_any_window(name, window):
+    method = METHODS[name]().resolve(window)
+    left = {k for k, v in method.parameters().items() if v is None}
+    assert not left - {"target_length"}
+    assert 0 <= method.exact_rows(window, window) <= window
+
+
+@pytest.mark.parametrize("case", all_cases())
+def test_a_value(case):
+    method = case.method
+    assert hash(method) == hash(build(case.name, {}).method) or method != build(case.name, {}).method
+    assert method == dataclasses.replace(method)
+    assert method.resolve(case.window) == method, "resolving twice changes nothing"
+    assert list(method.parameters())[-1] == "angles"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.angles = None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_parameters_are_keywords(name):
+    with pytest.raises(TypeError):
+        METHODS[name](3)
+
+
+def test_documented_defaults():
+    dca = METHODS["dca"]().resolve(64)
+    assert (dca.chunk_size, dca.local_window, dca.window) == (48, 16, 64)
+    assert METHODS["dca"](chunk_size=40).resolve(64).local_window == 24
+    assert METHODS["dca"](window=40).resolve(64).chunk_size == 30
+    assert METHODS["rerope"]().resolve(64).w == 32
+    assert METHODS["streaming-llm"]().resolve(64).recent == 60
+    infinite = METHODS["lm-infinite"]().resolve(64)
+    assert (infinite.sinks, infinite.recent, infinite.cap) == (10, 64, 64)
+    string = METHODS["string"]().resolve(8192)
+    assert (string.shift, string.local) == (2730, 128)
+
+
+@pytest.mark.parametrize("window", [16, 64, 100, 512])
+@pytest.mark.parametrize("times", [0.5, 1, 2, 4, 7.3, 16])
+def test_self_extend_chooses_the_smallest_group_that_fits(window, times):
+    target = int(times * window)
+    method = METHODS["self-extend"](target_length=target).resolve(window)
+    near, group = method.neighbors, method.group
+
+    def farthest(g):
+        return max((target - 1) // g + near - near // g, near - 1) if target > near else target - 1
+
+    assert near == window // 4
+    assert target <= window or farthest(group) <= window - 1
+    assert group == 1 or farthest(group - 1) > window - 1
+    assert group >= -(-(target - near) // (window - near))
+
+
+def test_declared_exact_rows():
+    """The numbers of the design, at a window of 64 and four times its length."""
+    at = {name: cls().resolve(64).exact_rows(64, 256) for name, cls in METHODS.items()}
+    for name in ("full", "streaming-llm", "lm-infinite", "dca"):
+        assert at[name] == 64
+    for name in ("pi", "ntk", "dynamic-ntk", "yarn"):
+        assert at[name] == 0
+    assert (at["rerope"], at["self-extend"]) == (33, 16)
+    dca = METHODS["dca"]
+    assert dca(chunk_size=40, local_window=9).resolve(64).exact_rows(64, 256) == 49
+    assert dca(parts="intra").resolve(64).exact_rows(64, 256) == 48
+    assert dca(parts="intra+inter").resolve(64).exact_rows(64, 256) == 48
+    assert METHODS["dynamic-ntk"]().resolve(64).exact_rows(64, 64) == 64
+
+
+def test_follows_total():
+    assert [name for name in METHODS if METHODS[name]().follows_total] == ["dynamic-ntk"]
+    dca = METHODS["dca"]
+    assert dca(length_scale=True).follows_total and dca(angles=DynamicNTK()).follows_total
+    scaled = dca(length_scale=True).resolve(64)
+    assert scaled.query_factor(64, 64) == 1 and scaled.query_factor(64, 65) > 1
+    assert scaled.exact_rows(64, 64) == 64 and scaled.exact_rows(64, 65) == 0
+
+
+def test_warnings():
+    assert METHODS["dca"]().resolve(64).warnings(64) == []
+    assert "31" in METHODS["dca"](chunk_size=31).resolve(64).warnings(64)[0]
+    assert METHODS["string"]().resolve(64).warnings(64)

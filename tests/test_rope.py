@@ -1,0 +1,183 @@
+"""Angles equal transformers' own, and the rotation is the one that each layout means."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from cases import HEAD, inv_freq
+from longspan.rope import NTK, PI, Angles, DynamicNTK, Rope, Table, YaRN, rotate
+
+WINDOW = 512
+SIZES = [(64, 10_000.0), (128, 500_000.0), (16, 10_000.0)]
+
+
+def stock(size, base, **parameters):
+    rope = {"rope_type": "default", "rope_theta": base, **parameters}
+    config = LlamaConfig(
+        hidden_size=2 * size, num_attention_heads=2, head_dim=size, max_position_embeddings=WINDOW, rope_parameters=rope
+    )
+    return LlamaRotaryEmbedding(config)
+
+
+def both(rotary, table, n):
+    """cos and sin of the first ``n`` positions: transformers' (first half of the channels) and ours."""
+    positions = torch.arange(n)
+    theirs = rotary(torch.zeros(1), positions[None])
+    size = rotary.inv_freq.numel()
+    return [x[0, :, :size] for x in theirs], table(positions)
+
+
+def assert_angles(rotary, table, n):
+    theirs, ours = both(rotary, table, n)
+    # One rounding of a frequency moves the last position's phase by n · eps radians.
+    bound = 4 * n * torch.finfo(torch.float32).eps
+    for a, b in zip(theirs, ours, strict=True):
+        assert (a - b).abs().max() <= bound
+
+
+def plain(size, base):
+    return Table(stock(size, base).inv_freq)
+
+
+@pytest.mark.parametrize(("size", "base"), SIZES)
+def test_own_angles_to_the_bit(size, base):
+    theirs, ours = both(stock(size, base), plain(size, base), 3000)
+    assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0, 3.7, 16.0])
+@pytest.mark.parametrize(("size", "base"), SIZES)
+def test_pi(size, base, scale):
+    table = PI(scale).resolve(WINDOW).table(plain(size, base), WINDOW, 2000)
+    assert_angles(stock(size, base, rope_type="linear", factor=scale), table, 2000)
+
+
+@pytest.mark.parametrize("options", [{}, {"attention_factor": 1.5}, {"beta_fast": 16.0, "beta_slow": 2.0}])
+@pytest.mark.parametrize("factor", [2.0, 4.0, 13.0])
+@pytest.mark.parametrize(("size", "base"), SIZES)
+def test_yarn(size, base, factor, options):
+    table = YaRN(factor, **options).resolve(WINDOW).table(plain(size, base), WINDOW, 2000)
+    rotary = stock(
+        size, base, rope_type="yarn", factor=factor, original_max_position_embeddings=WINDOW, **options
+    )
+    assert_angles(rotary, table, 2000)
+
+
+@pytest.mark.parametrize("n", [100, WINDOW, WINDOW + 1, 1500, 4096])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+@pytest.mark.parametrize(("size", "base"), SIZES)
+def test_dynamic_ntk(size, base, factor, n):
+    table = DynamicNTK(factor).table(plain(size, base), WINDOW, n)
+    assert_angles(stock(size, base, rope_type="dynamic", factor=factor), table, n)
+
+
+@pytest.mark.parametrize("scale", [2.0, 8.0])
+@pytest.mark.parametrize(("size", "base"), SIZES)
+def test_ntk_multiplies_the_base(size, base, scale):
+    table = NTK(scale).table(plain(size, base), WINDOW, 2000)
+    expected = inv_freq(size, base * scale ** (size / (size - 2)))
+    torch.testing.assert_close(table.inv_freq.double(), expected, rtol=1e-6, atol=0)
+    # The fastest channel keeps its frequency, the slowest is interpolated by the whole scale.
+    own = inv_freq(size, base)
+    torch.testing.assert_close((own / table.inv_freq)[[0, -1]], torch.tensor([1.0, scale]).double(), rtol=1e-5, atol=0)
+
+
+def test_scaling_starts_from_the_models_own_angles():
+    own = Table(inv_freq(HEAD) / 3, factor=1.2)
+    for angles in (PI(2.0), NTK(2.0), DynamicNTK(), YaRN(2.0)):
+        table = angles.resolve(WINDOW).table(own, WINDOW, 4 * WINDOW)
+        assert table.inv_freq[-1] < own.inv_freq[-1]
+        assert table.factor == pytest.approx(1.2 * (0.1 * math.log(2) + 1 if isinstance(angles, YaRN) else 1))
+
+
+@pytest.mark.parametrize("angles", [PI, NTK])
+def test_defaults_follow_the_window(angles):
+    assert angles().resolve(100) == angles(4.0)
+    assert angles(target_length=250).resolve(100) == angles(2.5)
+    assert angles(target_length=50).resolve(100) == angles(1.0)
+    assert YaRN().resolve(100).factor == 4 and YaRN(target_length=250).resolve(100).factor == 2.5
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: PI(0.5), "scale must be ≥ 1"),
+        (lambda: NTK(2.0, target_length=5), "scale or target_length, not both"),
+        (lambda: PI(target_length=0), "target_length must be ≥ 1"),
+        (lambda: DynamicNTK(0.1), "factor must be ≥ 1"),
+        (lambda: YaRN(0.5), "factor must be ≥ 1"),
+        (lambda: YaRN(2.0, 4), "factor or target_length, not both"),
+        (lambda: YaRN(target_length=-1), "target_length must be ≥ 1"),
+        (lambda: YaRN(beta_fast=1.0, beta_slow=2.0), "beta_slow < beta_fast"),
+        (lambda: NTK(2.0).table(Table(inv_freq(2)), 10, 10), "at least 4 rotated channels"),
+    ],
+)
+def test_impossible_angles(make, rule):
+    with pytest.raises(ValueError, match=rule):
+        make()
+
+
+def test_exact_inside():
+    assert Angles().exact(10, 99) and DynamicNTK().exact(10, 10) and not DynamicNTK().exact(10, 11)
+    assert PI(1.0).exact(10, 99) and not PI(2.0).exact(10, 5)
+    assert YaRN(1.0).resolve(10).exact(10, 99) and not YaRN(2.0).resolve(10).exact(10, 5)
+
+
+def test_table_grows_and_takes_any_shape():
+    table = Table(inv_freq(HEAD))
+    positions = torch.tensor([[0, 7, 3], [900, 2, 7]])
+    cos, sin = table(positions)
+    phase = positions[..., None].double() * inv_freq(HEAD)
+    torch.testing.assert_close(cos.double(), phase.cos(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(sin.double(), phase.sin(), rtol=0, atol=1e-4)
+    assert all(x.shape == (0, HEAD // 2) for x in table(torch.arange(0)))
+
+
+def test_half_layout_is_transformers(rope):
+    x, positions = torch.randn(2, 3, 9, HEAD), torch.arange(4, 13)
+    cos, sin = rope.table(positions)
+    wide = [torch.cat((t, t), dim=-1)[None] for t in (cos, sin)]
+    torch.testing.assert_close(rope.turn_q(x, cos, sin), apply_rotary_pos_emb(x, x[:, :0], *wide)[0])
+
+
+def test_rotation_as_complex_numbers(any_rope):
+    x, positions = torch.randn(2, 3, 9, HEAD, dtype=torch.float64), torch.arange(4, 13)
+    size, start = any_rope.rotated, any_rope.start
+    out = any_rope.turn_k(x, *any_rope.table(positions))
+    turned = torch.arange(start, start + size)
+    pairs = turned.view(-1, 2).mT if any_rope.layout == "interleaved" else turned.view(2, -1)
+    phase = positions[:, None].double() * any_rope.table.inv_freq.double()
+    expected = torch.complex(x[..., pairs[0]], x[..., pairs[1]]) * torch.polar(torch.ones_like(phase), phase)
+    expected = expected * any_rope.table.factor
+    torch.testing.assert_close(out[..., pairs[0]], expected.real, rtol=0, atol=1e-5)
+    torch.testing.assert_close(out[..., pairs[1]], expected.imag, rtol=0, atol=1e-5)
+    still = [c for c in range(HEAD) if not start <= c < start + size]
+    assert torch.equal(out[..., still], x[..., still])
+
+
+def test_rotation_by_row(any_rope):
+    x = torch.randn(2, 3, 5, HEAD)
+    positions = torch.tensor([[0, 1, 2, 3, 4], [7, 7, 9, 2, 0]])
+    out = any_rope.turn_q(x, *any_rope.table(positions))
+    for row in range(2):
+        alone = any_rope.turn_q(x[row : row + 1], *any_rope.table(positions[row]))
+        assert torch.equal(out[row : row + 1], alone)
+
+
+def test_reduced_dtypes_round_once():
+    x = torch.randn(1, 2, 50, HEAD).bfloat16()
+    cos, sin = Table(inv_freq(HEAD))(torch.arange(50))
+    assert torch.equal(rotate(x, cos, sin), rotate(x.float(), cos, sin).bfloat16())
+
+
+def test_normalisation_after_the_rotation():
+    rope = Rope(Table(inv_freq(HEAD)), HEAD, norm_q=lambda x: 2 * x, norm_k=lambda x: 3 * x)
+    turn = rope.table(torch.arange(5))
+    x = torch.randn(1, 1, 5, HEAD)
+    assert torch.equal(rope.turn_q(x, *turn), 2 * rotate(x, *turn))
+    assert torch.equal(rope.with_table(rope.table).turn_k(x, *turn), 3 * rotate(x, *turn))
