@@ -113,9 +113,7 @@ def in_pieces(
     """The output over all tokens, fed to the store in pieces that end at ``cuts``."""
     edges = [store.length, *cuts]
     spans = zip(edges[:-1], edges[1:], strict=True)
-    return torch.cat(
-        [attender(*(x[:, :, a:b] for x in qkv), rope, store=store, **kwargs) for a, b in spans], dim=2
-    )
+    return torch.cat([attender(*(x[:, :, a:b] for x in qkv), rope, store=store, **kwargs) for a, b in spans], dim=2)
 
 
 def eager(

@@ -73,12 +73,13 @@ NOTHING_TO_ATTACH = {"mistral-sliding", "cohere2"}
 def make(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A random model whose norms and sinks are not at their initial values, so that their place matters."""
     kind, own = FAMILIES[name]
-    return build(kind, {**_COMMON, **own}).to(dtype)
+    return build(kind, {**_COMMON, **own}, "eager" if kind == "gemma2" else None).to(dtype)
 
 
-def build(kind: str, sizes: dict) -> PreTrainedModel:
+def build(kind: str, sizes: dict, attention: str | None = None) -> PreTrainedModel:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**sizes)).eval()
+    # Eager, because under sdpa some versions of transformers leave out gemma2's softcap.
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**sizes), attn_implementation=attention).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name and parameter.dim() == 1:

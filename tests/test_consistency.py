@@ -63,12 +63,13 @@ def test_padded_batch_equals_row_by_row(case, rope, sinks):
         assert_same(out[row : row + 1, :, pad:], expected)
 
 
-def test_padding_without_a_store(rope):
-    case = build("dca", {})
+@pytest.mark.parametrize("pads", [(0, 9), (9, 9)], ids=["mixed", "equal"])
+@pytest.mark.parametrize("case", all_cases(variants=False))
+def test_padding_without_a_store(case, rope, pads):
     qkv = make_qkv(N, batch=2)
     for x in qkv:
         x[1, :, :9] = NAN
-    out = Attender(case.method, case.window)(*qkv, rope, scale=SCALE, padding=(0, 9))
+    out = Attender(case.method, case.window)(*qkv, rope, scale=SCALE, padding=pads)
     alone = Attender(case.method, case.window)(*(x[1:, :, 9:] for x in qkv), rope, scale=SCALE)
     assert_same(out[1:, :, 9:], alone)
 

@@ -62,9 +62,7 @@ def test_pi(size, base, scale):
 @pytest.mark.parametrize(("size", "base"), SIZES)
 def test_yarn(size, base, factor, options):
     table = YaRN(factor, **options).resolve(WINDOW).table(plain(size, base), WINDOW, 2000)
-    rotary = stock(
-        size, base, rope_type="yarn", factor=factor, original_max_position_embeddings=WINDOW, **options
-    )
+    rotary = stock(size, base, rope_type="yarn", factor=factor, original_max_position_embeddings=WINDOW, **options)
     assert_angles(rotary, table, 2000)
 
 

@@ -23,8 +23,8 @@ class _Step:
     tokens: int
     padding: tuple[int, ...]
     plans: dict[int, Plan] = field(default_factory=dict)
-    query_turns: dict[tuple[int, Table], list[Turn]] = field(default_factory=dict)
-    key_turns: dict[tuple[int | None, Table], list[Turn]] = field(default_factory=dict)
+    query_turns: dict[tuple[int, Table, torch.device], list[Turn]] = field(default_factory=dict)
+    key_turns: dict[tuple[int | None, Table, torch.device], list[Turn]] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
 
 
@@ -116,15 +116,16 @@ class Attender:
         if pad not in step.plans:
             step.plans[pad] = make_plan(self._bands, step.past + skipped - pad, total)
         plan = step.plans[pad]
-        if (pad, table) not in step.query_turns:
+        here = pad, table, q.device
+        if here not in step.query_turns:
             factor = self.method.query_factor(self.window, total)
-            step.query_turns[pad, table] = [_turn(table, positions, factor) for positions in plan.q_pos]
+            step.query_turns[here] = [_turn(table, positions, q.device, factor) for positions in plan.q_pos]
         if self._dynamic:
             raw = keys[0][:, :, pad:]
-            if (pad, table) not in step.key_turns:
+            if here not in step.key_turns:
                 j = torch.arange(total)
-                step.key_turns[pad, table] = [_turn(table, to(j)) for to in self.key_maps]
-            keys = [rope.turn_k(raw, *turn) for turn in step.key_turns[pad, table]]
+                step.key_turns[here] = [_turn(table, to(j), q.device) for to in self.key_maps]
+            keys = [rope.turn_k(raw, *turn) for turn in step.key_turns[here]]
         else:
             keys = [x[:, :, pad:] for x in keys]
         out = banded(
@@ -132,7 +133,7 @@ class Attender:
             [keys[self._map_of[band]] for band in plan.bands],
             values[:, :, pad:],
             plan,
-            step.query_turns[pad, table],
+            step.query_turns[here],
             rope,
             scale=scale,
             softcap=softcap,
@@ -145,14 +146,15 @@ class Attender:
         step = self._step
         table = self._table(rope.table, 0)
         rope = rope.with_table(table)
-        if (None, table) not in step.key_turns:
+        here = None, table, k.device
+        if here not in step.key_turns:
             slots = torch.arange(step.past, step.past + step.tokens)
             if len(set(step.padding)) == 1:
                 own = (slots - step.padding[0]).clamp(min=0)
             else:
                 own = (slots[None, :] - torch.tensor(step.padding)[:, None]).clamp(min=0)
-            step.key_turns[None, table] = [_turn(table, to(own)) for to in self.key_maps]
-        return [rope.turn_k(k, *turn) for turn in step.key_turns[None, table]]
+            step.key_turns[here] = [_turn(table, to(own), k.device) for to in self.key_maps]
+        return [rope.turn_k(k, *turn) for turn in step.key_turns[here]]
 
     def _table(self, own: Table, total: int) -> Table:
         if not self._dynamic:
@@ -166,8 +168,9 @@ class Attender:
 
 
 @torch.inference_mode(False)  # kept for later calls, which may be outside inference mode and follow gradients
-def _turn(table: Table, positions: Tensor, factor: float = 1.0) -> Turn:
-    cos, sin = table(positions)
+def _turn(table: Table, positions: Tensor, device: torch.device, factor: float = 1.0) -> Turn:
+    # Layers may lie on several devices, and the model's frequencies on one of them.
+    cos, sin = (x.to(device) for x in table(positions))
     return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
 
 

@@ -1,8 +1,8 @@
 """Bands: how a selection and a position map become attention that a kernel can run.
 
 A band is a set of (query, key) pairs in which the query is rotated once, to ``q_pos(i)``, and the key once, to
-``k_pos(j)``; query ``i`` sees the keys ``lo(i) <= j < hi(i)`` of the band. The bands of a method tile its kept keys, each
-exactly once. All functions take and return int64 tensors of a row's own indices (padding not counted).
+``k_pos(j)``; query ``i`` sees the keys ``lo(i) <= j < hi(i)`` of the band. The bands of a method tile its kept keys,
+each exactly once. All functions take and return int64 tensors of a row's own indices (padding not counted).
 """
 
 from __future__ import annotations

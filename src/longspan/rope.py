@@ -32,7 +32,7 @@ class Table:
         self._cos = self._sin = self.inv_freq.new_empty(0, self.inv_freq.numel())
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """``positions`` (int64 on CPU, ≥ 0, any shape) → cos, sin ``[*positions.shape, r / 2]`` on the angles' device."""
+        """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device."""
         if positions.numel() == 0:
             empty = self._cos.new_empty(*positions.shape, self.inv_freq.numel())
             return empty, empty
@@ -102,8 +102,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout = "half", star
     if x.device.type == "cpu" and x.shape[2] > _PIECE:
         # The wide temporaries stay in the processor's cache and never have the size of x: two to three times faster.
         out = torch.empty_like(x)
-        for a in range(0, x.shape[2], _PIECE):
-            rows = slice(a, a + _PIECE)
+        for first in range(0, x.shape[2], _PIECE):
+            rows = slice(first, first + _PIECE)
             out[:, :, rows] = rotate(x[:, :, rows], cos[..., rows, :], sin[..., rows, :], layout=layout, start=start)
         return out
     half = cos.shape[-1]
@@ -254,8 +254,8 @@ class YaRN(Angles):
         assert self.factor is not None and self.attention_factor is not None
         freq = own.inv_freq.double()
         half = freq.numel()
-        # The log of a channel's turns in the window falls linearly with the channel; the borders lie on that line. Where
-        # the config already scales the angles, the line through the first and last channel stands in for it.
+        # The log of a channel's turns in the window falls linearly with the channel; the borders lie on that line.
+        # Where the config already scales the angles, the line through the first and last channel stands in for it.
         line = torch.log(window * freq / (2 * math.pi))
         slope = float(line[-1] - line[0]) / max(half - 1, 1)
         low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)

@@ -62,8 +62,16 @@ def test_refuses_what_cannot_be_built(tokenizer):
 
 @pytest.mark.parametrize(
     ("prediction", "expected"),
-    [(" 48213.", 1.0), ("48213", 1.0), ("it is 48213 and 11111", 1.0), ("4821", 0.0), ("482133", 0.0),
-     ("11111 48213", 0.0), ("", 0.0), ("none", 0.0)],
+    [
+        (" 48213.", 1.0),
+        ("48213", 1.0),
+        ("it is 48213 and 11111", 1.0),
+        ("4821", 0.0),
+        ("482133", 0.0),
+        ("11111 48213", 0.0),
+        ("", 0.0),
+        ("none", 0.0),
+    ],
 )
 def test_score(prediction, expected):
     assert score(prediction, "48213") == expected

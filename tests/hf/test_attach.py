@@ -6,17 +6,26 @@ import weakref
 
 import pytest
 import torch
-from hf_models import WINDOW, left_padded, make, prompts
 from transformers import DynamicCache
 
 import longspan
+from hf_models import WINDOW, left_padded, make, prompts
 
 
 def test_report_names_everything():
     model = make("gemma2")
     report = longspan.extend(model, "dca", angles=longspan.YaRN(factor=4))
     text = str(report)
-    for part in ("Gemma2ForCausalLM", "dca", "chunk_size", "48", "YaRN(factor=4", "64 tokens", "sliding-window", "16 of 16"):
+    for part in (
+        "Gemma2ForCausalLM",
+        "dca",
+        "chunk_size",
+        "48",
+        "YaRN(factor=4",
+        "64 tokens",
+        "sliding-window",
+        "16 of 16",
+    ):
         assert part in text
     assert [layer.index for layer in report.attached] == [1]
     assert json.loads(json.dumps(report.to_dict()))["parameters"]["chunk_size"] == 48

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from hf_models import WINDOW, left_padded, make, prompts
 from transformers import AutoTokenizer, TextIteratorStreamer, pipeline
 
 import longspan
+from hf_models import WINDOW, left_padded, make, prompts
 
 NEW = 8
 
@@ -63,7 +63,9 @@ def test_inputs_embeds(models):
     (stock, _), (ours, _) = models
     embeds = stock.get_input_embeddings()(prompts(1))
     expected = stock.generate(inputs_embeds=embeds, max_new_tokens=NEW, do_sample=False, eos_token_id=None)
-    assert torch.equal(ours.generate(inputs_embeds=embeds, max_new_tokens=NEW, do_sample=False, eos_token_id=None), expected)
+    assert torch.equal(
+        ours.generate(inputs_embeds=embeds, max_new_tokens=NEW, do_sample=False, eos_token_id=None), expected
+    )
 
 
 @pytest.mark.parametrize("padded", [False, True])

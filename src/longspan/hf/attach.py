@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.errors import AttachError, LongspanError
-from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.probe import Layer, probe
@@ -132,10 +131,10 @@ def _prepare(
     trained = getattr(config, "max_position_embeddings", None)
     if window is None and trained is None:
         raise AttachError(
-            f"the config of {type(model).__name__} has no max_position_embeddings; pass window=, the number of tokens it "
-            "was trained on"
+            f"the config of {type(model).__name__} has no max_position_embeddings; pass window=, the number of tokens "
+            "it was trained on"
         )
-    size = int(window if window is not None else trained)
+    size = int(window if window is not None else trained or 0)
     resolved = chosen.resolve(size)
     _fixed_frequencies(type(model).__name__, config)
     layers = probe(model)
@@ -148,7 +147,7 @@ def _prepare(
         original_window=original if original not in (None, size) else None,
         attached=tuple(_describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None),
         stock=tuple(_describe(layer, 1) for layer in layers if layer.rope is None),
-        warnings=tuple(resolved.warnings(size)),
+        warnings=(*resolved.warnings(size), *dict.fromkeys(layer.note for layer in layers if layer.note)),
     )
     return report, attender, layers
 

@@ -38,9 +38,7 @@ class Attachment:
 
         self._handles.append(decoder.register_forward_pre_hook(before, with_kwargs=True))
         for layer in self.layers:
-            self._handles.append(
-                layer.module.register_forward_pre_hook(_LayerHook(layer, self), with_kwargs=True)
-            )
+            self._handles.append(layer.module.register_forward_pre_hook(_LayerHook(layer, self), with_kwargs=True))
             if layer.norms is not None:
                 self._handles += [norm.register_forward_hook(_give_input) for norm in layer.norms]
         if hasattr(model, "_prepare_cache_for_generation"):
@@ -86,8 +84,8 @@ class Attachment:
         """Raise ``CacheError`` unless the cache is one of ours, filled under this method."""
         if not isinstance(cache, LongspanCache):
             raise CacheError(
-                f"past_key_values is a {type(cache).__name__}, which an extended model cannot use; leave it out, or pass "
-                "longspan.new_cache(model)"
+                f"past_key_values is a {type(cache).__name__}, which an extended model cannot use; leave it out, or "
+                "pass longspan.new_cache(model)"
             )
         ours = cache.attender
         if (ours.method, ours.window) != (self.attender.method, self.attender.window):
@@ -117,9 +115,7 @@ class Attachment:
                     model_kwargs["past_key_values"].activate_past_recording()
             return result
 
-        def with_long_prompts(
-            generation_config: Any, has_default_max_length: bool, *args: Any, **kwargs: Any
-        ) -> Any:
+        def with_long_prompts(generation_config: Any, has_default_max_length: bool, *args: Any, **kwargs: Any) -> Any:
             asked = generation_config.max_length
             done = prepare_length(generation_config, has_default_max_length, *args, **kwargs)
             if has_default_max_length and done.max_new_tokens is None:
@@ -127,8 +123,8 @@ class Attachment:
                 done.max_length = max(done.max_length, asked + kwargs["input_ids_length"])
             return done
 
-        model._prepare_cache_for_generation = with_our_cache  # type: ignore[method-assign]
-        model._prepare_generated_length = with_long_prompts  # type: ignore[method-assign]
+        model._prepare_cache_for_generation = with_our_cache
+        model._prepare_generated_length = with_long_prompts
 
 
 class _LayerHook:

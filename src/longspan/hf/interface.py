@@ -42,8 +42,8 @@ class Mask:
         if self._padding is None:
             if self._arguments["mask_function"] is not causal_mask_function:
                 raise LongspanError(
-                    "this forward puts something on top of the causal mask (packed sequences, image blocks or a prefix); "
-                    "longspan attends causally: pass one sequence per row, with an attention_mask for padding"
+                    "this forward puts something on top of the causal mask (packed sequences, image blocks or a "
+                    "prefix); longspan attends causally: pass one sequence per row, with an attention_mask for padding"
                 )
             self._padding = _left_padding(
                 self._arguments["attention_mask"], self._arguments["batch_size"], self._arguments["kv_length"]
@@ -96,8 +96,8 @@ def _attention(
     call = longspan or _recorder
     if call is None:
         raise LongspanError(
-            f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but was "
-            "not there when the model was extended; call longspan.restore(model) and extend it again"
+            f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but "
+            "was not there when the model was extended; call longspan.restore(model) and extend it again"
         )
     return call(module, query, key, value, attention_mask, kwargs)
 
@@ -131,9 +131,10 @@ def stock_attention(
     implementation: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
     """The layer's attention as the model ran it before, with the true mask."""
-    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     run: Callable[..., tuple[Tensor, Tensor | None]] = (
-        eager if implementation == "eager" and eager is not None else ALL_ATTENTION_FUNCTIONS[implementation]
+        sys.modules[type(module).__module__].eager_attention_forward  # each model file has its own
+        if implementation == "eager"
+        else ALL_ATTENTION_FUNCTIONS[implementation]
     )
     return run(module, q, k, v, mask.dense(implementation) if isinstance(mask, Mask) else mask, **kwargs)
 
@@ -149,5 +150,5 @@ class _InferenceOnly(torch.autograd.Function):
 
 
 def inference_only(out: Tensor, query: Tensor) -> Tensor:
-    """``out``, computed without a graph, tied to ``query`` so that a backward pass raises instead of losing gradients."""
+    """``out``, computed without a graph, tied to ``query`` so that a backward pass raises and loses no gradient."""
     return _InferenceOnly.apply(out, query) if torch.is_grad_enabled() and query.requires_grad else out

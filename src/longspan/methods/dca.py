@@ -45,9 +45,7 @@ class DCA(Method):
 
     @staticmethod
     def _fits(s: int, w: int, c: int) -> None:
-        require(
-            "DCA: chunk_size + local_window ≤ window", s + w <= c, chunk_size=s, local_window=w, window=c
-        )
+        require("DCA: chunk_size + local_window ≤ window", s + w <= c, chunk_size=s, local_window=w, window=c)
 
     def defaults(self, window: int) -> dict[str, Any]:
         c = window if self.window is None else self.window
@@ -92,5 +90,7 @@ class DCA(Method):
     def warnings(self, window: int) -> list[str]:
         s, _, c = self._swc
         if 2 * s < c:
-            return [f"DCA: chunk_size {s} is under half the window {c}: rows from {2 * s} on differ from the stock model"]
+            return [
+                f"DCA: chunk_size {s} is under half the window {c}: rows from {2 * s} on differ from the stock model"
+            ]
         return []

@@ -27,14 +27,11 @@ class Chunked:
 
     def rel(self, i: Tensor, j: Tensor) -> Tensor:
         back = i // self.size - j // self.size
-        q = torch.where(back == 0, i % self.size, torch.full_like(i + j, self.window - 1))
+        earlier = torch.full_like(back, self.window - 1)
+        q = torch.where(back == 0, i % self.size, earlier)
         if self.local is not None:
-            q = torch.where(back == 1, self._successive(i) + torch.zeros_like(j), q)
+            q = torch.where((back == 1) & (i % self.size < self.local), i % self.size + self.size, q)
         return q - j % self.size
-
-    def _successive(self, i: Tensor) -> Tensor:
-        inside = i % self.size
-        return torch.where(inside < (self.local or 0), inside + self.size, torch.full_like(i, self.window - 1))
 
     def bands(self) -> tuple[Band, ...]:
         def chunk(i: Tensor) -> Tensor:
@@ -43,12 +40,16 @@ class Chunked:
         def previous(i: Tensor) -> Tensor:
             return (chunk(i) - self.size).clamp(min=0)
 
+        def successive(i: Tensor) -> Tensor:
+            inside = i % self.size
+            return torch.where(inside < (self.local or 0), inside + self.size, torch.full_like(i, self.window - 1))
+
         keys = Modulo(self.size)
         intra = Band("intra", lambda i: i % self.size, keys, Interval(chunk, causal))
         if self.local is None:
             return Band("inter", constant(self.window - 1), keys, Interval(start, chunk)), intra
         return (
             Band("inter", constant(self.window - 1), keys, Interval(start, previous)),
-            Band("successive", self._successive, keys, Interval(previous, chunk)),
+            Band("successive", successive, keys, Interval(previous, chunk)),
             intra,
         )

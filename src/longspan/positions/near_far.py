@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from longspan.bands import Band, Grouped, IndexMap, Index, Interval, KeyMap, Origin, causal, start
+from longspan.bands import Band, Grouped, Index, IndexMap, Interval, KeyMap, Origin, causal, start
 
 
 class PositionMap(Protocol):
@@ -67,7 +67,7 @@ class Capped:
 
 @dataclass(frozen=True)
 class GroupedBeyond:
-    """``i - j`` within ``near`` tokens, ``i // group - j // group + near - near // group`` beyond: Self-Extend's map."""
+    """Self-Extend: ``i - j`` within ``near`` tokens, ``i // group - j // group + near - near // group`` beyond."""
 
     near: int
     group: int

@@ -14,8 +14,10 @@ TILE = 512  # rows of a block whose band slides on both sides; its masks have th
 
 
 class _Keys(Protocol):
-    lo: Callable[[Tensor], Tensor]
-    hi: Callable[[Tensor], Tensor]
+    @property
+    def lo(self) -> Callable[[Tensor], Tensor]: ...
+    @property
+    def hi(self) -> Callable[[Tensor], Tensor]: ...
 
 
 class BandLike(Protocol):

@@ -1,0 +1,50 @@
+# Every target sets itself up: it needs Python 3.10 or later with pip, nothing else. The first call installs into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint format bench clean
+
+help:
+	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about 3 minutes)"
+	@echo "make test       the tests"
+	@echo "make test-long  the tests that take minutes"
+	@echo "make lint       ruff and mypy"
+	@echo "make format     ruff's formatter and safe fixes"
+	@echo "make bench      the benchmarks, against stock transformers"
+	@echo "make clean      forget the environment and everything built"
+
+# The constraints matter for more than repeatability: they keep pip from looking for a newer torch than the one CI uses.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,plot]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/longspan demo
+
+# Two workers of one thread each: torch's own threads would fight over the cores.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+test-long: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/attention.py
+
+clean:
+	rm -rf $(VENV) build dist longspan-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

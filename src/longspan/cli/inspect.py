@@ -1,0 +1,36 @@
+"""``longspan inspect``: what would be attached to a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import longspan
+from longspan.cli.options import build_method, load_model
+from longspan.errors import LongspanError
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.")],
+    method: Annotated[str, typer.Option(help="A method; see `longspan methods`.")] = "dca",
+    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
+    ] = None,
+    angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a page.")] = False,
+) -> None:
+    """Show what would be attached to a model: layers, window, parameters, memory per 1,000 tokens, warnings."""
+    chosen = build_method(method, settings or (), angles)
+    loaded = load_model(model, window=window, device="cpu")
+    try:
+        report = longspan.inspect(loaded, chosen, window=window)
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=1, ensure_ascii=False))
+    else:
+        Console().print(report)

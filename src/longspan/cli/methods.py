@@ -1,0 +1,73 @@
+"""``longspan methods``: what there is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from longspan.errors import LongspanError
+from longspan.methods import METHODS, Method
+
+
+def methods(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    window: Annotated[
+        int | None, typer.Option(help="Show the defaults for a model of this window, in tokens.", min=1)
+    ] = None,
+) -> None:
+    """List the methods: what each does, its parameters with their defaults, its paper."""
+    rows = [describe(name, window) for name in METHODS]
+    if as_json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1))
+    table.add_column("method", style="cyan", no_wrap=True)
+    table.add_column("what it does", ratio=4)
+    table.add_column("parameters", ratio=3, overflow="fold")
+    table.add_column("paper", style="dim", ratio=2, overflow="fold")
+    for row in rows:
+        table.add_row(row["name"], row["what"], _parameters(row["parameters"], window), row["paper"])
+    console = Console(highlight=False)
+    console.print(table)
+    if window is None:
+        console.print("  [dim]A parameter without a value follows the model's window; --window N shows it for one.[/]")
+
+
+def describe(name: str, window: int | None = None) -> dict[str, Any]:
+    """A method as plain values: its name, one sentence, its parameters (None: follows the window), its paper."""
+    kind = METHODS[name]
+    try:
+        method = kind() if window is None else kind().resolve(window)
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+    return {"name": name, "what": _sentence(kind), "parameters": plain(method), "paper": kind.paper}
+
+
+def plain(method: Method) -> dict[str, Any]:
+    """A method's parameters and its angles' in one flat dictionary of plain values."""
+    own = method.parameters()
+    angles = own.pop("angles")
+    return own | {key: value for key, value in vars(angles).items() if key not in own}
+
+
+def _sentence(kind: type[Method]) -> str:
+    """What the method does, from its module where that is the method's own page, else from its class."""
+    module = sys.modules[kind.__module__]
+    alone = sum(other.__module__ == kind.__module__ for other in METHODS.values()) == 1
+    first = inspect.cleandoc((module.__doc__ if alone else kind.__doc__) or "").split("\n\n")[0]
+    return " ".join(first.split()).replace("``", "")
+
+
+def _parameters(values: dict[str, Any], window: int | None) -> str:
+    def shown(key: str, value: Any) -> str:
+        return key if value is None else f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+
+    # With a window every parameter that counts has a value; what is still None has been used up (a target length).
+    return "\n".join(shown(k, v) for k, v in values.items() if window is None or v is not None)

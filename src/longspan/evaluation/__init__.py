@@ -1,0 +1,1 @@
+"""Tasks and measures for models that read past their window."""

@@ -1,0 +1,33 @@
+"""How well a model predicts given tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+
+def token_losses(logits: Tensor, input_ids: Tensor, positions: Sequence[int]) -> Tensor:
+    """The loss, in nats, of single tokens of one row.
+
+    Args:
+        logits: ``[K, V]``, of the last ``K`` of the row's ``N`` tokens.
+        input_ids: ``[N]``.
+        positions: which tokens; each is predicted by the logits one before it, which must be among the ``K``.
+
+    Returns:
+        ``[len(positions)]`` in fp32.
+    """
+    first = input_ids.shape[0] - logits.shape[0]
+    if positions and min(positions) - 1 < first:
+        raise ValueError(f"token {min(positions)} is predicted before the first logits, those of token {first}")
+    rows = [position - 1 - first for position in positions]
+    return cross_entropy(logits[rows].float(), input_ids[list(positions)], reduction="none")
+
+
+def perplexity(losses: Sequence[float]) -> float:
+    """``exp`` of the mean loss in nats; infinite where that overflows."""
+    mean = math.fsum(losses) / len(losses)
+    return math.exp(mean) if mean < 700 else math.inf

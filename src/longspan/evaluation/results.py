@@ -1,0 +1,135 @@
+"""Results of a sweep: one sample a prompt, cells over them, and all of it as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+import longspan
+from longspan.evaluation.perplexity import perplexity
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt read by one method.
+
+    Attributes:
+        method: a name in ``METHODS``, or ``"stock"``.
+        length: tokens of prompt and answer.
+        depth: where the passkey lay, 0 to 1.
+        answer, prediction: the hidden digits, and what the model said.
+        correct: 1.0 or 0.0.
+        loss: mean nats of the scored tokens.
+        scored: how many tokens that was.
+        seconds: for the prompt and the answer together.
+        error: why there is no result (``"out of memory"``, or the rule that a parameter broke), else None.
+    """
+
+    method: str
+    length: int
+    seed: int
+    depth: float
+    answer: str
+    prediction: str = ""
+    correct: float = 0.0
+    loss: float = math.nan
+    scored: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All prompts of one method at one length: passkeys found of ``n``, the rate and its 95% interval, perplexity."""
+
+    method: str
+    length: int
+    n: int
+    found: int
+    rate: float
+    interval: tuple[float, float]
+    perplexity: float
+    seconds: float
+    error: str | None = None
+
+
+def wilson(found: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson score interval of a rate, 95% unless ``z`` says otherwise."""
+    if n == 0:
+        return 0.0, 1.0
+    rate, spread = found / n, z * z / n
+    centre = (rate + spread / 2) / (1 + spread)
+    half = z * math.sqrt(rate * (1 - rate) / n + spread / (4 * n)) / (1 + spread)
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def cell(samples: Sequence[Sample]) -> Cell:
+    """The cell of samples that share a method and a length; one that failed makes the whole cell an error."""
+    first = samples[0]
+    error = next((s.error for s in samples if s.error is not None), None)
+    if error is not None:
+        return Cell(first.method, first.length, 0, 0, math.nan, (0.0, 1.0), math.nan, 0.0, error)
+    n, found = len(samples), round(sum(s.correct for s in samples))
+    nats = [s.loss for s in samples for _ in range(s.scored)]
+    seconds = sum(s.seconds for s in samples)
+    return Cell(first.method, first.length, n, found, found / n, wilson(found, n), perplexity(nats), seconds)
+
+
+def cells(samples: Sequence[Sample]) -> dict[tuple[str, int], Cell]:
+    """Every cell by ``(method, length)``, in order of first appearance."""
+    groups: dict[tuple[str, int], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault((sample.method, sample.length), []).append(sample)
+    return {key: cell(group) for key, group in groups.items()}
+
+
+def weights_hash(model: PreTrainedModel) -> str:
+    """SHA-256 over the names, types and bytes of a model's weights."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """What a figure depends on besides the code: versions, threads, processor architecture."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "longspan": longspan.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> None:
+    """Write a run as JSON: ``head``, the environment, every cell, every sample. Numbers that are none become null."""
+    body = {
+        **head,
+        "environment": environment(),
+        "cells": [asdict(c) for c in cells(samples).values()],
+        "samples": [asdict(s) for s in samples],
+    }
+    path.write_text(json.dumps(_finite(body), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,121 @@
+"""The commands doing what they are for, on tiny models and the bundled one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+import longspan
+from longspan.cli import app
+from longspan.methods import METHODS
+
+
+def test_help_names_every_command(run):
+    ran = run("--help")
+    assert ran.code == 0
+    for command in ("demo", "generate", "methods", "inspect"):
+        assert command in ran.out
+    assert run().out == ran.out
+
+
+def test_methods_lists_all(run):
+    ran = run("methods")
+    assert ran.code == 0 and all(name in ran.out for name in METHODS)
+    rows = json.loads(run("methods", "--json").out)
+    assert [row["name"] for row in rows] == list(METHODS)
+    assert all(row["what"] and row["paper"] for row in rows)
+    resolved = {row["name"]: row["parameters"] for row in json.loads(run("methods", "--json", "--window", 512).out)}
+    assert resolved["dca"]["chunk_size"] == 384 and resolved["pi"]["scale"] == 4
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_inspect(run, folder, name):
+    ran = run("inspect", folder, "--method", name)
+    assert ran.code == 0 and ran.err == "" and "128 tokens" in ran.out and "layers 0-1" in ran.out
+    report = json.loads(run("inspect", folder, "--method", name, "--json").out)
+    assert report["method"] == name and len(report["attached"]) == 2 and report["kv_bytes_per_token"] > 0
+
+
+def test_inspect_takes_window_settings_and_angles(run, folder):
+    args = ["--window", 256, "--set", "chunk_size=100", "--set", "length-scale=true", "--angles", "yarn", "--set"]
+    report = json.loads(run("inspect", folder, *args, "factor=2", "--json").out)
+    assert report["window"] == 256
+    assert report["parameters"]["chunk_size"] == 100 and report["parameters"]["length_scale"] is True
+    assert report["angles"]["name"] == "YaRN" and report["angles"]["factor"] == 2
+
+
+def test_settings_reach_the_angles_of_a_method_that_is_its_angles(run, folder):
+    report = json.loads(run("inspect", folder, "--method", "pi", "--set", "scale=8", "--json").out)
+    assert report["angles"]["scale"] == 8
+
+
+@pytest.mark.parametrize("name", ["dca", "self-extend", "pi", "streaming-llm"])
+def test_generate_answers_as_the_library_does(run, folder, tmp_path, name):
+    (tmp_path / "book.txt").write_text("Rivers run to the sea. " * 60, encoding="utf-8")
+    ran = run(
+        "generate", "--model", folder, "--file", tmp_path / "book.txt", "--prompt", "Where do rivers run?",
+        "--method", name, "--max-new-tokens", 12, "--device", "cpu",
+    )  # fmt: skip
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    longspan.extend(model, name)
+    text = (tmp_path / "book.txt").read_text() + "\nWhere do rivers run?"
+    inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+    assert inputs["input_ids"].shape[1] > 2 * 128
+    out = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    answer = tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert ran.code == 0 and ran.out.rstrip("\n") == answer.rstrip("\n")
+    assert name in ran.err and f"{inputs['input_ids'].shape[1]:,} tokens" in ran.err
+
+
+def test_generate_uses_a_chat_template(run, folder, tmp_path):
+    path = tmp_path / "chat"
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(path)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{% for m in messages %}<<{{ m.content }}>>{% endfor %}"
+    tokenizer.save_pretrained(path)
+    ask = ["generate", "--model", path, "--prompt", "Hello there", "--max-new-tokens", 3, "--device", "cpu"]
+    with_template, without = (run(*ask, *extra).err.split(" tokens")[0] for extra in ([], ["--no-chat"]))
+    assert int(with_template) > int(without)
+
+
+def test_generate_in_bfloat16(run, folder):
+    ran = run("generate", "--model", folder, "--prompt", "Hello", "--dtype", "bfloat16", "--max-new-tokens", 4)
+    assert ran.code == 0
+
+
+def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
+    from longspan.bundled import heldout_text
+    from longspan.evaluation.passkey import NEEDLE, TASK
+
+    prose = heldout_text()[:3000]
+    (tmp_path / "book.txt").write_text(TASK + prose[:1200] + NEEDLE.format(key="71093") + prose[1200:])
+    ran = run(
+        "generate", "--model", "bundled", "--file", tmp_path / "book.txt", "--max-new-tokens", 8,
+        "--prompt", "What is the pass key? The pass key is",
+    )  # fmt: skip
+    assert ran.code == 0 and int(ran.err.split(" tokens")[0].replace(",", "")) > 2 * 512
+    assert ran.out.strip().startswith("71093")
+
+
+def test_the_app_works_under_typers_own_runner():
+    result = CliRunner().invoke(app, ["methods", "--json"])
+    assert result.exit_code == 0 and len(json.loads(result.stdout)) == len(METHODS)
+
+
+def test_as_a_process_bad_input_gives_one_line():
+    code = "from longspan.cli import main; main(['inspect', './nowhere'])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 1 and ran.stdout == ""
+    assert ran.stderr == "longspan: error: ./nowhere: there is no such model folder\n"
+
+
+def test_as_a_process_the_answer_alone_is_on_stdout(folder):
+    code = f"from longspan.cli import main; main(['generate', '--model', {str(folder)!r}, '--prompt', 'Hello', "
+    code += "'--max-new-tokens', '5', '--device', 'cpu'])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0 and "window 128" in ran.stderr and "window" not in ran.stdout

@@ -1,0 +1,31 @@
+"""A random model of the bundled one's vocabulary, small enough to run hundreds of times."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from longspan.bundled import FOLDER
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return PreTrainedTokenizerFast.from_pretrained(FOLDER)
+
+
+@pytest.fixture
+def model(tokenizer):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        initializer_range=0.5,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()

@@ -1,0 +1,75 @@
+"""The sweep: every method over the same prompts, told how far to reach; what cannot run becomes a row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from longspan.bundled import heldout_text
+from longspan.evaluation import runner
+from longspan.evaluation.haystack import Haystack
+from longspan.evaluation.runner import STOCK, method_for, out_of_memory, sweep
+from longspan.methods import METHODS
+
+LENGTHS = (320, 640)
+
+
+@pytest.fixture(scope="module")
+def prompts(tokenizer):
+    haystack = Haystack(tokenizer, heldout_text())
+    return {n: [haystack.prompt(length=n, depth=d, seed=1, targets=64) for d in (0.0, 1.0)] for n in LENGTHS}
+
+
+def test_every_method_runs_at_every_length(model, tokenizer, prompts):
+    samples = list(sweep(model, tokenizer, prompts, [STOCK, *METHODS]))
+    assert [(s.length, s.method) for s in samples[::2]] == [(n, m) for n in LENGTHS for m in (STOCK, *METHODS)]
+    assert all(s.error is None and s.loss > 0 and s.scored >= 63 for s in samples)
+
+
+def test_stock_is_the_model_without_longspan_and_full_agrees_with_it(model, tokenizer, prompts):
+    samples = list(sweep(model, tokenizer, prompts, [STOCK, "full"]))
+    for stock, full in zip(samples[0:2] + samples[4:6], samples[2:4] + samples[6:8], strict=True):
+        assert stock.loss == pytest.approx(full.loss, rel=1e-4)
+        assert stock.prediction == full.prediction
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_methods_that_ask_are_told_the_length():
+    assert method_for("self-extend", 4096).target_length == 4096
+    for name in ("pi", "ntk", "yarn"):
+        assert method_for(name, 4096).angles.target_length == 4096
+    assert method_for("pi", 4096).resolve(512).angles.scale == 8
+    assert method_for("dca", 4096) == METHODS["dca"]()
+    assert method_for(STOCK, 4096) is None
+
+
+def test_out_of_memory_is_a_row_and_the_model_is_restored(model, tokenizer, prompts, monkeypatch):
+    def fails(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(runner, "read", fails)
+    samples = list(sweep(model, tokenizer, prompts, ["dca"]))
+    assert {s.error for s in samples} == {"out of memory"} and len(samples) == 4
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_other_errors_are_not_swallowed(model, tokenizer, prompts, monkeypatch):
+    def fails(*args, **kwargs):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(runner, "read", fails)
+    with pytest.raises(RuntimeError, match="shapes"):
+        list(sweep(model, tokenizer, prompts, ["dca"]))
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_method_that_cannot_reach_a_length_is_a_row(model, tokenizer, prompts, monkeypatch):
+    monkeypatch.setattr(runner, "method_for", lambda name, length: METHODS["dca"](window=length))
+    samples = list(sweep(model, tokenizer, prompts, ["dca"]))
+    assert all("window" in s.error for s in samples)
+
+
+def test_out_of_memory_on_the_cpu_is_recognised():
+    assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"))
+    assert out_of_memory(MemoryError())
+    assert not out_of_memory(RuntimeError("size mismatch"))
