@@ -174,6 +174,9 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         sampler.rng.setstate(saved["rng"])
         first, done, seconds = saved["phase"], saved["step"], saved["seconds"]
+        if first == len(PHASES):
+            print(f"the run in {args.out} is finished; give another --out to begin again")
+            return
     log(
         f"{'resumed at ' + PHASES[first].name + f' step {done}' if seconds else 'start'}: seed {args.seed}, "
         f"Python {sys.version.split()[0]}, torch {torch.__version__}, transformers "
