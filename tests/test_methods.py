@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from cases import VARIANTS, all_cases, build
+from longspan import rope
 from longspan.methods import METHODS
 from longspan.rope import PI, DynamicNTK
 
@@ -54,6 +56,36 @@ def test_impossible_parameters(name, options, window, rule):
         method = METHODS[name](**options)
         with pytest.raises(ValueError, match=rule):
             method.resolve(window)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: METHODS["dca"](window=-5),
+        lambda: METHODS["dca"](local_window=100, window=50),
+        lambda: METHODS["dca"](chunk_size=10.5),
+        lambda: METHODS["dca"](chunk_size="a"),
+        lambda: METHODS["rerope"](w=True),
+        lambda: METHODS["full"](angles=4),
+        lambda: METHODS["pi"](angles=rope.YaRN(factor=2)),
+        lambda: rope.PI(scale=math.nan),
+        lambda: rope.NTK(scale=math.inf),
+        lambda: rope.DynamicNTK(factor=math.nan),
+        lambda: rope.YaRN(factor=math.nan),
+        lambda: rope.YaRN(factor=4, attention_factor=-3),
+    ],
+)
+def test_values_that_are_no_parameters(make):
+    with pytest.raises(ValueError):
+        make()
+
+
+def test_reaching_tells_only_methods_that_ask():
+    assert METHODS["pi"]().reaching(640).resolve(64).angles.scale == 10
+    assert METHODS["pi"](angles=rope.PI(scale=2)).reaching(640).resolve(64).angles.scale == 2
+    assert METHODS["self-extend"]().reaching(640) == METHODS["self-extend"](target_length=640)
+    assert METHODS["self-extend"](group=3).reaching(640) == METHODS["self-extend"](group=3)
+    assert METHODS["dca"]().reaching(640) == METHODS["dca"]()
 
 
 def test_every_method_with_parameters_refuses_some():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ class Attender:
     """
 
     def __init__(self, method: Method, window: int, impl: Impl = "auto") -> None:
+        if impl not in get_args(Impl):
+            raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
         self.method, self.window, self.impl = method, window, impl
         self._bands = method.bands()
         self._dynamic = method.angles.dynamic

@@ -63,6 +63,8 @@ class Settings:
             raise LongspanError(f"prompts must be at least 1, not {self.prompts}")
         if not self.multiples or not self.methods:
             raise LongspanError("give at least one length and one method")
+        if len(set(self.methods)) < len(self.methods) or len(set(self.multiples)) < len(self.multiples):
+            raise LongspanError("a length or a method is listed twice")
         for name in self.methods:
             if name != STOCK and name not in METHODS:
                 raise LongspanError(f"no method is called {name!r}; there are {STOCK}, {', '.join(METHODS)}")

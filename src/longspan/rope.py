@@ -138,6 +138,10 @@ class Angles:
         """The same angles with every default filled in for a model of this window."""
         return self
 
+    def reaching(self, length: int) -> Angles:
+        """The same angles, told to reach ``length`` tokens where they have to know and were not told."""
+        return self
+
     def exact(self, window: int, total: int) -> bool:
         """Whether an input of ``total`` tokens sees the model's own angles."""
         return True
@@ -155,10 +159,13 @@ class _Scaled(Angles):
     def __post_init__(self) -> None:
         if self.scale is not None and self.target_length is not None:
             raise ValueError(f"{type(self).__name__}: give scale or target_length, not both")
-        if self.scale is not None and self.scale < 1:
-            raise ValueError(f"{type(self).__name__}: scale must be ≥ 1, not {self.scale}")
+        if self.scale is not None and not 1 <= self.scale < math.inf:
+            raise ValueError(f"{type(self).__name__}: scale must be ≥ 1 and finite, not {self.scale}")
         if self.target_length is not None and self.target_length < 1:
             raise ValueError(f"{type(self).__name__}: target_length must be ≥ 1, not {self.target_length}")
+
+    def reaching(self, length: int) -> Angles:
+        return replace(self, target_length=length) if self.scale is None and self.target_length is None else self
 
     def resolve(self, window: int) -> Angles:
         if self.scale is not None:
@@ -199,8 +206,8 @@ class DynamicNTK(Angles):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.factor < 1:
-            raise ValueError(f"DynamicNTK: factor must be ≥ 1, not {self.factor}")
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"DynamicNTK: factor must be ≥ 1 and finite, not {self.factor}")
 
     @property
     def dynamic(self) -> bool:
@@ -233,12 +240,17 @@ class YaRN(Angles):
     def __post_init__(self) -> None:
         if self.factor is not None and self.target_length is not None:
             raise ValueError("YaRN: give factor or target_length, not both")
-        if self.factor is not None and self.factor < 1:
-            raise ValueError(f"YaRN: factor must be ≥ 1, not {self.factor}")
+        if self.factor is not None and not 1 <= self.factor < math.inf:
+            raise ValueError(f"YaRN: factor must be ≥ 1 and finite, not {self.factor}")
+        if self.attention_factor is not None and not 0 < self.attention_factor < math.inf:
+            raise ValueError(f"YaRN: attention_factor must be > 0 and finite, not {self.attention_factor}")
         if self.target_length is not None and self.target_length < 1:
             raise ValueError(f"YaRN: target_length must be ≥ 1, not {self.target_length}")
-        if not 0 < self.beta_slow < self.beta_fast:
+        if not 0 < self.beta_slow < self.beta_fast < math.inf:
             raise ValueError(f"YaRN: 0 < beta_slow < beta_fast is broken by {self.beta_slow}, {self.beta_fast}")
+
+    def reaching(self, length: int) -> Angles:
+        return replace(self, target_length=length) if self.factor is None and self.target_length is None else self
 
     def resolve(self, window: int) -> Angles:
         factor = self.factor

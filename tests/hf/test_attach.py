@@ -1,5 +1,6 @@
 """The API around a model: report, restoring, caches, and errors that say what to do."""
 
+import copy
 import gc
 import json
 import weakref
@@ -191,3 +192,64 @@ def test_cache_operations():
     cache.reset()
     assert cache.get_seq_length() == 0
     assert torch.allclose(model(ids, past_key_values=cache).logits, first, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("piece", [1, 4, 10, 13])
+def test_pieces_shorter_than_the_padding(piece):
+    """A row may be nothing but padding for several pieces."""
+    model = make("llama")
+    padded, mask, _ = left_padded(prompts(), [10, 0])
+    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "prefill_chunk_size": piece}
+    stock = model.generate(padded, **options)
+    longspan.extend(model, "full")
+    assert torch.equal(model.generate(padded, **options), stock)
+
+
+@torch.no_grad()
+def test_a_cache_of_another_model_is_refused():
+    one, two = make("llama"), make("llama")
+    longspan.extend(one, "dca")
+    longspan.extend(two, "dca")
+    cache = longspan.new_cache(one)
+    one(prompts(), past_key_values=cache)
+    with pytest.raises(longspan.CacheError, match="another model"):
+        two(prompts(2, 1), past_key_values=cache)
+
+
+def test_modes_of_modules_survive():
+    model = make("llama")
+    model.train()
+    model.model.layers[0].eval()
+    longspan.extend(model, "dca")
+    longspan.restore(model)
+    assert model.training and model.model.layers[1].training and not model.model.layers[0].training
+
+
+def test_angles_are_never_replaced_in_silence():
+    model = make("llama")
+    assert longspan.extend(model, "pi", angles=longspan.PI(scale=2)).method.angles.scale == 2
+    for method in ("pi", longspan.YaRN(factor=4)):
+        with pytest.raises(longspan.LongspanError, match="would replace"):
+            longspan.extend(model, method, angles=longspan.NTK(scale=2))
+
+
+def test_copies_of_an_extended_model_are_refused():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    twin = copy.deepcopy(model)
+    for call in (longspan.restore, longspan.extend, longspan.inspect):
+        with pytest.raises(longspan.LongspanError, match="copy"):
+            call(twin)
+
+
+def test_an_unknown_kernel_is_refused_before_anything_is_attached():
+    model = make("llama")
+    with pytest.raises(ValueError, match="impl is one of"):
+        longspan.extend(model, "dca", impl="bogus")
+    assert model.config._attn_implementation != "longspan"
+
+
+def test_sliding_windows_beyond_the_window_are_said():
+    report = longspan.inspect(make("gemma2"), "dca", window=8)
+    assert any("wider than the window of 8" in warning for warning in report.warnings)

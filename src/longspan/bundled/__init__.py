@@ -34,5 +34,5 @@ def load_bundled(
 
 @lru_cache(maxsize=1)
 def heldout_text() -> str:
-    """About 370,000 characters of prose that the model was not trained on, paragraphs one to a line."""
+    """About 323,000 characters of prose that the model was not trained on, paragraphs one to a line."""
     return (FOLDER / "heldout.txt").read_text(encoding="utf-8")

@@ -37,12 +37,12 @@ def generate(
     chosen = build_method(method, settings or (), angles)
     loaded = load_model(model, window=window, dtype=dtype, device=device)
     tokenizer = load_tokenizer(model)
-    try:
-        report = longspan.extend(loaded, chosen, window=window)
-    except ValueError as error:
-        raise LongspanError(str(error)) from error
     inputs = _encode(tokenizer, text, chat).to(loaded.device)
     tokens = inputs["input_ids"].shape[1]
+    try:
+        report = longspan.extend(loaded, chosen.reaching(tokens + max_new_tokens), window=window)
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
     print(f"{tokens:,} tokens, window {report.window:,}, {report.method.name}", file=sys.stderr)
     for warning in report.warnings:
         print(f"note: {warning}", file=sys.stderr)

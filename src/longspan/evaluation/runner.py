@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -23,12 +22,7 @@ def method_for(name: str, length: int) -> Method | None:
     """The method with its defaults, told the length it has to reach if it asks for one; None for ``"stock"``."""
     if name == STOCK:
         return None
-    method = METHODS[name]()
-    if "target_length" in {f.name for f in fields(method)}:
-        return replace(method, target_length=length)  # type: ignore[call-arg]
-    if "target_length" in {f.name for f in fields(method.angles)}:
-        return replace(method, angles=replace(method.angles, target_length=length))  # type: ignore[call-arg]
-    return method
+    return METHODS[name]().reaching(length)
 
 
 def sweep(

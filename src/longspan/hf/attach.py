@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.errors import AttachError, LongspanError
+from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.probe import Layer, probe
@@ -65,16 +66,13 @@ def extend(
     attachment.attach(model)
     _attached[model] = attachment
     if not report.attached:
-        warnings.warn(
-            f"longspan attached to no layer of {report.model}: {report.stock[0].reason}; the model runs as before. "
-            "To extend it, load it with full attention (for example sliding_window=None)",
-            stacklevel=2,
-        )
+        warnings.warn(report.warnings[0], stacklevel=2)
     return report
 
 
 def restore(model: PreTrainedModel) -> None:
     """Take the method off; the model is what it was before ``extend``. Does nothing to a model that is not extended."""
+    _refuse_copies(model)
     attachment = _attached.pop(model, None)
     if attachment is not None:
         attachment.detach(model)
@@ -121,11 +119,19 @@ def new_cache(model: PreTrainedModel) -> LongspanCache:
     return _attached[model].new_cache()
 
 
+def _refuse_copies(model: PreTrainedModel) -> None:
+    if model not in _attached and model.config._attn_implementation == interface.NAME:
+        raise LongspanError(
+            "the model is a copy of an extended one, whose hooks it took over; restore a model before copying it"
+        )
+
+
 def _prepare(
     model: PreTrainedModel, method: str | Method | Angles, window: int | None, angles: Angles | None, impl: Impl
 ) -> tuple[Report, Attender, list[Layer]]:
     if not isinstance(model, PreTrainedModel):
         raise AttachError(f"longspan extends transformers models (PreTrainedModel), not {type(model).__name__}")
+    _refuse_copies(model)
     chosen = _method(method, angles)
     config = model.config.get_text_config(decoder=True)
     trained = getattr(config, "max_position_embeddings", None)
@@ -140,16 +146,33 @@ def _prepare(
     layers = probe(model)
     attender = Attender(resolved, size, impl)
     original = _original_window(config)
+    attached = tuple(_describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
+    stock = tuple(_describe(layer, 1) for layer in layers if layer.rope is None)
     report = Report(
         model=type(model).__name__,
         method=resolved,
         window=size,
         original_window=original if original not in (None, size) else None,
-        attached=tuple(_describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None),
-        stock=tuple(_describe(layer, 1) for layer in layers if layer.rope is None),
-        warnings=(*resolved.warnings(size), *dict.fromkeys(layer.note for layer in layers if layer.note)),
+        attached=attached,
+        stock=stock,
+        warnings=(*_warnings(layers, size), *resolved.warnings(size)),
     )
     return report, attender, layers
+
+
+def _warnings(layers: list[Layer], window: int) -> Iterator[str]:
+    if all(layer.rope is None for layer in layers):
+        yield (
+            f"attached to no layer ({layers[0].reason} and the like): the model runs as before. To extend it, load it "
+            "with full attention, for example with sliding_window=None"
+        )
+    wide = [layer.index for layer in layers if layer.sliding is not None and layer.sliding > window]
+    if wide:
+        yield (
+            f"the sliding windows of {len(wide)} stock layers are wider than the window of {window} tokens, so they "
+            "see positions beyond it"
+        )
+    yield from dict.fromkeys(layer.note for layer in layers if layer.note)
 
 
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
@@ -165,6 +188,10 @@ def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
         return method
     if not isinstance(angles, Angles):
         raise LongspanError(f"angles are Angles such as longspan.YaRN(factor=4), not {type(angles).__name__}")
+    if type(method.angles) not in (Angles, type(angles)):
+        raise LongspanError(
+            f"{method.name} is full attention under {method.angles}; angles={angles} would replace those"
+        )
     return replace(method, angles=angles)
 
 
@@ -196,5 +223,9 @@ def _describe(layer: Layer, rotations: int) -> LayerReport:
         rope = f"{layer.rope.rotated} of {layer.rope.head_dim} channels, {layer.rope.layout}"
         if layer.norms is not None:
             rope += ", normalised after the rotation"
-    size = 0 if layer.sliding else layer.kv_heads * (rotations * layer.key_dim + layer.value_dim) * layer.itemsize
+    size = (
+        0
+        if layer.sliding is not None
+        else layer.kv_heads * (rotations * layer.key_dim + layer.value_dim) * layer.itemsize
+    )
     return LayerReport(layer.index, layer.name, rope, layer.reason, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor
@@ -73,12 +74,14 @@ class LongspanCache(Cache):
     """The key-value cache of a model extended by longspan; make one with ``longspan.new_cache(model)``.
 
     Attributes:
+        owner: the model it belongs to, as a weak reference.
         attender: the method it was filled under.
         padding: padding tokens at the start of each row, or None while empty.
     """
 
-    def __init__(self, attender: Attender, layers: list[Any]) -> None:
+    def __init__(self, owner: ReferenceType[Any], attender: Attender, layers: list[Any]) -> None:
         super().__init__(layers=layers)
+        self.owner = owner
         self.attender = attender
         self.padding: tuple[int, ...] | None = None
 
@@ -87,16 +90,24 @@ class LongspanCache(Cache):
         """Bytes allocated by the attached layers."""
         return sum(layer.store.nbytes for layer in self.layers if isinstance(layer, StoreLayer))
 
-    def accept(self, padding: tuple[int, ...], mask_given: bool) -> None:
-        """Note the padding of a forward; raise ``CacheError`` if it is not that of the rows held."""
-        if self.padding is None or self.get_seq_length() == 0:
+    def accept(self, padding: tuple[int, ...], mask_given: bool, held: int) -> None:
+        """Note the padding of a forward; raise ``CacheError`` if it is not that of the rows held.
+
+        Args:
+            padding: padding tokens at the start of each row, those in the cache counted in.
+            mask_given: whether the caller passed an attention mask, for the message.
+            held: tokens in the layer that asks.
+        """
+        if self.padding is None or held == 0:
             self.padding = padding
         elif len(padding) != len(self.padding):
             raise CacheError(
                 f"the cache holds {len(self.padding)} rows and the input has {len(padding)}; "
                 "start a new cache, or use batch_repeat_interleave or batch_select_indices"
             )
-        elif padding != self.padding:
+        elif all(new == old or new > old == held for new, old in zip(padding, self.padding, strict=True)):
+            self.padding = padding  # a row that has been nothing but padding so far may go on being that
+        else:
             hint = "the padding in attention_mask changed" if mask_given else "no attention_mask was passed"
             raise CacheError(
                 f"the cache was filled with left padding {list(self.padding)} and {hint}; pass the attention_mask of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class Attachment:
 
     def __init__(self, model: PreTrainedModel, attender: Attender, layers: list[Layer], report: Report) -> None:
         self.attender, self.layers, self.report = attender, layers, report
+        self._owner = weakref.ref(model)
         self.implementation = model.config._attn_implementation
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
@@ -58,7 +60,7 @@ class Attachment:
         for layer in self.layers:
             if layer.rope is not None:
                 layers[layer.index] = StoreLayer()
-        return LongspanCache(self.attender, layers)
+        return LongspanCache(self._owner, self.attender, layers)
 
     def _before_decoder(self, decoder: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Check what a forward is given, and give it our cache where it would make one."""
@@ -87,6 +89,8 @@ class Attachment:
                 f"past_key_values is a {type(cache).__name__}, which an extended model cannot use; leave it out, or "
                 "pass longspan.new_cache(model)"
             )
+        if cache.owner() is not self._owner():
+            raise CacheError("the cache was filled by another model; pass longspan.new_cache(model)")
         ours = cache.attender
         if (ours.method, ours.window) != (self.attender.method, self.attender.window):
             raise CacheError(
@@ -168,8 +172,8 @@ class _LayerHook:
             raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
         store = None
         if cache is not None:
-            cache.accept(mask.padding, mask.given)
             store = cache.layers[self.layer.index].store
+            cache.accept(mask.padding, mask.given, store.length)
         assert self.layer.rope is not None
         with torch.no_grad():
             out = self.attender(

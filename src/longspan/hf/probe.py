@@ -38,7 +38,7 @@ class Layer:
     key_dim: int
     value_dim: int
     itemsize: int
-    sliding: bool = False
+    sliding: int | None = None  # tokens, 0 where the model does not say
     rope: Rope | None = None
     reason: str | None = None
     note: str | None = None
@@ -64,7 +64,7 @@ def probe(model: PreTrainedModel) -> list[Layer]:
     The model is left exactly as it was.
     """
     implementation = model.config._attn_implementation
-    was_training = model.training
+    was_training = {module: module.training for module in model.modules()}
     interface.register()
     try:
         model.eval()
@@ -78,7 +78,8 @@ def probe(model: PreTrainedModel) -> list[Layer]:
             return _probe(model, implementation)
     finally:
         model.set_attn_implementation(implementation)
-        model.train(was_training)
+        for module, training in was_training.items():
+            module.training = training
 
 
 def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
@@ -149,9 +150,8 @@ def _layer(name: str, rotated: _Seen, bare: _Seen, positions: dict[nn.Module, An
     sliding = rotated.kwargs.get("sliding_window")
     types: list[str] | None = getattr(getattr(module, "config", None), "layer_types", None)
     if sliding is not None or (types is not None and "full" not in types[index]):
-        layer.sliding = True
-        kind = f"sliding-window attention ({sliding} tokens)" if types is None or sliding else types[index]
-        layer.reason = f"{kind} never leaves the trained window"
+        layer.sliding = sliding or 0
+        layer.reason = f"sliding-window attention ({sliding} tokens)" if types is None or sliding else types[index]
     elif torch.equal(rotated.q, bare.q) and torch.equal(rotated.k, bare.k):
         layer.reason = NO_POSITIONS
     else:

@@ -36,6 +36,12 @@ class Method:
     angles: Angles = field(default_factory=Angles)
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if str(f.type).startswith("int") and value is not None and type(value) is not int:
+                raise ValueError(f"{type(self).__name__}: {f.name} is a whole number, not {value!r}")
+        if not isinstance(self.angles, Angles):
+            raise ValueError(f"{type(self).__name__}: angles are Angles such as YaRN(factor=4), not {self.angles!r}")
         self.check()
 
     def check(self) -> None:
@@ -55,6 +61,10 @@ class Method:
         resolved = replace(self, **missing, angles=self.angles.resolve(window))
         resolved.check_window(window)
         return resolved
+
+    def reaching(self, length: int) -> Self:
+        """The same method, told to reach ``length`` tokens where it has to know and was not told."""
+        return replace(self, angles=self.angles.reaching(length))
 
     @property
     def selection(self) -> Selection:

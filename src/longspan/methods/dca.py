@@ -40,8 +40,9 @@ class DCA(Method):
             require("DCA: chunk_size ≥ 1", self.chunk_size >= 1, chunk_size=self.chunk_size)
         if self.local_window is not None:
             require("DCA: local_window ≥ 0", self.local_window >= 0, local_window=self.local_window)
-        if self.window is not None and self.chunk_size is not None:
-            self._fits(self.chunk_size, self.local_window or 0, self.window)
+        if self.window is not None:
+            require("DCA: window ≥ 1", self.window >= 1, window=self.window)
+            self._fits(self.chunk_size or 1, self.local_window or 0, self.window)
 
     @staticmethod
     def _fits(s: int, w: int, c: int) -> None:
@@ -90,7 +91,8 @@ class DCA(Method):
     def warnings(self, window: int) -> list[str]:
         s, _, c = self._swc
         if 2 * s < c:
+            first = self.plain_rows(window)
             return [
-                f"DCA: chunk_size {s} is under half the window {c}: rows from {2 * s} on differ from the stock model"
+                f"DCA: chunk_size {s} is under half the window {c}: rows from {first} on differ from the stock model"
             ]
         return []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from longspan import rope
-from longspan.methods.base import Method
+from longspan.methods.base import Method, require
 from longspan.positions import Unchanged
 from longspan.rope import Angles
 from longspan.selection import Everything
@@ -31,36 +32,50 @@ class Full(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullPI(Full):
+class _Under(Full):
+    """Full attention that is named after its angles."""
+
+    kind: ClassVar[type[Angles]]
+
+    def check(self) -> None:
+        require(f"{self.name}: angles are {self.kind.__name__}", isinstance(self.angles, self.kind), angles=self.angles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullPI(_Under):
     """Full attention under Position Interpolation."""
 
     name = "pi"
     paper = "Chen et al., 2023, arXiv 2306.15595"
+    kind = rope.PI
     angles: Angles = field(default_factory=rope.PI)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullNTK(Full):
+class FullNTK(_Under):
     """Full attention under NTK-aware scaling."""
 
     name = "ntk"
     paper = "bloc97, 2023 (NTK-aware scaled RoPE)"
+    kind = rope.NTK
     angles: Angles = field(default_factory=rope.NTK)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullDynamicNTK(Full):
+class FullDynamicNTK(_Under):
     """Full attention under dynamic NTK; decoding equals one call over all tokens, not earlier, shorter calls."""
 
     name = "dynamic-ntk"
     paper = "emozilla, 2023 (dynamically scaled RoPE)"
+    kind = rope.DynamicNTK
     angles: Angles = field(default_factory=rope.DynamicNTK)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullYaRN(Full):
+class FullYaRN(_Under):
     """Full attention under YaRN."""
 
     name = "yarn"
     paper = "Peng et al., 2023, arXiv 2309.00071"
+    kind = rope.YaRN
     angles: Angles = field(default_factory=rope.YaRN)

@@ -49,6 +49,11 @@ class SelfExtend(Method):
         # The target has done its work once the group is chosen.
         return replace(self, **self._chosen(window), target_length=None).resolve(window)
 
+    def reaching(self, length: int) -> Self:
+        told = super().reaching(length)
+        asks = self.group is None and self.target_length is None
+        return replace(told, target_length=length) if asks else told
+
     def _chosen(self, window: int) -> dict[str, Any]:
         near = max(window // 4, 1) if self.neighbors is None else self.neighbors
         require("Self-Extend: neighbors ≤ window - 1", near < window, neighbors=near, window=window)
@@ -81,6 +86,11 @@ class SelfExtend(Method):
     def positions(self) -> GroupedBeyond:
         assert self.neighbors is not None and self.group is not None
         return GroupedBeyond(self.neighbors, self.group)
+
+    def warnings(self, window: int) -> list[str]:
+        assert self.neighbors is not None and self.group is not None
+        reach = self.group * (window - self.neighbors + self.neighbors // self.group)
+        return [f"Self-Extend keeps positions inside the window up to {reach} tokens; give target_length for more"]
 
     def plain_rows(self, window: int) -> int:
         assert self.neighbors is not None
