@@ -67,20 +67,20 @@ def config(heads: int = HEADS, kv_heads: int = KV_HEADS) -> LlamaConfig:
 
 
 class Stock:
-    """Two layers' attention as transformers runs it."""
+    """The attention of some layers as transformers runs it."""
 
     name = "stock"
 
-    def __init__(self, heads: int = HEADS, kv_heads: int = KV_HEADS) -> None:
+    def __init__(self, heads: int = HEADS, kv_heads: int = KV_HEADS, layers: int = LAYERS) -> None:
         cfg = config(heads, kv_heads)
         self.rotary = LlamaRotaryEmbedding(cfg)
         with torch.device("meta"):  # only the attributes that the attention function reads
-            self.modules = [LlamaAttention(cfg, n) for n in range(LAYERS)]
+            self.modules = [LlamaAttention(cfg, n) for n in range(layers)]
         self.cache = DynamicCache()
 
     def fill(self, k: Tensor, v: Tensor) -> None:
         self.cache = DynamicCache()
-        for n in range(LAYERS):
+        for n in range(len(self.modules)):
             self.cache.update(k, v, n)
 
     def clear(self) -> None:

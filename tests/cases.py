@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from longspan import oracle as exact
 from longspan.attend import Attender
 from longspan.methods import METHODS, Method
-from longspan.rope import Rope, Table, rotate
+from longspan.rope import PI, Rope, Table, YaRN, rotate
+from longspan.selection.chunks import Chunks
+from longspan.selection.middle import Middle
 from longspan.store import KVStore
 
 WINDOW = 24
@@ -20,7 +23,14 @@ HEAD = 16
 # Parameters beyond the defaults, by method; a method without an entry is tested at its defaults.
 VARIANTS: dict[str, list[dict]] = {
     "streaming-llm": [{"sinks": 0}, {"sinks": 3, "recent": 7}, {"sinks": 4, "recent": 1}],
-    "lm-infinite": [{"sinks": 3, "recent": 7, "cap": 7}, {"sinks": 2, "recent": 6, "cap": 11}, {"recent": 9, "cap": 4}],
+    "lm-infinite": [
+        {"sinks": 3, "recent": 7, "cap": 7},
+        {"sinks": 2, "recent": 6, "cap": 11},
+        {"recent": 9, "cap": 4},
+        {"middle_top_k": 5, "from_layer": 0},
+        {"sinks": 3, "recent": 7, "cap": 7, "middle_top_k": 3, "middle_at": 5, "from_layer": 0},
+        {"sinks": 0, "recent": 9, "cap": 11, "middle_top_k": 1, "from_layer": 0, "angles": PI(scale=2.0)},
+    ],
     "rerope": [{"w": 1}, {"w": 7}],
     "self-extend": [{"group": 1}, {"group": 3, "neighbors": 7}, {"group": 5, "neighbors": 5}, {"target_length": 200}],
     "string": [{"shift": 7, "local": 0}, {"shift": 9, "local": 5}, {"shift": 4, "local": 4}],
@@ -34,6 +44,30 @@ VARIANTS: dict[str, list[dict]] = {
         {"chunk_size": 7, "local_window": 6, "window": 20},
         {"chunk_size": 1, "local_window": 1},
         {"chunk_size": 11, "length_scale": True},
+    ],
+    "longheads": [
+        {"chunk_length": 3},
+        {"chunk_length": 4, "num_chunks": 5, "score": "mean", "angles": YaRN(factor=2.0)},
+        {"chunk_length": 5, "num_chunks": 4, "local_chunks": 1, "share": "head"},
+        {"chunk_length": 3, "share": "layer", "score": "submeans"},
+        {"chunk_length": 5, "num_chunks": 4, "score": "submeans", "first_chunk": False},
+        {"chunk_length": 3, "score": "bounds", "share": "head"},
+        {"chunk_length": 3, "score": "bounds", "share": "layer", "pick": "lowest"},
+        {"chunk_length": 3, "score": "token_max"},
+        {"chunk_length": 2, "num_chunks": 4, "score": "token_max", "share": "layer"},
+        {"chunk_length": 3, "pick": "random", "first_chunk": False, "local_chunks": 1},
+    ],
+    "esa": [
+        {"initial": 2, "local": 6, "top_k": 9, "piece": 4},
+        {"initial": 2, "local": 6, "top_k": 9, "piece": 5, "proximity": 0, "share": "group"},
+        {"initial": 1, "local": 5, "top_k": 4, "piece": 7, "proximity": 3, "share": "head"},
+        {"initial": 3, "piece": 3, "combine": "max", "far": 5},
+        {"initial": 3, "piece": 3, "combine": "max", "share": "group", "angles": PI(scale=2.0)},
+    ],
+    "infllm": [
+        {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2, "piece": 4},
+        {"initial": 1, "local": 5, "block": 4, "blocks": 3, "representatives": 4, "piece": 5, "far": 9},
+        {"local": 8, "block": 2, "blocks": 4, "representatives": 1, "piece": 7, "angles": PI(scale=2.0)},
     ],
     "pi": [{"angles": {"scale": 1.0}}, {"angles": {"target_length": 60}}],
     "ntk": [{"angles": {"scale": 1.0}}, {"angles": {"scale": 2.5}}],
@@ -58,8 +92,17 @@ class Case:
         """The rotation that the method uses at this total length."""
         return rope.with_table(self.method.angles.table(rope.table, self.window, total))
 
+    @property
+    def selects(self) -> bool:
+        return self.method.selects
+
+    @property
+    def follows_call(self) -> bool:
+        """Whether a row's output depends on what arrives with it."""
+        return self.method.follows_total or self.method.follows_pieces
+
     def dense(self, n: int) -> tuple[Tensor, Tensor]:
-        """``keep`` and ``rel`` of ``n`` tokens."""
+        """``keep`` and ``rel`` of ``n`` tokens, for a method that keeps by indices."""
         i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
         return self.method.keep(i, j), self.method.rel(i, j)
 
@@ -68,19 +111,24 @@ def build(name: str, options: dict, window: int = WINDOW) -> Case:
     """The method with these options; ``angles`` are options of the method's own angles."""
     cls = METHODS[name]
     options = dict(options)
-    if "angles" in options:
+    if isinstance(options.get("angles"), dict):
         options["angles"] = type(cls().angles)(**options["angles"])
     return Case(cls(**options).resolve(window), window, name)
 
 
-def all_cases(windows: Sequence[int] = (WINDOW,), variants: bool = True) -> list:
-    """Every method at its defaults in every window, and its variants in the first one."""
+def all_cases(windows: Sequence[int] = (WINDOW,), variants: bool = True, selecting: bool | None = None) -> list:
+    """Every method at its defaults in every window, and its variants in the first one.
+
+    ``selecting`` leaves only those that choose keys by looking at them, or only the others.
+    """
     cases = []
     for name in METHODS:
         for n, window in enumerate(windows):
             for options in [{}, *(VARIANTS.get(name, []) if variants and n == 0 else [])]:
                 shown = ",".join(f"{k}={v}" for k, v in options.items()) or "defaults"
-                cases.append(pytest.param(build(name, options, window), id=f"{name}-{window}-{shown}"))
+                case = build(name, options, window)
+                if selecting is None or selecting == case.selects:
+                    cases.append(pytest.param(case, id=f"{name}-{window}-{shown}"))
     return cases
 
 
@@ -116,6 +164,70 @@ def in_pieces(
     return torch.cat([attender(*(x[:, :, a:b] for x in qkv), rope, store=store, **kwargs) for a, b in spans], dim=2)
 
 
+def run_recorded(
+    case: Case, impl: str, q: Tensor, k: Tensor, v: Tensor, rope: Rope, **kwargs
+) -> tuple[Tensor, list[Tensor]]:
+    """The output of one call over all tokens, and what was chosen in it, block by block."""
+    attender = Attender(case.method, case.window, impl)
+    chosen: list[Tensor] = []
+    kind = type(attender._chooser.selection)
+
+    class Recording(kind):
+        def choose(self, *args):
+            chosen.append(super().choose(*args))
+            return chosen[-1]
+
+    attender._chooser.selection = Recording(**vars(attender._chooser.selection))
+    return attender(q, k, v, rope, **kwargs), chosen
+
+
+def layout(case: Case, chosen: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """``keep`` and ``rel`` ``[B, H, n, n]`` of chunks or middle tokens ``[B, H, n, m]``, or tokens ``[B, H, P, m]``."""
+    method = case.method
+    if isinstance(method.chosen_from, Chunks):
+        return exact.slots(
+            chosen,
+            window=case.window,
+            length=method.chunk_length,
+            local=method.local_chunks,
+            first=method.first_chunk,
+        )
+    if isinstance(method.chosen_from, Middle):
+        own = {"sinks": method.sinks, "recent": method.recent, "cap": method.cap, "distance": method.middle_at}
+        return exact.sinks_recent_and_middle(chosen, **own)
+    return exact.far_and_near(chosen, pieces_of(case, n), n, initial=method.initial, local=method.local, far=method.far)
+
+
+def all_pieces(case: Case, n: int) -> list[tuple[int, int]]:
+    """The pieces of ``n`` tokens that arrive at once, at least a window of them."""
+    edges = sorted({case.window, n, *range(0, n, case.method.piece)})
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def pieces_of(case: Case, n: int) -> list[tuple[int, int]]:
+    """Those beyond the window."""
+    return [(a, z) for a, z in all_pieces(case, n) if a >= case.window]
+
+
+def as_recorded(case: Case, recorded: list[Tensor], heads: int, n: int) -> tuple[Tensor, Tensor]:
+    """``keep`` and ``rel`` of what ``run_recorded`` saw."""
+    whole = [x.repeat_interleave(heads // x.shape[1], dim=1) for x in recorded]
+    if isinstance(case.method.chosen_from, Chunks):
+        chosen = torch.cat(whole, dim=2)
+        return layout(case, torch.nn.functional.pad(chosen, (0, 0, case.window, 0), value=-1), n)
+    if isinstance(case.method.chosen_from, Middle):
+        return layout(case, middle_by_row(case, whole, n), n)
+    first = case.method.initial  # what a piece chooses is counted from the first candidate
+    return layout(case, torch.stack(whole, dim=2) + first, n)
+
+
+def middle_by_row(case: Case, recorded: list[Tensor], n: int) -> Tensor:
+    """Middle tokens ``[B, H, n, top_k]``, -1 where a query has none; the queries that have come run by run."""
+    top_k, first = case.method.middle_top_k, case.method.chosen_from.first_row
+    wide = [torch.nn.functional.pad(x, (0, top_k - x.shape[-1]), value=-1) for x in recorded]
+    return torch.nn.functional.pad(torch.cat(wide, dim=2), (0, 0, first, 0), value=-1)
+
+
 def eager(
     case: Case,
     q: Tensor,
@@ -126,24 +238,43 @@ def eager(
     scale: float,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    layout: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """What a plain dense run in q's dtype computes: scores band by band, one softmax in fp32, weights in q's dtype."""
+    """What a plain dense run in q's dtype computes: scores band by band, one softmax in fp32, weights in q's dtype.
+
+    ``layout`` is ``keep`` and ``rel`` of a selecting method, whose scores are made pair by pair.
+    """
     n = q.shape[2]
     rope = case.rope(rope, n)
     i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    scores = q.new_full((*q.shape[:3], n), float("-inf"))
     factor = case.method.query_factor(case.window, n)
-    for band in case.method.bands():
-        qc, qs = (x * factor for x in rope.table(band.q_pos(i[:, 0])))
-        kc, ks = rope.table(band.k_pos(j[0]))
-        turned_q = rotate(q, qc, qs, layout=rope.layout, start=rope.start)
-        turned_k = rotate(k, kc, ks, layout=rope.layout, start=rope.start)
-        inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
-        part = turned_q @ turned_k.mT * scale
-        if softcap is not None:
-            part = softcap * torch.tanh(part / softcap)
-        scores = torch.where(inside, part, scores)
+
+    def bounded(part: Tensor) -> Tensor:
+        part = part * scale
+        return part if softcap is None else softcap * torch.tanh(part / softcap)
+
+    if layout is not None:
+        keep, rel = layout
+        size = getattr(case.method, "chunk_length", None)
+        k_pos = torch.where(rel == i - j, j, 0) if size is None else (j % size).expand_as(rel)
+        (qc, qs), (kc, ks) = rope.table((rel + k_pos).clamp(min=0)), rope.table(k_pos)
+        pairs = (q.unsqueeze(3).expand(-1, -1, -1, n, -1), k.unsqueeze(2).expand(-1, -1, n, -1, -1))
+        turned_q, turned_k = (
+            rotate(x.flatten(2, 3), c.flatten(2, 3), s.flatten(2, 3), layout=rope.layout, start=rope.start)
+            for x, c, s in zip(pairs, (qc, kc), (qs, ks), strict=True)
+        )
+        scores = (turned_q[..., None, :] @ turned_k[..., None])[..., 0, 0].view(*q.shape[:3], n)
+        scores = bounded(scores).masked_fill(~keep, float("-inf"))
+    else:
+        scores = q.new_full((*q.shape[:3], n), float("-inf"))
+        for band in case.method.bands():
+            qc, qs = (x * factor for x in rope.table(band.q_pos(i[:, 0])))
+            kc, ks = rope.table(band.k_pos(j[0]))
+            turned_q = rotate(q, qc, qs, layout=rope.layout, start=rope.start)
+            turned_k = rotate(k, kc, ks, layout=rope.layout, start=rope.start)
+            inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
+            scores = torch.where(inside, bounded(turned_q @ turned_k.mT), scores)
     if sinks is not None:
         scores = torch.cat((scores, sinks.to(scores)[None, :, None, None].expand(*q.shape[:3], 1)), dim=-1)
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 @pytest.mark.parametrize("case", all_cases(windows=(24, 7)))
 def test_decode_equals_prefill(case, rope):
-    # A method whose rotation follows the total length is exempt beyond the window.
-    n = case.window if case.method.follows_total else N
+    # A method that follows the total length, or the pieces that arrive, is exempt beyond the window.
+    n = case.window if case.follows_call else N
     qkv = make_qkv(n, batch=2)
     whole = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
     pieces = [c for c in ODD_PIECES if c < n] + [n]
@@ -33,7 +33,19 @@ def test_decode_equals_prefill(case, rope):
         assert_same(in_pieces(attender, qkv, rope, cuts, KVStore(), scale=SCALE), whole)
 
 
-@pytest.mark.parametrize("case", all_cases())
+@pytest.mark.parametrize("case", all_cases(selecting=True))
+def test_pieces_that_end_where_the_methods_own_do(case, rope):
+    """Methods that choose per piece: prefill in whole pieces, or in several at once, equals prefill at once."""
+    qkv = make_qkv(N, batch=2)
+    whole = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
+    size = case.method.piece if case.method.follows_pieces else 1
+    borders = [*range(size, N, size), N]
+    for cuts in (borders, sorted({*borders[::3], N}), sorted({case.window, N})):
+        out = in_pieces(Attender(case.method, case.window), qkv, rope, cuts, KVStore(), scale=SCALE)
+        assert_same(out, whole)
+
+
+@pytest.mark.parametrize("case", [c for c in all_cases() if not c.values[0].method.follows_pieces])
 def test_each_decoding_step_equals_one_call_over_all_tokens(case, rope):
     qkv = make_qkv(N)
     attender, store = Attender(case.method, case.window), KVStore()
@@ -86,7 +98,7 @@ def test_exact_rows_equal_the_stock_model(case, rope, total):
     assert_same(ours[:, :, :exact].float(), stock[:, :, :exact].float())
 
 
-@pytest.mark.parametrize("case", all_cases(windows=(24, 7, 64)))
+@pytest.mark.parametrize("case", all_cases(windows=(24, 7, 64), selecting=False))
 def test_exact_rows_are_the_first_that_nothing_changes(case):
     """``exact_rows`` never promises too much, and what limits it is really the row after, or the window."""
     n = 4 * case.window
@@ -126,13 +138,16 @@ def test_crop_and_append_again(case, rope):
     qkv = make_qkv(60, batch=2)
     wrong = tuple(x + 1 for x in make_qkv(17, batch=2, seed=1))
     attender, straight, winding = Attender(case.method, case.window), KVStore(), KVStore()
-    in_pieces(attender, qkv, rope, [60], straight, scale=SCALE)
+    # What InfLLM chooses later depends on the pieces that came before.
+    in_pieces(attender, qkv, rope, [33, 35, 60] if case.method.follows_pieces else [60], straight, scale=SCALE)
     in_pieces(attender, qkv, rope, [33], winding, scale=SCALE)
     attender(*wrong, rope, scale=SCALE, store=winding)
     winding.crop(17)
     in_pieces(attender, qkv, rope, [35, 60], winding, scale=SCALE)
     for a, b in zip([*straight.keys, straight.values], [*winding.keys, winding.values], strict=True):
         assert torch.equal(a, b)
+    step = make_qkv(1, batch=2, seed=2)
+    assert_same(*(attender(*step, rope, scale=SCALE, store=store) for store in (straight, winding)))
 
 
 @pytest.mark.parametrize("case", all_cases(variants=False))
@@ -169,7 +184,7 @@ def gradients(case, impl, rope, weight, sinks=None):
 
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)])
-@pytest.mark.parametrize("case", all_cases(variants=False))
+@pytest.mark.parametrize("case", all_cases(variants=False, selecting=False))
 def test_gradients_are_right_or_refused(case, rope, sinks):
     weight = make_qkv(40, seed=1)[0]
     truth = gradients(case, "reference", rope, weight, sinks)
@@ -183,3 +198,9 @@ def test_gradients_are_right_or_refused(case, rope, sinks):
     else:
         for a, b in zip(ours, truth, strict=True):
             assert_same(a, b)
+
+
+@pytest.mark.parametrize("case", all_cases(variants=False, selecting=True))
+def test_choosing_gives_no_gradients(case, rope):
+    with pytest.raises(RuntimeError, match=f"{case.name} .* no gradients"):
+        gradients(case, "auto", rope, 1.0)

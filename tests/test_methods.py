@@ -35,6 +35,10 @@ IMPOSSIBLE = [
     ("lm-infinite", {"sinks": -1}, None, "sinks ≥ 0"),
     ("lm-infinite", {"recent": 0}, None, "recent ≥ 1"),
     ("lm-infinite", {"cap": 0}, None, "cap ≥ 1"),
+    ("lm-infinite", {"middle_top_k": -1}, None, "middle_top_k ≥ 0"),
+    ("lm-infinite", {"middle_at": -1}, None, "middle_at ≥ 0"),
+    ("lm-infinite", {"from_layer": -1}, None, "from_layer ≥ 0"),
+    ("lm-infinite", {"middle_at": 64}, 64, "middle_at < window"),
     ("lm-infinite", {"recent": 65}, 64, "recent ≤ window"),
     ("lm-infinite", {"cap": 65}, 64, "cap ≤ window"),
     ("dca", {"parts": "inter"}, None, "parts is one of"),
@@ -44,6 +48,34 @@ IMPOSSIBLE = [
     ("dca", {"chunk_size": 65}, 64, "chunk_size \\+ local_window ≤ window"),
     ("dca", {"local_window": 20}, 64, "chunk_size \\+ local_window ≤ window"),
     ("dca", {"window": 65}, 64, "window ≤ the model's window"),
+    ("longheads", {"chunk_length": 0}, None, "chunk_length ≥ 1"),
+    ("longheads", {"num_chunks": 3}, None, "num_chunks > local_chunks \\+ first_chunk"),
+    ("longheads", {"local_chunks": 0}, None, "local_chunks ≥ 1"),
+    ("longheads", {"share": "heads"}, None, "share is one of head, group, layer"),
+    ("longheads", {"score": "max"}, None, "score is one of"),
+    ("longheads", {"pick": "worst"}, None, "pick is one of"),
+    ("longheads", {"prefill": "none"}, None, "prefill is one of"),
+    ("longheads", {"chunk_length": 8, "num_chunks": 9}, 64, "num_chunks · chunk_length ≤ window"),
+    ("longheads", {"chunk_length": 32}, 64, "num_chunks > local_chunks"),
+    ("esa", {"top_k": 0}, None, "top_k ≥ 1"),
+    ("esa", {"piece": 0}, None, "piece ≥ 1"),
+    ("esa", {"local": 0}, None, "local ≥ 1"),
+    ("esa", {"proximity": -1}, None, "proximity ≥ 0"),
+    ("esa", {"reduced": 0}, None, "reduced ≥ 1"),
+    ("esa", {"combine": "mean"}, None, "combine is one of sum, max"),
+    ("esa", {"top_k": 40}, 64, "initial \\+ local \\+ top_k \\+ piece ≤ window"),
+    ("esa", {"far": 64}, 64, "far < window"),
+    ("esa", {"score_at": 64}, 64, "score_at < window"),
+    ("infllm", {"initial": -1}, None, "initial ≥ 0"),
+    ("infllm", {"local": 0}, None, "local ≥ 1"),
+    ("infllm", {"block": 0}, None, "block ≥ 1"),
+    ("infllm", {"blocks": 0}, None, "blocks ≥ 1"),
+    ("infllm", {"piece": 0}, None, "piece ≥ 1"),
+    ("infllm", {"representatives": 0}, None, "representatives ≥ 1"),
+    ("infllm", {"representatives": 5, "block": 4}, None, "representatives ≤ block"),
+    ("infllm", {"representatives": 5}, 64, "representatives ≤ block"),
+    ("infllm", {"blocks": 40}, 64, "initial \\+ local \\+ blocks · block \\+ piece ≤ window"),
+    ("infllm", {"far": 64}, 64, "far < window"),
 ]
 
 
@@ -104,7 +136,7 @@ def test_named_and_cited(name):
 def test_defaults_fit_any_window(name, window):
     method = METHODS[name]().resolve(window)
     left = {k for k, v in method.parameters().items() if v is None}
-    assert not left - {"target_length"}
+    assert not left - {"target_length", "reduced"}
     assert 0 <= method.exact_rows(window, window) <= window
 
 

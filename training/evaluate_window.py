@@ -18,7 +18,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from longspan.bundled import FOLDER, heldout_text  # noqa: E402
-from longspan.evaluation.passkey import Filler, build, score  # noqa: E402
+from longspan.evaluation.filler import FillerName  # noqa: E402
+from longspan.evaluation.passkey import build, score  # noqa: E402
 
 NEW_TOKENS = 8
 
@@ -27,7 +28,7 @@ NEW_TOKENS = 8
 def passkey_accuracy(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    filler: Filler,
+    filler: FillerName,
     *,
     count: int,
     length: int,
@@ -49,7 +50,7 @@ def passkey_accuracy(
             pad_token_id=tokenizer.pad_token_id,
         )
         texts = tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)
-        scores += [score(text, example.answer) for text, example in zip(texts, examples, strict=True)]
+        scores += [score(text, example.references) for text, example in zip(texts, examples, strict=True)]
     return scores
 
 

@@ -18,13 +18,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 from transformers import PreTrainedModel
 
-from longspan.bundled import heldout_text, load_bundled
+from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.evaluation import report, results
 from longspan.evaluation.generate import stream
-from longspan.evaluation.haystack import Haystack, Prompt
+from longspan.evaluation.passkey import ANSWER_ROOM, build
 from longspan.evaluation.results import Sample
 from longspan.evaluation.runner import STOCK, method_for, sweep
+from longspan.evaluation.task import Example
 from longspan.hf import extend
 from longspan.methods import METHODS
 
@@ -35,6 +36,7 @@ DEPTHS = 5
 BESIDE = "dca"  # typed out beside stock at the end, at this many windows:
 BESIDE_MULTIPLE = 4
 ANSWER_TOKENS = 12
+SCORED = 256  # tokens at the end of the prose whose perplexity is taken
 
 
 def methods_shown() -> tuple[str, ...]:
@@ -76,11 +78,18 @@ def depths(prompts: int) -> list[float]:
     return [0.5] if steps == 1 else [n % steps / (steps - 1) for n in range(prompts)]
 
 
-def build_prompts(haystack: Haystack, settings: Settings, length: int) -> list[Prompt]:
+def build_prompt(tokenizer: Any, length: int, depth: float, seed: int) -> Example:
+    """A passkey in held-out prose; prompt and answer take ``length`` tokens."""
+    return build(
+        tokenizer, length=length, seed=seed, depth=depth, filler="prose", answer_room=ANSWER_ROOM, targets=SCORED
+    )
+
+
+def build_prompts(tokenizer: Any, settings: Settings, length: int) -> list[Example]:
     """The prompts of one length."""
     try:
         return [
-            haystack.prompt(length=length, depth=depth, seed=settings.seed + n)
+            build_prompt(tokenizer, length, depth, settings.seed + n)
             for n, depth in enumerate(depths(settings.prompts))
         ]
     except ValueError as error:
@@ -97,12 +106,11 @@ def run(settings: Settings, out: Path, console: Console) -> None:
     window = model.config.max_position_embeddings
     lengths = [round(multiple * window) for multiple in settings.multiples]
     heads = [f"{multiple:g}x" for multiple in settings.multiples]
-    haystack = Haystack(tokenizer, heldout_text())
-    prompts = {length: build_prompts(haystack, settings, length) for length in lengths}
+    prompts = {length: build_prompts(tokenizer, settings, length) for length in lengths}
     console.print(_introduction(model, settings, window, max(lengths)))
     samples = _measure(model, tokenizer, prompts, settings, heads, console)
     cells = results.cells(samples)
-    _answer_beside(model, tokenizer, haystack, settings.seed, console)
+    _answer_beside(model, tokenizer, settings.seed, console)
     head = {
         "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose",
         "model": {
@@ -149,7 +157,7 @@ def _introduction(model: PreTrainedModel, settings: Settings, window: int, longe
 def _measure(
     model: PreTrainedModel,
     tokenizer: Any,
-    prompts: dict[int, list[Prompt]],
+    prompts: dict[int, list[Example]],
     settings: Settings,
     heads: Sequence[str],
     console: Console,
@@ -194,10 +202,10 @@ def _work(length: int) -> float:
     return length * (1 + length / 4096)
 
 
-def _answer_beside(model: PreTrainedModel, tokenizer: Any, haystack: Haystack, seed: int, console: Console) -> None:
+def _answer_beside(model: PreTrainedModel, tokenizer: Any, seed: int, console: Console) -> None:
     """One answer token by token, the stock model's beside the extended one's."""
     window = model.config.max_position_embeddings
-    prompt = haystack.prompt(length=BESIDE_MULTIPLE * window, depth=0.5, seed=seed)
+    prompt = build_prompt(tokenizer, BESIDE_MULTIPLE * window, 0.5, seed)
     other, _ = load_bundled()
     extend(other, BESIDE)
     sides = {STOCK: stream(model, tokenizer, prompt.input_ids, ANSWER_TOKENS)}

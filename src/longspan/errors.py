@@ -11,3 +11,7 @@ class AttachError(LongspanError):
 
 class CacheError(LongspanError):
     """A cache does not belong to this model, method or batch."""
+
+
+class CalibrationError(LongspanError):
+    """A calibration cannot be made or read, or belongs to another model."""

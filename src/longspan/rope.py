@@ -97,25 +97,52 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout = "half", star
 
     Args:
         x: ``[B, H, T, D]``.
-        cos, sin: ``[T, r / 2]`` or ``[B, T, r / 2]``.
+        cos, sin: ``[T, r / 2]``, ``[B, T, r / 2]`` or ``[B, H, T, r / 2]``.
     """
-    if x.device.type == "cpu" and x.shape[2] > _PIECE:
-        # The wide temporaries stay in the processor's cache and never have the size of x: two to three times faster.
-        out = torch.empty_like(x)
-        for first in range(0, x.shape[2], _PIECE):
-            rows = slice(first, first + _PIECE)
-            out[:, :, rows] = rotate(x[:, :, rows], cos[..., rows, :], sin[..., rows, :], layout=layout, start=start)
-        return out
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _rotated(x, cos, sin, layout, start)
+    out = torch.empty_like(x)
+    step = _PIECE if x.device.type == "cpu" else x.shape[2]
+    # Wide temporaries stay in the processor's cache and never have the size of x: two to three times faster.
+    for first in range(0, x.shape[2], step):
+        rows = slice(first, first + step)
+        _rotate_into(out[:, :, rows], x[:, :, rows], cos[..., rows, :], sin[..., rows, :], layout, start)
+    return out
+
+
+def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int) -> None:
+    if x.dtype not in (torch.float32, torch.float64):
+        out.copy_(_rotated(x, cos, sin, layout, start))
+        return
+    half = cos.shape[-1]
+    if cos.dim() == 3:
+        cos, sin = cos[:, None], sin[:, None]
+    end = start + 2 * half
+    a, b = _pairs(x[..., start:end], layout)
+    to_a, to_b = _pairs(out[..., start:end], layout)
+    torch.mul(a, cos, out=to_a).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=to_b).addcmul_(a, sin)
+    if 2 * half < x.shape[-1]:
+        out[..., :start] = x[..., :start]
+        out[..., end:] = x[..., end:]
+
+
+def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """The two channels of every rotated pair."""
+    half = x.shape[-1] // 2
+    return (x[..., :half], x[..., half:]) if layout == "half" else (x[..., 0::2], x[..., 1::2])
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int) -> Tensor:
+    """The same out of place, in fp32 at least."""
     half = cos.shape[-1]
     if cos.dim() == 3:
         cos, sin = cos[:, None], sin[:, None]
     wide = x if x.dtype == torch.float64 else x.float()
-    turned = wide[..., start : start + 2 * half]
+    a, b = _pairs(wide[..., start : start + 2 * half], layout)
     if layout == "half":
-        a, b = turned[..., :half], turned[..., half:]
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     else:
-        a, b = turned[..., 0::2], turned[..., 1::2]
         turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
     if 2 * half < x.shape[-1]:
         turned = torch.cat((wide[..., :start], turned, wide[..., start + 2 * half :]), dim=-1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from longspan.bundled import heldout_text
 from longspan.evaluation import runner
-from longspan.evaluation.haystack import Haystack
-from longspan.evaluation.runner import STOCK, method_for, out_of_memory, sweep
+from longspan.evaluation.passkey import build
+from longspan.evaluation.results import cell
+from longspan.evaluation.runner import STOCK, method_for, out_of_memory, run_example, sweep
 from longspan.methods import METHODS
 
 LENGTHS = (320, 640)
@@ -16,8 +18,10 @@ LENGTHS = (320, 640)
 
 @pytest.fixture(scope="module")
 def prompts(tokenizer):
-    haystack = Haystack(tokenizer, heldout_text())
-    return {n: [haystack.prompt(length=n, depth=d, seed=1, targets=64) for d in (0.0, 1.0)] for n in LENGTHS}
+    return {
+        n: [build(tokenizer, length=n, depth=d, seed=1, filler="prose", answer_room=8, targets=64) for d in (0.0, 1.0)]
+        for n in LENGTHS
+    }
 
 
 def test_every_method_runs_at_every_length(model, tokenizer, prompts):
@@ -73,3 +77,9 @@ def test_out_of_memory_on_the_cpu_is_recognised():
     assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"))
     assert out_of_memory(MemoryError())
     assert not out_of_memory(RuntimeError("size mismatch"))
+
+
+def test_a_prompt_without_scored_tokens_has_no_loss(model, tokenizer):
+    sample = run_example(model, tokenizer, "stock", 200, build(tokenizer, length=200, seed=1), "noise")
+    assert math.isnan(sample.loss) and sample.scored == 0 and sample.error is None and sample.filler == "noise"
+    assert math.isnan(cell([sample]).perplexity)

@@ -124,7 +124,10 @@ def test_prompts_beyond_the_window_need_no_settings():
     assert "_prepare_generated_length" not in vars(model)
 
 
-@pytest.mark.parametrize("method", [name for name, m in longspan.METHODS.items() if not m().follows_total])
+FOLLOWS_CALL = [name for name, m in longspan.METHODS.items() if m().follows_total or m().follows_pieces]
+
+
+@pytest.mark.parametrize("method", [name for name in longspan.METHODS if name not in FOLLOWS_CALL])
 def test_pieces_beams_and_lookup_agree_beyond_the_window(method):
     """The store's crop and reorder under every position map: the tokens are those of plain greedy decoding."""
     model = make("llama")
@@ -137,3 +140,18 @@ def test_pieces_beams_and_lookup_agree_beyond_the_window(method):
     assert torch.equal(looked_up, greedy[:1])
     beams = {"num_beams": 3, "do_sample": False, "attention_mask": mask}
     assert torch.equal(generate(model, ids, **beams), generate(model, ids, use_cache=False, **beams))
+
+
+@pytest.mark.parametrize("method", [name for name, m in longspan.METHODS.items() if m().follows_pieces])
+def test_methods_that_choose_per_piece_generate_beyond_the_window(method):
+    """Which pieces arrive decides what they choose; within one way of arriving, rows, beams and crops are sound."""
+    model = make("llama")
+    longspan.extend(model, method)
+    ids, mask, _ = left_padded(prompts(2, 150), [0, 30])
+    greedy = generate(model, ids, attention_mask=mask, do_sample=False)
+    assert torch.equal(generate(model, ids[:1], do_sample=False), greedy[:1])
+    assert torch.equal(generate(model, ids[1:, 30:], do_sample=False), greedy[1:, 30:])
+    one_beam = generate(model, ids, attention_mask=mask, do_sample=False, num_beams=3, num_return_sequences=3)
+    assert one_beam.shape == (6, greedy.shape[1])
+    looked_up = generate(model, ids[:1], do_sample=False, prompt_lookup_num_tokens=3)  # tokens are dropped again
+    assert torch.equal(looked_up[:, : ids.shape[1]], ids[:1]) and looked_up.shape[1] > ids.shape[1] + 3

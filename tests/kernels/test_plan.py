@@ -85,16 +85,20 @@ def test_blocks_expand_to_the_ranges(borders, start, count, data):
         plan.TILE = saved
 
 
+def bands_of(case, start, stop):
+    return case.method.bands_from(case.window, start, stop) if case.selects else case.method.bands()
+
+
 @pytest.mark.parametrize("case", all_cases(windows=(24, 7)))
 def test_plans_of_methods(case):
     n = 5 * case.window
     for start, stop in ((0, n), (0, 1), (n - 1, n), (case.window - 2, n - 5), (3, 4)):
-        check(case.method.bands(), start, stop)
+        check(bands_of(case, start, stop), start, stop)
 
 
 @pytest.mark.parametrize("case", all_cases())
 def test_a_decoding_step_has_one_full_span_a_range(case):
-    made = make_plan(case.method.bands(), 99, 100)
+    made = make_plan(bands_of(case, 99, 100), 99, 100)
     (block,) = made.blocks
     assert all(span.shape == "full" for span in block.spans)
     assert len(block.spans) == len(made.bands)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+    from longspan.calibration import Calibration
+
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -36,3 +38,14 @@ def load_bundled(
 def heldout_text() -> str:
     """About 323,000 characters of prose that the model was not trained on, paragraphs one to a line."""
     return (FOLDER / "heldout.txt").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def bundled_calibration() -> Calibration:
+    """Reduced scores for the bundled model in float32, for ``longspan.extend(model, ..., calibration=...)``.
+
+    Of 64 key channels a layer 8 are kept, 4 a key head. ``training/calibrate.py`` made it, from the training text.
+    """
+    from longspan.calibration import Calibration
+
+    return Calibration.load(FOLDER / "calibration.safetensors")

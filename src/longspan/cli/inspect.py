@@ -9,25 +9,26 @@ import typer
 from rich.console import Console
 
 import longspan
-from longspan.cli.options import build_method, load_model
+from longspan.cli.options import load_model, method_or_auto
 from longspan.errors import LongspanError
 
 
 def inspect(
     model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.")],
-    method: Annotated[str, typer.Option(help="A method; see `longspan methods`.")] = "dca",
+    method: Annotated[str, typer.Option(help="A method, see `longspan methods`, or 'auto'.")] = "dca",
     window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
     ] = None,
     angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens to reach; 'auto' chooses by it.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a page.")] = False,
 ) -> None:
     """Show what would be attached to a model: layers, window, parameters, memory per 1,000 tokens, warnings."""
-    chosen = build_method(method, settings or (), angles)
+    chosen = method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, device="cpu")
     try:
-        report = longspan.inspect(loaded, chosen, window=window)
+        report = longspan.inspect(loaded, chosen, window=window, length=length)
     except ValueError as error:
         raise LongspanError(str(error)) from error
     if as_json:

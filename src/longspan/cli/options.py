@@ -1,15 +1,13 @@
-"""What several commands share: load a model, read a text, turn ``--set key=value`` into a method."""
+"""What several commands share: load a model, read a text."""
 
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from logging import ERROR, getLogger
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
@@ -17,11 +15,10 @@ from transformers.utils import logging
 
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
-from longspan.methods import METHODS, Method
-from longspan.rope import NTK, PI, Angles, DynamicNTK, YaRN
+from longspan.methods import Method
+from longspan.methods.parse import build_method
 
 BUNDLED = "bundled"
-ANGLES: dict[str, type[Angles]] = {"pi": PI, "ntk": NTK, "dynamic-ntk": DynamicNTK, "yarn": YaRN}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -75,60 +72,13 @@ def read_text(path: Path) -> str:
     return text
 
 
-def build_method(name: str, settings: Sequence[str] = (), angles: str | None = None) -> Method:
-    """A method with ``key=value`` settings for its parameters, or for those of its angles."""
-    if name not in METHODS:
-        raise LongspanError(f"no method is called {name!r}; there are {', '.join(METHODS)}")
-    if angles is not None and angles not in ANGLES:
-        raise LongspanError(f"no angles are called {angles!r}; there are {', '.join(ANGLES)}")
-    kind = METHODS[name]
-    under = kind().angles if angles is None else ANGLES[angles]()
-    own, of_angles = _keys(kind, without="angles"), _keys(type(under))
-    given: dict[str, Any] = {}
-    given_angles: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals:
-            raise LongspanError(f"--set takes key=value, not {setting!r}")
-        if key in own:
-            given[key] = _parse(key, value.strip(), own[key])
-        elif key in of_angles:
-            given_angles[key] = _parse(key, value.strip(), of_angles[key])
-        else:
-            known = ", ".join([*own, *of_angles]) or "none"
-            raise LongspanError(f"{name} has no parameter {key!r}; it has {known}")
-    try:
-        return kind(**given, angles=replace(under, **given_angles))
-    except ValueError as error:
-        raise LongspanError(str(error)) from error
-
-
-def _keys(kind: type, without: str | None = None) -> dict[str, Any]:
-    """The fields of a dataclass and their types."""
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in fields(kind) if f.name != without}
-
-
-def _parse(key: str, text: str, kind: Any) -> Any:
-    """A value of the annotated type: a number, true or false, one of several words, or none where that is allowed."""
-    choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
-    if type(None) in choices and text.lower() == "none":
-        return None
-    if bool in choices and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if text in words:
-        return text
-    for number in (int, float):
-        if number in choices:
-            try:
-                return number(text)
-            except ValueError:
-                continue
-    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
-    wanted = [*words, *(names[choice] for choice in choices if choice in names)]
-    raise LongspanError(f"{key} is {' or '.join(wanted)}, not {text!r}")
+def method_or_auto(name: str, settings: Sequence[str], angles: str | None) -> Method | str:
+    """The method, or ``"auto"``, which takes neither settings nor angles."""
+    if name != "auto":
+        return build_method(name, settings, angles)
+    if settings or angles is not None:
+        raise LongspanError("--method auto takes neither --set nor --angles; name a method to set its parameters")
+    return name
 
 
 def _device(name: str) -> torch.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
@@ -13,10 +12,10 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel
 
 import longspan
 from longspan.evaluation.perplexity import perplexity
+from longspan.hf.weights import weights_hash as weights_hash  # callers find it beside the results
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class Sample:
         scored: how many tokens that was.
         seconds: for the prompt and the answer together.
         error: why there is no result (``"out of memory"``, or the rule that a parameter broke), else None.
+        filler: what the passkey was hidden in.
     """
 
     method: str
@@ -46,6 +46,7 @@ class Sample:
     scored: int = 0
     seconds: float = 0.0
     error: str | None = None
+    filler: str = "prose"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,16 @@ def cell(samples: Sequence[Sample]) -> Cell:
     n, found = len(samples), round(sum(s.correct for s in samples))
     nats = [s.loss for s in samples for _ in range(s.scored)]
     seconds = sum(s.seconds for s in samples)
-    return Cell(first.method, first.length, n, found, found / n, wilson(found, n), perplexity(nats), seconds)
+    return Cell(
+        first.method,
+        first.length,
+        n,
+        found,
+        found / n,
+        wilson(found, n),
+        perplexity(nats) if nats else math.nan,
+        seconds,
+    )
 
 
 def cells(samples: Sequence[Sample]) -> dict[tuple[str, int], Cell]:
@@ -91,15 +101,6 @@ def cells(samples: Sequence[Sample]) -> dict[tuple[str, int], Cell]:
     for sample in samples:
         groups.setdefault((sample.method, sample.length), []).append(sample)
     return {key: cell(group) for key, group in groups.items()}
-
-
-def weights_hash(model: PreTrainedModel) -> str:
-    """SHA-256 over the names, types and bytes of a model's weights."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(model.state_dict().items()):
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def environment() -> dict[str, Any]:
@@ -122,14 +123,15 @@ def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> None:
         "cells": [asdict(c) for c in cells(samples).values()],
         "samples": [asdict(s) for s in samples],
     }
-    path.write_text(json.dumps(_finite(body), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(finite(body), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same JSON value with None for numbers that are none; strict JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -1,7 +1,8 @@
-"""Runs a sweep: every method at every length over the same prompts."""
+"""Runs prompts: one by one, or a sweep of every method at every length over the same ones."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,14 @@ import torch
 from transformers import PreTrainedModel
 
 from longspan.evaluation.generate import number_complete, read
-from longspan.evaluation.haystack import ANSWER_ROOM, Prompt
-from longspan.evaluation.passkey import score
+from longspan.evaluation.passkey import ANSWER_ROOM, score
 from longspan.evaluation.results import Sample
-from longspan.hf import extend, restore
+from longspan.evaluation.rows import STOCK, Row
+from longspan.evaluation.task import Example
+from longspan.hf import restore
 from longspan.methods import METHODS, Method
 
-STOCK = "stock"  # the row of the model as transformers runs it, without longspan
+__all__ = ["STOCK", "failed", "method_for", "out_of_memory", "run_example", "sweep"]
 
 
 def method_for(name: str, length: int) -> Method | None:
@@ -26,7 +28,7 @@ def method_for(name: str, length: int) -> Method | None:
 
 
 def sweep(
-    model: PreTrainedModel, tokenizer: Any, prompts: Mapping[int, Sequence[Prompt]], methods: Sequence[str]
+    model: PreTrainedModel, tokenizer: Any, prompts: Mapping[int, Sequence[Example]], methods: Sequence[str]
 ) -> Iterator[Sample]:
     """One sample for each length, method and prompt, in that order.
 
@@ -34,55 +36,59 @@ def sweep(
 
     Args:
         model: not extended; it is left so.
-        prompts: for each length in tokens its prompts.
+        prompts: for each length in tokens its prompts, of prose.
         methods: names in ``METHODS``, or ``"stock"``.
     """
     for length, group in prompts.items():
         for name in methods:
             try:
-                method = method_for(name, length)
-                if method is not None:
-                    extend(model, method)
+                Row(name, method_for(name, length)).attach(model, length)
             except ValueError as error:
-                yield from (_failed(name, length, prompt, str(error)) for prompt in group)
+                yield from (failed(name, length, prompt, str(error)) for prompt in group)
                 continue
             try:
                 for prompt in group:
-                    yield _sample(model, tokenizer, name, length, prompt)
+                    yield run_example(model, tokenizer, name, length, prompt)
             finally:
                 restore(model)
 
 
-def _sample(model: PreTrainedModel, tokenizer: Any, name: str, length: int, prompt: Prompt) -> Sample:
+def run_example(
+    model: PreTrainedModel, tokenizer: Any, label: str, length: int, example: Example, filler: str = "prose"
+) -> Sample:
+    """What a model, as it is, makes of one passkey prompt; running out of memory is a sample with an ``error``."""
     try:
         reading = read(
             model,
             tokenizer,
-            prompt.input_ids,
-            scored=prompt.scored,
+            example.input_ids,
+            scored=example.scored,
             max_new_tokens=ANSWER_ROOM,
             until=number_complete,
         )
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        return _failed(name, length, prompt, "out of memory")
+        return failed(label, length, example, "out of memory", filler)
+    losses = reading.losses
     return Sample(
-        method=name,
+        method=label,
         length=length,
-        seed=prompt.seed,
-        depth=prompt.depth,
-        answer=prompt.answer,
+        seed=example.seed,
+        depth=example.depth,
+        answer=example.answer,
         prediction=reading.text,
-        correct=score(reading.text, prompt.answer),
-        loss=sum(reading.losses) / len(reading.losses),
-        scored=len(reading.losses),
+        correct=score(reading.text, example.references),
+        loss=math.fsum(losses) / len(losses) if losses else math.nan,
+        scored=len(losses),
         seconds=reading.prefill_seconds + reading.decode_seconds,
+        filler=filler,
     )
 
 
-def _failed(name: str, length: int, prompt: Prompt, error: str) -> Sample:
-    return Sample(name, length, prompt.seed, prompt.depth, prompt.answer, error=error)
+def failed(label: str, length: int, example: Example, error: str, filler: str = "prose") -> Sample:
+    """The sample of a prompt that could not be read."""
+    return Sample(label, length, example.seed, example.depth, example.answer, error=error, filler=filler)
 
 
 def out_of_memory(error: BaseException) -> bool:

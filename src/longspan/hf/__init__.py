@@ -2,6 +2,19 @@
 
 from longspan.hf.attach import extend, extended, inspect, new_cache, restore
 from longspan.hf.cache import LongspanCache
+from longspan.hf.calibrating import calibrate, calibrate_each, measure_recall
 from longspan.hf.report import LayerReport, Report
 
-__all__ = ["LayerReport", "LongspanCache", "Report", "extend", "extended", "inspect", "new_cache", "restore"]
+__all__ = [
+    "LayerReport",
+    "LongspanCache",
+    "Report",
+    "calibrate",
+    "calibrate_each",
+    "extend",
+    "extended",
+    "inspect",
+    "measure_recall",
+    "new_cache",
+    "restore",
+]

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
 from longspan.attend import Attender
+from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
+from longspan.hf.auto import choose, free_memory
 from longspan.hf.cache import LongspanCache
+from longspan.hf.fitting import fitting
 from longspan.hf.hooks import Attachment
 from longspan.hf.probe import Layer, probe
 from longspan.hf.report import LayerReport, Report
+from longspan.hf.tiers import prepare_tier
 from longspan.kernels.banded import Impl
-from longspan.methods import METHODS, Full, Method
+from longspan.methods import METHODS, Full, Method, Selecting
 from longspan.rope import Angles
+from longspan.store import Tier
 
 _attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
 
@@ -32,6 +40,10 @@ def extend(
     window: int | None = None,
     angles: Angles | None = None,
     impl: Impl = "auto",
+    calibration: Calibration | str | Path | None = None,
+    kv_tier: Tier = "device",
+    kv_dir: str | os.PathLike[str] | None = None,
+    length: int | None = None,
 ) -> Report:
     """Let a model read beyond its window, in place.
 
@@ -40,23 +52,36 @@ def extend(
 
     Args:
         model: any causal transformers model with rotary positions.
-        method: a name in ``METHODS``, a method, or scaled angles (full attention under those).
+        method: a name in ``METHODS``, a method, scaled angles (full attention under those), or ``"auto"``, which
+            chooses by ``length``, window, memory and calibration, and says what and why; see ``longspan.hf.auto``.
         window: the trained window in tokens; the config's ``max_position_embeddings`` unless given.
         angles: scaled angles to put under the method.
         impl: which kernel runs; see ``longspan.kernels.banded``.
+        calibration: reduced scores for methods that choose keys by them, as ``longspan.calibrate`` returns them, or the
+            path of the file they were saved in. Attaching then hashes the weights, about a second a gigabyte.
+        kv_tier: where the cache keeps keys and values: ``"device"``, the model's; ``"host"``, the memory of the CPU
+            (for a model on the CPU that is the same); ``"disk"``, files mapped into memory, for a context larger than
+            that. The tokens do not depend on it. For a model on a GPU, ``"host"`` and ``"disk"`` are for methods that
+            select keys: what those ask for is fetched, and the last ``window`` tokens stay on the device as well.
+        kv_dir: for ``"disk"``, an existing folder, best on a fast local disk; the system's folder for temporary files
+            unless given. The files have no names there and vanish with the cache, or with the process.
+        length: tokens of the longest prompt and its answer, for ``"auto"`` and for methods that have to know how far to
+            reach and were not told.
 
     Returns:
         What was attached, what stayed stock and why.
 
     Raises:
         AttachError: a layer could not be understood; the model is as it was.
-        ValueError: parameters that cannot be.
+        CalibrationError: the calibration cannot be read or was made for another model; the model is as it was.
+        CacheError: ``kv_tier`` is not for this method on this device; the model is as it was.
+        ValueError: parameters that cannot be, ``kv_dir`` included.
     """
     previous = _attached.get(model)
     if previous is not None:
         restore(model)
     try:
-        report, attender, layers = _prepare(model, method, window, angles, impl)
+        report, attender, layers = _prepare(model, method, window, angles, impl, calibration, kv_tier, kv_dir, length)
     except BaseException:
         if previous is not None:
             previous.attach(model)
@@ -65,6 +90,8 @@ def extend(
     attachment = Attachment(model, attender, layers, report)
     attachment.attach(model)
     _attached[model] = attachment
+    if report.reason is not None:
+        print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
     if not report.attached:
         warnings.warn(report.warnings[0], stacklevel=2)
     return report
@@ -86,10 +113,24 @@ def extended(
     window: int | None = None,
     angles: Angles | None = None,
     impl: Impl = "auto",
+    calibration: Calibration | str | Path | None = None,
+    kv_tier: Tier = "device",
+    kv_dir: str | os.PathLike[str] | None = None,
+    length: int | None = None,
 ) -> Iterator[Report]:
     """``extend`` for the length of a ``with`` block; what was attached before is attached again after it."""
     previous = _attached.get(model)
-    report = extend(model, method, window=window, angles=angles, impl=impl)
+    report = extend(
+        model,
+        method,
+        window=window,
+        angles=angles,
+        impl=impl,
+        calibration=calibration,
+        kv_tier=kv_tier,
+        kv_dir=kv_dir,
+        length=length,
+    )
     try:
         yield report
     finally:
@@ -105,11 +146,20 @@ def inspect(
     *,
     window: int | None = None,
     angles: Angles | None = None,
+    calibration: Calibration | str | Path | None = None,
+    kv_tier: Tier = "device",
+    kv_dir: str | os.PathLike[str] | None = None,
+    length: int | None = None,
 ) -> Report:
     """The report that ``extend`` would give; nothing stays changed."""
     if model in _attached:
         raise LongspanError("the model is extended already; its report is what extend returned")
-    return _prepare(model, method, window, angles, "auto")[0]
+    return _prepare(model, method, window, angles, "auto", calibration, kv_tier, kv_dir, length)[0]
+
+
+def attachment_of(model: PreTrainedModel) -> Attachment | None:
+    """What is attached to a model, for the rest of ``longspan.hf``; None for a model that is not extended."""
+    return _attached.get(model)
 
 
 def new_cache(model: PreTrainedModel) -> LongspanCache:
@@ -127,12 +177,22 @@ def _refuse_copies(model: PreTrainedModel) -> None:
 
 
 def _prepare(
-    model: PreTrainedModel, method: str | Method | Angles, window: int | None, angles: Angles | None, impl: Impl
+    model: PreTrainedModel,
+    method: str | Method | Angles,
+    window: int | None,
+    angles: Angles | None,
+    impl: Impl,
+    calibration: Calibration | str | Path | None,
+    kv_tier: Tier,
+    kv_dir: str | os.PathLike[str] | None,
+    length: int | None,
 ) -> tuple[Report, Attender, list[Layer]]:
     if not isinstance(model, PreTrainedModel):
         raise AttachError(f"longspan extends transformers models (PreTrainedModel), not {type(model).__name__}")
     _refuse_copies(model)
-    chosen = _method(method, angles)
+    automatic = isinstance(method, str) and method == "auto"
+    if not automatic:
+        chosen = _method(method, angles)
     config = model.config.get_text_config(decoder=True)
     trained = getattr(config, "max_position_embeddings", None)
     if window is None and trained is None:
@@ -141,10 +201,24 @@ def _prepare(
             "it was trained on"
         )
     size = int(window if window is not None else trained or 0)
-    resolved = chosen.resolve(size)
+    resolved = None if automatic else _reaching(chosen, length).resolve(size)  # bad parameters come before the probe
     _fixed_frequencies(type(model).__name__, config)
     layers = probe(model)
-    attender = Attender(resolved, size, impl)
+    reason = None
+    if resolved is None:
+        choice = choose(
+            length,
+            size,
+            kv_bytes_per_token=sum(_describe(layer, 1).kv_bytes_per_token for layer in layers),
+            free=free_memory(model.device),
+            calibrated=calibration is not None,
+            on_gpu=model.device.type == "cuda",
+        )
+        resolved, reason = _method(choice.method, angles).resolve(size), choice.reason
+        kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
+    _refuse_idle(resolved, layers)
+    directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
+    attender = Attender(resolved, size, impl, calibration=fitting(calibration, model, layers))
     original = _original_window(config)
     attached = tuple(_describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
     stock = tuple(_describe(layer, 1) for layer in layers if layer.rope is None)
@@ -155,9 +229,26 @@ def _prepare(
         original_window=original if original not in (None, size) else None,
         attached=attached,
         stock=stock,
-        warnings=(*_warnings(layers, size), *resolved.warnings(size)),
+        warnings=(*_warnings(layers, size), *resolved.warnings(size), *tier_notes),
+        kv_tier=kv_tier,
+        kv_dir=directory,
+        reason=reason,
     )
     return report, attender, layers
+
+
+def _reaching(method: Method, length: int | None) -> Method:
+    return method if length is None else method.reaching(length)
+
+
+def _refuse_idle(method: Method, layers: list[Layer]) -> None:
+    """Raise if the method is to choose keys in later layers than there are."""
+    attached = [layer.index for layer in layers if layer.rope is not None]
+    if isinstance(method, Selecting) and method.selects and attached and not any(map(method.selects_in, attached)):
+        raise AttachError(
+            f"{method.name} would choose keys in none of this model's layers, the last of which is number "
+            f"{attached[-1]}; give a smaller from_layer"
+        )
 
 
 def _warnings(layers: list[Layer], window: int) -> Iterator[str]:
@@ -178,7 +269,7 @@ def _warnings(layers: list[Layer], window: int) -> Iterator[str]:
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
     if isinstance(method, str):
         if method not in METHODS:
-            raise LongspanError(f"no method is called {method!r}; there are {', '.join(METHODS)}")
+            raise LongspanError(f"no method is called {method!r}; there are {', '.join(METHODS)} and auto")
         method = METHODS[method]()
     elif isinstance(method, Angles):
         method = Full(angles=method)

@@ -11,7 +11,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from longspan.attend import Attender
 from longspan.errors import CacheError
-from longspan.store import KVStore
+from longspan.hf.tiers import refuse_apart
+from longspan.store import KVStore, Tier
 
 
 class StoreLayer(CacheLayerMixin):
@@ -22,14 +23,17 @@ class StoreLayer(CacheLayerMixin):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self) -> None:
+    def __init__(self, store: KVStore, selects: bool) -> None:
+        """``selects``: whether the method reads chosen keys alone, so that a GPU can do with those."""
         super().__init__()
-        self.store = KVStore()
+        self.store, self.selects = store, selects
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        # Here too and not at ``extend`` alone, since the model may have been moved after that.
+        refuse_apart(self.store.tier, key_states.device, self.selects)
         self.is_initialized = True
         return key_states, value_states
 
@@ -65,7 +69,9 @@ class StoreLayer(CacheLayerMixin):
         self.store.reset()
 
     def offload(self) -> None:
-        raise CacheError("longspan's cache is not offloaded by transformers")
+        raise CacheError(
+            "transformers cannot offload longspan's cache; call longspan.extend with kv_tier='host' or 'disk'"
+        )
 
     prefetch = offload
 
@@ -87,8 +93,18 @@ class LongspanCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated by the attached layers."""
-        return sum(layer.store.nbytes for layer in self.layers if isinstance(layer, StoreLayer))
+        """Bytes allocated by the attached layers, in all tiers."""
+        return sum(self.bytes_by_tier.values())
+
+    @property
+    def bytes_by_tier(self) -> dict[Tier, int]:
+        """Bytes allocated by the attached layers on the device, in host memory and on disk."""
+        sizes: dict[Tier, int] = {"device": 0, "host": 0, "disk": 0}
+        for layer in self.layers:
+            if isinstance(layer, StoreLayer):
+                for tier, size in layer.store.bytes_by_tier.items():
+                    sizes[tier] += size
+        return sizes
 
     def accept(self, padding: tuple[int, ...], mask_given: bool, held: int) -> None:
         """Note the padding of a forward; raise ``CacheError`` if it is not that of the rows held.

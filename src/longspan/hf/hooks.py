@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,18 @@ from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.probe import CACHE_NAMES, Layer, scaling, unrotated
 from longspan.hf.report import Report
+from longspan.hf.tiers import selects
+from longspan.store import KVStore
+
+
+class Observer(Protocol):
+    """Sees what reaches the attention of an attached layer, before anything is done to it.
+
+    Queries ``[B, H, T, D]``, keys ``[B, Hkv, T, D]`` and values ``[B, Hkv, T, Dv]`` are unrotated; ``padding`` is the
+    number of padding tokens that each row begins with, those in the cache counted in.
+    """
+
+    def __call__(self, layer: Layer, q: Tensor, k: Tensor, v: Tensor, padding: tuple[int, ...]) -> None: ...
 
 
 class Attachment:
@@ -27,6 +39,7 @@ class Attachment:
         self.implementation = model.config._attn_implementation
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
+        self.observer: Observer | None = None
 
     def attach(self, model: PreTrainedModel) -> None:
         """Put the method on the model; everything that can fail was tried in the probe."""
@@ -57,9 +70,12 @@ class Attachment:
 
     def new_cache(self) -> LongspanCache:
         layers = DynamicCache(config=self._config).layers
+        report, method = self.report, self.attender.method
         for layer in self.layers:
             if layer.rope is not None:
-                layers[layer.index] = StoreLayer()
+                # No method's local tokens reach beyond the window.
+                store = KVStore(report.kv_tier, report.kv_dir, window=report.window)
+                layers[layer.index] = StoreLayer(store, selects(method))
         return LongspanCache(self._owner, self.attender, layers)
 
     def _before_decoder(self, decoder: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +152,7 @@ class _LayerHook:
 
     def __init__(self, layer: Layer, attachment: Attachment) -> None:
         self.layer, self.attender, self.implementation = layer, attachment.attender, attachment.implementation
+        self.attachment = attachment
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.layer.rope is None:
@@ -170,6 +187,8 @@ class _LayerHook:
         """Attention ``[B, T, H, Dv]`` of one attached layer."""
         if not isinstance(mask, interface.Mask):
             raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
+        if self.attachment.observer is not None:
+            self.attachment.observer(self.layer, q, k, v, mask.padding)
         store = None
         if cache is not None:
             store = cache.layers[self.layer.index].store
@@ -186,6 +205,7 @@ class _LayerHook:
                 padding=mask.padding,
                 softcap=given.get("softcap"),
                 sinks=given.get("s_aux"),
+                layer=self.layer.index,
             )
         return interface.inference_only(out.transpose(1, 2).contiguous(), q)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from longspan.methods import Method
+from longspan.store import Tier
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Report:
         original_window: the window before the config's own RoPE scaling, where it differs.
         attached, stock: the layers that run the method, and those that stayed as they were.
         warnings: what a user should know.
+        kv_tier, kv_dir: where the attached layers' keys and values lie, and the folder given for the tier ``"disk"``.
+        reason: why ``"auto"`` chose this method; None where it was named.
     """
 
     model: str
@@ -52,11 +57,20 @@ class Report:
     attached: tuple[LayerReport, ...]
     stock: tuple[LayerReport, ...]
     warnings: tuple[str, ...]
+    kv_tier: Tier = "device"
+    kv_dir: Path | None = None
+    reason: str | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values for each token of each row, over all layers whose cache grows."""
         return sum(layer.kv_bytes_per_token for layer in (*self.attached, *self.stock))
+
+    @property
+    def _place(self) -> str:
+        if self.kv_tier == "disk":
+            return f"in mapped files in {self.kv_dir if self.kv_dir is not None else tempfile.gettempdir()}"
+        return "in host memory" if self.kv_tier == "host" else "on the device"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -71,6 +85,9 @@ class Report:
             "attached": [asdict(layer) for layer in self.attached],
             "stock": [asdict(layer) for layer in self.stock],
             "kv_bytes_per_token": self.kv_bytes_per_token,
+            "kv_tier": self.kv_tier,
+            "kv_dir": str(self.kv_dir) if self.kv_dir is not None else None,
+            "reason": self.reason,
             "warnings": list(self.warnings),
         }
 
@@ -82,13 +99,14 @@ class Report:
         if self.original_window is not None:
             window += f" (original_max_position_embeddings {self.original_window})"
         table.add_row("model", self.model)
-        table.add_row("method", self.method.name)
+        table.add_row("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})")
         for name, value in self.method.parameters().items():
             table.add_row(f"  {name}", str(value))
         table.add_row("window", window)
         table.add_row("attached", _summary(self.attached, "rope") or "no layer")
         table.add_row("stock", _summary(self.stock, "reason") or "no layer")
-        table.add_row("cache", f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row")
+        size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
+        table.add_row("cache", f"{size}, {self._place}")
         for warning in self.warnings:
             table.add_row("[yellow]note[/]", warning)
         yield table

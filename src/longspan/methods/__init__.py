@@ -2,9 +2,13 @@
 
 from longspan.methods.base import Method
 from longspan.methods.dca import DCA
+from longspan.methods.esa import ESA
+from longspan.methods.infllm import InfLLM
 from longspan.methods.lm_infinite import LMInfinite
+from longspan.methods.longheads import LongHeads
 from longspan.methods.rerope import ReRoPE
 from longspan.methods.scaling import Full, FullDynamicNTK, FullNTK, FullPI, FullYaRN
+from longspan.methods.selecting import Selecting
 from longspan.methods.self_extend import SelfExtend
 from longspan.methods.streaming_llm import StreamingLLM
 from longspan.methods.string import String
@@ -23,7 +27,24 @@ METHODS: dict[str, type[Method]] = {
         StreamingLLM,
         LMInfinite,
         DCA,
+        LongHeads,
+        ESA,
+        InfLLM,
     )
 }
 
-__all__ = ["DCA", "METHODS", "Full", "LMInfinite", "Method", "ReRoPE", "SelfExtend", "StreamingLLM", "String"]
+__all__ = [
+    "DCA",
+    "ESA",
+    "METHODS",
+    "Full",
+    "InfLLM",
+    "LMInfinite",
+    "LongHeads",
+    "Method",
+    "ReRoPE",
+    "Selecting",
+    "SelfExtend",
+    "StreamingLLM",
+    "String",
+]

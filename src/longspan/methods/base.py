@@ -104,6 +104,16 @@ class Method:
         """Whether rotation depends on the total length at the call, which exempts decoding from equalling prefill."""
         return self.angles.dynamic
 
+    @property
+    def follows_pieces(self) -> bool:
+        """Whether what a row attends to depends on the rows that arrive with it, which exempts it likewise."""
+        return False
+
+    @property
+    def selects(self) -> bool:
+        """Whether it chooses keys by looking at them, which takes a ``Selecting`` method."""
+        return False
+
     def warnings(self, window: int) -> list[str]:
         """What the user should know about these parameters at this window."""
         return []

@@ -5,19 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.methods.base import Method, require
+from longspan.bands import Band, compose
+from longspan.methods.base import require
+from longspan.methods.selecting import Selecting
 from longspan.positions import Capped
+from longspan.positions.ranked import FarNear
 from longspan.selection import SinksAndRecent
+from longspan.selection.middle import Middle
 
 
 @dataclass(frozen=True, kw_only=True)
-class LMInfinite(Method):
-    """Keys ``j < S`` or ``i - j < W``, at ``min(i - j, cap)`` (Han et al., 2023), without its optional middle tokens.
+class LMInfinite(Selecting):
+    """Keys ``j < S`` or ``i - j < W``, at ``min(i - j, cap)``, and a few middle tokens if asked for (Han et al., 2023).
+
+    With ``middle_top_k``, each query of each head also keeps so many of the tokens ``S <= j <= i - W``, those with the
+    largest logits at the distance ``middle_at`` at which it then sees them. That is an option of the paper, which has 5
+    of them in higher layers. The authors' code has only the last query of a call choose, here every one does; scores
+    take time quadratic in the length.
 
     Args:
         sinks: ``S`` (default 10).
         recent: ``W`` (default ``L``).
         cap: the largest distance (default ``L``).
+        middle_top_k: how many middle tokens; none unless given.
+        middle_at: their distance (default ``L / 2``).
+        from_layer: the first layer that keeps any, counted from 0; the layers before it keep none (default 4, which
+            suits the 32 layers and more of the paper's models; give less for a model of few).
     """
 
     name = "lm-infinite"
@@ -25,21 +38,24 @@ class LMInfinite(Method):
     sinks: int = 10
     recent: int | None = None
     cap: int | None = None
+    middle_top_k: int = 0
+    middle_at: int | None = None
+    from_layer: int = 4
 
     def check(self) -> None:
-        require("LM-Infinite: sinks ≥ 0", self.sinks >= 0, sinks=self.sinks)
-        if self.recent is not None:
-            require("LM-Infinite: recent ≥ 1", self.recent >= 1, recent=self.recent)
-        if self.cap is not None:
-            require("LM-Infinite: cap ≥ 1", self.cap >= 1, cap=self.cap)
+        least = {"sinks": 0, "recent": 1, "cap": 1, "middle_top_k": 0, "middle_at": 0, "from_layer": 0}
+        for field, low in least.items():
+            value = getattr(self, field)
+            require(f"LM-Infinite: {field} ≥ {low}", value is None or value >= low, **{field: value})
 
     def defaults(self, window: int) -> dict[str, Any]:
-        return {"recent": window, "cap": window}
+        return {"recent": window, "cap": window, "middle_at": window // 2}
 
     def check_window(self, window: int) -> None:
-        assert self.recent is not None and self.cap is not None
+        assert self.recent is not None and self.cap is not None and self.middle_at is not None
         require("LM-Infinite: recent ≤ window", self.recent <= window, recent=self.recent, window=window)
         require("LM-Infinite: cap ≤ window", self.cap <= window, cap=self.cap, window=window)
+        require("LM-Infinite: middle_at < window", self.middle_at < window, middle_at=self.middle_at, window=window)
 
     @property
     def selection(self) -> SinksAndRecent:
@@ -50,6 +66,26 @@ class LMInfinite(Method):
     def positions(self) -> Capped:
         assert self.cap is not None
         return Capped(self.cap)
+
+    @property
+    def selects(self) -> bool:
+        return self.middle_top_k > 0
+
+    def selects_in(self, layer: int) -> bool:
+        return self.selects and layer >= self.from_layer
+
+    @property
+    def chosen_from(self) -> Middle:
+        assert self.recent is not None
+        return Middle(self.sinks, self.recent, self.middle_top_k)
+
+    @property
+    def seen_at(self) -> FarNear:
+        assert self.middle_at is not None
+        return FarNear(self.middle_at)
+
+    def bands_from(self, window: int, start: int, stop: int) -> tuple[Band, ...]:
+        return compose(self.selection.intervals(), self.positions.bands())
 
     def plain_rows(self, window: int) -> int:
         assert self.recent is not None and self.cap is not None

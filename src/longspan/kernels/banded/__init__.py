@@ -2,7 +2,8 @@
 
 Contract. For query row ``t`` and band ``b`` with keys ``lo_b(t) ≤ j < hi_b(t)``, the score is
 ``scale · turn_q(q_t, turns_b(t)) · keys_b[j]``; ``softcap`` bounds it; one softmax runs over the keys of
-all bands (and the head's sink logit, which carries no value); the output is the weighted sum of the values.
+all bands; the output is the weighted sum of the values. The log-sum-exp goes with it, so that the result can be merged
+with that of other keys.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from longspan.kernels.banded import flash_cpu, reference, tiled
@@ -33,9 +33,8 @@ def banded(
     *,
     scale: float,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
     impl: Impl = "auto",
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Banded attention.
 
     Args:
@@ -46,12 +45,11 @@ def banded(
         rope: how cos and sin turn a query.
         scale: multiplies every score.
         softcap: ``c`` in ``c · tanh(score / c)``.
-        sinks: ``[H]`` logits.
         impl: ``"auto"`` takes torch's flash attention for CPU tensors without a softcap, and tiles of plain matrix
             products otherwise; a named one runs or raises.
 
     Returns:
-        ``[B, H, T, Dv]`` in q's dtype.
+        ``[B, H, T, Dv]`` in q's dtype, and the log-sum-exp ``[B, H, T]`` in fp32 (fp64 for fp64).
     """
     if impl not in get_args(Impl):
         raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
@@ -62,8 +60,4 @@ def banded(
     elif impl == "flash_cpu" and (reason := flash_cpu.why_not(q, v, softcap)) is not None:
         raise ValueError(f"flash_cpu cannot run here: {reason}; use impl='tiled'")
     run = {"flash_cpu": flash_cpu.run, "tiled": tiled.run, "reference": reference.run}[impl]
-    out, lse = run(q, keys, v, plan, turns, rope, scale=scale, softcap=softcap)
-    if sinks is not None:
-        # The sink adds exp(sink) to the softmax's denominator and nothing to its numerator.
-        out = out * torch.sigmoid(lse - sinks.to(lse)[None, :, None])[..., None].to(out.dtype)
-    return out
+    return run(q, keys, v, plan, turns, rope, scale=scale, softcap=softcap)

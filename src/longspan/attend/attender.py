@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from longspan.bands import KeyMap
+from longspan.attend.choosing import Choices, Chooser, Rows
+from longspan.attend.merge import with_sinks
+from longspan.bands import Band, KeyMap
+from longspan.calibration import Calibration
 from longspan.kernels.banded import Impl, Plan, Turn, banded, make_plan
-from longspan.methods import Method
+from longspan.methods import Full, Method
+from longspan.methods.selecting import Selecting
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 
@@ -24,9 +28,21 @@ class _Step:
     tokens: int
     padding: tuple[int, ...]
     plans: dict[int, Plan] = field(default_factory=dict)
+    choices: Choices = field(default_factory=Choices)
     query_turns: dict[tuple[int, Table, torch.device], list[Turn]] = field(default_factory=dict)
     key_turns: dict[tuple[int | None, Table, torch.device], list[Turn]] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _View:
+    """Consecutive rows of a store with equal padding."""
+
+    rows: slice
+    keys: list[Tensor]
+    values: Tensor
+    index: Any
+    padding: int
 
 
 class Attender:
@@ -36,16 +52,28 @@ class Attender:
         method: a resolved method.
         window: the trained window ``L``, in tokens.
         impl: which kernel runs; see ``longspan.kernels.banded``.
+        calibration: reduced scores, for methods that choose keys by them.
+
+    Raises:
+        CalibrationError: the method asks for reduced scores that the calibration does not have.
     """
 
-    def __init__(self, method: Method, window: int, impl: Impl = "auto") -> None:
+    def __init__(
+        self, method: Method, window: int, impl: Impl = "auto", calibration: Calibration | None = None
+    ) -> None:
         if impl not in get_args(Impl):
             raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
         self.method, self.window, self.impl = method, window, impl
-        self._bands = method.bands()
         self._dynamic = method.angles.dynamic
-        self.key_maps: list[KeyMap] = list(dict.fromkeys(band.k_pos for band in self._bands))
-        self._map_of = [self.key_maps.index(band.k_pos) for band in self._bands]
+        selecting = method if isinstance(method, Selecting) and method.selects else None
+        self._selecting = selecting
+        self._chooser = Chooser(selecting, window, impl, calibration) if selecting is not None else None
+        self._prefill_full = selecting is not None and selecting.prefill == "full"
+        self._static_bands = () if selecting is not None else method.bands()
+        maps = [band.k_pos for band in self._static_bands]
+        if selecting is not None:
+            maps += [*(band.k_pos for band in Full().bands() if self._prefill_full), *selecting.key_maps]
+        self.key_maps: list[KeyMap] = list(dict.fromkeys(maps))
         self._static_tables: dict[Table, Table] = {}
         self._step = _Step(0, 0, ())
 
@@ -53,6 +81,10 @@ class Attender:
     def stored_rotations(self) -> int:
         """How many rotations of each key the store holds; angles that follow the length keep one, unrotated."""
         return 1 if self._dynamic else len(self.key_maps)
+
+    def new_index(self, layer: int) -> Any:
+        """What a layer's store keeps to choose keys by; None where keys are not chosen, or by themselves alone."""
+        return self._chooser.index(layer) if self._chooser is not None else None
 
     def __call__(
         self,
@@ -66,6 +98,7 @@ class Attender:
         padding: Sequence[int] | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        layer: int = 0,
     ) -> Tensor:
         """Attention of new tokens to the stored and the new ones.
 
@@ -75,75 +108,110 @@ class Attender:
             scale, softcap, sinks: the layer's; see ``banded``.
             store: the layer's cache, appended to; without one the new tokens are all there is.
             padding: how many padding tokens each row begins with, those in the store counted in.
+            layer: the layer's number, for methods and calibrations that tell layers apart.
 
         Returns:
             ``[B, H, T, Dv]``; rows of padding are zero.
         """
+        if self._chooser is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+            raise RuntimeError(f"{self.method.name} chooses keys and gives no gradients; run it under torch.no_grad()")
         batch, _, tokens, _ = q.shape
         past = store.length if store is not None else 0
         pads = tuple(padding) if padding is not None else (0,) * batch
         if (self._step.past, self._step.tokens, self._step.padding) != (past, tokens, pads):
             self._step = _Step(past, tokens, pads)
         new_keys = [k] if self._dynamic else self._rotate_new(k, rope)
+        if store is None and self._chooser is not None:
+            store = KVStore()  # an index has to live somewhere
         if store is not None:
             store.append(new_keys, v)
             keys, values = store.keys, store.values
+            self._extend_index(store, q, k, v, pads, rope, scale, layer)
         else:
             keys, values = new_keys, v
-        runs = _equal_runs(pads)
-        outs = [
-            self._rows(q[a:b], [x[a:b] for x in keys], values[a:b], rope, pads[a], scale, softcap, sinks)
-            for a, b in runs
-        ]
+        outs = []
+        for a, b in _equal_runs(pads):
+            view = _View(slice(a, b), [x[a:b] for x in keys], values[a:b], store.index if store else None, pads[a])
+            outs.append(self._rows(q[a:b], view, rope, scale, softcap, sinks, layer))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def _rows(
         self,
         q: Tensor,
-        keys: list[Tensor],
-        values: Tensor,
+        held: _View,
         rope: Rope,
-        pad: int,
         scale: float,
         softcap: float | None,
         sinks: Tensor | None,
+        layer: int,
     ) -> Tensor:
         """The rows of a batch that begin with the same padding."""
-        step = self._step
+        step, pad = self._step, held.padding
         skipped = min(max(pad - step.past, 0), step.tokens)  # queries that are padding themselves
         if skipped == step.tokens:
-            return q.new_zeros(*q.shape[:3], values.shape[-1])
-        total = step.past + step.tokens - pad
-        table = self._table(rope.table, total)
+            return q.new_zeros(*q.shape[:3], held.values.shape[-1])
+        start, total = step.past + skipped - pad, step.past + step.tokens - pad
+        chooses = self._chooser is not None and not (self._prefill_full and step.tokens > 1)
+        # In generation after a full prefill, dynamic angles are the window's: nothing is seen farther away than that.
+        table = self._table(rope.table, min(total, self.window) if chooses and self._prefill_full else total)
         rope = rope.with_table(table)
+        bands = self._bands(start, total, chooses)
         if pad not in step.plans:
-            step.plans[pad] = make_plan(self._bands, step.past + skipped - pad, total)
+            step.plans[pad] = make_plan(bands, start, total)
         plan = step.plans[pad]
         here = pad, table, q.device
         if here not in step.query_turns:
             factor = self.method.query_factor(self.window, total)
             step.query_turns[here] = [_turn(table, positions, q.device, factor) for positions in plan.q_pos]
+        keys, values = [x[:, :, pad:] for x in held.keys], held.values[:, :, pad:]
         if self._dynamic:
-            raw = keys[0][:, :, pad:]
             if here not in step.key_turns:
                 j = torch.arange(total)
                 step.key_turns[here] = [_turn(table, to(j), q.device) for to in self.key_maps]
-            keys = [rope.turn_k(raw, *turn) for turn in step.key_turns[here]]
-        else:
-            keys = [x[:, :, pad:] for x in keys]
-        out = banded(
-            q[:, :, skipped:],
-            [keys[self._map_of[band]] for band in plan.bands],
-            values[:, :, pad:],
+            keys = [rope.turn_k(keys[0], *turn) for turn in step.key_turns[here]]
+        q = q[:, :, skipped:]
+        out, lse = banded(
+            q,
+            [keys[self.key_maps.index(bands[band].k_pos)] for band in plan.bands],
+            values,
             plan,
             step.query_turns[here],
             rope,
             scale=scale,
             softcap=softcap,
-            sinks=sinks,
             impl=self.impl,
         )
+        if chooses:
+            assert self._chooser is not None
+            chosen = keys[self.key_maps.index(self._chooser.positions.chosen_keys)]
+            rows = Rows(q, chosen, values, held.rows, start, total, rope, scale, softcap, layer)
+            self._chooser.add(out, lse, rows, held.index, step.choices)
+        out = with_sinks(out, lse, sinks)
         return torch.nn.functional.pad(out, (0, 0, skipped, 0)) if skipped else out
+
+    def _bands(self, start: int, stop: int, chooses: bool) -> tuple[Band, ...]:
+        """The bands that are known before anything is scored, for queries ``start : stop``."""
+        if self._selecting is None:
+            return self._static_bands
+        return self._selecting.bands_from(self.window, start, stop) if chooses else Full().bands()
+
+    def _extend_index(
+        self,
+        store: KVStore,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        pads: tuple[int, ...],
+        rope: Rope,
+        scale: float,
+        layer: int,
+    ) -> None:
+        index: Any = store.index
+        if index is None:
+            index = store.index = self.new_index(layer)
+        if index is not None:
+            # Chunk representations are made within the window, where dynamic angles are the model's own.
+            index.extend(q, k, v, pads, rope.with_table(self._table(rope.table, 0)), scale)
 
     def _rotate_new(self, k: Tensor, rope: Rope) -> list[Tensor]:
         step = self._step

@@ -1,4 +1,4 @@
-"""The methods in fp64, straight from ``keep`` and ``rel``: dense, slow, and without any band. Used by tests alone."""
+"""Attention straight from ``keep`` and ``rel``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def oracle(
 
     Args:
         q: ``[B, H, T, D]`` unrotated; k, v: ``[B, Hkv, N, D]``; any dtype, promoted to fp64.
-        keep, rel: ``[T, N]`` bool and int64.
+        keep, rel: ``[T, N]``, or ``[B, H, T, N]``, bool and int64.
         rope: the angles at this total length; must not normalise after the rotation.
         query_factor: multiplies the rotated part of every score.
         softcap: ``c`` in ``c · tanh(score / c)``.
@@ -34,11 +34,25 @@ def oracle(
     Returns:
         ``[B, H, T, Dv]`` fp64.
     """
+    v = v.double().repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    scores = dots(q, k, rel, rope, query_factor)
+    scores = scores * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~keep, float("-inf"))
+    if sinks is not None:
+        column = sinks.double()[None, :, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : v.shape[-2]]
+    return weights @ v
+
+
+def dots(q: Tensor, k: Tensor, rel: Tensor, rope: Rope, query_factor: float = 1.0) -> Tensor:
+    """``q_i · R(-rel(i, j)) k_j`` ``[B, H, T, N]`` in fp64; arguments as for ``oracle``."""
     if rope.norm_q is not None or rope.norm_k is not None:
         raise ValueError("the oracle knows no normalisation after the rotation")
     heads = q.shape[1]
-    q, v = q.double(), v.double().repeat_interleave(heads // v.shape[1], dim=1)
-    k = k.double().repeat_interleave(heads // k.shape[1], dim=1)
+    q, k = q.double(), k.double().repeat_interleave(heads // k.shape[1], dim=1)
     end = rope.start + rope.rotated
     scores = q[..., : rope.start] @ k[..., : rope.start].mT + q[..., end:] @ k[..., end:].mT
     if rope.layout == "half":
@@ -53,12 +67,4 @@ def oracle(
         even = a[..., f, None] * c[..., None, :, f] + b[..., f, None] * d[..., None, :, f]
         odd = a[..., f, None] * d[..., None, :, f] - b[..., f, None] * c[..., None, :, f]
         scores = scores + gain * (phase.cos() * even + phase.sin() * odd)
-    scores = scores * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~keep, float("-inf"))
-    if sinks is not None:
-        column = sinks.double()[None, :, None, None].expand(*scores.shape[:-1], 1)
-        scores = torch.cat((scores, column), dim=-1)
-    weights = scores.softmax(dim=-1)[..., : v.shape[-2]]
-    return weights @ v
+    return scores

@@ -1,0 +1,63 @@
+"""Second moments of a layer's queries and keys, gathered piece by piece."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from longspan.calibration.projection import flat_keys, flat_queries
+
+
+class Moments:
+    """``C_q = E[q qᵀ]`` and ``C_k = E[(k - E k)(k - E k)ᵀ]`` of one layer, in fp64.
+
+    Keys are centred: ``q · E[k]`` is the same for every key, so it cannot change which ones score highest. Sums are
+    kept about the mean of the first piece, so that a large mean costs no digits. Takes ``16 · (Hkv · D)²`` bytes.
+
+    Args:
+        kv_heads: ``Hkv``.
+        key_dim: ``D``.
+        device: where the sums are kept; a device without fp64 will not do.
+    """
+
+    def __init__(self, kv_heads: int, key_dim: int, device: torch.device | str = "cpu") -> None:
+        channels = kv_heads * key_dim
+        self.kv_heads, self.key_dim, self.tokens = kv_heads, key_dim, 0
+        self._qq, self._kk = (torch.zeros(channels, channels, dtype=torch.float64, device=device) for _ in "qk")
+        self._k = torch.zeros(channels, dtype=torch.float64, device=device)
+        self._origin: Tensor | None = None
+
+    def add(self, q: Tensor, k: Tensor) -> None:
+        """Take in unrotated queries ``[B, H, T, D]`` and keys ``[B, Hkv, T, D]``."""
+        if k.shape[1] != self.kv_heads or k.shape[-1] != self.key_dim:
+            raise ValueError(
+                f"keys of {k.shape[1]} heads of {k.shape[-1]} channels do not fit moments of {self.kv_heads} heads of "
+                f"{self.key_dim}"
+            )
+        if k.shape[0] * k.shape[2] == 0:
+            return
+        queries = flat_queries(q.to(self._k.device, torch.float64), self.kv_heads).flatten(0, 1)
+        keys = flat_keys(k.to(self._k.device, torch.float64)).flatten(0, 1)
+        if self._origin is None:
+            self._origin = keys.mean(0)
+        keys = keys - self._origin
+        self._qq.addmm_(queries.T, queries)
+        self._kk.addmm_(keys.T, keys)
+        self._k += keys.sum(0)
+        self.tokens += keys.shape[0]
+
+    def layer(self) -> tuple[Tensor, Tensor]:
+        """``C_q, C_k`` of the whole layer, ``[1, Hkv * D, Hkv * D]`` each."""
+        if self.tokens == 0:
+            raise ValueError("moments of no tokens at all: add queries and keys first")
+        mean = self._k / self.tokens
+        return (self._qq / self.tokens)[None], (self._kk / self.tokens - torch.outer(mean, mean))[None]
+
+    def heads(self) -> tuple[Tensor, Tensor]:
+        """``C_q, C_k`` of each key head, ``[Hkv, D, D]`` each: the blocks on the diagonal of the layer's."""
+        return self._blocks(0), self._blocks(1)
+
+    def _blocks(self, which: int) -> Tensor:
+        size = self.key_dim
+        whole = self.layer()[which][0]
+        return torch.stack([whole[n : n + size, n : n + size] for n in range(0, whole.shape[0], size)])

@@ -1,0 +1,74 @@
+"""Text to hide things in: tokenized once, cut to any length, with its sentence ends known."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Any, Literal
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
+FILLERS = ("noise", "prose")
+
+FillerName = Literal["noise", "prose"]
+
+
+class Filler:
+    """A text as tokens. One that is shorter than what is asked of it is read round again.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        text: paragraphs one to a line, or sentences in one line.
+    """
+
+    def __init__(self, tokenizer: Any, text: str) -> None:
+        self._ids = encode(tokenizer, text)
+        if not self._ids:
+            raise ValueError("the text to hide things in is empty")
+        pieces = {token: tokenizer.decode([token]).rstrip(" ") for token in set(self._ids)}
+        self._sentence_ends = {token for token, piece in pieces.items() if piece.endswith((".", "\n"))}
+        lines = {token for token, piece in pieces.items() if piece.endswith("\n")}
+        self._line_ends = [n + 1 for n, token in enumerate(self._ids) if token in lines] or [len(self._ids)]
+
+    def before(self, end: int, count: int) -> list[int]:
+        """The ``count`` tokens before ``end``, an index into the text."""
+        return [self._ids[n % len(self._ids)] for n in range(end - count, end)]
+
+    def draw_end(self, rng: random.Random) -> int:
+        """A random place where a line ends; the end of the text where it has but one line."""
+        return rng.choice(self._line_ends)
+
+    def sentence_end(self, ids: list[int], target: int) -> int:
+        """The index into ``ids`` nearest to ``target``, within 64, where a sentence has ended; else ``target``."""
+        for distance in range(65):
+            for index in (target - distance, target + distance):
+                if index in (0, len(ids)) or (0 < index < len(ids) and ids[index - 1] in self._sentence_ends):
+                    return index
+        return target
+
+
+@lru_cache(maxsize=8)
+def load_filler(tokenizer: Any, name: str, text: str | None = None) -> Filler:
+    """The filler of that name: the passkey task's own sentences, or prose (``text``, else what ships with longspan)."""
+    if name not in FILLERS:
+        raise ValueError(f"filler must be one of {', '.join(FILLERS)}, not {name!r}")
+    if name == "noise":
+        if text is not None:
+            raise ValueError("a text was given, but the filler 'noise' has its own; use filler='prose'")
+        return Filler(tokenizer, NOISE)
+    if text is None:
+        from longspan.bundled import heldout_text
+
+        text = heldout_text()
+    return Filler(tokenizer, text)
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text, none added."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def start(tokenizer: Any) -> list[int]:
+    """The token that this tokenizer puts before a text, if it does so."""
+    bos = tokenizer.bos_token_id
+    first = list(tokenizer("a")["input_ids"])[:1]
+    return [bos] if bos is not None and first == [bos] else []

@@ -1,0 +1,130 @@
+"""Samples on disk as they come: one JSON object a line, only ever appended to, so that a run can be taken up again."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Collection
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from longspan.errors import LongspanError
+from longspan.evaluation.results import Sample, finite
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks; there two runs at once into one file are the user's to avoid
+    fcntl = None
+
+_FIELDS = {f.name for f in fields(Sample)}
+
+
+def read_samples(path: Path) -> dict[str, Sample]:
+    """The samples of a file by key; of two with one key the later. A last line that was cut off is left out.
+
+    Raises:
+        LongspanError: a line before the last holds no sample.
+    """
+    return _parse(path, path.read_bytes())[0] if path.exists() else {}
+
+
+class Journal:
+    """The samples of a file, open for more; one process at a time.
+
+    Args:
+        path: made if it is not there. A last line that was cut off is removed.
+
+    Attributes:
+        samples: by key.
+
+    Raises:
+        LongspanError: another process writes to it, or it is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._open()
+
+    def _open(self) -> None:
+        self._file: IO[bytes] = self._path.open("a+b", buffering=0)
+        try:
+            self._lock()
+            self._file.seek(0)
+            data = self._file.read()
+            self.samples, whole = _parse(self._path, data)
+            if whole < len(data):
+                self._file.truncate(whole)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LongspanError(f"{self._path}: another run is writing to it; wait for it or stop it") from error
+
+    def append(self, key: str, sample: Sample) -> None:
+        """Keep a sample. When this returns it is out of this process's hands: killing it cannot lose the sample."""
+        line = _line(key, sample)
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self.samples[key] = sample
+
+    def forget(self, keys: Collection[str]) -> int:
+        """Remove the samples of these keys, and say how many there were. The file is replaced at once or not at all."""
+        gone = [key for key in self.samples if key in keys]
+        if not gone:
+            return 0
+        left = {key: sample for key, sample in self.samples.items() if key not in keys}
+        beside = self._path.with_suffix(".new")
+        beside.write_bytes(b"".join(_line(key, sample) for key, sample in left.items()))
+        self.close()
+        os.replace(beside, self._path)
+        self._open()
+        return len(gone)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _line(key: str, sample: Sample) -> bytes:
+    body: dict[str, Any] = {"key": key, **asdict(sample)}
+    body["loss"], body["seconds"] = round(sample.loss, 6), round(sample.seconds, 4)
+    return json.dumps(finite(body), allow_nan=False).encode() + b"\n"
+
+
+def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
+    """The samples in a file's bytes, and how many bytes hold whole lines."""
+    samples: dict[str, Sample] = {}
+    whole = data.rfind(b"\n") + 1
+    for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
+        try:
+            body = json.loads(line)
+            key = body.pop("key")
+            if not isinstance(key, str) or not body.keys() <= _FIELDS:
+                raise ValueError(f"it has {', '.join(body)}")
+            if body["loss"] is None:
+                body["loss"] = math.nan
+            samples[key] = Sample(**body)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LongspanError(
+                f"{path}: line {number} holds no sample ({error}); mend or delete the line, or give another --out"
+            ) from error
+    return samples, whole

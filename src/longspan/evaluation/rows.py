@@ -1,0 +1,112 @@
+"""The rows of a table: the stock model, or a method with its parameters, written as one short text."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from longspan.bundled import FOLDER
+from longspan.errors import LongspanError
+from longspan.hf import extend, restore
+from longspan.methods import METHODS, Method
+from longspan.methods.parse import parse_method, split_spec
+
+STOCK = "stock"  # the row of the model as transformers runs it, without longspan
+BUNDLED = "bundled"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run a model.
+
+    Attributes:
+        label: what the row is called, the text it was parsed from.
+        method: the method, not yet told a window or a length; None for the stock model.
+        calibration: the file with the reduced scores that it uses, or None.
+    """
+
+    label: str
+    method: Method | None
+    calibration: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's name, whatever its parameters."""
+        return STOCK if self.method is None else self.method.name
+
+    def reaching(self, length: int) -> Method | None:
+        """The method, told the length it has to reach if it asks for one."""
+        return None if self.method is None else self.method.reaching(length)
+
+    def attach(self, model: PreTrainedModel, length: int) -> None:
+        """Make a model run this row, for prompts of ``length`` tokens; raises what ``extend`` raises."""
+        restore(model)
+        method = self.reaching(length)
+        if method is None:
+            return
+        if self.calibration is None:
+            extend(model, method)
+        else:
+            extend(model, method, calibration=self.calibration)
+
+    def parameters(self, window: int, length: int) -> dict[str, Any]:
+        """Every parameter as JSON has it, at a model's window and a length; as given, where they do not fit those."""
+        method = self.reaching(length)
+        if method is None:
+            return {}
+        try:
+            method = method.resolve(window)
+        except ValueError as error:
+            return {**_plain(method.parameters()), "error": str(error)}
+        shown = _plain(method.parameters())
+        if self.calibration is not None:
+            shown["calibration_sha256"] = hashlib.sha256(self.calibration.read_bytes()).hexdigest()
+        return shown
+
+
+def parse_row(spec: str) -> Row:
+    """A row from text: ``stock``, ``dca``, ``dca:chunk_size=256,angles=yarn``.
+
+    ``calibration=FILE`` (or ``calibration=bundled``) is the row's calibration; any other key is a parameter of the
+    method or of its angles.
+
+    Raises:
+        LongspanError: the text, the method or a parameter is wrong, or the calibration is not there.
+    """
+    name, settings = split_spec(spec)
+    label = name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
+    if name == STOCK:
+        if settings:
+            raise LongspanError(f"{spec!r}: the stock model has no parameters")
+        return Row(STOCK, None)
+    if name not in METHODS:
+        raise LongspanError(f"no method is called {name!r}; there are {STOCK}, {', '.join(METHODS)}")
+    given = settings.pop("calibration", None)
+    file = None if given is None else FOLDER / "calibration.safetensors" if given == BUNDLED else Path(given)
+    if file is not None and not file.is_file():
+        raise LongspanError(f"{spec!r}: there is no calibration {file}; make one with `longspan calibrate`")
+    rest = name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
+    return Row(label, parse_method(rest), file)
+
+
+def parse_rows(specs: list[str] | tuple[str, ...]) -> list[Row]:
+    """Rows from texts, each different from the others."""
+    rows = [parse_row(spec) for spec in specs]
+    labels = [row.label for row in rows]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if not rows:
+        raise LongspanError("give at least one row")
+    if twice is not None:
+        raise LongspanError(f"the row {twice!r} is listed twice")
+    return rows
+
+
+def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value if isinstance(value, (int, float, str, bool, type(None))) else repr(value)
+        for key, value in parameters.items()
+    }

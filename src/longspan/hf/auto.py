@@ -1,0 +1,76 @@
+"""``method="auto"``: which method a text of this length calls for on this model and this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from longspan.methods import DCA, ESA, Full, LongHeads, Method
+from longspan.store import Tier
+
+CROSSOVER = 8  # windows from which on choosing keys is measured to be no slower than reading all of them
+MEMORY_SHARE = 0.8  # of what is free, for keys and values
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method and a tier, and why."""
+
+    method: Method
+    kv_tier: Tier
+    reason: str
+
+
+def choose(
+    length: int | None, window: int, *, kv_bytes_per_token: int, free: int | None, calibrated: bool, on_gpu: bool
+) -> Choice:
+    """The method for a text.
+
+    * up to the window: ``full``, which changes nothing;
+    * up to ``CROSSOVER`` windows: ``dca``, which keeps every key;
+    * beyond, for a length that is not known, or where keys and values do not fit into memory: one that selects, in
+      linear time: ``esa`` with a calibration, ``longheads`` with the score that was measured best without one.
+
+    Args:
+        length: tokens of prompt and answer, or None if not known.
+        window: the trained window in tokens.
+        kv_bytes_per_token: bytes of keys and values for a token, over all layers.
+        free: bytes of free memory where the model is, or None if not known.
+        calibrated: whether a calibration was given.
+        on_gpu: whether the model is on a GPU, so that the CPU's memory is a tier below it.
+    """
+    if length is not None and length <= window:
+        return Choice(Full(), "device", f"{length:,} tokens fit the window of {window:,}, so nothing changes")
+    far: Method = ESA() if calibrated else LongHeads(score="bounds")
+    how = "its reduced scores are calibrated" if calibrated else "it needs no calibration"
+    if length is None:
+        return Choice(far, "device", f"the length is not known (give length=), so one in linear time; {how}")
+    text = f"{length:,} tokens are {length / window:.1f} windows of {window:,}"
+    needed = length * kv_bytes_per_token
+    if free is not None and needed > MEMORY_SHARE * free:
+        tier: Tier = "host" if on_gpu else "disk"
+        room = f"their keys and values take {needed / 2**30:.1f} GiB of {free / 2**30:.1f} GiB free"
+        return Choice(far, tier, f"{text}, and {room}: they are kept on tier {tier!r} and selected from; {how}")
+    if length <= CROSSOVER * window:
+        return Choice(DCA(), "device", f"{text}, up to {CROSSOVER} of which reading every key is as fast as choosing")
+    return Choice(far, "device", f"{text}, from {CROSSOVER} of which on choosing keys is faster; {how}")
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Free bytes where tensors of this device lie, or None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "cpu" and "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return _available() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _available() -> int | None:
+    """Linux's own estimate, which counts the page cache as free."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    except OSError:
+        return None

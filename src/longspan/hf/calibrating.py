@@ -1,0 +1,287 @@
+"""Make calibrations for a model, and measure how well they find the keys that count."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.calibration import (
+    SOLVERS,
+    Calibration,
+    Moments,
+    Projection,
+    RecallReport,
+    Row,
+    closed_form,
+    flat_keys,
+    flat_queries,
+    pca,
+    recall,
+    sgd,
+)
+from longspan.calibration.solvers import Solver
+from longspan.errors import CalibrationError
+from longspan.hf.attach import attachment_of, extended
+from longspan.hf.collect import collect, token_pieces
+from longspan.hf.fitting import dtype_name, model_name, shapes_of
+from longspan.hf.probe import Layer
+from longspan.hf.weights import weights_hash
+from longspan.methods import Method
+
+_BUDGET = 2 << 30  # bytes of moments and samples held at once; the text is read again for the layers beyond
+
+
+def calibrate(
+    model: PreTrainedModel,
+    texts: Iterable[str | Tensor],
+    *,
+    tokenizer: Any = None,
+    reduced: int | None = None,
+    reduced_per_head: int | None = None,
+    solver: Solver = "closed_form",
+    tokens: int = 50_000,
+    window: int | None = None,
+    model_id: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Calibration:
+    """Find the maps under which short products stand for a model's attention scores (ESA, Eq 7).
+
+    The stock model reads the texts, cut to its window; of each layer only second moments are kept (and with
+    ``solver="sgd"`` the queries and keys themselves). The model may be extended already and is left as it was.
+
+    Args:
+        model: any model that ``extend`` can be called on.
+        texts: of the kind that the model will read, as strings with a ``tokenizer`` or as 1-D int64 tensors of token
+            ids. They are read in their order, and no further than ``tokens``.
+        reduced: ``d'``, numbers kept of the key of a token in a layer; an eighth of its channels unless given.
+        reduced_per_head: ``d''``, the same for each key head; an eighth of its channels unless given.
+        solver: ``"closed_form"``, ``"sgd"`` (the paper's) or ``"pca"``; see ``longspan.calibration.solvers``.
+        tokens: how many are enough.
+        window: tokens of context at most; the trained window unless given.
+        model_id: what to call the model in messages; its hub name or folder unless given.
+        seed: of ``"sgd"``.
+        progress: whether to show a bar on stderr.
+
+    Raises:
+        CalibrationError: there is too little text, or it does not fit the model.
+        AttachError: the model cannot be extended.
+        ValueError: sizes that cannot be.
+    """
+    made = calibrate_each(
+        model, texts, solvers=(solver,), tokenizer=tokenizer, reduced=reduced, reduced_per_head=reduced_per_head,
+        tokens=tokens, window=window, model_id=model_id, seed=seed, progress=progress,
+    )  # fmt: skip
+    return made[solver]
+
+
+def calibrate_each(
+    model: PreTrainedModel,
+    texts: Iterable[str | Tensor],
+    *,
+    solvers: Sequence[Solver] = SOLVERS,
+    tokenizer: Any = None,
+    reduced: int | None = None,
+    reduced_per_head: int | None = None,
+    tokens: int = 50_000,
+    window: int | None = None,
+    model_id: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> dict[Solver, Calibration]:
+    """``calibrate`` with several solvers on the same queries and keys, by solver."""
+    for solver in solvers:
+        if solver not in SOLVERS:
+            raise CalibrationError(f"the solver is one of {', '.join(SOLVERS)}, not {solver!r}")
+    if tokens < 1:
+        raise CalibrationError(f"tokens is how many to calibrate on, at least 1, not {tokens}")
+    size, shapes = _window_and_shapes(model, window)
+    channels = [heads * dim for heads, dim in shapes.values()]
+    reduced = _size("reduced", reduced, min(channels))
+    reduced_per_head = _size("reduced_per_head", reduced_per_head, min(dim for _, dim in shapes.values()))
+    pieces = token_pieces(texts, tokenizer, size, tokens)
+    count = sum(piece.numel() for piece in pieces)
+    if count < max(channels):
+        raise CalibrationError(
+            f"the texts have {count} tokens (of {tokens} asked for), and keys of {max(channels)} channels take at "
+            "least as many; give more text"
+        )
+    if count < 0.9 * tokens:
+        warnings.warn(f"the texts end after {count:,} of {tokens:,} tokens; calibrated on those", stacklevel=3)
+    maps: dict[Solver, dict[str, dict[int, Projection]]] = {name: {"layers": {}, "heads": {}} for name in solvers}
+    groups = list(_groups(shapes, count if "sgd" in solvers else 0))
+    with _bar("calibrating", count * len(groups), progress) as advance:
+        for group in groups:
+            gathered = _Gathered(group, keep="sgd" in solvers)
+            collect(model, pieces, gathered, window=size, done=advance)
+            for name in solvers:
+                for index in group:
+                    maps[name]["layers"][index] = gathered.solve(index, name, reduced, per_head=False, seed=seed)
+                    maps[name]["heads"][index] = gathered.solve(index, name, reduced_per_head, per_head=True, seed=seed)
+    digest = weights_hash(model)
+    return {
+        name: Calibration(
+            layers=found["layers"], heads=found["heads"], reduced=reduced, reduced_per_head=reduced_per_head,
+            solver=name, model_id=model_id or model_name(model), weights_sha256=digest, dtype=dtype_name(model),
+            window=size, tokens=count,
+        )
+        for name, found in maps.items()
+    }  # fmt: skip
+
+
+def measure_recall(
+    model: PreTrainedModel,
+    calibrations: Sequence[Calibration],
+    texts: Sequence[Tensor],
+    *,
+    top: int | None = None,
+    queries: int = 128,
+    method: str | Method = "dca",
+    window: int | None = None,
+    progress: bool = True,
+) -> RecallReport:
+    """How many of the highest-scoring keys of long texts each calibration finds, layer by layer.
+
+    The last tokens are the queries; the keys are those between the first ``L / 64`` and the ``L / 2`` before the
+    queries: the tokens that ESA chooses from. Recall is the mean over the texts.
+
+    Args:
+        calibrations: for this model, of one size and different solvers.
+        texts: 1-D int64 tensors of token ids, all of one length, best such that no calibration was made from.
+        top: how many keys; ``L / 4``, ESA's own number, unless given.
+        queries: how many at the end of each text.
+        method: what the model reads the texts under, which are longer than its window.
+        window: the trained window; the model's own unless given.
+    """
+    if not calibrations:
+        raise CalibrationError("there is no calibration to measure")
+    sizes = {(one.reduced, one.reduced_per_head) for one in calibrations}
+    if len(sizes) > 1 or len({one.solver for one in calibrations}) < len(calibrations):
+        raise CalibrationError("calibrations that are compared have one size and different solvers")
+    size, shapes = _window_and_shapes(model, window)
+    for one in calibrations:
+        one.check_shapes(shapes, model_name(model))
+    lengths = {int(ids.numel()) for ids in texts}
+    if len(lengths) != 1:
+        raise CalibrationError(f"recall is measured on texts of one length, not of {sorted(lengths)} tokens")
+    length = lengths.pop()
+    top = max(size // 4, 1) if top is None else top
+    first, last = size // 64, length - queries - size // 2
+    if queries < 1 or not 1 <= top <= last - first:
+        raise CalibrationError(
+            f"{length} tokens leave {max(last - first, 0)} keys to choose the top {top} from, for {queries} "
+            f"queries: the text has to be at least {first + size // 2 + max(queries, 1) + top} tokens long"
+        )
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+
+    def sink(layer: Layer, q: Tensor, k: Tensor) -> None:
+        q, k = q[:, :, -queries:], k[:, :, first:last]
+        for one in calibrations:
+            layer_rate, heads_rate = (
+                recall(q, k, maps[layer.index].to(q.device), top) for maps in (one.layers, one.heads)
+            )
+            found.setdefault((layer.index, one.solver), []).append((layer_rate, heads_rate))
+
+    with _bar("measuring recall", length * len(texts), progress) as advance:
+        for ids in texts:  # one by one: a row of this length is enough for the memory
+            collect(model, [ids], sink, method=method, window=size, done=advance)
+    rows = [
+        Row(index, solver, *(sum(rates) / len(rates) for rates in zip(*pairs, strict=True)))
+        for (index, solver), pairs in found.items()
+    ]
+    (reduced, per_head) = sizes.pop()
+    channels = min(heads * dim for heads, dim in shapes.values())
+    return RecallReport(tuple(rows), top, last - first, queries * len(texts), reduced, per_head, channels)
+
+
+class _Gathered:
+    """What one pass over the text leaves of some layers: moments, and the samples if they are kept."""
+
+    def __init__(self, indices: Sequence[int], keep: bool) -> None:
+        self._indices, self._keep = frozenset(indices), keep
+        self._moments: dict[int, Moments] = {}
+        self._samples: dict[int, list[tuple[Tensor, Tensor]]] = {index: [] for index in indices}
+
+    def __call__(self, layer: Layer, q: Tensor, k: Tensor) -> None:
+        if layer.index not in self._indices:
+            return
+        if layer.index not in self._moments:
+            device = q.device if q.device.type in ("cpu", "cuda") else "cpu"  # others may have no fp64
+            self._moments[layer.index] = Moments(layer.kv_heads, layer.key_dim, device)
+        self._moments[layer.index].add(q, k)
+        if self._keep:
+            flat = flat_queries(q.float(), layer.kv_heads).flatten(0, 1), flat_keys(k.float()).flatten(0, 1)
+            self._samples[layer.index].append(flat)
+
+    def solve(self, index: int, solver: Solver, rank: int, *, per_head: bool, seed: int) -> Projection:
+        moments = self._moments[index]
+        if solver == "sgd":
+            q, k = (torch.cat(parts) for parts in zip(*self._samples[index], strict=True))
+            heads = moments.kv_heads if per_head else 1
+            q, k = (x.unflatten(1, (heads, -1)).transpose(0, 1).contiguous() for x in (q, k))
+            theta_q, theta_k = sgd(q, k, rank, seed=seed)
+        else:
+            c_q, c_k = moments.heads() if per_head else moments.layer()
+            theta_q, theta_k = {"closed_form": closed_form, "pca": pca}[solver](c_q, c_k, rank)
+        pair = (theta_q, theta_k) if per_head else (theta_q[0], theta_k[0])
+        return Projection(*(x.cpu().contiguous() for x in pair))
+
+
+def _groups(shapes: dict[int, tuple[int, int]], samples: int) -> Iterator[list[int]]:
+    """Layers whose moments, and ``samples`` queries and keys each, fit the budget together; at least one."""
+    group: list[int] = []
+    used = 0
+    for index, (heads, dim) in shapes.items():
+        channels = heads * dim
+        needed = 16 * channels**2 + 8 * channels * samples
+        if group and used + needed > _BUDGET:
+            yield group
+            group, used = [], 0
+        group.append(index)
+        used += needed
+    yield group
+
+
+def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int, dict[int, tuple[int, int]]]:
+    """The window in tokens, and key heads and their size for each layer that can be attached to."""
+    attached = attachment_of(model)
+    if attached is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing was attached is raised below
+            with extended(model, "full", window=window):
+                attached = attachment_of(model)
+    assert attached is not None
+    shapes = shapes_of(attached.layers)
+    if not shapes:
+        raise CalibrationError(f"{attached.report.model} has no layer to calibrate: {attached.report.warnings[0]}")
+    return window or attached.report.window, shapes
+
+
+def _size(name: str, value: int | None, channels: int) -> int:
+    if value is None:
+        return max(1, channels // 8)
+    if not 1 <= value <= channels:
+        raise CalibrationError(f"{name} is 1 to {channels}, the channels there are to reduce, not {value}")
+    return value
+
+
+@contextmanager
+def _bar(title: str, total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda tokens: bar.update(task, advance=tokens)

@@ -1,0 +1,129 @@
+"""Run texts through a model and hand out the unrotated queries and keys of every attached layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.errors import CalibrationError
+from longspan.hf.attach import attachment_of, extended
+from longspan.hf.probe import Layer
+from longspan.methods import Method
+
+Sink = Callable[[Layer, Tensor, Tensor], None]
+_SLICE = 1 << 18  # characters encoded at once, so that of a long text no more is encoded than is used
+_AT_ONCE = 4096  # tokens a forward, where the window is shorter
+
+
+def token_pieces(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tokens: int) -> list[Tensor]:
+    """Cut texts, in their order, into pieces of at most ``window`` tokens until there are ``tokens``.
+
+    Args:
+        texts: strings, or token ids as 1-D int64 tensors; read no further than needed.
+        tokenizer: for strings. Where it begins texts with a token of its own, every piece gets that.
+
+    Returns:
+        1-D int64 tensors. Fewer than ``tokens`` in all if the texts end before.
+    """
+    if isinstance(texts, (str, Tensor)):
+        raise CalibrationError(f"texts is several texts, not one {type(texts).__name__}: pass [text]")
+    pieces: list[Tensor] = []
+    left = tokens
+    for head, ids in _encoded(texts, tokenizer):
+        step = window - head.numel()
+        if step < 1:
+            raise CalibrationError(f"a window of {window} tokens has no room for text")
+        for first in range(0, ids.numel(), step):
+            piece = torch.cat((head, ids[first : first + step]))[:left]
+            # What a text's end leaves over is worth a forward only if it is more than the tokenizer's own token.
+            if piece.numel() > head.numel():
+                pieces.append(piece)
+                left -= piece.numel()
+            if left <= head.numel():
+                return pieces
+    return pieces
+
+
+def encode(tokenizer: Any, text: str) -> Tensor:
+    """Token ids ``[N]`` of a text alone, with no token that the tokenizer would put around it."""
+    return torch.tensor(list(tokenizer(text, add_special_tokens=False)["input_ids"]), dtype=torch.int64)
+
+
+def beginning(tokenizer: Any) -> Tensor:
+    """The tokens, one or none, that the tokenizer begins a text with."""
+    bos = getattr(tokenizer, "bos_token_id", None)
+    begins = bos is not None and list(tokenizer("a")["input_ids"])[:1] == [bos]
+    return torch.tensor([bos] if begins else [], dtype=torch.int64)
+
+
+def _encoded(texts: Iterable[str | Tensor], tokenizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    head = None if tokenizer is None else beginning(tokenizer)
+    for number, text in enumerate(texts):
+        if isinstance(text, Tensor):
+            if text.dim() != 1 or text.dtype != torch.int64:
+                raise CalibrationError(
+                    f"text {number} is a tensor {text.dtype} {list(text.shape)}; token ids are 1-D int64"
+                )
+            yield text.new_empty(0).cpu(), text.cpu()
+        elif isinstance(text, str):
+            if tokenizer is None or head is None:
+                raise CalibrationError(f"text {number} is a string: pass tokenizer=, or texts as tensors of token ids")
+            for first in range(0, len(text), _SLICE):
+                yield head, encode(tokenizer, text[first : first + _SLICE])
+        else:
+            raise CalibrationError(f"text {number} is a {type(text).__name__}, neither a string nor a tensor of ids")
+
+
+def collect(
+    model: PreTrainedModel,
+    pieces: Sequence[Tensor],
+    sink: Sink,
+    *,
+    method: str | Method = "full",
+    window: int | None = None,
+    done: Callable[[int], None] | None = None,
+) -> None:
+    """Run each piece through the model and give ``sink`` the queries and keys of every attached layer.
+
+    The model is extended with ``method`` for the while and left as it was. Queries ``[B, H, T, D]`` and keys
+    ``[B, Hkv, T, D]`` are unrotated; where a model normalises after its rotation they are normalised.
+
+    Args:
+        pieces: 1-D token ids.
+        done: called with the number of tokens after each forward.
+    """
+    base, embedding = model.base_model, model.get_input_embeddings().weight
+    for piece in pieces:
+        if piece.numel() and not 0 <= int(piece.min()) <= int(piece.max()) < embedding.shape[0]:
+            raise CalibrationError(f"a text has token ids outside the model's vocabulary of {embedding.shape[0]}")
+
+    def observe(layer: Layer, q: Tensor, k: Tensor, v: Tensor, padding: tuple[int, ...]) -> None:
+        assert layer.rope is not None
+        norm_q, norm_k = layer.rope.norm_q, layer.rope.norm_k
+        sink(layer, norm_q(q) if norm_q else q, norm_k(k) if norm_k else k)
+
+    with torch.no_grad(), extended(model, method, window=window):
+        attachment = attachment_of(model)
+        assert attachment is not None
+        attachment.observer = observe
+        for batch in _batches(pieces):
+            # The decoder without the head: logits of every token would take more memory than all else.
+            base(input_ids=batch.to(embedding.device), use_cache=False)
+            if done is not None:
+                done(batch.numel())
+
+
+def _batches(pieces: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Consecutive pieces of equal length as ``[B, T]``, so that nothing is padded."""
+    held: list[Tensor] = []
+    for piece in pieces:
+        if held and (piece.numel() != held[0].numel() or (len(held) + 1) * piece.numel() > _AT_ONCE):
+            yield torch.stack(held)
+            held = []
+        held.append(piece)
+    if held:
+        yield torch.stack(held)

@@ -1,0 +1,98 @@
+"""What has to hold for a model's cache to lie off its device."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from longspan.errors import CacheError
+from longspan.hf.probe import Layer
+from longspan.methods import Method
+from longspan.store import Tier, check_tier
+
+_IN_MEMORY = {"tmpfs", "ramfs"}
+
+
+def selects(method: Method) -> bool:
+    """Whether a method chooses keys by their content and reads those alone."""
+    return bool(getattr(method, "selects", False))
+
+
+def refuse_apart(tier: Tier, device: torch.device, selecting: bool) -> None:
+    """Raise ``CacheError`` for a tier off the device under a method that reads all of it at every token."""
+    if tier != "device" and not selecting and device.type != "cpu":
+        raise CacheError(
+            f"kv_tier={tier!r} keeps the cache off {device}, and the method reads all of it there for every token; "
+            "take a method that selects keys, such as longheads or esa, or kv_tier='device'"
+        )
+
+
+def prepare_tier(
+    method: Method, layers: list[Layer], tier: Tier, directory: str | os.PathLike[str] | None
+) -> tuple[Path | None, tuple[str, ...]]:
+    """Raise unless the tier can hold the layers' cache.
+
+    Returns:
+        The folder for ``"disk"`` as an absolute path, None for the system's; and what a user should know.
+
+    Raises:
+        ValueError: see ``check_tier``; a folder that cannot be written to.
+        CacheError: see ``refuse_apart``.
+    """
+    path = check_tier(tier, directory)
+    path = path.resolve() if path is not None else None
+    if tier == "disk":
+        _refuse_unwritable(path)
+    for layer in layers:
+        if layer.rope is not None:
+            for device in _devices(layer.module):
+                refuse_apart(tier, device, selects(method))
+    return path, tuple(_notes(layers, tier, path))
+
+
+def _devices(module: nn.Module) -> Iterator[torch.device]:
+    found = {parameter.device for parameter in module.parameters()}
+    # accelerate keeps offloaded weights on "meta" and says beside them where they run.
+    hooks = [getattr(part, "_hf_hook", None) for part in module.modules()]
+    found |= {torch.device(x) for x in (getattr(hook, "execution_device", None) for hook in hooks) if x is not None}
+    yield from (device for device in found if device.type != "meta")
+
+
+def _refuse_unwritable(path: Path | None) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"longspan")
+    except OSError as error:
+        where, why = path or tempfile.gettempdir(), error.strerror or error
+        raise ValueError(f"kv_dir {where} cannot be written to ({why}); pass a folder that can") from error
+
+
+def _notes(layers: list[Layer], tier: Tier, path: Path | None) -> Iterator[str]:
+    if tier == "device":
+        return
+    stock = [layer.index for layer in layers if layer.rope is None and layer.sliding is None]
+    if stock:
+        yield f"kv_tier={tier!r} holds the attached layers; the cache of {len(stock)} stock layers stays on the device"
+    folder = path if path is not None else Path(tempfile.gettempdir())
+    if tier == "disk" and _file_system(folder) in _IN_MEMORY:
+        yield f"{folder} is kept in memory by the system ({_file_system(folder)}); pass kv_dir=, a folder on a disk"
+
+
+def _file_system(folder: Path) -> str | None:
+    """The kind of file system a folder lies on, where the system says (Linux)."""
+    device = os.stat(folder).st_dev
+    ours = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        mount, _, rest = line.partition(" - ")
+        if mount.split()[2] == ours:
+            return rest.split()[0]
+    return None

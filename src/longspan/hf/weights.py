@@ -1,0 +1,23 @@
+"""Which weights a model has."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from transformers import PreTrainedModel
+
+from longspan.errors import LongspanError
+
+
+def weights_hash(model: PreTrainedModel) -> str:
+    """SHA-256 over the names, types and bytes of a model's weights."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        if weight.device.type == "meta":
+            raise LongspanError(
+                f"{name} is not in memory (the model is offloaded), so its weights cannot be hashed; load it whole"
+            )
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

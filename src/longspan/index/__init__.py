@@ -1,0 +1,7 @@
+"""What a layer keeps besides keys and values to score them by: summaries of chunks and blocks, reduced keys."""
+
+from longspan.index.blocks import BlockIndex
+from longspan.index.chunks import ChunkIndex, ChunkScore
+from longspan.index.tokens import TokenIndex, exact_scores
+
+__all__ = ["BlockIndex", "ChunkIndex", "ChunkScore", "TokenIndex", "exact_scores"]

@@ -1,0 +1,182 @@
+"""Representatives of blocks: InfLLM's index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.errors import CacheError
+from longspan.index.tail import Tail
+from longspan.rope import Rope
+from longspan.selection.blocks import Blocks
+from longspan.store import Buffer
+
+SPARE = 64  # tokens at the end that may be dropped again at any time
+
+
+class BlockIndex:
+    """The representatives of every block that has left the local tokens (Xiao et al., 2024, section 3.2).
+
+    A token's local score is the mean, over the queries ``i`` that came after it and to which it was local, of
+    ``Σ_h q_i · R(j - i) k_j``; a block's representatives are its tokens with the highest ones. The score of a block is
+    ``Σ_h Σ_r q · k_r`` over the representatives, unrotated, which is linear: their sum is all that is kept.
+
+    So is the local score: ``Σ_i q_i · R(j - i) k_j = (Σ_i R(i) q_i) · R(j) k_j``. Rotated queries and bare keys of the
+    last tokens are kept until their block is whole and no longer local to any query; one running sum of the queries
+    then gives the scores of all its tokens. A block is the same whether it was finished in prefill or in decoding.
+
+    Args:
+        blocks: the selection.
+        window: ``L``, where a piece ends whatever its length.
+        representatives: how many tokens of a block.
+    """
+
+    def __init__(self, blocks: Blocks, window: int, representatives: int) -> None:
+        self.blocks, self.window, self.representatives = blocks, window, representatives
+        self._step = max(blocks.piece, SPARE)  # tokens taken in at a time
+        # The oldest block that is not finished began at most so long ago, see ``_last_seen``.
+        keep = blocks.local + blocks.piece + blocks.size + self._step + SPARE
+        self._tail = Tail(keep, keep + max(keep // 4, self._step))  # queries summed over their key head's group; keys
+        self._held = Buffer()
+        self._done: list[int] = []  # finished blocks of each row
+        self._pads: tuple[int, ...] = ()
+        self._calls: list[int] = []  # where recent calls began, in the cache's own count
+        self._length = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._held.nbytes + self._tail.nbytes
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
+        """Take in the tokens that follow those seen so far, which arrived in one call.
+
+        Args:
+            q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
+            pads: padding tokens at the start of each row; blocks count from the first token that is none.
+            rope: the layer's, for the local scores.
+        """
+        if not self._done:
+            self._done = [0] * q.shape[0]
+        self._pads = tuple(pads)
+        if len(self._calls) > self._tail.room:
+            self._calls = [at for at in self._calls if at >= self._tail.start]
+        self._calls.append(self._length)
+        for a in range(0, q.shape[2], self._step):
+            part = slice(a, a + self._step)
+            self._take(q[:, :, part], k[:, :, part], rope)
+            for first, last in _equal_runs(self._pads):
+                self._finish(slice(first, last), rope)
+
+    def _take(self, q: Tensor, k: Tensor, rope: Rope) -> None:
+        slots = torch.arange(self._length, self._length + q.shape[2])
+        own = (slots - torch.tensor(self._pads)[:, None]).clamp(min=0)
+        own = own[0] if len(set(self._pads)) == 1 else own
+        turned = _wide(rope.turn_q(q, *_turn(rope, own, q)))
+        self._tail.extend([turned.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
+        self._length += q.shape[2]
+
+    def _last_seen(self, tokens: Tensor, pad: int) -> Tensor:
+        """One past the last query to which each of ``tokens`` is local: where the first piece that drops it begins."""
+        least = tokens + self.blocks.local + 1
+        at = -(-least // self.blocks.piece) * self.blocks.piece
+        at = torch.where(least <= self.window, at.clamp(max=self.window), at)
+        calls = torch.tensor([*(call - pad for call in self._calls), torch.iinfo(torch.int64).max])
+        return torch.minimum(at, calls[torch.searchsorted(calls, least)])
+
+    def _ends(self, first: int, last: int, pad: int) -> Tensor:
+        """Where the piece begins that can first choose each of the blocks ``first : last``."""
+        return self._last_seen(self.blocks.initial - 1 + torch.arange(first + 1, last + 1) * self.blocks.size, pad)
+
+    def _finish(self, rows: slice, rope: Rope) -> None:
+        """Summarise the blocks of rows with equal padding that the queries seen so far complete."""
+        pad, done, size = self._pads[rows.start], self._done[rows.start], self.blocks.size
+        seen = self._length - pad
+        full = self.blocks.candidates(seen)
+        if full > done:
+            full = done + int((self._ends(done, full, pad) <= seen).sum())
+        if full <= done:
+            return
+        low, high = self.blocks.initial + done * size, self.blocks.initial + full * size
+        tokens = torch.arange(low, high)
+        stops = self._last_seen(tokens, pad)
+        queries = self._tail.slice(0, pad + low, pad + int(stops[-1]))[rows]
+        keys = self._tail.slice(1, pad + low, pad + high)[rows]
+        sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
+        after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
+        turned = _wide(rope.turn_k(keys, *_turn(rope, tokens, keys)))
+        means = (after * turned).sum(dim=(1, 3)) / (stops - tokens - 1).to(turned.device)
+        best = means.unflatten(-1, (-1, size)).topk(self.representatives, dim=-1).indices
+        bare = _wide(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
+        summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)
+        self._held.reserve(summed[:1].expand(len(self._pads), -1, -1, -1), full)
+        self._held.held[rows, :, done:full] = summed
+        self._done[rows] = [full] * (rows.stop - rows.start)
+
+    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope) -> Tensor:
+        """How well the queries of a piece together go with each of the first ``count`` blocks, all of them finished.
+
+        Args:
+            q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
+
+        Returns:
+            ``[B, 1, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
+        """
+        held = self._held.held[rows, :, :count]
+        q = _wide(rope.norm_q(q) if rope.norm_q is not None else q)
+        summed = q.unflatten(1, (held.shape[1], -1)).sum(dim=(2, 3))
+        return (held @ summed[..., None])[..., 0].sum(dim=1, keepdim=True)
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens from ``length`` on.
+
+        Raises:
+            CacheError: blocks that are local again cannot be summarised anew; nothing has changed.
+        """
+        left = []
+        for pad, done in zip(self._pads, self._done, strict=True):
+            kept = int((self._ends(0, done, pad) <= length - pad).sum())
+            first = self.blocks.initial + kept * self.blocks.size
+            if first < length - pad and pad + first < self._tail.start:
+                raise CacheError(
+                    f"dropping {self._length - length} tokens makes blocks of {self.blocks.size} tokens local again "
+                    f"whose inputs are gone; up to {SPARE} can be dropped at any time. Read the text again with a new "
+                    "cache"
+                )
+            left.append(kept)
+        self._done, self._length = left, length
+        self._calls = [at for at in self._calls if at < length]
+        self._tail.crop(length)
+
+    def select(self, rows: Tensor) -> None:
+        if self._pads:
+            order = rows.tolist()
+            self._done, self._pads = [self._done[n] for n in order], tuple(self._pads[n] for n in order)
+        self._held.select(rows)
+        self._tail.select(rows)
+
+    def repeat(self, times: int) -> None:
+        self._done = [n for n in self._done for _ in range(times)]
+        self._pads = tuple(n for n in self._pads for _ in range(times))
+        self._held.repeat(times)
+        self._tail.repeat(times)
+
+    def reset(self) -> None:
+        self._done, self._pads, self._calls, self._length = [], (), [], 0
+        self._held.reset()
+        self._tail.reset()
+
+
+def _turn(rope: Rope, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = (x.to(like.device) for x in rope.table(positions))
+    return cos, sin
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+
+def _equal_runs(pads: Sequence[int]) -> list[tuple[int, int]]:
+    edges = [0, *(n for n in range(1, len(pads)) if pads[n] != pads[n - 1]), len(pads)]
+    return list(zip(edges[:-1], edges[1:], strict=True))

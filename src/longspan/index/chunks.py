@@ -1,0 +1,236 @@
+"""Scores of chunks: what is kept of each full chunk, and how a query is held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from longspan.errors import CacheError
+from longspan.index.tail import Tail
+from longspan.rope import Rope
+from longspan.store import Buffer
+
+ChunkScore = Literal["representation", "mean", "submeans", "bounds", "token_max"]
+SUBMEANS = 4  # sub-chunks with a mean of their own
+_AT_ONCE = 64  # chunks summarised at a time
+_TAIL = 64  # tokens at the end that may be dropped again at any time, if chunks are shorter than half of that
+
+
+class ChunkIndex:
+    """The summaries of a layer's full chunks, the same whether a chunk filled in one call or token by token.
+
+    ========================  ==============================================================  ==================
+    score                     kept of a chunk                                                 of a query
+    ========================  ==============================================================  ==================
+    ``representation``        per query head ``c = softmax(q^c Kᵀ/√d) K`` (Eq 2), where       ``q · c``
+                              ``q^c = mean(softmax(QKᵀ/√d) V)`` (Eq 1), Q and K turned to
+                              ``index mod l``
+    ``mean``                  the mean of the keys                                            ``q · mean``
+    ``submeans``              the means of four parts                                         the best part's
+    ``bounds``                smallest and largest value per channel of the keys (Quest)      upper bound of ``q · k``
+    ``token_max``             every key, or its reduced form                                  the best token's ``q · k``
+    ========================  ==============================================================  ==================
+
+    Queries are unrotated; keys too, but for the representation's. Summaries are kept in fp32, whose rounding does not
+    decide between chunks; every token's keys in their own dtype.
+
+    Args:
+        size: ``l``, tokens of a chunk.
+        kind: the score.
+        reduced: for ``token_max`` θ_q and θ_k, ``[Hkv, d', D]`` each, that scores go through; None for exact scores.
+    """
+
+    def __init__(self, size: int, kind: ChunkScore, reduced: tuple[Tensor, Tensor] | None = None) -> None:
+        self.size, self.kind, self.reduced = size, kind, reduced
+        self.parts = {"representation": 1, "mean": 1, "submeans": min(SUBMEANS, size), "bounds": 2, "token_max": size}[
+            kind
+        ]
+        self._held = Buffer()
+        self._tail = Tail(max(2 * size, _TAIL))
+        self._full: list[int] = []  # full chunks of each row
+        self._pads: tuple[int, ...] = ()
+        self._length = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._held.nbytes + self._tail.nbytes
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
+        """Take in the tokens that follow those seen so far and summarise every chunk that became full.
+
+        Args:
+            q, k, v: ``[B, H, T, D]``, ``[B, Hkv, T, D]``, ``[B, Hkv, T, Dv]``, unrotated.
+            pads: padding tokens at the start of each row; chunks count from the first token that is none.
+            rope, scale: the layer's; for the representation.
+
+        Raises:
+            ValueError: the representation of keys and values of different sizes.
+        """
+        if self.kind == "representation" and k.shape[-1] != v.shape[-1]:
+            raise ValueError(
+                f"a chunk's representation scores its keys (size {k.shape[-1]}) by a mean of its values (size "
+                f"{v.shape[-1]}), which takes equal sizes; use another score, such as score='bounds'"
+            )
+        if not self._full:
+            self._full = [0] * q.shape[0]
+        self._pads = tuple(pads)
+        new = [q, k, v] if self.kind == "representation" else [k]
+        past, self._length = self._length, self._length + q.shape[2]
+        for row in range(q.shape[0]):
+            done, full = self._full[row], max(self._length - pads[row], 0) // self.size
+            if full > done:
+                self._summarise(row, done, full, new, past, rope, scale)
+                self._full[row] = full
+        self._tail.extend(new)
+
+    def _summarise(
+        self, row: int, done: int, full: int, new: list[Tensor], past: int, rope: Rope, scale: float
+    ) -> None:
+        first, last = self._pads[row] + done * self.size, self._pads[row] + full * self.size
+        if first < past:  # the chunk that was begun in an earlier call
+            parts = [
+                torch.cat((self._tail.slice(n, first, past)[row], x[row, :, : first + self.size - past]), dim=1)
+                for n, x in enumerate(new)
+            ]
+            self._write(row, done, self._summary(parts, rope, scale))
+            done, first = done + 1, first + self.size
+        for a in range(first, last, _AT_ONCE * self.size):
+            b = min(a + _AT_ONCE * self.size, last)
+            self._write(row, done, self._summary([x[row, :, a - past : b - past] for x in new], rope, scale))
+            done += (b - a) // self.size
+
+    def _write(self, row: int, at: int, summary: Tensor) -> None:
+        summary = summary if self.kind == "token_max" else _widen(summary)
+        heads, rows, width = summary.shape
+        stop = at * self.parts + rows
+        self._held.reserve(summary.new_empty(()).expand(len(self._full), heads, 1, width), stop)
+        self._held.held[row, :, at * self.parts : stop] = summary
+
+    def _summary(self, tokens: list[Tensor], rope: Rope, scale: float) -> Tensor:
+        """``[H or Hkv, n · parts, D]`` of ``n`` chunks, from ``[H, n · l, D]`` of each input."""
+        chunks = [x.unflatten(1, (-1, self.size)) for x in tokens]  # [H, n, l, D]
+        if self.kind == "representation":
+            q, k, v = chunks
+            return _representations(q, k, v, rope, scale)
+        keys = _bare(rope, chunks[0], key=True)
+        if self.kind == "mean":
+            return keys.mean(dim=2)
+        if self.kind == "submeans":
+            parts = [part.mean(dim=2) for part in keys.tensor_split(self.parts, dim=2)]
+            return torch.stack(parts, dim=2).flatten(1, 2)
+        if self.kind == "bounds":
+            return torch.stack((keys.amin(dim=2), keys.amax(dim=2)), dim=2).flatten(1, 2)
+        if self.reduced is None:
+            return keys.flatten(1, 2)
+        return (_widen(keys.flatten(1, 2)) @ self.reduced[1].to(_wide(keys)).mT).to(keys.dtype)
+
+    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, share: str, kv_heads: int) -> Tensor:
+        """How well each query goes with each of the first ``count`` chunks, all of them full.
+
+        Args:
+            q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
+            share: ``"head"``, or what scores are summed over: the ``"group"`` of a key head or the ``"layer"``.
+            kv_heads: ``Hkv``.
+
+        Returns:
+            ``[B, S, T, count]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
+        """
+        held = self._held.held[rows, :, : count * self.parts]
+        q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
+        if self.kind == "representation":
+            return _shared(_widen(q) @ _widen(held).mT, share, kv_heads)
+        if self.kind == "bounds":
+            low, high = held.unflatten(2, (count, 2)).unbind(dim=3)
+            above, below = (_folded(x, group, share) for x in (q.clamp(min=0), q.clamp(max=0)))
+            found = above @ _widen(high).mT + below @ _widen(low).mT
+        else:
+            folded = _folded(q, group, share)
+            if self.reduced is not None:
+                folded = folded @ self.reduced[0].to(folded).mT
+            found = folded @ _widen(held).mT
+        found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])  # [B, Hkv or H, T, n · parts]
+        if share == "layer":
+            found = found.sum(dim=1, keepdim=True)
+        return found if self.kind == "bounds" else found.unflatten(-1, (count, self.parts)).amax(dim=-1)
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens from ``length`` on.
+
+        Raises:
+            CacheError: a chunk that opens again cannot be refilled; nothing has changed.
+        """
+        for pad, full in zip(self._pads, self._full, strict=True):
+            left = max(length - pad, 0)
+            begun = pad + left // self.size * self.size
+            if left // self.size < full and left % self.size and begun < self._tail.start:
+                raise CacheError(
+                    f"dropping {self._length - length} tokens opens a chunk of {self.size} tokens again whose inputs "
+                    f"are gone; up to {self._tail.keep - self.size} can be dropped at any time, or any number that "
+                    "ends at a chunk's border"
+                )
+        self._full = [
+            min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._full, strict=True)
+        ]
+        self._length = length
+        self._tail.crop(length)
+
+    def select(self, rows: Tensor) -> None:
+        order = rows.tolist()
+        self._full, self._pads = [self._full[n] for n in order], tuple(self._pads[n] for n in order)
+        self._held.select(rows)
+        self._tail.select(rows)
+
+    def repeat(self, times: int) -> None:
+        self._full = [n for n in self._full for _ in range(times)]
+        self._pads = tuple(n for n in self._pads for _ in range(times))
+        self._held.repeat(times)
+        self._tail.repeat(times)
+
+    def reset(self) -> None:
+        self._full, self._pads, self._length = [], (), 0
+        self._held.reset()
+        self._tail.reset()
+
+
+def _representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
+    """Eqs 1 and 2: ``[H, n, D]`` from the unrotated ``[H, n, l, D]`` of ``n`` chunks."""
+    heads, chunks, size, width = q.shape
+    cos, sin = (x.to(q.device) for x in rope.table(torch.arange(size)))
+    q, k, v = rope.turn_q(q.transpose(0, 1), cos, sin), rope.turn_k(k.transpose(0, 1), cos, sin), v.transpose(0, 1)
+    folded = q.reshape(chunks, k.shape[1], -1, width)  # a group's heads as rows of its key head
+    out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, scale=scale)
+    chunk_query = out.unflatten(2, (-1, size)).mean(dim=3)  # [n, Hkv, H / Hkv, D]
+    weights = (chunk_query @ k.mT * scale).softmax(dim=-1, dtype=_wide(q)).to(q.dtype)
+    return (weights @ k).reshape(chunks, heads, width).transpose(0, 1)
+
+
+def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:
+    """``x`` without a rotation, normalised where the model does that after it."""
+    norm = rope.norm_k if key else rope.norm_q
+    return norm(x) if norm is not None else x
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.to(_wide(x))
+
+
+def _folded(q: Tensor, group: int, share: str) -> Tensor:
+    """Queries ``[B, H, T, D]`` as rows of their key heads: summed over the group, or ``[B, Hkv, G · T, D]``."""
+    q = _widen(q).unflatten(1, (-1, group))
+    return q.flatten(2, 3) if share == "head" else q.sum(dim=2)
+
+
+def _shared(scores: Tensor, share: str, kv_heads: int) -> Tensor:
+    """Scores ``[B, H, T, n]`` of every query head summed over what chooses together."""
+    if share == "head":
+        return scores
+    if share == "layer":
+        return scores.sum(dim=1, keepdim=True)
+    return scores.unflatten(1, (kv_heads, -1)).sum(dim=2)

@@ -1,0 +1,67 @@
+"""The last tokens of a layer's unrotated inputs, kept until the chunk that they belong to is full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Tail:
+    """The last ``keep`` to ``room`` (``2 · keep``) tokens of some tensors ``[B, H, T, D]``.
+
+    Attributes:
+        start, stop: the tokens held are ``start : stop`` of the cache's own count.
+    """
+
+    def __init__(self, keep: int, room: int | None = None) -> None:
+        self.keep, self.room = keep, 2 * keep if room is None else room
+        self.reset()
+
+    def reset(self) -> None:
+        self._data: list[Tensor] = []
+        self.start = self.stop = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in self._data)
+
+    @torch.inference_mode(False)  # written to later, perhaps outside inference mode
+    def extend(self, new: Sequence[Tensor]) -> None:
+        """Add the tokens that follow, forgetting the oldest where room is short."""
+        tokens = new[0].shape[2]
+        if not self._data:
+            self._data = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in new]
+        if self.stop + tokens - self.start > self.room:
+            stays = max(self.keep - tokens, 0)
+            stays = min(stays, self.stop - self.start)
+            for held in self._data:
+                held[:, :, :stays] = held[:, :, self.stop - self.start - stays : self.stop - self.start].clone()
+            self.start = self.stop - stays
+        skipped = max(tokens - self.room, 0)
+        if skipped:
+            self.start += skipped
+        at = self.stop + skipped - self.start
+        for held, x in zip(self._data, new, strict=True):
+            held[:, :, at : at + tokens - skipped] = x[:, :, skipped:]
+        self.stop += tokens
+
+    def slice(self, n: int, start: int, stop: int) -> Tensor:
+        """Tokens ``start : stop`` of the ``n``-th tensor, a view."""
+        if not self.start <= start <= stop <= self.stop:
+            raise IndexError(f"tokens {start} to {stop} are not held; {self.start} to {self.stop} are")
+        return self._data[n][:, :, start - self.start : stop - self.start]
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens from ``length`` on."""
+        self.stop = min(self.stop, length)
+        self.start = min(self.start, self.stop)
+
+    @torch.inference_mode(False)
+    def select(self, rows: Tensor) -> None:
+        self._data = [x.index_select(0, rows.to(x.device)) for x in self._data]
+
+    @torch.inference_mode(False)
+    def repeat(self, times: int) -> None:
+        self._data = [x.repeat_interleave(times, dim=0) for x in self._data]

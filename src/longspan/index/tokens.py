@@ -1,0 +1,88 @@
+"""Reduced keys of every token: ESA's index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.rope import Rope
+from longspan.store import Buffer
+
+
+class TokenIndex:
+    """``θ_k(k)`` of every token, for scores ``f(m; c) ≈ θ_q(q_c) · θ_k(k_m)`` (Wang et al., 2025, section 3.3).
+
+    Args:
+        theta_q, theta_k: ``[d', Hkv · D]``, for the unrotated keys of a token, head after head, and its queries
+            summed over each key head's group.
+    """
+
+    def __init__(self, theta_q: Tensor, theta_k: Tensor) -> None:
+        self.theta_q, self.theta_k = theta_q, theta_k
+        self._held = Buffer()
+        self._length = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._held.nbytes
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
+        """Take in the tokens that follow those seen so far: ``k`` ``[B, Hkv, T, D]``, unrotated."""
+        k = rope.norm_k(k) if rope.norm_k is not None else k
+        self.theta_k, self.theta_q = self.theta_k.to(k), self.theta_q.to(k)
+        reduced = (k.transpose(1, 2).flatten(2) @ self.theta_k.mT)[:, None]
+        stop = self._length + k.shape[2]
+        self._held.reserve(reduced, stop)
+        self._held.held[:, :, self._length : stop] = reduced
+        self._length = stop
+
+    def scores(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
+        """``f`` of queries ``[B, Hkv, T, D]`` (summed over groups) for tokens ``start : stop``: ``[B, 1, T, M]``."""
+        reduced = q.transpose(1, 2).flatten(2).to(self.theta_q) @ self.theta_q.mT
+        return (reduced @ self._held.held[rows, 0, start:stop].mT)[:, None]
+
+    def crop(self, length: int) -> None:
+        self._length = length
+
+    def select(self, rows: Tensor) -> None:
+        self._held.select(rows)
+
+    def repeat(self, times: int) -> None:
+        self._held.repeat(times)
+
+    def reset(self) -> None:
+        self._length = 0
+        self._held.reset()
+
+
+def exact_scores(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
+    """``f`` of each query for each key from the keys themselves.
+
+    Args:
+        q: ``[B, H, T, D]``, unrotated or turned to the score's position.
+        keys: ``[B, Hkv, M, D]``, unrotated.
+        share: ``"layer"``, ``"group"`` or ``"head"``.
+        combine: how heads that choose together count: their ``"sum"``, or their ``"max"``.
+
+    Returns:
+        ``[B, S, T, M]`` in fp32 (fp64 for fp64).
+    """
+    batch, heads, tokens, width = q.shape
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    grouped = q.unflatten(1, (keys.shape[1], -1))
+    if share == "head" or combine == "max":
+        found = grouped.flatten(2, 3) @ keys.mT
+        found = found.view(batch, heads, tokens, -1)
+        if share == "head":
+            return found.to(wide)
+        found = found.unflatten(1, (keys.shape[1], -1)).amax(dim=2)
+        return (found if share == "group" else found.amax(dim=1, keepdim=True)).to(wide)
+    summed = grouped.sum(dim=2)
+    if share == "group":
+        return (summed @ keys.mT).to(wide)
+    total = (summed[:, 0] @ keys[:, 0].mT).to(wide)
+    for head in range(1, keys.shape[1]):
+        total += summed[:, head] @ keys[:, head].mT
+    return total[:, None]

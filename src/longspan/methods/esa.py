@@ -1,0 +1,113 @@
+"""ESA: token-level selection, shared by the heads of a layer and the queries of a piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from longspan.methods.base import require
+from longspan.methods.selecting import Selecting
+from longspan.positions.ranked import FarNear
+from longspan.selection.chunks import Share
+from longspan.selection.tokens import Combine, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ESA(Selecting):
+    """Efficient Selective Attention (Wang et al., 2025).
+
+    The queries of a piece keep the first tokens and the ``k`` best-scored middle ones, all seen from one far position,
+    and the local tokens before the piece and the piece itself, at their true distance. The score of a token is
+    ``Σ_h q_h · k_h`` over all heads, unrotated (Eq 4). The first ``L`` queries attend to everything.
+
+    What is chosen depends on how the text arrives: pieces end at multiples of ``piece``, and where a call ends.
+
+    Args:
+        initial: ``lI``, first tokens that are always kept (default ``L / 64``).
+        local: ``lL``, tokens before the piece that are always kept (default ``L / 2``).
+        top_k: ``k``, chosen of those between (default ``L / 4``).
+        piece: ``lC``, queries that choose together in prefill (default ``L / 16``); ``lI + lL + k + lC ≤ L``.
+        proximity: ``ε``: a token takes the best score within ``ε`` of it (Eq 8).
+        far: ``w``, the distance of initial and chosen tokens (default ``lL``).
+        score_at: the distance at which scores see their tokens; 0 is unrotated.
+        share: who chooses together: the ``"layer"``, each key head's ``"group"``, or each query ``"head"``.
+        combine: how the scores of heads that choose together become one: ``"sum"``, or the ``"max"`` (an ablation).
+        reduced: ``d'``, the size that queries and keys are reduced to for scores. It needs a calibration, see
+            ``longspan.calibrate``; None takes the calibration's, or exact scores where there is none.
+    """
+
+    name = "esa"
+    paper = "Wang et al., 2025, arXiv 2502.14477"
+    initial: int | None = None
+    local: int | None = None
+    top_k: int | None = None
+    piece: int | None = None
+    proximity: int = 1
+    far: int | None = None
+    score_at: int = 0
+    share: Share = "layer"
+    combine: Combine = "sum"
+    reduced: int | None = None
+
+    def check(self) -> None:
+        for field, words in (("share", Share), ("combine", Combine)):
+            value = getattr(self, field)
+            require(f"ESA: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
+        least = {
+            "initial": 0,
+            "local": 1,
+            "top_k": 1,
+            "piece": 1,
+            "proximity": 0,
+            "far": 0,
+            "score_at": 0,
+            "reduced": 1,
+        }
+        for field, low in least.items():
+            value = getattr(self, field)
+            require(f"ESA: {field} ≥ {low}", value is None or value >= low, **{field: value})
+
+    def defaults(self, window: int) -> dict[str, Any]:
+        local = max(window // 2, 1) if self.local is None else self.local
+        return {
+            "initial": window // 64,
+            "local": local,
+            "top_k": max(window // 4, 1),
+            "piece": max(window // 16, 1),
+            "far": local,
+        }
+
+    def check_window(self, window: int) -> None:
+        initial, local, top_k, piece = self._sizes
+        require(
+            "ESA: initial + local + top_k + piece ≤ window",
+            initial + local + top_k + piece <= window,
+            initial=initial,
+            local=local,
+            top_k=top_k,
+            piece=piece,
+            window=window,
+        )
+        assert self.far is not None
+        require("ESA: far < window", self.far < window, far=self.far, window=window)
+        require("ESA: score_at < window", self.score_at < window, score_at=self.score_at, window=window)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int, int]:
+        assert self.initial is not None and self.local is not None
+        assert self.top_k is not None and self.piece is not None
+        return self.initial, self.local, self.top_k, self.piece
+
+    @property
+    def chosen_from(self) -> Tokens:
+        initial, local, top_k, piece = self._sizes
+        return Tokens(initial, local, top_k, piece, self.proximity, self.share, self.combine)
+
+    @property
+    def seen_at(self) -> FarNear:
+        assert self.far is not None
+        return FarNear(self.far)
+
+    @property
+    def follows_pieces(self) -> bool:
+        return True

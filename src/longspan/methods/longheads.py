@@ -1,0 +1,102 @@
+"""LongHeads: each query keeps the few chunks that matter to its head, moved together into the window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from longspan.methods.base import require
+from longspan.methods.selecting import Selecting
+from longspan.positions.ranked import FarNear, Slots
+from longspan.selection.chunks import Chunks, Pick, Share
+
+Score = Literal["representation", "mean", "submeans", "bounds", "token_max"]
+Prefill = Literal["select", "full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongHeads(Selecting):
+    """LongHeads (Lu et al., 2024).
+
+    A query keeps the first chunk, its own and the one before, and the best-scored full chunks between, ``k`` in all,
+    and sees them in their order as if nothing lay between them: at ``(slot(i) - slot(j)) · l + i mod l - j mod l``. The
+    first ``L`` queries attend to everything. Time is linear in the length.
+
+    Args:
+        chunk_length: ``l`` (default ``L / 16``).
+        num_chunks: ``k`` (default 16, less where ``k · l`` would exceed ``L``).
+        local_chunks: how many of the most recent chunks, the query's own among them, are always kept. Eq 3 has 1; the
+            authors' code keeps 2, since a chunk that has only begun is no local context.
+        share: ``"group"``: the query heads of a key head choose together, by the sum of their scores, and read as many
+            times fewer bytes; ``"head"``: each for itself, as in the paper, whose models have one query head for each
+            key head; ``"layer"``: all of them together ("heads fixed" in the paper's ablation).
+        score: the paper's ``"representation"`` of a chunk, or another one: see ``longspan.index.ChunkIndex``.
+        pick: ``"best"``, or an ablation of the paper: ``"lowest"`` scores, or ``"random"`` chunks.
+        first_chunk: whether the first chunk is always kept.
+        fix_layers: all layers take the choice of the first one ("layers fixed" in the paper's ablation).
+        prefill: ``"full"``: calls of more than one token attend to everything, under ``angles`` ("w/ NTK init", "w/ PI
+            init" in the paper); in generation, dynamic angles are then those of the window.
+        seed: decides random picks.
+    """
+
+    name = "longheads"
+    paper = "Lu et al., 2024, arXiv 2402.10685"
+    chunk_length: int | None = None
+    num_chunks: int | None = None
+    local_chunks: int = 2
+    share: Share = "group"
+    score: Score = "representation"
+    pick: Pick = "best"
+    first_chunk: bool = True
+    fix_layers: bool = False
+    prefill: Prefill = "select"
+    seed: int = 0
+
+    def check(self) -> None:
+        for field, words in (("share", Share), ("score", Score), ("pick", Pick), ("prefill", Prefill)):
+            value = getattr(self, field)
+            require(f"LongHeads: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
+        require("LongHeads: local_chunks ≥ 1", self.local_chunks >= 1, local_chunks=self.local_chunks)
+        if self.chunk_length is not None:
+            require("LongHeads: chunk_length ≥ 1", self.chunk_length >= 1, chunk_length=self.chunk_length)
+        if self.num_chunks is not None:
+            self._leaves_some(self.num_chunks)
+
+    def _leaves_some(self, k: int) -> None:
+        forced = self.local_chunks + self.first_chunk
+        require(
+            "LongHeads: num_chunks > local_chunks + first_chunk, so that there are chunks to choose",
+            k > forced,
+            num_chunks=k,
+            local_chunks=self.local_chunks,
+            first_chunk=self.first_chunk,
+        )
+
+    def defaults(self, window: int) -> dict[str, Any]:
+        size = max(window // 16, 1) if self.chunk_length is None else self.chunk_length
+        return {"chunk_length": size, "num_chunks": min(16, window // size)}
+
+    def check_window(self, window: int) -> None:
+        size, count = self._lk
+        require(
+            "LongHeads: num_chunks · chunk_length ≤ window",
+            count * size <= window,
+            num_chunks=count,
+            chunk_length=size,
+            window=window,
+        )
+        self._leaves_some(count)
+
+    @property
+    def _lk(self) -> tuple[int, int]:
+        assert self.chunk_length is not None and self.num_chunks is not None
+        return self.chunk_length, self.num_chunks
+
+    @property
+    def chosen_from(self) -> Chunks:
+        size, count = self._lk
+        return Chunks(size, count, self.local_chunks, self.first_chunk, self.pick, self.share, self.seed)
+
+    @property
+    def seen_at(self) -> Slots | FarNear:
+        return Slots(self._lk[0])

@@ -1,0 +1,104 @@
+"""Methods written as text: ``key=value`` settings, and one line that says all, such as ``dca:chunk_size=256``."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from longspan.errors import LongspanError
+from longspan.methods import METHODS, Method
+from longspan.rope import NTK, PI, Angles, DynamicNTK, YaRN
+
+ANGLES: dict[str, type[Angles]] = {"pi": PI, "ntk": NTK, "dynamic-ntk": DynamicNTK, "yarn": YaRN}
+
+
+def build_method(name: str, settings: Sequence[str] = (), angles: str | None = None) -> Method:
+    """A method with ``key=value`` settings for its parameters, or for those of its angles.
+
+    Raises:
+        LongspanError: no such method, angles or parameter, or a value that cannot be.
+    """
+    if name not in METHODS:
+        raise LongspanError(f"no method is called {name!r}; there are {', '.join(METHODS)}")
+    if angles is not None and angles not in ANGLES:
+        raise LongspanError(f"no angles are called {angles!r}; there are {', '.join(ANGLES)}")
+    kind = METHODS[name]
+    under = kind().angles if angles is None else ANGLES[angles]()
+    own, of_angles = _keys(kind, without="angles"), _keys(type(under))
+    given: dict[str, Any] = {}
+    given_angles: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise LongspanError(f"a setting is key=value, not {setting!r}")
+        if key in given or key in given_angles:
+            raise LongspanError(f"{name}: {key} is set twice")
+        if key in own:
+            given[key] = _parse(key, value.strip(), own[key])
+        elif key in of_angles:
+            given_angles[key] = _parse(key, value.strip(), of_angles[key])
+        else:
+            known = ", ".join([*own, *of_angles]) or "none"
+            raise LongspanError(f"{name} has no parameter {key!r}; it has {known}")
+    try:
+        return kind(**given, angles=replace(under, **given_angles))
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+
+
+def split_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """``name:key=value,key=value`` as the name and its settings, both still text.
+
+    Raises:
+        LongspanError: a piece is no ``key=value``, or a key comes twice.
+    """
+    name, colon, rest = spec.partition(":")
+    if not name.strip() or (colon and not rest.strip()):
+        raise LongspanError(f"{spec!r}: a method is written as name or name:key=value,key=value")
+    settings: dict[str, str] = {}
+    for piece in rest.split(",") if colon else ():
+        key, equals, value = (part.strip() for part in piece.partition("="))
+        if not (key and equals and value):
+            raise LongspanError(f"{spec!r}: {piece!r} is not key=value")
+        key = key.replace("-", "_")
+        if key in settings:
+            raise LongspanError(f"{spec!r}: {key} is set twice")
+        settings[key] = value
+    return name.strip(), settings
+
+
+def parse_method(spec: str) -> Method:
+    """The method of ``name:key=value,…``; the key ``angles`` puts scaled angles under it (``dca:angles=yarn``)."""
+    name, settings = split_spec(spec)
+    angles = settings.pop("angles", None)
+    return build_method(name, [f"{key}={value}" for key, value in settings.items()], angles)
+
+
+def _keys(kind: type, without: str | None = None) -> dict[str, Any]:
+    """The fields of a dataclass and their types."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind) if f.name != without}
+
+
+def _parse(key: str, text: str, kind: Any) -> Any:
+    """A value of the annotated type: a number, true or false, one of several words, or none where that is allowed."""
+    choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
+    if type(None) in choices and text.lower() == "none":
+        return None
+    if bool in choices and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text in words:
+        return text
+    for number in (int, float):
+        if number in choices:
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+    wanted = [*words, *(names[choice] for choice in choices if choice in names)]
+    raise LongspanError(f"{key} is {' or '.join(wanted)}, not {text!r}")

@@ -1,0 +1,18 @@
+"""The methods in fp64: dense, slow, and without bands, kernels or indices. Used by tests and benchmarks alone."""
+
+from longspan.oracle.attention import oracle
+from longspan.oracle.baselines import best_blocks, best_middle, sinks_recent_and_middle
+from longspan.oracle.choices import best_chunks, best_tokens, chunk_scores, far_and_near, slots, token_scores
+
+__all__ = [
+    "best_blocks",
+    "best_chunks",
+    "best_middle",
+    "best_tokens",
+    "chunk_scores",
+    "far_and_near",
+    "oracle",
+    "sinks_recent_and_middle",
+    "slots",
+    "token_scores",
+]

@@ -1,0 +1,93 @@
+"""What InfLLM and LM-Infinite's middle tokens choose: query by query, as their papers say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.oracle.attention import dots
+from longspan.rope import Rope
+
+Pieces = Sequence[tuple[int, int]]
+
+
+def best_blocks(
+    q: Tensor,
+    k: Tensor,
+    rope: Rope,
+    pieces: Pieces,
+    *,
+    window: int,
+    initial: int,
+    local: int,
+    block: int,
+    blocks: int,
+    representatives: int,
+) -> Tensor:
+    """The tokens ``[B, H, P, blocks · block]`` of the blocks that each of InfLLM's pieces beyond the window chooses.
+
+    Args:
+        q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
+        pieces: all of them, those inside the window too.
+    """
+    batch, heads, total, _ = q.shape
+    i, j = torch.arange(total)[:, None], torch.arange(total)[None, :]
+    near = dots(q, k, i - j, rope).sum(dim=1)
+    bare = (q.double() @ k.double().repeat_interleave(heads // k.shape[1], dim=1).mT).sum(dim=1)
+    sums, times = torch.zeros(batch, total, dtype=torch.float64), torch.zeros(total, dtype=torch.float64)
+    chosen = []
+    for a, z in pieces:
+        if a >= window:
+            score = sums / times.clamp(min=1)
+            own = []
+            for b in range(batch):
+                worth = {}
+                for first in range(initial, a - local - block + 1, block):
+                    members = sorted(range(first, first + block), key=lambda m: -float(score[b, m]))  # noqa: B023
+                    worth[first] = float(bare[b, a:z, members[:representatives]].sum())
+                best = sorted(sorted(worth, key=lambda first: -worth[first])[:blocks])  # noqa: B023
+                own.append([first + n for first in best for n in range(block)])
+            chosen.append(torch.tensor(own))
+        for query in range(a, z):  # to which the tokens from here on are local
+            here = slice(max(a - local, 0), query)
+            sums[:, here] += near[:, query, here]
+            times[here] += 1
+    return torch.stack(chosen, dim=1)[:, None].expand(-1, heads, -1, -1)
+
+
+def best_middle(q: Tensor, k: Tensor, rope: Rope, *, sinks: int, recent: int, top_k: int, distance: int) -> Tensor:
+    """The middle tokens ``[B, H, T, top_k]`` that each query of LM-Infinite chooses, ascending; -1 where there is none.
+
+    Args:
+        q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
+        distance: at which the logits see the tokens.
+    """
+    batch, heads, total, _ = q.shape
+    logits = dots(q, k, torch.full((total, total), distance), rope)
+    chosen = torch.full((batch, heads, total, top_k), -1)
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(sinks + recent, total):
+                middle = range(sinks, i - recent + 1)
+                best = sorted(middle, key=lambda j: float(logits[b, h, i, j]), reverse=True)[:top_k]  # noqa: B023
+                chosen[b, h, i, : len(best)] = torch.tensor(sorted(best))
+    return chosen
+
+
+def sinks_recent_and_middle(
+    chosen: Tensor, *, sinks: int, recent: int, cap: int, distance: int
+) -> tuple[Tensor, Tensor]:
+    """``keep`` and ``rel`` ``[B, H, T, T]`` of LM-Infinite: first and last tokens, and chosen ones at ``distance``."""
+    batch, heads, total, _ = chosen.shape
+    i, j = torch.arange(total)[:, None], torch.arange(total)[None, :]
+    always = ((j < sinks) | (i - j < recent)) & (j <= i)
+    keep, rel = (x.expand(batch, heads, -1, -1).clone() for x in (always, (i - j).clamp(max=cap)))
+    for b in range(batch):
+        for h in range(heads):
+            for row in range(total):
+                own = [token for token in chosen[b, h, row].tolist() if token >= 0]
+                keep[b, h, row, own] = True
+                rel[b, h, row, own] = distance
+    return keep, rel

@@ -1,0 +1,70 @@
+"""Tokens chosen by all queries of a piece together: ESA's selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from longspan.selection.chunks import Share
+from longspan.selection.pieces import ByPiece
+
+Combine = Literal["sum", "max"]
+
+
+@dataclass(frozen=True)
+class Tokens(ByPiece):
+    """The first tokens, ``top_k`` chosen ones, and the ``local`` tokens before a piece together with the piece.
+
+    A piece is what chooses together: queries from one multiple of ``piece`` to the next, or as many as arrive at once.
+
+    Args:
+        initial: ``lI``, first tokens that are always kept.
+        local: ``lL``, tokens before the piece that are always kept.
+        top_k: ``k``, chosen of those between.
+        piece: ``lC``.
+        proximity: ``ε`` of Eq 8: a token takes the best score within ``ε`` of it.
+        share: what chooses together: the layer, the group of a key head, or every query head by itself.
+        combine: how the scores of heads that choose together become one: their sum (Eq 4), or the largest.
+    """
+
+    initial: int
+    local: int
+    top_k: int
+    piece: int
+    proximity: int = 1
+    share: Share = "layer"
+    combine: Combine = "sum"
+
+    @property
+    def chosen(self) -> int:
+        """How many tokens a piece chooses."""
+        return self.top_k
+
+    def candidates(self, piece_start: int) -> tuple[int, int]:
+        """The middle tokens that a piece chooses from, ``first : one past the last``."""
+        return self.initial, piece_start - self.local
+
+    def choose(self, scores: Tensor) -> Tensor:
+        """The tokens that a piece chooses among its candidates, in ascending order.
+
+        ``F(m) = max_c (f(m; c) - max_m' f(m'; c))`` (Eq 4) and ``F'(j) = max F`` within ``ε`` of ``j`` (Eq 8).
+
+        Args:
+            scores: ``[B, S, T, M]``, f of each query of the piece for each candidate; written over.
+
+        Returns:
+            ``[B, S, top_k]`` int64, counted from the first candidate.
+        """
+        best = scores.sub_(scores.amax(dim=-1, keepdim=True)).amax(dim=-2)
+        if self.proximity:
+            wide = 2 * self.proximity + 1
+            best = torch.nn.functional.max_pool1d(best, wide, stride=1, padding=self.proximity)
+        # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
+        least = best.topk(self.top_k, dim=-1).values[..., -1:]
+        above, level = best > least, best == least
+        room = self.top_k - above.sum(dim=-1, keepdim=True)
+        taken = above | (level & (level.cumsum(dim=-1) <= room))
+        return taken.nonzero()[:, -1].view(*best.shape[:-1], self.top_k)

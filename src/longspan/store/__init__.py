@@ -1,0 +1,6 @@
+"""The key-value store of one layer: buffers that grow in place, on the device, in host memory or in mapped files."""
+
+from longspan.store.buffer import Buffer, Tier, check_tier
+from longspan.store.kv import Index, KVStore
+
+__all__ = ["Buffer", "Index", "KVStore", "Tier", "check_tier"]

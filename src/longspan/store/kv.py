@@ -1,0 +1,207 @@
+"""The keys and values of one layer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from longspan.errors import CacheError
+from longspan.store.buffer import Buffer, Tier, check_tier, refuse_unlike
+from longspan.store.memory import Kind
+from longspan.store.mirror import Mirror
+
+
+class Index(Protocol):
+    """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, on the device."""
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens from ``length`` on. Called before the store forgets them; if it raises, neither does."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
+
+    def repeat(self, times: int) -> None:
+        """Repeat each row ``times`` times, copies side by side."""
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+
+class KVStore:
+    """Values and one or more rotations of the keys, ``[B, Hkv, length, D]``, appended to without copying the past.
+
+    A *stream* is one of those: the number of a rotation, or None for the values.
+
+    Args:
+        tier: where they lie; see ``Buffer``. The index lies on the device in every tier.
+        directory: the folder for ``"disk"``.
+        window: how many of the tokens before the last append the device keeps a copy of, besides those appended, where
+            ``tier`` keeps them off the device.
+
+    Attributes:
+        length: tokens held.
+        index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
+
+    Raises:
+        ValueError: see ``check_tier``; a negative window.
+    """
+
+    def __init__(self, tier: Tier = "device", directory: str | os.PathLike[str] | None = None, window: int = 0) -> None:
+        if window < 0:
+            raise ValueError(f"window is a number of tokens, not {window}")
+        self.directory = check_tier(tier, directory)
+        self.tier: Tier = tier
+        self.window = window
+        self.length = 0
+        self.index: Index | None = None
+        self._buffers: list[Buffer] = []  # the rotations, then the values
+        self._mirror: Mirror | None = None
+
+    @property
+    def batch(self) -> int:
+        """Rows held; 0 when nothing was stored yet."""
+        return self._buffers[0].held.shape[0] if self._buffers else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, in all tiers."""
+        return sum(self.bytes_by_tier.values())
+
+    @property
+    def bytes_by_tier(self) -> dict[Tier, int]:
+        """Bytes allocated on the device, in host memory and on disk; the index and the mirror are on the device."""
+        sizes: dict[Tier, int] = {"device": 0, "host": 0, "disk": 0}
+        sizes["device"] += self.index.nbytes if self.index is not None else 0
+        sizes["device"] += self._mirror.nbytes if self._mirror is not None else 0
+        sizes[self.tier] += sum(buffer.nbytes for buffer in self._buffers)
+        return sizes
+
+    @property
+    def keys(self) -> list[Tensor]:
+        """Each stored rotation of the keys, ``[B, Hkv, length, D]``, as views of where they lie."""
+        return [buffer.held[:, :, : self.length] for buffer in self._buffers[:-1]]
+
+    @property
+    def values(self) -> Tensor:
+        """``[B, Hkv, length, Dv]``, a view of where they lie."""
+        return self._buffers[-1].held[:, :, : self.length]
+
+    def append(self, keys: Sequence[Tensor], values: Tensor) -> None:
+        """Add ``T`` tokens: ``[B, Hkv, T, D]`` for each rotation, and ``[B, Hkv, T, Dv]``.
+
+        Raises:
+            CacheError: they do not fit what is held, or the disk is full; the store is as it was.
+        """
+        new = [*keys, values]
+        kinds, tokens = [Kind.of(x) for x in new], values.shape[2]
+        if any(x.shape[2] != tokens for x in new):
+            raise CacheError(f"keys and values of {[x.shape[2] for x in new]} tokens; they come in equal numbers")
+        if self._buffers:
+            refuse_unlike([buffer.kind for buffer in self._buffers], kinds)
+        buffers = self._buffers or [Buffer(self.tier, self.directory) for _ in new]
+        stop = self.length + tokens
+        for buffer, x in zip(buffers, new, strict=True):
+            buffer.reserve(x, stop)
+        # What can fail comes first, and until the length says so nothing counts as held.
+        for buffer, x in zip(buffers, new, strict=True):
+            buffer.write(self.length, x)
+        mirror = self._mirror
+        if mirror is None and buffers[0].apart:
+            mirror = Mirror(self.window)
+        if mirror is not None:
+            mirror.append(new)
+        self._buffers, self._mirror, self.length = buffers, mirror, stop
+
+    def take(self, stream: int | None, start: int, stop: int) -> Tensor:
+        """Tokens ``[start, stop)`` of a stream, on the device: ``[B, Hkv, stop - start, D]``.
+
+        A view where the device has them, which holds until the next append; else a copy.
+        """
+        if not 0 <= start <= stop <= self.length:
+            raise ValueError(f"there are tokens 0 to {self.length}, and [{start}, {stop}) was asked for")
+        n = self._stream(stream)
+        if self._mirror is not None and self._mirror.start <= start:
+            return self._mirror.part(n, start, stop)
+        return self._buffers[n].fetch(start, stop)
+
+    def gather(self, stream: int | None, index: Tensor) -> Tensor:
+        """The tokens that are asked for, of each head or of all alike, copied to the device.
+
+        Args:
+            stream: the number of a rotation, or None for the values.
+            index: token numbers in ``[0, length)``, ``[B or 1, Hkv or 1, M]``, int64, on any device.
+
+        Returns:
+            ``[B, Hkv, M, D]``.
+        """
+        buffer = self._buffers[self._stream(stream)]
+        batch, heads = buffer.held.shape[:2]
+        if index.dim() != 3 or index.shape[0] not in (1, batch) or index.shape[1] not in (1, heads):
+            raise ValueError(f"index is [{batch} or 1, {heads} or 1, M], not {list(index.shape)}")
+        if index.is_floating_point() or index.dtype == torch.bool:
+            raise ValueError(f"index holds token numbers, not {index.dtype}")
+        index = index.to(buffer.held.device)
+        if index.device.type == "cpu" and index.numel():  # elsewhere, to look would be to wait
+            first, last = (int(x) for x in index.aminmax())
+            if first < 0 or last >= self.length:
+                raise ValueError(f"there are tokens 0 to {self.length}, and {first} to {last} were asked for")
+        return buffer.gather(index)
+
+    def crop(self, tokens: int) -> None:
+        """Forget the last ``tokens`` tokens."""
+        if not 0 <= tokens <= self.length:
+            raise ValueError(f"cannot drop {tokens} of {self.length} tokens")
+        length = self.length - tokens
+        if self.index is not None:
+            self.index.crop(length)
+        self.length = length
+        if self._mirror is not None:
+            self._mirror.crop(length)
+            recent = max(0, length - self.window)
+            if self._mirror.start > recent:
+                self._mirror.fill(recent, [buffer.fetch(recent, length) for buffer in self._buffers])
+
+    def select(self, rows: Tensor) -> None:
+        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
+        chosen = self._chosen(rows.tolist())
+        if self.index is not None:
+            self.index.select(rows)
+        self._buffers, self._mirror = chosen
+
+    def repeat(self, times: int) -> None:
+        """Repeat each row ``times`` times, copies side by side."""
+        if times < 1:
+            raise ValueError(f"rows are repeated once or more, not {times} times")
+        chosen = self._chosen([row for row in range(self.batch) for _ in range(times)])
+        if self.index is not None:
+            self.index.repeat(times)
+        self._buffers, self._mirror = chosen
+
+    def reset(self) -> None:
+        """Forget everything and free it."""
+        self._buffers, self._mirror, self.length = [], None, 0
+        if self.index is not None:
+            self.index.reset()
+
+    def _chosen(self, rows: list[int]) -> tuple[list[Buffer], Mirror | None]:
+        """All that is held, for rows ``rows``; nothing is given up before the last of it was made."""
+        mirror = self._mirror.select(rows) if self._mirror is not None else None
+        return [buffer.selected(rows) for buffer in self._buffers], mirror
+
+    def _stream(self, stream: int | None) -> int:
+        if not self._buffers:
+            raise ValueError("the store is empty")
+        rotations = len(self._buffers) - 1
+        if stream is None:
+            return rotations
+        if not 0 <= stream < rotations:
+            raise ValueError(f"there are {rotations} rotations of the keys, and number {stream} was asked for")
+        return stream

@@ -1,0 +1,177 @@
+"""Where a buffer's bytes lie: memory, or a sparse file that is mapped."""
+
+from __future__ import annotations
+
+import errno
+import math
+import mmap
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from longspan.errors import CacheError
+
+ROOM = 2**20  # tokens a new file has addresses for
+
+
+class Kind(NamedTuple):
+    """What a buffer is made for: tokens of ``heads`` times ``size`` numbers in ``batch`` rows, on ``device``."""
+
+    batch: int
+    heads: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, x: Tensor) -> Kind:
+        """That of ``[B, H, any, D]``."""
+        return cls(x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token of one head of one row."""
+        return self.size * self.dtype.itemsize
+
+
+class Memory:
+    """``tensor`` ``[B, H, capacity, D]`` in the memory of ``device``, or of the host, ``pinned`` where a GPU is fed."""
+
+    @torch.inference_mode(False)  # made in inference mode, it could not be written to outside it
+    def __init__(self, kind: Kind, capacity: int, *, host: bool) -> None:
+        shape = kind.batch, kind.heads, capacity, kind.size
+        device = torch.device("cpu") if host else kind.device
+        pinned = host and kind.device.type == "cuda"
+        self.tensor = torch.empty(shape, dtype=kind.dtype, device=device, pin_memory=pinned)
+        self.capacity = capacity
+
+    def widen(self, tokens: int) -> bool:
+        """Whether there is room for ``tokens`` in place."""
+        return tokens <= self.capacity
+
+    def affords(self, tokens: int) -> bool:
+        """Whether ``tokens`` may be asked for; memory says so only when it is."""
+        return True
+
+    def write(self, start: int, x: Tensor, rows: slice = slice(None)) -> None:
+        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch."""
+        self.tensor[rows, :, start : start + x.shape[2]] = x
+
+
+class Mapped:
+    """``[B, H, room, D]`` in a file of its own, of which ``capacity`` tokens have disk blocks.
+
+    The file is sparse: each head of each row has addresses for ``room`` tokens from the start and blocks for those that
+    are asked for, so it grows in place. It is mapped shared, so its pages are the file's and not the process's: they do
+    not count as data (``RLIMIT_DATA``), and the system writes them out when memory is short. Blocks are allocated first
+    and written then, for a full disk would otherwise end the process by a signal. The file has no name, and goes with
+    the last tensor that shows it.
+    """
+
+    @torch.inference_mode(False)
+    def __init__(self, kind: Kind, capacity: int, directory: Path | None) -> None:
+        self._where = directory if directory is not None else Path(tempfile.gettempdir())
+        self._rows, self._token_bytes = kind.batch * kind.heads, kind.token_bytes
+        self.capacity, self._room, self._file = 0, 0, None
+        if self._rows * self._token_bytes * capacity == 0:  # there is no empty mapping
+            self.tensor = torch.empty(kind.batch, kind.heads, capacity, kind.size, dtype=kind.dtype, device="cpu")
+            self.capacity = capacity
+            return
+        try:
+            # Left open: it is closed with this object, and takes its disk space along.
+            self._file = tempfile.TemporaryFile(prefix="longspan-", dir=directory, buffering=0)  # noqa: SIM115
+            self._pages = self._map(capacity)
+        except OSError as error:
+            raise self._failure(error, capacity) from error
+        self._allocate(capacity)
+        self.tensor = torch.frombuffer(self._pages, dtype=kind.dtype).view(
+            kind.batch, kind.heads, self._room, kind.size
+        )
+
+    def _map(self, tokens: int) -> mmap.mmap:
+        """Map the file with as much room as the system grants, at least ``tokens``."""
+        assert self._file is not None
+        room = max(ROOM, 4 * tokens)
+        while True:
+            size = self._rows * room * self._token_bytes
+            try:
+                self._file.truncate(size)
+                # The mapping would keep a descriptor of its own, and a model of many layers has a store for each.
+                options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+                pages = mmap.mmap(self._file.fileno(), size, **options)
+            except (OSError, OverflowError):
+                # A limit on addresses or on the size of files, or a file system that knows no holes.
+                if room <= tokens:
+                    raise
+                room = max(tokens, room // 4)
+            else:
+                self._room = room
+                return pages
+
+    def widen(self, tokens: int) -> bool:
+        """Give ``tokens`` disk blocks in place; False when there are no addresses for them."""
+        if tokens <= self.capacity:
+            return True
+        if tokens > self._room:
+            return False
+        self._allocate(tokens)
+        return True
+
+    def affords(self, tokens: int) -> bool:
+        """Whether the disk has space for ``tokens``, as far as it tells."""
+        if self._file is None:
+            return True
+        kept = self.capacity if tokens <= self._room else 0
+        return (tokens - kept) * self._rows * self._token_bytes <= _free(self._file.fileno())
+
+    def write(self, start: int, x: Tensor, rows: slice = slice(None)) -> None:
+        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch."""
+        if self._file is None or not hasattr(mmap, "MADV_RANDOM"):
+            self.tensor[rows, :, start : start + x.shape[2]] = x
+            return
+        # A page that is written first would be read first, with megabytes of the empty pages around it.
+        self._pages.madvise(mmap.MADV_RANDOM)
+        self.tensor[rows, :, start : start + x.shape[2]] = x
+        self._pages.madvise(mmap.MADV_NORMAL)
+
+    def _allocate(self, tokens: int) -> None:
+        assert self._file is not None
+        file, more = self._file.fileno(), (tokens - self.capacity) * self._token_bytes
+        try:
+            # Asked first, since blocks that were allocated before the disk turned out to be full would stay.
+            if more * self._rows > _free(file):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            for row in range(self._rows):
+                _reserve_blocks(file, (row * self._room + self.capacity) * self._token_bytes, more)
+        except OSError as error:
+            raise self._failure(error, tokens) from error
+        self.capacity = tokens
+
+    def _failure(self, error: OSError, tokens: int) -> CacheError:
+        size = self._rows * tokens * self._token_bytes / 2**20
+        return CacheError(
+            f"the cache cannot have {size:,.1f} MiB for {tokens:,} tokens of a layer in {self._where}: "
+            f"{error.strerror or error}; nothing was lost. Make room there, or pass kv_dir=, a folder on another disk"
+        )
+
+
+def _free(file: int) -> float:
+    if not hasattr(os, "fstatvfs"):
+        return math.inf
+    disk = os.fstatvfs(file)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _reserve_blocks(file: int, start: int, size: int) -> None:
+    if not hasattr(os, "posix_fallocate"):
+        return  # the free space was asked; there is nothing better
+    try:
+        os.posix_fallocate(file, start, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
+            raise

@@ -1,0 +1,62 @@
+"""``method="auto"`` chooses by length, window, memory and calibration, says why, and attaches what it chose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longspan
+from hf_models import make
+from longspan.hf.auto import CROSSOVER, choose
+
+FACTS = {"kv_bytes_per_token": 1000, "free": 10**9, "calibrated": False, "on_gpu": False}
+
+
+@pytest.mark.parametrize(
+    ("length", "facts", "name", "tier", "words"),
+    [
+        (512, {}, "full", "device", "512 tokens fit the window of 512"),
+        (513, {}, "dca", "device", "1.0 windows"),
+        (512 * CROSSOVER, {}, "dca", "device", "8.0 windows"),
+        (512 * CROSSOVER + 1, {}, "longheads", "device", "choosing keys is faster; it needs no calibration"),
+        (512 * CROSSOVER + 1, {"calibrated": True}, "esa", "device", "calibrated"),
+        (None, {}, "longheads", "device", "length is not known"),
+        (None, {"calibrated": True}, "esa", "device", "length is not known"),
+        (513, {"free": 600_000}, "longheads", "disk", "tier 'disk'"),
+        (513, {"free": 600_000, "on_gpu": True, "calibrated": True}, "esa", "host", "tier 'host'"),
+        (512, {"free": 1}, "full", "device", "fit the window"),
+        (10**6, {"free": None}, "longheads", "device", "1953.1 windows"),
+    ],
+)
+def test_choice(length, facts, name, tier, words):
+    choice = choose(length, 512, **{**FACTS, **facts})
+    assert (choice.method.name, choice.kv_tier) == (name, tier)
+    assert words in choice.reason
+
+
+@torch.no_grad()
+def test_auto_attaches_what_it_chose_and_says_so(capsys):
+    model = make("llama")
+    window = model.config.max_position_embeddings
+    ids = torch.randint(0, 50, (1, window // 2))
+    stock = model(ids).logits
+    for length, name in ((window, "full"), (2 * window, "dca"), (20 * window, "longheads"), (None, "longheads")):
+        report = longspan.extend(model, "auto", length=length)
+        assert report.method.name == name and report.reason
+        said = capsys.readouterr().err
+        assert said == f"longspan auto: {name}: {report.reason}\n"
+        assert report.reason in str(report).replace("\n", " ") or name in str(report)
+        assert report.to_dict()["reason"] == report.reason
+        assert (model(ids).logits - stock).abs().max() < 1e-4
+    longspan.restore(model)
+
+
+def test_a_named_method_has_no_reason():
+    model = make("llama")
+    assert longspan.extend(model, "dca").reason is None
+
+
+def test_length_tells_methods_how_far_to_reach():
+    model = make("llama")
+    window = model.config.max_position_embeddings
+    assert longspan.extend(model, "yarn", length=6 * window).method.angles.factor == 6

@@ -1,0 +1,217 @@
+"""InfLLM's representatives and LM-Infinite's middle tokens, beyond what every selecting method is tested for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cases import HEAD, assert_same, build, in_pieces, make_qkv, run_recorded
+from longspan import oracle as exact
+from longspan.attend import Attender, choosing
+from longspan.errors import CacheError
+from longspan.index import BlockIndex
+from longspan.methods import InfLLM, LMInfinite
+from longspan.selection.blocks import Blocks
+from longspan.selection.middle import Middle
+from longspan.store import KVStore
+
+SCALE = HEAD**-0.5
+WINDOW = 24
+BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, piece=4)
+LONG = 900  # several times what the index keeps of its inputs
+
+
+def new_index(representatives=2):
+    return BlockIndex(BLOCKS, WINDOW, representatives)
+
+
+def fed(index, qkv, cuts, pads, rope, start=0):
+    for a, b in zip([start, *cuts[:-1]], cuts, strict=True):
+        index.extend(*(x[:, :, a:b] for x in qkv), pads, rope, SCALE)
+    return index
+
+
+def assert_same_blocks(a, b):
+    assert a._done == b._done
+    for row, done in enumerate(a._done):
+        assert done > 0
+        assert_same(a._held.held[row, :, :done], b._held.held[row, :, :done])
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(
+    "cuts", [range(1, 121), [3, 29, 30, 53, 70, 71, 118, 120], [1, 24, 40, 120], [120]], ids=lambda x: str(len(x))
+)
+def test_choices_equal_the_oracle_however_the_text_arrives(cuts, kv_heads, any_rope):
+    q, k, v = make_qkv(120, batch=2, kv_heads=kv_heads)
+    index, pieces, ours = new_index(), [], []
+    for a, b in zip([0, *cuts[:-1]], cuts, strict=True):
+        index.extend(q[:, :, a:b], k[:, :, a:b], v[:, :, a:b], (0, 0), any_rope, SCALE)
+        for first, last in BLOCKS.pieces(a, b, WINDOW):
+            pieces.append((first, last))
+            if first >= WINDOW:
+                scores = index.scores(q[:, :, first:last], slice(0, 2), BLOCKS.candidates(first), any_rope)
+                ours.append(BLOCKS.choose(scores) + BLOCKS.initial)
+    sizes = {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2}
+    theirs = exact.best_blocks(q, k, any_rope, pieces, window=WINDOW, **sizes)
+    assert torch.equal(torch.stack(ours, dim=2), theirs[:, :1])
+
+
+@pytest.mark.parametrize("pads", [(0, 0), (0, 8)], ids=["equal", "padded"])
+def test_representatives_do_not_depend_on_how_the_text_arrives(pads, rope):
+    qkv = make_qkv(LONG, batch=2)
+    whole = fed(new_index(), qkv, [LONG], pads, rope)
+    # The window, where the second row's own piece ends too, comes later in the cache's count.
+    for cuts in ([*range(4, LONG, 4), LONG], [200, 208, 612, 616, LONG], [LONG - 4, LONG]):
+        assert_same_blocks(fed(new_index(), qkv, cuts, pads, rope), whole)
+
+
+def test_another_piece_gives_other_representatives(rope):
+    """So the comparisons above could fail: a token is local for less long where pieces are cut short."""
+    qkv = make_qkv(LONG)
+    whole, apart = fed(new_index(), qkv, [LONG], (0,), rope), fed(new_index(), qkv, [*range(1, LONG + 1)], (0,), rope)
+    count = min(whole._done + apart._done)
+    assert not torch.allclose(whole._held.held[:, :, :count], apart._held.held[:, :, :count])
+
+
+@pytest.mark.parametrize("dropped", [1, 3, 17, 64])
+def test_dropped_tokens_leave_no_trace(dropped, rope):
+    qkv, wrong = make_qkv(300, batch=2), tuple(x * 20 for x in make_qkv(64, batch=2, seed=1))
+    for kept in range(200, 213):  # every place in a block and in a piece
+        straight = fed(new_index(1), qkv, [151, kept, 300], (0, 9), rope)
+        winding = fed(new_index(1), qkv, [151, kept], (0, 9), rope)
+        # Call by call, as in assisted decoding, so that pieces end where they would not have ended otherwise.
+        fed(winding, wrong, sorted({*range(1, min(dropped, 9)), dropped}), (0, 9), rope)
+        winding.crop(kept)
+        fed(winding, qkv, [300], (0, 9), rope, start=kept)
+        assert_same_blocks(winding, straight)
+
+
+def test_a_padded_row_is_as_if_alone(rope):
+    qkv, cuts = make_qkv(200, batch=2), [3, 29, 31, 50, 90, 91, 97, 150, 200]
+    for pad in (1, 5, 30):
+        together = fed(new_index(1), qkv, cuts, (0, pad), rope)
+        alone = tuple(x[1:, :, pad:] for x in qkv)
+        alone = fed(new_index(1), alone, [cut - pad for cut in cuts if cut > pad], (0,), rope)
+        assert together._done[1:] == alone._done
+        assert_same(together._held.held[1, :, : alone._done[0]], alone._held.held[0, :, : alone._done[0]])
+
+
+def test_tokens_of_the_call_itself_can_be_dropped(rope):
+    qkv = make_qkv(700)
+    winding = fed(new_index(), qkv, [300, 700], (0,), rope)
+    winding.crop(640)
+    fed(winding, tuple(x.roll(1, 2) for x in qkv), [700], (0,), rope, start=640)
+    mixed = tuple(torch.cat((x[:, :, :640], x.roll(1, 2)[:, :, 640:]), dim=2) for x in qkv)
+    assert_same_blocks(winding, fed(new_index(), mixed, [300, 640, 700], (0,), rope))
+
+
+def test_dropping_too_many_tokens(rope):
+    qkv = make_qkv(LONG)
+    index = fed(new_index(), qkv, [400, LONG], (0,), rope)
+    with pytest.raises(CacheError, match="dropping 600 tokens makes blocks of 3 tokens local again.*up to 64 can be"):
+        index.crop(LONG - 600)
+    assert_same_blocks(index, fed(new_index(), qkv, [400, LONG], (0,), rope))
+    index.crop(2)  # nothing is left that a block could hold
+    fed(index, qkv, [400, LONG], (0,), rope, start=2)
+    assert_same_blocks(index, fed(new_index(), qkv, [2, 400, LONG], (0,), rope))
+
+
+def test_an_index_follows_its_rows(rope):
+    qkv, pads = make_qkv(LONG, batch=3), (0, 2, 9)
+    index = fed(new_index(), qkv, [LONG - 200], pads, rope)
+    index.select(torch.tensor([2, 0]))
+    index.repeat(2)
+    rows = [2, 2, 0, 0]
+    own, own_pads = tuple(x[rows] for x in qkv), [pads[n] for n in rows]
+    fed(index, own, [LONG], own_pads, rope, start=LONG - 200)
+    assert_same_blocks(index, fed(new_index(), own, [LONG - 200, LONG], own_pads, rope))
+    assert index.nbytes > 0
+    index.reset()
+    assert index.nbytes == 0
+    index.select(torch.tensor([]).long())
+    assert_same_blocks(fed(index, qkv, [LONG], pads, rope), fed(new_index(), qkv, [LONG], pads, rope))
+
+
+def test_what_the_index_keeps_of_its_inputs_is_bounded(rope):
+    qkv = make_qkv(LONG)
+    sizes = [fed(new_index(), qkv, [stop], (0,), rope)._tail.nbytes for stop in (LONG // 2, LONG)]
+    assert sizes[0] == sizes[1]
+    index = fed(new_index(), qkv, range(1, LONG + 1), (0,), rope)
+    assert len(index._calls) <= index._tail.room + 1 < LONG / 2
+
+
+def test_infllm_defaults():
+    at = InfLLM().resolve(8192)
+    assert (at.initial, at.local, at.block, at.blocks, at.representatives, at.piece) == (128, 4096, 128, 16, 4, 512)
+    small = InfLLM().resolve(512)
+    assert (small.block, small.blocks, small.far) == (32, 4, 256)
+    assert InfLLM(block=2).resolve(512).representatives == 2
+
+
+MIDDLE = {"sinks": 3, "recent": 7, "cap": 11, "middle_top_k": 4, "middle_at": 5}
+
+
+def test_runs_cover_every_query_once():
+    for top_k, start, stop, most in ((1, 0, 30, 7), (4, 0, 30, 7), (4, 11, 30, 50), (4, 29, 30, 1), (4, 0, 9, 5)):
+        middle = Middle(3, 7, top_k)
+        runs = middle.runs(start, stop, most)
+        assert [i for a, b in runs for i in range(a, b)] == list(range(max(start, 10), stop))
+        for a, b in runs:
+            counts = {min(top_k, middle.stop(i) - 3) for i in range(a, b)}
+            assert counts <= {top_k} or b - a == 1
+            assert b - a <= most and min(counts) >= 1
+
+
+def test_without_middle_tokens_nothing_is_chosen(rope):
+    method = LMInfinite(sinks=3, recent=7).resolve(WINDOW)
+    attender = Attender(method, WINDOW)
+    assert not method.selects and attender._chooser is None and len(method.bands()) == 4
+    assert method.keep(torch.tensor(20), torch.tensor(5)).item() is False
+    with pytest.raises(TypeError, match="lm-infinite chooses keys"):
+        LMInfinite(middle_top_k=1).resolve(WINDOW).keep(torch.tensor(3), torch.tensor(0))
+
+
+def test_layers_before_the_first_keep_what_they_kept(rope):
+    qkv = make_qkv(60)
+    static = Attender(build("lm-infinite", {**MIDDLE, "middle_top_k": 0}).method, WINDOW)(*qkv, rope, scale=SCALE)
+    attender = Attender(build("lm-infinite", {**MIDDLE, "from_layer": 2}).method, WINDOW)
+    outs = [attender(*qkv, rope, scale=SCALE, layer=layer) for layer in range(4)]
+    assert_same(outs[0], static)
+    assert_same(outs[1], static)
+    differs = (outs[2] - static).abs().amax(dim=(0, 1, 3)) > 1e-9
+    assert differs.nonzero()[0] == 10 and differs[10:].all()
+    assert_same(outs[3], outs[2])
+
+
+def test_blocks_of_few_scores(rope, monkeypatch):
+    case, qkv = build("lm-infinite", {**MIDDLE, "from_layer": 0}), make_qkv(60)
+    whole, chosen = run_recorded(case, "auto", *qkv, rope, scale=SCALE)
+    monkeypatch.setattr(choosing, "_SCORES", 4 * 60 * 5)
+    parts, chosen_parts = run_recorded(case, "auto", *qkv, rope, scale=SCALE)
+    assert len(chosen_parts) > len(chosen) == 4
+    assert_same(parts, whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("options", [{"softcap": 2.0}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}, {}], ids=list)
+@pytest.mark.parametrize("dv", [8, 16, 24])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_middle_tokens_through_every_kernel(dtype, options, dv, kv_heads, rope):
+    case, qkv = (
+        build("lm-infinite", {**MIDDLE, "from_layer": 0}),
+        make_qkv(60, batch=2, dv=dv, kv_heads=kv_heads, dtype=dtype),
+    )
+    truth = Attender(case.method, WINDOW, "reference")(*qkv, rope, scale=SCALE, **options)
+    for impl in ("tiled", "auto"):
+        out = Attender(case.method, WINDOW, impl)(*qkv, rope, scale=SCALE, **options)
+        assert (out - truth).abs().max() <= (1e-9 if dtype == torch.float64 else 0.05 * truth.abs().max())
+
+
+def test_decoding_middle_tokens_after_a_crop(rope):
+    case, qkv = build("lm-infinite", {**MIDDLE, "from_layer": 0}), make_qkv(60)
+    attender, store = Attender(case.method, WINDOW), KVStore()
+    in_pieces(attender, qkv, rope, [12, 50], store, scale=SCALE)
+    store.crop(39)
+    out = in_pieces(attender, qkv, rope, range(12, 61), store, scale=SCALE)
+    assert_same(out, Attender(case.method, WINDOW)(*qkv, rope, scale=SCALE)[:, :, 11:])

@@ -1,0 +1,224 @@
+"""What selecting methods choose is what their papers say, and it does not depend on how the text arrives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cases import (
+    HEAD,
+    all_cases,
+    all_pieces,
+    as_recorded,
+    build,
+    inv_freq,
+    layout,
+    make_qkv,
+    middle_by_row,
+    pieces_of,
+    run_recorded,
+)
+from longspan import oracle as exact
+from longspan.errors import CacheError
+from longspan.index import ChunkIndex
+from longspan.methods import LongHeads
+from longspan.rope import Rope, Table
+from longspan.selection.blocks import Blocks
+from longspan.selection.chunks import Chunks
+from longspan.selection.middle import Middle
+from longspan.selection.tokens import Tokens
+
+N = 83
+SCALE = HEAD**-0.5
+GOLDEN = Path(__file__).parent / "golden" / "longheads_chunks.safetensors"
+SCORED = [c for c in all_cases(windows=(24, 7), selecting=True) if getattr(c.values[0].method, "pick", "") != "random"]
+
+
+def chosen_by_the_oracle(case, q, k, v, rope):
+    method = case.method
+    if isinstance(method.chosen_from, Tokens):
+        scores = exact.token_scores(q, k, share=method.share, combine=method.combine)
+        sizes = {"initial": method.initial, "local": method.local, "top_k": method.top_k}
+        return exact.best_tokens(scores, pieces_of(case, q.shape[2]), **sizes, proximity=method.proximity)
+    if isinstance(method.chosen_from, Blocks):
+        names = ("initial", "local", "block", "blocks", "representatives")
+        sizes = {name: getattr(method, name) for name in names}
+        return exact.best_blocks(q, k, rope, all_pieces(case, q.shape[2]), window=case.window, **sizes)
+    if isinstance(method.chosen_from, Middle):
+        sizes = {"sinks": method.sinks, "recent": method.recent, "top_k": method.middle_top_k}
+        return exact.best_middle(q, k, rope, **sizes, distance=method.middle_at)
+    scores = exact.chunk_scores(
+        q, k, v, rope, scale=SCALE, length=method.chunk_length, score=method.score, share=method.share
+    )
+    return exact.best_chunks(
+        scores,
+        window=case.window,
+        length=method.chunk_length,
+        count=method.num_chunks,
+        local=method.local_chunks,
+        first=method.first_chunk,
+        lowest=method.pick == "lowest",
+    )
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
+@pytest.mark.parametrize("case", SCORED)
+def test_choices_equal_the_oracle(case, kv_heads, rope):
+    q, k, v = make_qkv(N, batch=2, kv_heads=kv_heads)
+    _, recorded = run_recorded(case, "auto", q, k, v, rope, scale=SCALE)
+    keep, rel = as_recorded(case, recorded, q.shape[1], N)
+    expected = layout(case, chosen_by_the_oracle(case, q, k, v, case.rope(rope, N)), N)
+    assert torch.equal(keep, expected[0])
+    assert torch.equal(rel[keep], expected[1][keep])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", SCORED[:4] + SCORED[-4:])
+def test_choices_in_reduced_dtypes_are_as_good(case, dtype, rope):
+    """Near ties may fall otherwise, so scores are compared: what was chosen is worth what the best is."""
+    q, k, v = make_qkv(N, dtype=dtype)
+    _, recorded = run_recorded(case, "auto", q, k, v, rope, scale=SCALE)
+    keep, _ = as_recorded(case, recorded, q.shape[1], N)
+    best, _ = layout(case, chosen_by_the_oracle(case, q, k, v, case.rope(rope, N)), N)
+    assert (keep & best).sum() > 0.97 * best.sum()
+
+
+@pytest.mark.parametrize("case", all_cases(windows=(24, 7), selecting=True))
+def test_bands_and_choices_tile_what_is_kept(case, rope):
+    """Known bands cover exactly what is kept without being chosen, at its distance, and never what can be chosen."""
+    q, k, v = make_qkv(N)
+    _, recorded = run_recorded(case, "auto", q, k, v, rope, scale=SCALE)
+    keep, rel = as_recorded(case, recorded, q.shape[1], N)
+    chosen = torch.zeros_like(keep)
+    unit = case.method.chunk_length if isinstance(case.method.chosen_from, Chunks) else 1
+    if unit > 1 or isinstance(case.method.chosen_from, Chunks):
+        units = torch.cat(recorded, dim=2).repeat_interleave(q.shape[1] // recorded[0].shape[1], dim=1)
+        j = torch.arange(N) // unit
+        chosen[:, :, case.window :] = (units[..., None] == j).any(dim=-2)
+    elif isinstance(case.method.chosen_from, Middle):
+        chosen = (middle_by_row(case, recorded, N)[..., None] == torch.arange(N)).any(dim=-2)
+    else:
+        for (a, z), tokens in zip(pieces_of(case, N), recorded, strict=True):
+            units = (tokens + case.method.initial).repeat_interleave(q.shape[1] // tokens.shape[1], dim=1)
+            chosen[:, :, a:z] = (units[..., None] == torch.arange(N)).any(dim=-2)[:, :, None]
+    i, j = torch.arange(N)[:, None], torch.arange(N)[None, :]
+    times = chosen.long()
+    for band in case.method.bands_from(case.window, 0, N):
+        inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
+        times = times + inside
+        assert (band.q_pos(i) >= 0).all()
+        distance = (band.q_pos(i) - band.k_pos(j)).expand_as(rel)
+        assert torch.equal(distance[inside.expand_as(rel)], rel[inside.expand_as(rel)]), band.name
+    assert torch.equal(times, keep.long())
+
+
+def test_kept_distances_stay_inside_the_window(rope):
+    for case in (c.values[0] for c in all_cases(windows=(24, 7), selecting=True)):
+        q, k, v = make_qkv(N)
+        keep, rel = as_recorded(case, run_recorded(case, "auto", q, k, v, rope, scale=SCALE)[1], q.shape[1], N)
+        cap = getattr(case.method, "cap", 0)  # LM-Infinite's own is the window itself
+        assert rel[keep].min() >= 0 and rel[keep].max() <= max(case.window - 1, cap)
+
+
+def test_layers_fixed_takes_the_first_layers_choice(rope):
+    from longspan.attend import Attender
+
+    method = LongHeads(chunk_length=3, fix_layers=True).resolve(24)
+    first, second = make_qkv(N), make_qkv(N, seed=1)
+    attender = Attender(method, 24)
+    for _ in range(2):  # a second forward chooses anew, though nothing about the call differs
+        attender(*first, rope, scale=SCALE, layer=0)
+        out = attender(*second, rope, scale=SCALE, layer=1)
+        case = build("longheads", {"chunk_length": 3})
+        _, recorded = run_recorded(case, "auto", *first, rope, scale=SCALE)
+        keep, rel = as_recorded(case, recorded, 4, N)
+        expected = exact.oracle(*second, keep, rel, rope, scale=SCALE)
+        assert (out - expected).abs().max() < 1e-5
+        first = make_qkv(N, seed=2)
+
+
+def summaries(index, rows=slice(None)):
+    return index._held.held[rows, :, : index._full[0] * index.parts]
+
+
+def test_golden_chunk_representations():
+    """The LongHeads authors' released code, on an unrotated q, k, v."""
+    golden = load_file(GOLDEN)
+    rope = Rope(Table(inv_freq(16)), 16)
+    index = ChunkIndex(32, "representation")
+    index.extend(golden["q"], golden["k"], golden["v"], [0], rope, 16**-0.5)
+    wanted = golden["chunk_representation"]
+    assert index._full == [22]
+    assert (summaries(index)[:, :, : wanted.shape[2]] - wanted).abs().max() < 1e-5
+
+
+def test_golden_chunk_queries():
+    """Eq 1 by itself: with the queries' own mean as the only query, the oracle's first step."""
+    golden = load_file(GOLDEN)
+    cos, sin = Table(inv_freq(16))(torch.arange(32))
+    rope = Rope(Table(inv_freq(16)), 16)
+    chunks = [golden[x][0, :, : 21 * 32].unflatten(1, (21, 32)).transpose(0, 1) for x in "qkv"]
+    q, k = rope.turn_q(chunks[0], cos, sin), rope.turn_k(chunks[1], cos, sin)
+    query = ((q @ k.mT / 4).softmax(dim=-1) @ chunks[2]).mean(dim=2).transpose(0, 1)
+    assert (query - golden["chunk_query"][0]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["representation", "mean", "submeans", "bounds", "token_max"])
+@pytest.mark.parametrize("pads", [(0, 0), (0, 7)], ids=["equal", "padded"])
+def test_summaries_do_not_depend_on_how_the_text_arrives(kind, pads, rope):
+    qkv = make_qkv(N, batch=2)
+    whole = ChunkIndex(5, kind)
+    whole.extend(*qkv, pads, rope, SCALE)
+    for cuts in (range(1, N + 1), (3, 4, 31, 32, 64, N), (70, N)):
+        index, past = ChunkIndex(5, kind), 0
+        for cut in cuts:
+            index.extend(*(x[:, :, past:cut] for x in qkv), pads, rope, SCALE)
+            past = cut
+        for row in range(2):
+            assert index._full[row] == whole._full[row] == (N - pads[row]) // 5
+            used = index._full[row] * index.parts
+            difference = index._held.held[row, :, :used] - whole._held.held[row, :, :used]
+            assert difference.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["representation", "submeans"])
+def test_an_index_follows_its_rows(kind, rope):
+    qkv = make_qkv(N, batch=3)
+    index, picked = ChunkIndex(5, kind), ChunkIndex(5, kind)
+    index.extend(*(x[:, :, :72] for x in qkv), (0, 2, 9), rope, SCALE)
+    index.select(torch.tensor([2, 0]))
+    index.repeat(2)
+    rows = [2, 2, 0, 0]
+    index.extend(*(x[rows, :, 72:] for x in qkv), [(0, 2, 9)[n] for n in rows], rope, SCALE)
+    picked.extend(*(x[rows] for x in qkv), [(0, 2, 9)[n] for n in rows], rope, SCALE)
+    assert index._full == picked._full
+    for row, full in enumerate(index._full):
+        used = full * index.parts
+        assert (index._held.held[row, :, :used] - picked._held.held[row, :, :used]).abs().max() < 1e-12
+    assert index.nbytes > 0
+    index.reset()
+    assert index.nbytes == 0
+
+
+def test_dropping_tokens_whose_chunk_cannot_be_refilled(rope):
+    index = ChunkIndex(40, "mean")
+    index.extend(*make_qkv(600), (0,), rope, SCALE)
+    with pytest.raises(CacheError, match="dropping 295 tokens opens a chunk of 40"):
+        index.crop(305)
+    assert index._length == 600
+    index.crop(320)  # a chunk's border
+    assert index._full == [8]
+
+
+def test_random_choices_depend_on_seed_and_query_alone():
+    rows, scores = torch.arange(40, 60), torch.zeros(1, 2, 20, 20)
+    kept = [Chunks(2, 6, 1, first=False, pick="random", seed=seed).choose(scores, rows) for seed in (0, 0, 1)]
+    assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2])
+    later = Chunks(2, 6, 1, first=False, pick="random").choose(scores[:, :, 7:8], rows[7:8])
+    assert torch.equal(later, kept[0][:, :, 7:8])
+    assert not torch.equal(kept[0][:, 0], kept[0][:, 1])
+    counts = kept[0].flatten().bincount(minlength=20)
+    assert (counts[:19] > 0).all()
