@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 .PHONY: help demo test test-long lint format bench clean
 
 help:
-	@echo "make demo       the bundled model, read at up to 16 times its window by every method (two to three minutes)"
+	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about four minutes)"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes"
 	@echo "make lint       ruff and mypy"
@@ -45,6 +45,7 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/attention.py --threads 1 --clock cpu --prefill-heads 4
+	$(BIN)/python benchmarks/selecting.py
 
 clean:
 	rm -rf $(VENV) build dist longspan-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis

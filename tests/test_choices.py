@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from cases import (
     all_cases,
     all_pieces,
     as_recorded,
+    assert_same,
     build,
+    in_pieces,
     inv_freq,
     layout,
     make_qkv,
@@ -22,14 +25,17 @@ from cases import (
     run_recorded,
 )
 from longspan import oracle as exact
-from longspan.errors import CacheError
+from longspan.attend import Attender
+from longspan.calibration import Calibration, Projection
+from longspan.errors import CacheError, CalibrationError
 from longspan.index import ChunkIndex
-from longspan.methods import LongHeads
-from longspan.rope import Rope, Table
+from longspan.methods import Full, LongHeads
+from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
 from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
 from longspan.selection.middle import Middle
 from longspan.selection.tokens import Tokens
+from longspan.store import KVStore
 
 N = 83
 SCALE = HEAD**-0.5
@@ -124,8 +130,6 @@ def test_kept_distances_stay_inside_the_window(rope):
 
 
 def test_layers_fixed_takes_the_first_layers_choice(rope):
-    from longspan.attend import Attender
-
     method = LongHeads(chunk_length=3, fix_layers=True).resolve(24)
     first, second = make_qkv(N), make_qkv(N, seed=1)
     attender = Attender(method, 24)
@@ -222,3 +226,74 @@ def test_random_choices_depend_on_seed_and_query_alone():
     assert not torch.equal(kept[0][:, 0], kept[0][:, 1])
     counts = kept[0].flatten().bincount(minlength=20)
     assert (counts[:19] > 0).all()
+
+
+@pytest.mark.parametrize("angles", [PI(scale=2.0), DynamicNTK(factor=2.0)], ids=["pi", "dynamic-ntk"])
+def test_full_attention_in_the_encoding_phase(angles, rope):
+    """The paper's "w/ PI init" and "w/ NTK init": everything under scaled angles first, LongHeads in generation."""
+    window, last = 24, N - 1
+    q, k, v = make_qkv(N)
+    full = Full(angles=angles).resolve(window)
+    encoded = Attender(full, window)(*(x[:, :, :last] for x in (q, k, v)), rope, scale=SCALE)
+    method = LongHeads(chunk_length=3, prefill="full", angles=angles).resolve(window)
+    attender, store = Attender(method, window), KVStore()
+    out = attender(*(x[:, :, :last] for x in (q, k, v)), rope, scale=SCALE, store=store)
+    assert (out - encoded).abs().max() < 1e-12
+    step = attender(*(x[:, :, last:] for x in (q, k, v)), rope, scale=SCALE, store=store)
+    # In generation nothing lies beyond the window, where dynamic angles are the model's own.
+    throughout = LongHeads(chunk_length=3, angles=Angles() if angles.dynamic else angles).resolve(window)
+    alone = Attender(throughout, window)(q, k, v, rope, scale=SCALE)
+    assert (step - alone[:, :, last:]).abs().max() < 1e-6
+    assert (out - alone[:, :, :last]).abs().max() > 1e-3
+
+
+def calibration(size, channels, kv_heads):
+    g = torch.Generator().manual_seed(3)
+    layer, heads = ((size, channels), (kv_heads, size, channels // kv_heads))
+    maps = [Projection(torch.randn(shape, generator=g), torch.randn(shape, generator=g)) for shape in (layer, heads)]
+    facts = {"solver": "closed_form", "model_id": "none", "weights_sha256": "0" * 64, "dtype": "float32"}
+    return Calibration({0: maps[0]}, {0: maps[1]}, reduced=size, reduced_per_head=size, window=24, tokens=1, **facts)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("esa", {"piece": 4}), ("longheads", {"chunk_length": 3, "score": "token_max"})],
+    ids=["esa", "longheads"],
+)
+def test_reduced_scores_of_a_padded_batch(name, options, rope):
+    case, pads, cuts = build(name, options), (0, 9, 9), (12, 50, 80, 81, N)
+    q, k, v = make_qkv(N, batch=3)
+    attender = Attender(case.method, case.window, calibration=calibration(4, 2 * HEAD, 2))
+    out = in_pieces(attender, (q, k, v), rope, cuts, KVStore(), scale=SCALE, padding=pads)
+    exact_out = in_pieces(Attender(case.method, 24), (q, k, v), rope, cuts, KVStore(), scale=SCALE, padding=pads)
+    assert (out - exact_out).abs().max() > 1e-3  # they do choose otherwise
+    for row, pad in enumerate(pads):
+        alone = tuple(x[row : row + 1, :, pad:] for x in (q, k, v))
+        expected = in_pieces(attender, alone, rope, [c - pad for c in cuts], KVStore(), scale=SCALE)
+        assert_same(out[row : row + 1, :, pad:], expected)
+
+
+def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
+    """ESA with maps that keep everything chooses as exact scores do."""
+    case, both = build("esa", {"piece": 4}), torch.eye(2 * HEAD)
+    whole = replace(calibration(2 * HEAD, 2 * HEAD, 2), layers={0: Projection(both, both)})
+    qkv = make_qkv(N)
+    out = Attender(case.method, 24, calibration=whole)(*qkv, rope, scale=SCALE)
+    assert_same(out, Attender(case.method, 24)(*qkv, rope, scale=SCALE))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "given", "words"),
+    [
+        ("esa", {"reduced": 8}, None, "reduced to 8, and no calibration"),
+        ("esa", {"reduced": 8}, 4, "reduced=8 and the calibration 4"),
+        ("esa", {"share": "head"}, 4, "share='head'"),
+        ("esa", {"combine": "max"}, 4, "combine='max'"),
+        ("dca", {}, 4, "dca has no use for a calibration"),
+        ("longheads", {}, 4, "longheads has no use"),
+        ("infllm", {}, 4, "infllm has no use"),
+    ],
+)
+def test_calibrations_that_do_not_fit_the_method(name, options, given, words):
+    with pytest.raises(CalibrationError, match=words):
+        Attender(build(name, options).method, 24, calibration=given and calibration(given, 2 * HEAD, 2))

@@ -16,10 +16,13 @@ import pytest
 import torch
 
 import longspan
+from cases import all_cases, assert_same, build, in_pieces, make_qkv
 from hf_models import left_padded, make, prompts
+from longspan.attend import Attender
 from longspan.errors import CacheError
 from longspan.hf import tiers
 from longspan.hf.cache import StoreLayer
+from longspan.rope import DynamicNTK
 from longspan.store import Buffer, KVStore, memory
 from longspan.store.mirror import Mirror
 
@@ -483,3 +486,22 @@ def test_a_folder_in_memory_is_named(model):
         pytest.skip("/dev/shm is not in memory here")
     report = longspan.inspect(model, "full", kv_tier="disk", kv_dir="/dev/shm")
     assert any("kept in memory by the system (tmpfs)" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("case", [c for c in all_cases(selecting=True) if not c.values[0].method.follows_total])
+def test_methods_that_choose_read_what_lies_apart(apart, case, rope):
+    """The same output from keys off the device, of which ranges are fetched and choices gathered."""
+    n, pads = 70, (0, 5)
+    qkv = make_qkv(n, batch=2)
+    cuts = (12, 40, 67, 68, 69, n)
+    attender = Attender(case.method, case.window)
+    here, there = KVStore(), KVStore(apart, window=case.window)
+    wanted = in_pieces(attender, qkv, rope, cuts, here, scale=0.25, padding=pads)
+    assert_same(in_pieces(attender, qkv, rope, cuts, there, scale=0.25, padding=pads), wanted)
+    assert there.apart and not here.apart
+
+
+def test_dynamic_angles_want_keys_at_hand(apart, rope):
+    case = build("longheads", {"angles": DynamicNTK(2.0)})
+    with pytest.raises(CacheError, match="DynamicNTK turns every key.*kv_tier='device'"):
+        Attender(case.method, case.window)(*make_qkv(30), rope, scale=0.25, store=KVStore(apart))

@@ -210,12 +210,12 @@ def test_extend_takes_a_calibration_that_fits(tmp_path):
     made = calibrated(model)
     made.save(tmp_path / "c.safetensors")
     for given in (made, tmp_path / "c.safetensors", str(tmp_path / "c.safetensors")):
-        longspan.extend(model, "dca", calibration=given)
+        longspan.extend(model, "esa", calibration=given)
         assert attachment_of(model) is not None
-        with longspan.extended(model, "full", calibration=given):
+        with longspan.extended(model, longspan.LongHeads(score="token_max"), calibration=given):
             pass
         longspan.restore(model)
-        assert longspan.inspect(model, "dca", calibration=given).method.name == "dca"
+        assert longspan.inspect(model, "esa", calibration=given).method.name == "esa"
 
 
 def test_extend_refuses_one_that_does_not(tmp_path):
@@ -303,4 +303,23 @@ def test_the_bundled_calibration_fits_the_bundled_model(bundled):
     assert isinstance(made, Calibration)
     assert (made.reduced, made.reduced_per_head, made.model_id, made.solver) == (8, 4, "bundled", "closed_form")
     assert (FOLDER / "calibration.safetensors").stat().st_size < 100_000
-    assert longspan.inspect(bundled[0], "dca", calibration=made).window == made.window == 512
+    assert longspan.inspect(bundled[0], "esa", calibration=made).window == made.window == 512
+
+
+@torch.no_grad()
+def test_a_cache_knows_its_calibration(bundled):
+    model, tokenizer = bundled
+    ids = torch.randint(0, 1000, (1, 20))
+    with longspan.extended(model, "esa", calibration=longspan.bundled_calibration()):
+        cache = model(ids, use_cache=True).past_key_values
+    with longspan.extended(model, "esa", calibration=longspan.bundled_calibration()):  # loaded again, the same maps
+        model(ids, past_key_values=cache)
+    with longspan.extended(model, "esa"), pytest.raises(longspan.CacheError, match="another calibration"):
+        model(ids, past_key_values=cache)
+
+
+def test_auto_takes_a_calibration_and_uses_it_where_it_chooses(bundled):
+    model, _ = bundled
+    for length, name in ((512, "full"), (2048, "dca"), (100_000, "esa")):
+        report = longspan.inspect(model, "auto", calibration=longspan.bundled_calibration(), length=length)
+        assert report.method.name == name

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
-from longspan.attend.choosing import Choices, Chooser, Rows
+from longspan.attend.choosing import Choices, Chooser, Rows, check_calibration
 from longspan.attend.merge import with_sinks
 from longspan.bands import Band, KeyMap
 from longspan.calibration import Calibration
+from longspan.errors import CacheError
 from longspan.kernels.banded import Impl, Plan, Turn, banded, make_plan
 from longspan.methods import Full, Method
 from longspan.methods.selecting import Selecting
 from longspan.rope import Rope, Table
-from longspan.store import KVStore
+from longspan.store import Fetched, KVStore
 
 
 @dataclass
@@ -41,8 +42,16 @@ class _View:
     rows: slice
     keys: list[Tensor]
     values: Tensor
-    index: Any
+    store: KVStore | None
     padding: int
+
+    def ranges(self, device: torch.device) -> tuple[list[Tensor], Tensor]:
+        """Keys and values without padding, for a kernel that reads ranges of them on ``device``."""
+        if self.store is None or not self.store.apart:
+            return [x[:, :, self.padding :] for x in self.keys], self.values[:, :, self.padding :]
+        streams = [*range(len(self.keys)), None]
+        *keys, values = (cast(Tensor, Fetched(self.store, n, self.rows, self.padding)) for n in streams)
+        return keys, values
 
 
 class Attender:
@@ -63,7 +72,8 @@ class Attender:
     ) -> None:
         if impl not in get_args(Impl):
             raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
-        self.method, self.window, self.impl = method, window, impl
+        check_calibration(method, calibration)
+        self.method, self.window, self.impl, self.calibration = method, window, impl, calibration
         self._dynamic = method.angles.dynamic
         selecting = method if isinstance(method, Selecting) and method.selects else None
         self._selecting = selecting
@@ -131,7 +141,7 @@ class Attender:
             keys, values = new_keys, v
         outs = []
         for a, b in _equal_runs(pads):
-            view = _View(slice(a, b), [x[a:b] for x in keys], values[a:b], store.index if store else None, pads[a])
+            view = _View(slice(a, b), [x[a:b] for x in keys], values[a:b], store, pads[a])
             outs.append(self._rows(q[a:b], view, rope, scale, softcap, sinks, layer))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
@@ -163,8 +173,13 @@ class Attender:
         if here not in step.query_turns:
             factor = self.method.query_factor(self.window, total)
             step.query_turns[here] = [_turn(table, positions, q.device, factor) for positions in plan.q_pos]
-        keys, values = [x[:, :, pad:] for x in held.keys], held.values[:, :, pad:]
+        keys, values = held.ranges(q.device)
         if self._dynamic:
+            if held.store is not None and held.store.apart:
+                raise CacheError(
+                    f"{type(self.method.angles).__name__} turns every key at every step, and they are kept on tier "
+                    f"{held.store.tier!r}; use kv_tier='device' or other angles"
+                )
             if here not in step.key_turns:
                 j = torch.arange(total)
                 step.key_turns[here] = [_turn(table, to(j), q.device) for to in self.key_maps]
@@ -183,9 +198,13 @@ class Attender:
         )
         if chooses:
             assert self._chooser is not None
-            chosen = keys[self.key_maps.index(self._chooser.positions.chosen_keys)]
-            rows = Rows(q, chosen, values, held.rows, start, total, rope, scale, softcap, layer)
-            self._chooser.add(out, lse, rows, held.index, step.choices)
+            assert held.store is not None
+            n = self.key_maps.index(self._chooser.positions.chosen_keys)
+            # What is chosen is gathered where it lies, and only that is brought.
+            chosen = keys[n] if self._dynamic else held.keys[n][:, :, pad:]
+            values = held.values[:, :, pad:]
+            rows = Rows(q, chosen, values, held.rows, start, total, rope, scale, softcap, layer, pad)
+            self._chooser.add(out, lse, rows, held.store.index, step.choices)
         out = with_sinks(out, lse, sinks)
         return torch.nn.functional.pad(out, (0, 0, skipped, 0)) if skipped else out
 

@@ -14,6 +14,7 @@ from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex, exact_scores
 from longspan.kernels.gathered import Impl, gathered_by_piece, gathered_by_row
+from longspan.methods.base import Method
 from longspan.methods.esa import ESA
 from longspan.methods.infllm import InfLLM
 from longspan.methods.longheads import LongHeads
@@ -44,6 +45,7 @@ class Rows:
         keys: ``[B, Hkv, N, D]`` at the positions that chosen keys are stored at.
         values: ``[B, Hkv, N, Dv]``.
         batch: which rows of the layer's index they are.
+        padding: how many padding tokens the index holds before theirs.
     """
 
     q: Tensor
@@ -56,6 +58,7 @@ class Rows:
     scale: float
     softcap: float | None
     layer: int
+    padding: int
 
 
 class Chooser:
@@ -67,7 +70,6 @@ class Chooser:
         # By the angles, of which dynamic ones live no longer than a step.
         self._tables: WeakKeyDictionary[Table, dict[torch.device, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
         self.fixed = isinstance(method, LongHeads) and method.fix_layers
-        _calibrated(method, calibration)
 
     def index(self, layer: int) -> ChunkIndex | TokenIndex | BlockIndex | None:
         """A new index for a layer's store; None where scores come from the keys alone."""
@@ -207,7 +209,7 @@ class Chooser:
             return exact_scores(q, rows.keys[:, :, low:high], selection.share, selection.combine)
         summed = q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return index.scores(summed, rows.batch, low, high).to(wide)
+        return index.scores(summed, rows.batch, rows.padding + low, rows.padding + high).to(wide)
 
 
 def _turn(rows: Rows, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,8 +218,13 @@ def _turn(rows: Rows, positions: Tensor) -> tuple[Tensor, Tensor]:
     return cos, sin
 
 
-def _calibrated(method: Selecting, calibration: Calibration | None) -> None:
-    """Raise unless a calibration is there where the method asks for one, and is of the size it asks for."""
+def uses_calibration(method: Method) -> bool:
+    """Whether a method's scores can be reduced ones."""
+    return isinstance(method, ESA) or (isinstance(method, LongHeads) and method.score == "token_max")
+
+
+def check_calibration(method: Method, calibration: Calibration | None) -> None:
+    """Raise ``CalibrationError`` unless a calibration is there where one is asked for, fits, and will be used."""
     wanted = getattr(method, "reduced", None)
     if calibration is None:
         if wanted is not None:
@@ -226,5 +233,15 @@ def _calibrated(method: Selecting, calibration: Calibration | None) -> None:
                 "longspan.calibrate and pass calibration=, or leave reduced out for exact scores"
             )
         return
+    if not uses_calibration(method):
+        raise CalibrationError(
+            f"{method.name} has no use for a calibration (esa has, and longheads with score='token_max'); leave "
+            "calibration out"
+        )
+    if isinstance(method, ESA) and (method.share, method.combine, method.score_at) != ("layer", "sum", 0):
+        raise CalibrationError(
+            "reduced scores are those of all heads of a layer, summed and unrotated; leave calibration out for "
+            f"share={method.share!r}, combine={method.combine!r}, score_at={method.score_at}"
+        )
     if wanted is not None and calibration.reduced != wanted:
         raise CalibrationError(f"{method.name} has reduced={wanted} and the calibration {calibration.reduced}")

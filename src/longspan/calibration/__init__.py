@@ -4,7 +4,7 @@ A method that chooses keys by their scores reads every key for every query. Unde
 instead, an eighth of the key by default. ``longspan.calibrate`` makes one.
 """
 
-from longspan.calibration.file import Calibration
+from longspan.calibration.file import Calibration, same_maps
 from longspan.calibration.moments import Moments
 from longspan.calibration.projection import Projection, flat_keys, flat_queries
 from longspan.calibration.recall import RecallReport, Row, recall
@@ -23,5 +23,6 @@ __all__ = [
     "objective",
     "pca",
     "recall",
+    "same_maps",
     "sgd",
 ]

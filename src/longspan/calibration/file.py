@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -180,3 +181,13 @@ def _fits(index: int, layer: Projection, heads: Projection, reduced: int, reduce
             f"layer {index}: {layer.theta_k.shape[-1]} channels are not those of {heads.theta_k.shape[0]} heads of "
             f"{heads.theta_k.shape[-1]}"
         )
+
+
+def same_maps(a: Calibration | None, b: Calibration | None) -> bool:
+    """Whether two calibrations reduce scores alike; None is no calibration."""
+    if a is None or b is None or a is b:
+        return a is b
+    if a.layers.keys() != b.layers.keys() or a.heads.keys() != b.heads.keys():
+        return False
+    pairs = [(x[n], y[n]) for x, y in ((a.layers, b.layers), (a.heads, b.heads)) for n in x]
+    return all(torch.equal(p.theta_q, r.theta_q) and torch.equal(p.theta_k, r.theta_k) for p, r in pairs)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
-from longspan.attend import Attender
+from longspan.attend import Attender, uses_calibration
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
@@ -218,7 +218,10 @@ def _prepare(
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
     _refuse_idle(resolved, layers)
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
-    attender = Attender(resolved, size, impl, calibration=fitting(calibration, model, layers))
+    given = fitting(calibration, model, layers)
+    if automatic and not uses_calibration(resolved):
+        given = None  # it fits, and "auto" found a method that does without
+    attender = Attender(resolved, size, impl, calibration=given)
     original = _original_window(config)
     attached = tuple(_describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
     stock = tuple(_describe(layer, 1) for layer in layers if layer.rope is None)

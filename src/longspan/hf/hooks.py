@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from longspan.attend import Attender
+from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
@@ -112,6 +113,10 @@ class Attachment:
             raise CacheError(
                 f"the cache was filled under {ours.method} and the model now runs {self.attender.method}; "
                 "pass longspan.new_cache(model)"
+            )
+        if not same_maps(ours.calibration, self.attender.calibration):
+            raise CacheError(
+                "the cache was filled under another calibration than the model now runs; pass longspan.new_cache(model)"
             )
 
     def _wrap_generate(self, model: PreTrainedModel) -> None:

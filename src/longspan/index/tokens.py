@@ -67,8 +67,13 @@ def exact_scores(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
         combine: how heads that choose together count: their ``"sum"``, or their ``"max"``.
 
     Returns:
-        ``[B, S, T, M]`` in fp32 (fp64 for fp64).
+        ``[B, S, T, M]`` in fp32 (fp64 for fp64), on the queries' device; made where the keys are.
     """
+    device = q.device
+    return _exact(q.to(keys.device), keys, share, combine).to(device)
+
+
+def _exact(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
     batch, heads, tokens, width = q.shape
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     grouped = q.unflatten(1, (keys.shape[1], -1))

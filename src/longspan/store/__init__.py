@@ -1,6 +1,7 @@
 """The key-value store of one layer: buffers that grow in place, on the device, in host memory or in mapped files."""
 
 from longspan.store.buffer import Buffer, Tier, check_tier
+from longspan.store.fetched import Fetched
 from longspan.store.kv import Index, KVStore
 
-__all__ = ["Buffer", "Index", "KVStore", "Tier", "check_tier"]
+__all__ = ["Buffer", "Fetched", "Index", "KVStore", "Tier", "check_tier"]

@@ -71,6 +71,11 @@ class KVStore:
         return self._buffers[0].held.shape[0] if self._buffers else 0
 
     @property
+    def apart(self) -> bool:
+        """Whether keys and values lie elsewhere than on the device of what was appended."""
+        return bool(self._buffers) and self._buffers[0].apart
+
+    @property
     def nbytes(self) -> int:
         """Bytes allocated, in all tiers."""
         return sum(self.bytes_by_tier.values())
