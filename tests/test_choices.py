@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import longspan
 from cases import (
     HEAD,
     all_cases,
@@ -24,6 +25,7 @@ from cases import (
     pieces_of,
     run_recorded,
 )
+from hf_models import make
 from longspan import oracle as exact
 from longspan.attend import Attender
 from longspan.calibration import Calibration, Projection
@@ -297,3 +299,19 @@ def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
 def test_calibrations_that_do_not_fit_the_method(name, options, given, words):
     with pytest.raises(CalibrationError, match=words):
         Attender(build(name, options).method, 24, calibration=given and calibration(given, 2 * HEAD, 2))
+
+
+@pytest.mark.parametrize("score", ["token_max", "submeans", "bounds", "representation"])
+def test_repeated_text_is_chosen_alike_however_it_arrives(score):
+    """Equal keys give scores that tie but for their rounding, which must not decide."""
+    model = make("llama")
+    window = model.config.max_position_embeddings
+    ids = torch.tensor([[5, 9, 5, 5, 7, 9, 11, 5] * 30])[:, : 3 * window + 7]
+    longspan.extend(model, LongHeads(score=score))
+    with torch.no_grad():
+        whole = model(ids).logits
+        cache = longspan.new_cache(model)
+        parts = [
+            model(x, past_key_values=cache).logits for x in ids.split([window + 9, 50, ids.shape[1] - window - 59], 1)
+        ]
+    assert (torch.cat(parts, dim=1) - whole).abs().max() < 1e-3

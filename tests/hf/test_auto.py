@@ -60,3 +60,19 @@ def test_length_tells_methods_how_far_to_reach():
     model = make("llama")
     window = model.config.max_position_embeddings
     assert longspan.extend(model, "yarn", length=6 * window).method.angles.factor == 6
+
+
+@pytest.mark.parametrize("length", [0, -5, 1.5, "x"])
+def test_lengths_that_are_none(length):
+    with pytest.raises(longspan.LongspanError, match="length is a number of tokens"):
+        longspan.extend(make("llama"), "auto", length=length)
+
+
+def test_auto_takes_no_angles():
+    with pytest.raises(longspan.LongspanError, match="auto.*no angles"):
+        longspan.extend(make("llama"), "auto", length=1000, angles=longspan.YaRN())
+
+
+def test_auto_may_be_offered_a_folder_that_it_does_not_need(tmp_path):
+    report = longspan.extend(make("llama"), "auto", length=100, kv_dir=tmp_path)
+    assert report.kv_tier == "device" and report.kv_dir is None

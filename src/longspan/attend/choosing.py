@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -81,7 +81,7 @@ class Chooser:
             reduced = None
             if calibration is not None and method.score == "token_max":
                 reduced = calibration.heads[layer].theta_q, calibration.heads[layer].theta_k
-            return ChunkIndex(method.chosen_from.size, method.score, reduced)
+            return ChunkIndex(method.chosen_from.size, method.score, method.share, reduced)
         if calibration is None or not isinstance(self.selection, Tokens):
             return None
         return TokenIndex(calibration.layers[layer].theta_q, calibration.layers[layer].theta_k)
@@ -101,7 +101,7 @@ class Chooser:
     def _chunks(self, out: Tensor, lse: Tensor, rows: Rows, first: int, index: Any, shared: Choices) -> None:
         selection, batch, heads = self.selection, rows.q.shape[0], rows.q.shape[1]
         assert isinstance(selection, Chunks)
-        full = rows.stop // selection.size
+        full, seed = rows.stop // selection.size, selection.seed
         step = max(1, _SCORES // (batch * heads * full * index.parts))
         for r0 in range(first, rows.stop, step):
             r1 = min(r0 + step, rows.stop)
@@ -114,11 +114,10 @@ class Chooser:
             else:
                 if selection.pick == "random":
                     sharing = {"head": heads, "group": rows.keys.shape[1], "layer": 1}[selection.share]
-                    scores = lse.new_empty(1).expand(batch, sharing, r1 - r0, count)
+                    scores = lse.new_zeros(1).expand(batch, sharing, r1 - r0, count)
+                    selection = replace(selection, seed=seed + 1_009 * rows.layer)  # each layer draws its own
                 else:
-                    scores = index.scores(
-                        rows.q[:, :, part], rows.batch, count, rows.rope, selection.share, rows.keys.shape[1]
-                    )
+                    scores = index.scores(rows.q[:, :, part], rows.batch, count, rows.rope, rows.keys.shape[1])
                 units = selection.choose(scores, i)
                 if self.fixed:
                     shared.units[key] = rows.layer, units

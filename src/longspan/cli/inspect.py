@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ def inspect(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
     ] = None,
     angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens to reach; 'auto' chooses by it.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a page.")] = False,
 ) -> None:
@@ -28,7 +30,7 @@ def inspect(
     chosen = method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, device="cpu")
     try:
-        report = longspan.inspect(loaded, chosen, window=window, length=length)
+        report = longspan.inspect(loaded, chosen, window=window, length=length, calibration=calibration)
     except ValueError as error:
         raise LongspanError(str(error)) from error
     if as_json:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from transformers import PreTrainedModel
 
 from longspan.attend import Attender, uses_calibration
+from longspan.bands import Index, Origin
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
@@ -26,7 +27,7 @@ from longspan.hf.probe import Layer, probe
 from longspan.hf.report import LayerReport, Report
 from longspan.hf.tiers import prepare_tier
 from longspan.kernels.banded import Impl
-from longspan.methods import METHODS, Full, Method, Selecting
+from longspan.methods import METHODS, Full, LongHeads, Method, Selecting
 from longspan.rope import Angles
 from longspan.store import Tier
 
@@ -190,7 +191,11 @@ def _prepare(
     if not isinstance(model, PreTrainedModel):
         raise AttachError(f"longspan extends transformers models (PreTrainedModel), not {type(model).__name__}")
     _refuse_copies(model)
+    if length is not None and (type(length) is not int or length < 1):
+        raise LongspanError(f"length is a number of tokens from 1, not {length!r}")
     automatic = isinstance(method, str) and method == "auto"
+    if automatic and angles is not None:
+        raise LongspanError('"auto" takes no angles; name the method that is to run under them')
     if not automatic:
         chosen = _method(method, angles)
     config = model.config.get_text_config(decoder=True)
@@ -209,13 +214,15 @@ def _prepare(
         choice = choose(
             length,
             size,
-            kv_bytes_per_token=sum(_describe(layer, 1).kv_bytes_per_token for layer in layers),
+            kv_bytes_per_token=sum(_describe(layer, 2).kv_bytes_per_token for layer in layers),
             free=free_memory(model.device),
             calibrated=calibration is not None,
             on_gpu=model.device.type == "cuda",
         )
-        resolved, reason = _method(choice.method, angles).resolve(size), choice.reason
+        resolved, reason = choice.method.resolve(size), choice.reason
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
+        kv_dir = kv_dir if kv_tier == "disk" else None
+    _representable(resolved, layers)
     _refuse_idle(resolved, layers)
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     given = fitting(calibration, model, layers)
@@ -232,12 +239,37 @@ def _prepare(
         original_window=original if original not in (None, size) else None,
         attached=attached,
         stock=stock,
-        warnings=(*_warnings(layers, size), *resolved.warnings(size), *tier_notes),
+        warnings=(
+            *_warnings(layers, size),
+            *_norm_warnings(layers, attender),
+            *resolved.warnings(size),
+            *tier_notes,
+        ),
         kv_tier=kv_tier,
         kv_dir=directory,
         reason=reason,
+        calibration=None if given is None else f"scores reduced to {given.reduced}, solver {given.solver}",
     )
     return report, attender, layers
+
+
+def _representable(method: Method, layers: list[Layer]) -> None:
+    """Raise if LongHeads' representation, a mean of values held against keys, meets values of another size."""
+    if isinstance(method, LongHeads) and method.score == "representation":
+        for layer in layers:
+            if layer.rope is not None and layer.key_dim != layer.value_dim:
+                raise AttachError(
+                    f"{layer.name}: keys of size {layer.key_dim} and values of size {layer.value_dim}; longheads' "
+                    "representation takes equal sizes: use another score, such as LongHeads(score='bounds')"
+                )
+
+
+def _norm_warnings(layers: list[Layer], attender: Attender) -> Iterator[str]:
+    if any(layer.norms for layer in layers) and not {Index(), Origin()} >= set(attender.key_maps):
+        yield (
+            f"the model normalises after the rotation, so that scores depend on more than distances: "
+            f"{attender.method.name} moves keys and queries together, and rows inside the window change too"
+        )
 
 
 def _reaching(method: Method, length: int | None) -> Method:

@@ -48,6 +48,7 @@ class Report:
         warnings: what a user should know.
         kv_tier, kv_dir: where the attached layers' keys and values lie, and the folder given for the tier ``"disk"``.
         reason: why ``"auto"`` chose this method; None where it was named.
+        calibration: what scores are reduced by; None for exact ones.
     """
 
     model: str
@@ -60,6 +61,7 @@ class Report:
     kv_tier: Tier = "device"
     kv_dir: Path | None = None
     reason: str | None = None
+    calibration: str | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -88,6 +90,7 @@ class Report:
             "kv_tier": self.kv_tier,
             "kv_dir": str(self.kv_dir) if self.kv_dir is not None else None,
             "reason": self.reason,
+            "calibration": self.calibration,
             "warnings": list(self.warnings),
         }
 
@@ -102,6 +105,8 @@ class Report:
         table.add_row("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})")
         for name, value in self.method.parameters().items():
             table.add_row(f"  {name}", str(value))
+        if self.calibration is not None:
+            table.add_row("  calibration", self.calibration)
         table.add_row("window", window)
         table.add_row("attached", _summary(self.attached, "rope") or "no layer")
         table.add_row("stock", _summary(self.stock, "reason") or "no layer")

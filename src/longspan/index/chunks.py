@@ -40,11 +40,14 @@ class ChunkIndex:
     Args:
         size: ``l``, tokens of a chunk.
         kind: the score.
+        share: ``"head"``, or what scores are summed over: the ``"group"`` of a key head or the ``"layer"``.
         reduced: for ``token_max`` θ_q and θ_k, ``[Hkv, d', D]`` each, that scores go through; None for exact scores.
     """
 
-    def __init__(self, size: int, kind: ChunkScore, reduced: tuple[Tensor, Tensor] | None = None) -> None:
-        self.size, self.kind, self.reduced = size, kind, reduced
+    def __init__(
+        self, size: int, kind: ChunkScore, share: str = "head", reduced: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        self.size, self.kind, self.share, self.reduced = size, kind, share, reduced
         self.parts = {"representation": 1, "mean": 1, "submeans": min(SUBMEANS, size), "bounds": 2, "token_max": size}[
             kind
         ]
@@ -110,11 +113,15 @@ class ChunkIndex:
         self._held.held[row, :, at * self.parts : stop] = summary
 
     def _summary(self, tokens: list[Tensor], rope: Rope, scale: float) -> Tensor:
-        """``[H or Hkv, n · parts, D]`` of ``n`` chunks, from ``[H, n · l, D]`` of each input."""
+        """``[Hkv, n · parts, D]`` of ``n`` chunks, from ``[H, n · l, D]`` of each input.
+
+        Representations of heads that choose together lie side by side, ``[S, n, H / S · D]``: one product then gives
+        the sum of their scores.
+        """
         chunks = [x.unflatten(1, (-1, self.size)) for x in tokens]  # [H, n, l, D]
         if self.kind == "representation":
             q, k, v = chunks
-            return _representations(q, k, v, rope, scale)
+            return _side_by_side(_representations(q, k, v, rope, scale), self._choosing(q.shape[0], k.shape[0]))
         keys = _bare(rope, chunks[0], key=True)
         if self.kind == "mean":
             return keys.mean(dim=2)
@@ -127,21 +134,24 @@ class ChunkIndex:
             return keys.flatten(1, 2)
         return (_widen(keys.flatten(1, 2)) @ self.reduced[1].to(_wide(keys)).mT).to(keys.dtype)
 
-    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, share: str, kv_heads: int) -> Tensor:
+    def _choosing(self, heads: int, kv_heads: int) -> int:
+        """``S``: how many choose, each for all that share."""
+        return {"head": heads, "group": kv_heads, "layer": 1}[self.share]
+
+    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, kv_heads: int) -> Tensor:
         """How well each query goes with each of the first ``count`` chunks, all of them full.
 
         Args:
             q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
-            share: ``"head"``, or what scores are summed over: the ``"group"`` of a key head or the ``"layer"``.
             kv_heads: ``Hkv``.
 
         Returns:
             ``[B, S, T, count]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
         """
-        held = self._held.held[rows, :, : count * self.parts]
+        held, share = self._held.held[rows, :, : count * self.parts], self.share
         q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
         if self.kind == "representation":
-            return _shared(_widen(q) @ _widen(held).mT, share, kv_heads)
+            return _side_by_side(_widen(q), self._choosing(q.shape[1], kv_heads)) @ held.mT
         if self.kind == "bounds":
             low, high = held.unflatten(2, (count, 2)).unbind(dim=3)
             above, below = (_folded(x, group, share) for x in (q.clamp(min=0), q.clamp(max=0)))
@@ -178,6 +188,8 @@ class ChunkIndex:
         self._tail.crop(length)
 
     def select(self, rows: Tensor) -> None:
+        if not self._full:
+            return
         order = rows.tolist()
         self._full, self._pads = [self._full[n] for n in order], tuple(self._pads[n] for n in order)
         self._held.select(rows)
@@ -227,10 +239,6 @@ def _folded(q: Tensor, group: int, share: str) -> Tensor:
     return q.flatten(2, 3) if share == "head" else q.sum(dim=2)
 
 
-def _shared(scores: Tensor, share: str, kv_heads: int) -> Tensor:
-    """Scores ``[B, H, T, n]`` of every query head summed over what chooses together."""
-    if share == "head":
-        return scores
-    if share == "layer":
-        return scores.sum(dim=1, keepdim=True)
-    return scores.unflatten(1, (kv_heads, -1)).sum(dim=2)
+def _side_by_side(x: Tensor, sharing: int) -> Tensor:
+    """``[..., H, n, D]`` with the heads that share as one: ``[..., S, n, H / S · D]``."""
+    return x.unflatten(-3, (sharing, -1)).transpose(-3, -2).flatten(-2)

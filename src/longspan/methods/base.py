@@ -38,8 +38,10 @@ class Method:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if str(f.type).startswith("int") and value is not None and type(value) is not int:
+            if str(f.type).startswith("int") and type(value) is not int and (value is not None or f.type == "int"):
                 raise ValueError(f"{type(self).__name__}: {f.name} is a whole number, not {value!r}")
+            if f.type == "bool" and type(value) is not bool:
+                raise ValueError(f"{type(self).__name__}: {f.name} is True or False, not {value!r}")
         if not isinstance(self.angles, Angles):
             raise ValueError(f"{type(self).__name__}: angles are Angles such as YaRN(factor=4), not {self.angles!r}")
         self.check()

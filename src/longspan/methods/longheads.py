@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from longspan.methods.base import require
 from longspan.methods.selecting import Selecting
-from longspan.positions.ranked import FarNear, Slots
+from longspan.positions.ranked import Slots
 from longspan.selection.chunks import Chunks, Pick, Share
 
 Score = Literal["representation", "mean", "submeans", "bounds", "token_max"]
@@ -35,7 +35,8 @@ class LongHeads(Selecting):
         first_chunk: whether the first chunk is always kept.
         fix_layers: all layers take the choice of the first one ("layers fixed" in the paper's ablation).
         prefill: ``"full"``: calls of more than one token attend to everything, under ``angles`` ("w/ NTK init", "w/ PI
-            init" in the paper); in generation, dynamic angles are then those of the window.
+            init" in the paper); in generation, dynamic angles are then those of the window. A token's output then
+            depends on whether it arrives alone, so assisted decoding is not what greedy decoding is.
         seed: decides random picks.
     """
 
@@ -93,10 +94,14 @@ class LongHeads(Selecting):
         return self.chunk_length, self.num_chunks
 
     @property
+    def follows_pieces(self) -> bool:
+        return self.prefill == "full"
+
+    @property
     def chosen_from(self) -> Chunks:
         size, count = self._lk
         return Chunks(size, count, self.local_chunks, self.first_chunk, self.pick, self.share, self.seed)
 
     @property
-    def seen_at(self) -> Slots | FarNear:
+    def seen_at(self) -> Slots:
         return Slots(self._lk[0])

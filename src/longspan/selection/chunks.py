@@ -69,7 +69,11 @@ class Chunks:
             scores = self._random(scores.shape, rows).to(scores.device)
         elif self.pick == "lowest":
             scores = -scores
-        scores = scores.masked_fill(outside.to(scores.device), float("-inf"))
+        outside, chunk = outside.to(scores.device), chunk.to(scores.device)
+        # Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives. A lean
+        # towards later chunks, well above that rounding, decides such ties in every call alike.
+        lean = 16 * torch.finfo(scores.dtype).eps * scores.masked_fill(outside, 0).abs().amax(dim=-1, keepdim=True)
+        scores = (scores + lean * chunk).masked_fill(outside, float("-inf"))
         return scores.topk(self.chosen, dim=-1).indices.sort(dim=-1).values
 
     def _random(self, shape: torch.Size, rows: Tensor) -> Tensor:
