@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 .PHONY: help demo test test-long lint format bench clean
 
 help:
-	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about four minutes)"
+	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes"
 	@echo "make lint       ruff and mypy"

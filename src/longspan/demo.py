@@ -30,7 +30,8 @@ from longspan.hf import extend
 from longspan.methods import METHODS
 
 # "full" is stock by another route and "string" is made for use inside the window; neither tells a newcomer anything.
-LEFT_OUT = ("full", "string")
+# "infllm" finds as little as StreamingLLM here and takes its time.
+LEFT_OUT = ("full", "string", "infllm")
 MULTIPLES = (1, 2, 4, 8, 16)
 DEPTHS = 5
 BESIDE = "dca"  # typed out beside stock at the end, at this many windows:

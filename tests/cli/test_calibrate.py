@@ -27,7 +27,7 @@ def test_it_writes_what_the_library_makes(run, folder, book, tmp_path):
     )
     assert read.settings() == made.settings() and read.model_id == folder.name
     assert all(read.layers[n].theta_k.equal(made.layers[n].theta_k) for n in (0, 1))
-    longspan.extend(model, "dca", calibration=tmp_path / "c.safetensors")
+    longspan.extend(model, "esa", calibration=tmp_path / "c.safetensors")
 
 
 def test_several_texts_are_read_in_order(run, folder, book, tmp_path):
