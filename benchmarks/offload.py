@@ -206,10 +206,10 @@ def machine(args: argparse.Namespace) -> dict:
 
 
 def growth(args: argparse.Namespace, console: Console) -> int:
-    """CPU microseconds a token for appending to one layer's store and for gathering from it, by tier."""
+    """CPU microseconds a token for appending to one layer's store, by tier."""
     torch.set_num_threads(args.threads)
     table = Table(title=f"One layer of {KV_HEADS} heads of {HEAD}, bf16, {args.tokens:,} tokens; CPU time")
-    for column in ("tier", "append in pieces of 512", "append one by one", "gather 4,096 tokens, keys and values"):
+    for column in ("tier", "append in pieces of 512", "append one by one"):
         table.add_column(column, justify="right" if column != "tier" else "left")
     for tier in ("device", "host", "disk"):
         costs = []
@@ -221,14 +221,7 @@ def growth(args: argparse.Namespace, console: Console) -> int:
             for _ in range(count):
                 store.append([x], x)
             costs.append((time.process_time() - start) / (count * piece) * 1e6)
-            if piece > 1:
-                index = torch.randint(store.length, (1, 1, 4096), generator=torch.Generator().manual_seed(0))
-                store.gather(0, index), store.gather(None, index)
-                start = time.process_time()
-                for _ in range(20):
-                    store.gather(0, index), store.gather(None, index)
-                gathered = (time.process_time() - start) / 20 * 1e3
-        table.add_row(tier, f"{costs[0]:.2f} µs", f"{costs[1]:.1f} µs", f"{gathered:.2f} ms")
+        table.add_row(tier, f"{costs[0]:.2f} µs", f"{costs[1]:.1f} µs")
     console.print(table)
     return 0
 

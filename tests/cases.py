@@ -56,6 +56,10 @@ VARIANTS: dict[str, list[dict]] = {
         {"chunk_length": 3, "score": "token_max"},
         {"chunk_length": 2, "num_chunks": 4, "score": "token_max", "share": "layer"},
         {"chunk_length": 3, "pick": "random", "first_chunk": False, "local_chunks": 1},
+        {"chunk_length": 3, "remap": "far"},
+        {"chunk_length": 5, "num_chunks": 4, "remap": "far", "far": 7, "share": "head", "score": "bounds"},
+        {"chunk_length": 3, "remap": "dca", "score": "bounds"},
+        {"chunk_length": 5, "num_chunks": 4, "remap": "dca", "share": "layer", "first_chunk": False},
     ],
     "esa": [
         {"initial": 2, "local": 6, "top_k": 9, "piece": 4},
@@ -63,6 +67,10 @@ VARIANTS: dict[str, list[dict]] = {
         {"initial": 1, "local": 5, "top_k": 4, "piece": 7, "proximity": 3, "share": "head"},
         {"initial": 3, "piece": 3, "combine": "max", "far": 5},
         {"initial": 3, "piece": 3, "combine": "max", "share": "group", "angles": PI(scale=2.0)},
+        {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "remap": "slots"},
+        {"initial": 0, "local": 5, "top_k": 4, "piece": 7, "remap": "slots", "share": "head"},
+        {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "remap": "dca"},
+        {"initial": 0, "local": 5, "top_k": 9, "piece": 5, "remap": "dca", "share": "group", "proximity": 0},
     ],
     "infllm": [
         {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2, "piece": 4},
@@ -155,6 +163,11 @@ def make_qkv(
     return tuple(torch.randn(batch, h, n, d, generator=g, dtype=torch.float64).mul(1.5).to(dtype) for h, d in shapes)
 
 
+def keys_and_values(n: int, batch: int = 1, heads: int = 2, size: int = 16) -> tuple[list[Tensor], Tensor]:
+    """What a store takes: one rotation of the keys, and values."""
+    return [torch.randn(batch, heads, n, size)], torch.randn(batch, heads, n, size)
+
+
 def in_pieces(
     attender: Attender, qkv: tuple[Tensor, Tensor, Tensor], rope: Rope, cuts: Sequence[int], store: KVStore, **kwargs
 ) -> Tensor:
@@ -185,17 +198,35 @@ def layout(case: Case, chosen: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """``keep`` and ``rel`` ``[B, H, n, n]`` of chunks or middle tokens ``[B, H, n, m]``, or tokens ``[B, H, P, m]``."""
     method = case.method
     if isinstance(method.chosen_from, Chunks):
-        return exact.slots(
+        keep, rel = exact.slots(
             chosen,
             window=case.window,
             length=method.chunk_length,
             local=method.local_chunks,
             first=method.first_chunk,
         )
+        return keep, rel if method.remap == "slots" else remapped(case, keep)
     if isinstance(method.chosen_from, Middle):
         own = {"sinks": method.sinks, "recent": method.recent, "cap": method.cap, "distance": method.middle_at}
         return exact.sinks_recent_and_middle(chosen, **own)
-    return exact.far_and_near(chosen, pieces_of(case, n), n, initial=method.initial, local=method.local, far=method.far)
+    far = 0 if method.name == "esa" and method.remap != "far" else method.far
+    keep, rel = exact.far_and_near(chosen, pieces_of(case, n), n, initial=method.initial, local=method.local, far=far)
+    return keep, remapped(case, keep) if method.name == "esa" and method.remap != "far" else rel
+
+
+def remapped(case: Case, keep: Tensor) -> Tensor:
+    """``rel`` of a method that sees what it keeps elsewhere than its paper does."""
+    method, n = case.method, keep.shape[-1]
+    if method.remap == "dca":
+        unit = method.chunk_length if isinstance(method.chosen_from, Chunks) else method.piece
+        size = max(range(unit, max(3 * case.window // 4, unit) + 1, unit))
+        size = size if 2 * size >= case.window else size + unit
+        return exact.seen_in_dual_chunks(keep, size, case.window - size, case.window)
+    if method.remap == "slots":
+        return exact.seen_ranked(keep)
+    i = torch.arange(n)
+    borders = (i // method.chunk_length - method.local_chunks + 1) * method.chunk_length
+    return exact.seen_far(keep, torch.where(i < case.window, 0, borders), method.far)
 
 
 def all_pieces(case: Case, n: int) -> list[tuple[int, int]]:

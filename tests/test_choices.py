@@ -147,7 +147,7 @@ def test_layers_fixed_takes_the_first_layers_choice(rope):
 
 
 def summaries(index, rows=slice(None)):
-    return index._held.held[rows, :, : index._full[0] * index.parts]
+    return index._held.held[rows, :, : index._done[0] * index.parts]
 
 
 def test_golden_chunk_representations():
@@ -157,7 +157,7 @@ def test_golden_chunk_representations():
     index = ChunkIndex(32, "representation")
     index.extend(golden["q"], golden["k"], golden["v"], [0], rope, 16**-0.5)
     wanted = golden["chunk_representation"]
-    assert index._full == [22]
+    assert index._done == [22]
     assert (summaries(index)[:, :, : wanted.shape[2]] - wanted).abs().max() < 1e-5
 
 
@@ -184,8 +184,8 @@ def test_summaries_do_not_depend_on_how_the_text_arrives(kind, pads, rope):
             index.extend(*(x[:, :, past:cut] for x in qkv), pads, rope, SCALE)
             past = cut
         for row in range(2):
-            assert index._full[row] == whole._full[row] == (N - pads[row]) // 5
-            used = index._full[row] * index.parts
+            assert index._done[row] == whole._done[row] == (N - pads[row]) // 5
+            used = index._done[row] * index.parts
             difference = index._held.held[row, :, :used] - whole._held.held[row, :, :used]
             assert difference.abs().max() < 1e-12
 
@@ -200,8 +200,8 @@ def test_an_index_follows_its_rows(kind, rope):
     rows = [2, 2, 0, 0]
     index.extend(*(x[rows, :, 72:] for x in qkv), [(0, 2, 9)[n] for n in rows], rope, SCALE)
     picked.extend(*(x[rows] for x in qkv), [(0, 2, 9)[n] for n in rows], rope, SCALE)
-    assert index._full == picked._full
-    for row, full in enumerate(index._full):
+    assert index._done == picked._done
+    for row, full in enumerate(index._done):
         used = full * index.parts
         assert (index._held.held[row, :, :used] - picked._held.held[row, :, :used]).abs().max() < 1e-12
     assert index.nbytes > 0
@@ -216,7 +216,7 @@ def test_dropping_tokens_whose_chunk_cannot_be_refilled(rope):
         index.crop(305)
     assert index._length == 600
     index.crop(320)  # a chunk's border
-    assert index._full == [8]
+    assert index._done == [8]
 
 
 def test_random_choices_depend_on_seed_and_query_alone():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Layout = Literal["half", "interleaved"]
+Turn = tuple[Tensor, Tensor]  # cos, sin
 Norm = Callable[[Tensor], Tensor]
 _PIECE = 256  # tokens rotated at once on a CPU
 
@@ -48,6 +49,13 @@ class Table:
         self._cos, self._sin = phase.cos() * self.factor, phase.sin() * self.factor
 
 
+@torch.inference_mode(False)  # kept for later calls, which may be outside inference mode and follow gradients
+def turn(table: Table, positions: Tensor, device: torch.device) -> Turn:
+    """cos and sin at ``positions``, on ``device``: a model's layers may lie on several, its frequencies on one."""
+    cos, sin = table(positions)
+    return cos.to(device), sin.to(device)
+
+
 class Rope:
     """The rotation of one layer: which channels turn, in which layout, by which angles.
 
@@ -79,6 +87,28 @@ class Rope:
     def with_table(self, table: Table) -> Rope:
         return Rope(table, self.head_dim, self.layout, self.start, self.norm_q, self.norm_k)
 
+    @property
+    def pairs(self) -> bool:
+        """Whether ``paired`` and ``pair`` change anything."""
+        return self.layout == "half" and self.norm_q is None and self.norm_k is None and self.start % 2 == 0
+
+    def paired(self) -> Rope:
+        """The same rotation of channels in the order that ``pair`` gives them."""
+        return Rope(self.table, self.head_dim, "interleaved", self.start) if self.pairs else self
+
+    def pair(self, x: Tensor) -> Tensor:
+        """Queries or keys ``[..., D]`` with the channels that turn together side by side.
+
+        In that order a rotation is one product of complex numbers, three to seven times as fast as in halves. Scores
+        do not depend on the order, so it is enough to bring in queries and keys alike; a normalisation after the
+        rotation knows its channels by their place, and rules it out.
+        """
+        if not self.pairs:
+            return x
+        end = self.start + self.rotated
+        own = x[..., self.start : end].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+        return own if self.rotated == x.shape[-1] else torch.cat((x[..., : self.start], own, x[..., end:]), dim=-1)
+
     def turn_q(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Queries ``[B, H, T, D]`` rotated by cos, sin ``[T, r / 2]`` or ``[B, T, r / 2]``."""
         q = rotate(q, cos, sin, layout=self.layout, start=self.start)
@@ -99,53 +129,56 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout = "half", star
         x: ``[B, H, T, D]``.
         cos, sin: ``[T, r / 2]``, ``[B, T, r / 2]`` or ``[B, H, T, r / 2]``.
     """
+    if cos.dim() == 3:
+        cos, sin = cos[:, None], sin[:, None]
     if torch.is_grad_enabled() and x.requires_grad:
         return _rotated(x, cos, sin, layout, start)
     out = torch.empty_like(x)
+    end = start + 2 * cos.shape[-1]
+    if end - start < x.shape[-1]:
+        out[..., :start], out[..., end:] = x[..., :start], x[..., end:]
+    own, to = x[..., start:end], out[..., start:end]
+    if layout == "interleaved" and x.dtype == cos.dtype and _side_by_side(own) and _side_by_side(to):
+        torch.mul(_complex(own), torch.complex(cos, sin), out=_complex(to))
+        return out
     step = _PIECE if x.device.type == "cpu" else x.shape[2]
     # Wide temporaries stay in the processor's cache and never have the size of x: two to three times faster.
     for first in range(0, x.shape[2], step):
         rows = slice(first, first + step)
-        _rotate_into(out[:, :, rows], x[:, :, rows], cos[..., rows, :], sin[..., rows, :], layout, start)
+        _rotate_into(to[:, :, rows], own[:, :, rows], cos[..., rows, :], sin[..., rows, :], layout)
     return out
 
 
-def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int) -> None:
-    if x.dtype not in (torch.float32, torch.float64):
-        out.copy_(_rotated(x, cos, sin, layout, start))
+def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> None:
+    if layout == "interleaved" or x.dtype not in (torch.float32, torch.float64):
+        out.copy_(_rotated(x, cos, sin, layout, 0))
         return
-    half = cos.shape[-1]
-    if cos.dim() == 3:
-        cos, sin = cos[:, None], sin[:, None]
-    end = start + 2 * half
-    a, b = _pairs(x[..., start:end], layout)
-    to_a, to_b = _pairs(out[..., start:end], layout)
+    (a, b), (to_a, to_b) = x.chunk(2, dim=-1), out.chunk(2, dim=-1)
     torch.mul(a, cos, out=to_a).addcmul_(b, sin, value=-1)
     torch.mul(b, cos, out=to_b).addcmul_(a, sin)
-    if 2 * half < x.shape[-1]:
-        out[..., :start] = x[..., :start]
-        out[..., end:] = x[..., end:]
 
 
-def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """The two channels of every rotated pair."""
-    half = x.shape[-1] // 2
-    return (x[..., :half], x[..., half:]) if layout == "half" else (x[..., 0::2], x[..., 1::2])
+def _side_by_side(x: Tensor) -> bool:
+    """Whether the channels can be seen as complex numbers where they lie."""
+    return x.stride(-1) == 1 and x.storage_offset() % 2 == 0 and all(step % 2 == 0 for step in x.stride()[:-1])
+
+
+def _complex(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int) -> Tensor:
     """The same out of place, in fp32 at least."""
-    half = cos.shape[-1]
-    if cos.dim() == 3:
-        cos, sin = cos[:, None], sin[:, None]
+    end = start + 2 * cos.shape[-1]
     wide = x if x.dtype == torch.float64 else x.float()
-    a, b = _pairs(wide[..., start : start + 2 * half], layout)
+    own = wide[..., start:end]
     if layout == "half":
+        a, b = own.chunk(2, dim=-1)
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     else:
-        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-    if 2 * half < x.shape[-1]:
-        turned = torch.cat((wide[..., :start], turned, wide[..., start + 2 * half :]), dim=-1)
+        turned = torch.view_as_real(_complex(own.contiguous()) * torch.complex(cos, sin)).flatten(-2)
+    if end - start < x.shape[-1]:
+        turned = torch.cat((wide[..., :start], turned, wide[..., end:]), dim=-1)
     return turned.to(x.dtype)
 
 

@@ -9,15 +9,18 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from longspan.attend.choosing import Choices, Chooser, Rows, check_calibration
+from longspan.attend.calibrated import check_calibration
+from longspan.attend.choosing import Chooser
 from longspan.attend.merge import with_sinks
+from longspan.attend.rows import Choices, Rows
 from longspan.bands import Band, KeyMap
 from longspan.calibration import Calibration
 from longspan.errors import CacheError
-from longspan.kernels.banded import Impl, Plan, Turn, banded, make_plan
+from longspan.index import equal_runs
+from longspan.kernels.banded import Impl, Plan, banded, make_plan
 from longspan.methods import Full, Method
 from longspan.methods.selecting import Selecting
-from longspan.rope import Rope, Table
+from longspan.rope import Rope, Table, Turn, turn
 from longspan.store import Fetched, KVStore
 
 
@@ -36,6 +39,17 @@ class _Step:
 
 
 @dataclass(frozen=True)
+class _Layer:
+    """What a layer brings to its attention."""
+
+    rope: Rope
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+    number: int
+
+
+@dataclass(frozen=True)
 class _View:
     """Consecutive rows of a store with equal padding."""
 
@@ -45,8 +59,8 @@ class _View:
     store: KVStore | None
     padding: int
 
-    def ranges(self, device: torch.device) -> tuple[list[Tensor], Tensor]:
-        """Keys and values without padding, for a kernel that reads ranges of them on ``device``."""
+    def ranges(self) -> tuple[list[Tensor], Tensor]:
+        """Keys and values without padding, for a kernel that reads ranges of them on the queries' device."""
         if self.store is None or not self.store.apart:
             return [x[:, :, self.padding :] for x in self.keys], self.values[:, :, self.padding :]
         streams = [*range(len(self.keys)), None]
@@ -82,8 +96,12 @@ class Attender:
         self._static_bands = () if selecting is not None else method.bands()
         maps = [band.k_pos for band in self._static_bands]
         if selecting is not None:
-            maps += [*(band.k_pos for band in Full().bands() if self._prefill_full), *selecting.key_maps]
+            maps += [*(band.k_pos for band in Full().bands() if self._prefill_full), *selecting.key_maps(window)]
         self.key_maps: list[KeyMap] = list(dict.fromkeys(maps))
+        if selecting is not None:
+            scored = selecting.scored_keys
+            chosen = self.key_maps.index(selecting.seen_at(window).chosen_keys)
+            self._read = chosen, None if scored is None else self.key_maps.index(scored)
         self._static_tables: dict[Table, Table] = {}
         self._step = _Step(0, 0, ())
 
@@ -130,7 +148,9 @@ class Attender:
         pads = tuple(padding) if padding is not None else (0,) * batch
         if (self._step.past, self._step.tokens, self._step.padding) != (past, tokens, pads):
             self._step = _Step(past, tokens, pads)
-        new_keys = [k] if self._dynamic else self._rotate_new(k, rope)
+        own = _Layer(rope.paired(), scale, softcap, sinks, layer)
+        turned_q, turned_k = rope.pair(q), rope.pair(k)  # rotated in several ways each, so the order pays for itself
+        new_keys = [turned_k] if self._dynamic else self._rotate_new(turned_k, own.rope)
         if store is None and self._chooser is not None:
             store = KVStore()  # an index has to live somewhere
         if store is not None:
@@ -140,22 +160,19 @@ class Attender:
         else:
             keys, values = new_keys, v
         outs = []
-        for a, b in _equal_runs(pads):
+        for a, b in equal_runs(pads):
             view = _View(slice(a, b), [x[a:b] for x in keys], values[a:b], store, pads[a])
-            outs.append(self._rows(q[a:b], view, rope, scale, softcap, sinks, layer))
+            outs.append(self._rows(turned_q[a:b], q[a:b], view, own))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def _rows(
         self,
         q: Tensor,
+        unpaired: Tensor,
         held: _View,
-        rope: Rope,
-        scale: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-        layer: int,
+        layer: _Layer,
     ) -> Tensor:
-        """The rows of a batch that begin with the same padding."""
+        """The rows of a batch that begin with the same padding; ``unpaired`` are the queries as the layer made them."""
         step, pad = self._step, held.padding
         skipped = min(max(pad - step.past, 0), step.tokens)  # queries that are padding themselves
         if skipped == step.tokens:
@@ -163,8 +180,8 @@ class Attender:
         start, total = step.past + skipped - pad, step.past + step.tokens - pad
         chooses = self._chooser is not None and not (self._prefill_full and step.tokens > 1)
         # In generation after a full prefill, dynamic angles are the window's: nothing is seen farther away than that.
-        table = self._table(rope.table, min(total, self.window) if chooses and self._prefill_full else total)
-        rope = rope.with_table(table)
+        table = self._table(layer.rope.table, min(total, self.window) if chooses and self._prefill_full else total)
+        rope = layer.rope.with_table(table)
         bands = self._bands(start, total, chooses)
         if pad not in step.plans:
             step.plans[pad] = make_plan(bands, start, total)
@@ -172,8 +189,9 @@ class Attender:
         here = pad, table, q.device
         if here not in step.query_turns:
             factor = self.method.query_factor(self.window, total)
-            step.query_turns[here] = [_turn(table, positions, q.device, factor) for positions in plan.q_pos]
-        keys, values = held.ranges(q.device)
+            turns = [turn(table, positions, q.device) for positions in plan.q_pos]
+            step.query_turns[here] = [(cos * factor, sin * factor) for cos, sin in turns] if factor != 1 else turns
+        keys, values = held.ranges()
         if self._dynamic:
             if held.store is not None and held.store.apart:
                 raise CacheError(
@@ -182,9 +200,9 @@ class Attender:
                 )
             if here not in step.key_turns:
                 j = torch.arange(total)
-                step.key_turns[here] = [_turn(table, to(j), q.device) for to in self.key_maps]
-            keys = [rope.turn_k(keys[0], *turn) for turn in step.key_turns[here]]
-        q = q[:, :, skipped:]
+                step.key_turns[here] = [turn(table, to(j), q.device) for to in self.key_maps]
+            keys = [rope.turn_k(keys[0], *angles) for angles in step.key_turns[here]]
+        q, unpaired = q[:, :, skipped:], unpaired[:, :, skipped:]
         out, lse = banded(
             q,
             [keys[self.key_maps.index(bands[band].k_pos)] for band in plan.bands],
@@ -192,20 +210,34 @@ class Attender:
             plan,
             step.query_turns[here],
             rope,
-            scale=scale,
-            softcap=softcap,
+            scale=layer.scale,
+            softcap=layer.softcap,
             impl=self.impl,
         )
         if chooses:
             assert self._chooser is not None
             assert held.store is not None
-            n = self.key_maps.index(self._chooser.positions.chosen_keys)
             # What is chosen is gathered where it lies, and only that is brought.
-            chosen = keys[n] if self._dynamic else held.keys[n][:, :, pad:]
-            values = held.values[:, :, pad:]
-            rows = Rows(q, chosen, values, held.rows, start, total, rope, scale, softcap, layer, pad)
+            stored = keys if self._dynamic else [x[:, :, pad:] for x in held.keys]
+            chosen, scored = (n if n is None else stored[n] for n in self._read)
+            assert chosen is not None
+            rows = Rows(
+                q=q,
+                unpaired=unpaired,
+                keys=chosen,
+                values=held.values[:, :, pad:],
+                scored=scored,
+                batch=held.rows,
+                start=start,
+                stop=total,
+                rope=rope,
+                scale=layer.scale,
+                softcap=layer.softcap,
+                layer=layer.number,
+                padding=pad,
+            )
             self._chooser.add(out, lse, rows, held.store.index, step.choices)
-        out = with_sinks(out, lse, sinks)
+        out = with_sinks(out, lse, layer.sinks)
         return torch.nn.functional.pad(out, (0, 0, skipped, 0)) if skipped else out
 
     def _bands(self, start: int, stop: int, chooses: bool) -> tuple[Band, ...]:
@@ -243,8 +275,8 @@ class Attender:
                 own = (slots - step.padding[0]).clamp(min=0)
             else:
                 own = (slots[None, :] - torch.tensor(step.padding)[:, None]).clamp(min=0)
-            step.key_turns[here] = [_turn(table, to(own), k.device) for to in self.key_maps]
-        return [rope.turn_k(k, *turn) for turn in step.key_turns[here]]
+            step.key_turns[here] = [turn(table, to(own), k.device) for to in self.key_maps]
+        return [rope.turn_k(k, *angles) for angles in step.key_turns[here]]
 
     def _table(self, own: Table, total: int) -> Table:
         if not self._dynamic:
@@ -255,16 +287,3 @@ class Attender:
         if (total, own) not in tables:
             tables[total, own] = self.method.angles.table(own, self.window, total)
         return tables[total, own]
-
-
-@torch.inference_mode(False)  # kept for later calls, which may be outside inference mode and follow gradients
-def _turn(table: Table, positions: Tensor, device: torch.device, factor: float = 1.0) -> Turn:
-    # Layers may lie on several devices, and the model's frequencies on one of them.
-    cos, sin = (x.to(device) for x in table(positions))
-    return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
-
-
-def _equal_runs(pads: Sequence[int]) -> list[tuple[int, int]]:
-    """Consecutive rows with equal padding, as ``(first, one past the last)``: views of the cache, never copies."""
-    edges = [0, *(n for n in range(1, len(pads)) if pads[n] != pads[n - 1]), len(pads)]
-    return list(zip(edges[:-1], edges[1:], strict=True))

@@ -17,7 +17,6 @@ from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.probe import CACHE_NAMES, Layer, scaling, unrotated
 from longspan.hf.report import Report
-from longspan.hf.tiers import selects
 from longspan.store import KVStore
 
 
@@ -76,7 +75,7 @@ class Attachment:
             if layer.rope is not None:
                 # No method's local tokens reach beyond the window.
                 store = KVStore(report.kv_tier, report.kv_dir, window=report.window)
-                layers[layer.index] = StoreLayer(store, selects(method))
+                layers[layer.index] = StoreLayer(store, method.selects)
         return LongspanCache(self._owner, self.attender, layers)
 
     def _before_decoder(self, decoder: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:

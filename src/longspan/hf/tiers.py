@@ -18,11 +18,6 @@ from longspan.store import Tier, check_tier
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
-def selects(method: Method) -> bool:
-    """Whether a method chooses keys by their content and reads those alone."""
-    return bool(getattr(method, "selects", False))
-
-
 def refuse_apart(tier: Tier, device: torch.device, selecting: bool) -> None:
     """Raise ``CacheError`` for a tier off the device under a method that reads all of it at every token."""
     if tier != "device" and not selecting and device.type != "cpu":
@@ -51,7 +46,7 @@ def prepare_tier(
     for layer in layers:
         if layer.rope is not None:
             for device in _devices(layer.module):
-                refuse_apart(tier, device, selects(method))
+                refuse_apart(tier, device, method.selects)
     return path, tuple(_notes(layers, tier, path))
 
 

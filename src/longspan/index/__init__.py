@@ -2,6 +2,7 @@
 
 from longspan.index.blocks import BlockIndex
 from longspan.index.chunks import ChunkIndex, ChunkScore
+from longspan.index.rows import equal_runs
 from longspan.index.tokens import TokenIndex, exact_scores
 
-__all__ = ["BlockIndex", "ChunkIndex", "ChunkScore", "TokenIndex", "exact_scores"]
+__all__ = ["BlockIndex", "ChunkIndex", "ChunkScore", "TokenIndex", "equal_runs", "exact_scores"]

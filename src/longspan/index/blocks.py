@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from longspan.dtypes import widen
 from longspan.errors import CacheError
+from longspan.index.rows import UnitIndex, equal_runs
 from longspan.index.tail import Tail
-from longspan.rope import Rope
+from longspan.rope import Rope, turn
 from longspan.selection.blocks import Blocks
-from longspan.store import Buffer
 
 SPARE = 64  # tokens at the end that may be dropped again at any time
 
 
-class BlockIndex:
+class BlockIndex(UnitIndex):
     """The representatives of every block that has left the local tokens (Xiao et al., 2024, section 3.2).
 
     A token's local score is the mean, over the queries ``i`` that came after it and to which it was local, of
@@ -38,16 +39,9 @@ class BlockIndex:
         self._step = max(blocks.piece, SPARE)  # tokens taken in at a time
         # The oldest block that is not finished began at most so long ago, see ``_last_seen``.
         keep = blocks.local + blocks.piece + blocks.size + self._step + SPARE
-        self._tail = Tail(keep, keep + max(keep // 4, self._step))  # queries summed over their key head's group; keys
-        self._held = Buffer()
-        self._done: list[int] = []  # finished blocks of each row
-        self._pads: tuple[int, ...] = ()
+        # It holds queries, summed over their key head's group, and keys.
+        super().__init__(Tail(keep, keep + max(keep // 4, self._step)))
         self._calls: list[int] = []  # where recent calls began, in the cache's own count
-        self._length = 0
-
-    @property
-    def nbytes(self) -> int:
-        return self._held.nbytes + self._tail.nbytes
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
         """Take in the tokens that follow those seen so far, which arrived in one call.
@@ -57,23 +51,21 @@ class BlockIndex:
             pads: padding tokens at the start of each row; blocks count from the first token that is none.
             rope: the layer's, for the local scores.
         """
-        if not self._done:
-            self._done = [0] * q.shape[0]
-        self._pads = tuple(pads)
+        self._begin(pads)
         if len(self._calls) > self._tail.room:
             self._calls = [at for at in self._calls if at >= self._tail.start]
         self._calls.append(self._length)
         for a in range(0, q.shape[2], self._step):
             part = slice(a, a + self._step)
             self._take(q[:, :, part], k[:, :, part], rope)
-            for first, last in _equal_runs(self._pads):
+            for first, last in equal_runs(self._pads):
                 self._finish(slice(first, last), rope)
 
     def _take(self, q: Tensor, k: Tensor, rope: Rope) -> None:
         slots = torch.arange(self._length, self._length + q.shape[2])
         own = (slots - torch.tensor(self._pads)[:, None]).clamp(min=0)
         own = own[0] if len(set(self._pads)) == 1 else own
-        turned = _wide(rope.turn_q(q, *_turn(rope, own, q)))
+        turned = widen(rope.turn_q(q, *turn(rope.table, own, q.device)))
         self._tail.extend([turned.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
         self._length += q.shape[2]
 
@@ -105,10 +97,10 @@ class BlockIndex:
         keys = self._tail.slice(1, pad + low, pad + high)[rows]
         sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
         after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
-        turned = _wide(rope.turn_k(keys, *_turn(rope, tokens, keys)))
+        turned = widen(rope.turn_k(keys, *turn(rope.table, tokens, keys.device)))
         means = (after * turned).sum(dim=(1, 3)) / (stops - tokens - 1).to(turned.device)
         best = means.unflatten(-1, (-1, size)).topk(self.representatives, dim=-1).indices
-        bare = _wide(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
+        bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
         summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)
         self._held.reserve(summed[:1].expand(len(self._pads), -1, -1, -1), full)
         self._held.held[rows, :, done:full] = summed
@@ -124,7 +116,7 @@ class BlockIndex:
             ``[B, 1, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
         """
         held = self._held.held[rows, :, :count]
-        q = _wide(rope.norm_q(q) if rope.norm_q is not None else q)
+        q = widen(rope.norm_q(q) if rope.norm_q is not None else q)
         summed = q.unflatten(1, (held.shape[1], -1)).sum(dim=(2, 3))
         return (held @ summed[..., None])[..., 0].sum(dim=1, keepdim=True)
 
@@ -149,34 +141,6 @@ class BlockIndex:
         self._calls = [at for at in self._calls if at < length]
         self._tail.crop(length)
 
-    def select(self, rows: Tensor) -> None:
-        if self._pads:
-            order = rows.tolist()
-            self._done, self._pads = [self._done[n] for n in order], tuple(self._pads[n] for n in order)
-        self._held.select(rows)
-        self._tail.select(rows)
-
-    def repeat(self, times: int) -> None:
-        self._done = [n for n in self._done for _ in range(times)]
-        self._pads = tuple(n for n in self._pads for _ in range(times))
-        self._held.repeat(times)
-        self._tail.repeat(times)
-
     def reset(self) -> None:
-        self._done, self._pads, self._calls, self._length = [], (), [], 0
-        self._held.reset()
-        self._tail.reset()
-
-
-def _turn(rope: Rope, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    cos, sin = (x.to(like.device) for x in rope.table(positions))
-    return cos, sin
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-
-
-def _equal_runs(pads: Sequence[int]) -> list[tuple[int, int]]:
-    edges = [0, *(n for n in range(1, len(pads)) if pads[n] != pads[n - 1]), len(pads)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+        super().reset()
+        self._calls = []

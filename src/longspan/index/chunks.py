@@ -8,10 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from longspan.dtypes import accumulator, widen
 from longspan.errors import CacheError
+from longspan.index.rows import UnitIndex
 from longspan.index.tail import Tail
-from longspan.rope import Rope
-from longspan.store import Buffer
+from longspan.rope import Rope, turn
 
 ChunkScore = Literal["representation", "mean", "submeans", "bounds", "token_max"]
 SUBMEANS = 4  # sub-chunks with a mean of their own
@@ -19,7 +20,7 @@ _AT_ONCE = 64  # chunks summarised at a time
 _TAIL = 64  # tokens at the end that may be dropped again at any time, if chunks are shorter than half of that
 
 
-class ChunkIndex:
+class ChunkIndex(UnitIndex):
     """The summaries of a layer's full chunks, the same whether a chunk filled in one call or token by token.
 
     ========================  ==============================================================  ==================
@@ -51,15 +52,7 @@ class ChunkIndex:
         self.parts = {"representation": 1, "mean": 1, "submeans": min(SUBMEANS, size), "bounds": 2, "token_max": size}[
             kind
         ]
-        self._held = Buffer()
-        self._tail = Tail(max(2 * size, _TAIL))
-        self._full: list[int] = []  # full chunks of each row
-        self._pads: tuple[int, ...] = ()
-        self._length = 0
-
-    @property
-    def nbytes(self) -> int:
-        return self._held.nbytes + self._tail.nbytes
+        super().__init__(Tail(max(2 * size, _TAIL)))
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
         """Take in the tokens that follow those seen so far and summarise every chunk that became full.
@@ -77,16 +70,14 @@ class ChunkIndex:
                 f"a chunk's representation scores its keys (size {k.shape[-1]}) by a mean of its values (size "
                 f"{v.shape[-1]}), which takes equal sizes; use another score, such as score='bounds'"
             )
-        if not self._full:
-            self._full = [0] * q.shape[0]
-        self._pads = tuple(pads)
+        self._begin(pads)
         new = [q, k, v] if self.kind == "representation" else [k]
         past, self._length = self._length, self._length + q.shape[2]
         for row in range(q.shape[0]):
-            done, full = self._full[row], max(self._length - pads[row], 0) // self.size
+            done, full = self._done[row], max(self._length - pads[row], 0) // self.size
             if full > done:
                 self._summarise(row, done, full, new, past, rope, scale)
-                self._full[row] = full
+                self._done[row] = full
         self._tail.extend(new)
 
     def _summarise(
@@ -106,10 +97,10 @@ class ChunkIndex:
             done += (b - a) // self.size
 
     def _write(self, row: int, at: int, summary: Tensor) -> None:
-        summary = summary if self.kind == "token_max" else _widen(summary)
+        summary = summary if self.kind == "token_max" else widen(summary)
         heads, rows, width = summary.shape
         stop = at * self.parts + rows
-        self._held.reserve(summary.new_empty(()).expand(len(self._full), heads, 1, width), stop)
+        self._held.reserve(summary.new_empty(()).expand(len(self._done), heads, 1, width), stop)
         self._held.held[row, :, at * self.parts : stop] = summary
 
     def _summary(self, tokens: list[Tensor], rope: Rope, scale: float) -> Tensor:
@@ -132,7 +123,7 @@ class ChunkIndex:
             return torch.stack((keys.amin(dim=2), keys.amax(dim=2)), dim=2).flatten(1, 2)
         if self.reduced is None:
             return keys.flatten(1, 2)
-        return (_widen(keys.flatten(1, 2)) @ self.reduced[1].to(_wide(keys)).mT).to(keys.dtype)
+        return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(accumulator(keys)).mT).to(keys.dtype)
 
     def _choosing(self, heads: int, kv_heads: int) -> int:
         """``S``: how many choose, each for all that share."""
@@ -151,16 +142,16 @@ class ChunkIndex:
         held, share = self._held.held[rows, :, : count * self.parts], self.share
         q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
         if self.kind == "representation":
-            return _side_by_side(_widen(q), self._choosing(q.shape[1], kv_heads)) @ held.mT
+            return _side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)) @ held.mT
         if self.kind == "bounds":
             low, high = held.unflatten(2, (count, 2)).unbind(dim=3)
             above, below = (_folded(x, group, share) for x in (q.clamp(min=0), q.clamp(max=0)))
-            found = above @ _widen(high).mT + below @ _widen(low).mT
+            found = above @ widen(high).mT + below @ widen(low).mT
         else:
             folded = _folded(q, group, share)
             if self.reduced is not None:
                 folded = folded @ self.reduced[0].to(folded).mT
-            found = folded @ _widen(held).mT
+            found = folded @ widen(held).mT
         found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])  # [B, Hkv or H, T, n · parts]
         if share == "layer":
             found = found.sum(dim=1, keepdim=True)
@@ -172,7 +163,7 @@ class ChunkIndex:
         Raises:
             CacheError: a chunk that opens again cannot be refilled; nothing has changed.
         """
-        for pad, full in zip(self._pads, self._full, strict=True):
+        for pad, full in zip(self._pads, self._done, strict=True):
             left = max(length - pad, 0)
             begun = pad + left // self.size * self.size
             if left // self.size < full and left % self.size and begun < self._tail.start:
@@ -181,41 +172,22 @@ class ChunkIndex:
                     f"are gone; up to {self._tail.keep - self.size} can be dropped at any time, or any number that "
                     "ends at a chunk's border"
                 )
-        self._full = [
-            min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._full, strict=True)
+        self._done = [
+            min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._done, strict=True)
         ]
         self._length = length
         self._tail.crop(length)
-
-    def select(self, rows: Tensor) -> None:
-        if not self._full:
-            return
-        order = rows.tolist()
-        self._full, self._pads = [self._full[n] for n in order], tuple(self._pads[n] for n in order)
-        self._held.select(rows)
-        self._tail.select(rows)
-
-    def repeat(self, times: int) -> None:
-        self._full = [n for n in self._full for _ in range(times)]
-        self._pads = tuple(n for n in self._pads for _ in range(times))
-        self._held.repeat(times)
-        self._tail.repeat(times)
-
-    def reset(self) -> None:
-        self._full, self._pads, self._length = [], (), 0
-        self._held.reset()
-        self._tail.reset()
 
 
 def _representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
     """Eqs 1 and 2: ``[H, n, D]`` from the unrotated ``[H, n, l, D]`` of ``n`` chunks."""
     heads, chunks, size, width = q.shape
-    cos, sin = (x.to(q.device) for x in rope.table(torch.arange(size)))
+    cos, sin = turn(rope.table, torch.arange(size), q.device)
     q, k, v = rope.turn_q(q.transpose(0, 1), cos, sin), rope.turn_k(k.transpose(0, 1), cos, sin), v.transpose(0, 1)
     folded = q.reshape(chunks, k.shape[1], -1, width)  # a group's heads as rows of its key head
     out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, scale=scale)
     chunk_query = out.unflatten(2, (-1, size)).mean(dim=3)  # [n, Hkv, H / Hkv, D]
-    weights = (chunk_query @ k.mT * scale).softmax(dim=-1, dtype=_wide(q)).to(q.dtype)
+    weights = (chunk_query @ k.mT * scale).softmax(dim=-1, dtype=accumulator(q)).to(q.dtype)
     return (weights @ k).reshape(chunks, heads, width).transpose(0, 1)
 
 
@@ -225,17 +197,9 @@ def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:
     return norm(x) if norm is not None else x
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x.to(_wide(x))
-
-
 def _folded(q: Tensor, group: int, share: str) -> Tensor:
     """Queries ``[B, H, T, D]`` as rows of their key heads: summed over the group, or ``[B, Hkv, G · T, D]``."""
-    q = _widen(q).unflatten(1, (-1, group))
+    q = widen(q).unflatten(1, (-1, group))
     return q.flatten(2, 3) if share == "head" else q.sum(dim=2)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from longspan.dtypes import accumulator
 from longspan.rope import Rope
 from longspan.store import Buffer
 
@@ -75,7 +75,7 @@ def exact_scores(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
 
 def _exact(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
     batch, heads, tokens, width = q.shape
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    wide = accumulator(q)
     grouped = q.unflatten(1, (keys.shape[1], -1))
     if share == "head" or combine == "max":
         found = grouped.flatten(2, 3) @ keys.mT

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
+from longspan.bands import Origin
 from longspan.methods.base import require
 from longspan.methods.selecting import Selecting
-from longspan.positions.ranked import FarNear
+from longspan.positions import Chunked
+from longspan.positions.ranked import Ranks
+from longspan.positions.selected import FarNear
 from longspan.selection.chunks import Share
 from longspan.selection.tokens import Combine, Tokens
+
+Remap = Literal["far", "slots", "dca"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +33,10 @@ class ESA(Selecting):
         top_k: ``k``, chosen of those between (default ``L / 4``).
         piece: ``lC``, queries that choose together in prefill (default ``L / 16``); ``lI + lL + k + lC ≤ L``.
         proximity: ``ε``: a token takes the best score within ``ε`` of it (Eq 8).
-        far: ``w``, the distance of initial and chosen tokens (default ``lL``).
+        remap: at which positions initial and chosen tokens are seen: the paper's one ``"far"`` position, moved together
+            in their order before the local ones (``"slots"`` of one token, as LongHeads has them of chunks), or where
+            ``"dca"`` has them.
+        far: ``w``, that position, for ``remap="far"`` (default ``lL``).
         score_at: the distance at which scores see their tokens; 0 is unrotated.
         share: who chooses together: the ``"layer"``, each key head's ``"group"``, or each query ``"head"``.
         combine: how the scores of heads that choose together become one: ``"sum"``, or the ``"max"`` (an ablation).
@@ -43,6 +51,7 @@ class ESA(Selecting):
     top_k: int | None = None
     piece: int | None = None
     proximity: int = 1
+    remap: Remap = "far"
     far: int | None = None
     score_at: int = 0
     share: Share = "layer"
@@ -50,32 +59,27 @@ class ESA(Selecting):
     reduced: int | None = None
 
     def check(self) -> None:
-        for field, words in (("share", Share), ("combine", Combine)):
+        for field, words in (("share", Share), ("combine", Combine), ("remap", Remap)):
             value = getattr(self, field)
             require(f"ESA: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
-        least = {
-            "initial": 0,
-            "local": 1,
-            "top_k": 1,
-            "piece": 1,
-            "proximity": 0,
-            "far": 0,
-            "score_at": 0,
-            "reduced": 1,
-        }
-        for field, low in least.items():
-            value = getattr(self, field)
-            require(f"ESA: {field} ≥ {low}", value is None or value >= low, **{field: value})
+        for low, names in (
+            (0, ("initial", "proximity", "far", "score_at")),
+            (1, ("local", "top_k", "piece", "reduced")),
+        ):
+            for field in names:
+                value = getattr(self, field)
+                require(f"ESA: {field} ≥ {low}", value is None or value >= low, **{field: value})
+        require("ESA: far is for remap='far'", self.far is None or self.remap == "far", remap=self.remap)
 
     def defaults(self, window: int) -> dict[str, Any]:
         local = max(window // 2, 1) if self.local is None else self.local
-        return {
+        own = {
             "initial": window // 64,
             "local": local,
             "top_k": max(window // 4, 1),
             "piece": max(window // 16, 1),
-            "far": local,
         }
+        return {**own, "far": local} if self.remap == "far" else own
 
     def check_window(self, window: int) -> None:
         initial, local, top_k, piece = self._sizes
@@ -88,8 +92,7 @@ class ESA(Selecting):
             piece=piece,
             window=window,
         )
-        assert self.far is not None
-        require("ESA: far < window", self.far < window, far=self.far, window=window)
+        require("ESA: far < window", self.far is None or self.far < window, far=self.far, window=window)
         require("ESA: score_at < window", self.score_at < window, score_at=self.score_at, window=window)
 
     @property
@@ -104,9 +107,13 @@ class ESA(Selecting):
         return Tokens(initial, local, top_k, piece, self.proximity, self.share, self.combine)
 
     @property
-    def seen_at(self) -> FarNear:
-        assert self.far is not None
-        return FarNear(self.far)
+    def scored_keys(self) -> Origin:
+        return Origin()
+
+    def seen_at(self, window: int) -> FarNear | Ranks | Chunked:
+        if self.remap == "dca":
+            return Chunked.over(self._sizes[3], window)
+        return Ranks() if self.far is None else FarNear(self.far)
 
     @property
     def follows_pieces(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from longspan.methods.base import require
 from longspan.methods.selecting import Selecting
-from longspan.positions.ranked import FarNear
+from longspan.positions.selected import FarNear
 from longspan.selection.blocks import Blocks
 
 
@@ -96,8 +96,7 @@ class InfLLM(Selecting):
         assert self.block is not None and self.blocks is not None
         return Blocks(self.initial, self.local, self.block, self.blocks, self.piece)
 
-    @property
-    def seen_at(self) -> FarNear:
+    def seen_at(self, window: int) -> FarNear:
         assert self.far is not None
         return FarNear(self.far)
 

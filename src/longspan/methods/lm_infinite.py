@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.bands import Band, compose
+from longspan.bands import Band, Origin, compose
 from longspan.methods.base import require
 from longspan.methods.selecting import Selecting
 from longspan.positions import Capped
-from longspan.positions.ranked import FarNear
+from longspan.positions.selected import FarNear
 from longspan.selection import SinksAndRecent
 from longspan.selection.middle import Middle
 
@@ -74,13 +74,19 @@ class LMInfinite(Selecting):
     def selects_in(self, layer: int) -> bool:
         return self.selects and layer >= self.from_layer
 
+    def first_choosing(self, window: int) -> int:
+        return self.chosen_from.first_row
+
     @property
     def chosen_from(self) -> Middle:
         assert self.recent is not None
         return Middle(self.sinks, self.recent, self.middle_top_k)
 
     @property
-    def seen_at(self) -> FarNear:
+    def scored_keys(self) -> Origin:
+        return Origin()
+
+    def seen_at(self, window: int) -> FarNear:
         assert self.middle_at is not None
         return FarNear(self.middle_at)
 

@@ -7,11 +7,17 @@ from typing import Any, Literal, get_args
 
 from longspan.methods.base import require
 from longspan.methods.selecting import Selecting
+from longspan.positions import Chunked
 from longspan.positions.ranked import Slots
+from longspan.positions.selected import FarNear
 from longspan.selection.chunks import Chunks, Pick, Share
 
 Score = Literal["representation", "mean", "submeans", "bounds", "token_max"]
 Prefill = Literal["select", "full"]
+Remap = Literal["slots", "far", "dca"]
+
+
+_WORDS = (("share", Share), ("score", Score), ("pick", Pick), ("prefill", Prefill), ("remap", Remap))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,9 @@ class LongHeads(Selecting):
             init" in the paper); in generation, dynamic angles are then those of the window. A token's output then
             depends on whether it arrives alone, so assisted decoding is not what greedy decoding is.
         seed: decides random picks.
+        remap: at which positions the kept chunks are seen: the paper's ``"slots"``, all but the local ones at one
+            ``"far"`` position (ESA's map), or where ``"dca"`` has them.
+        far: that position, for ``remap="far"`` (default ``L / 2``).
     """
 
     name = "longheads"
@@ -52,11 +61,15 @@ class LongHeads(Selecting):
     fix_layers: bool = False
     prefill: Prefill = "select"
     seed: int = 0
+    remap: Remap = "slots"
+    far: int | None = None
 
     def check(self) -> None:
-        for field, words in (("share", Share), ("score", Score), ("pick", Pick), ("prefill", Prefill)):
+        for field, words in _WORDS:
             value = getattr(self, field)
             require(f"LongHeads: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
+        require("LongHeads: far is for remap='far'", self.far is None or self.remap == "far", remap=self.remap)
+        require("LongHeads: far ≥ 0", self.far is None or self.far >= 0, far=self.far)
         require("LongHeads: local_chunks ≥ 1", self.local_chunks >= 1, local_chunks=self.local_chunks)
         if self.chunk_length is not None:
             require("LongHeads: chunk_length ≥ 1", self.chunk_length >= 1, chunk_length=self.chunk_length)
@@ -75,7 +88,8 @@ class LongHeads(Selecting):
 
     def defaults(self, window: int) -> dict[str, Any]:
         size = max(window // 16, 1) if self.chunk_length is None else self.chunk_length
-        return {"chunk_length": size, "num_chunks": min(16, window // size)}
+        own = {"chunk_length": size, "num_chunks": min(16, window // size)}
+        return {**own, "far": window // 2} if self.remap == "far" else own
 
     def check_window(self, window: int) -> None:
         size, count = self._lk
@@ -87,6 +101,7 @@ class LongHeads(Selecting):
             window=window,
         )
         self._leaves_some(count)
+        require("LongHeads: far < window", self.far is None or self.far < window, far=self.far, window=window)
 
     @property
     def _lk(self) -> tuple[int, int]:
@@ -102,6 +117,7 @@ class LongHeads(Selecting):
         size, count = self._lk
         return Chunks(size, count, self.local_chunks, self.first_chunk, self.pick, self.share, self.seed)
 
-    @property
-    def seen_at(self) -> Slots:
-        return Slots(self._lk[0])
+    def seen_at(self, window: int) -> Slots | FarNear | Chunked:
+        if self.remap == "dca":
+            return Chunked.over(self._lk[0], window)
+        return Slots(self._lk[0], self.local_chunks) if self.far is None else FarNear(self.far)

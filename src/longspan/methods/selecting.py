@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longspan.bands import Band, KeyMap
 from longspan.methods.base import Method
-from longspan.positions.ranked import FarNear, Slots, only
+from longspan.positions.selected import SelectedMap, only
 from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
 from longspan.selection.middle import Middle
@@ -32,15 +32,23 @@ class Selecting(Method):
         """Whether the queries of this layer choose; in others they keep what ``bands_from`` says and no more."""
         return True
 
+    def first_choosing(self, window: int) -> int:
+        """The first query that chooses."""
+        return window
+
     @property
     def chosen_from(self) -> Chunks | Tokens | Blocks | Middle:
         """The selection."""
         raise NotImplementedError
 
-    @property
-    def seen_at(self) -> Slots | FarNear:
+    def seen_at(self, window: int) -> SelectedMap:
         """The position map."""
         raise NotImplementedError
+
+    @property
+    def scored_keys(self) -> KeyMap | None:
+        """The stored rotation that scores are made from; None where an index holds what they take."""
+        return None
 
     @property
     def prefill(self) -> Literal["select", "full"]:
@@ -66,26 +74,20 @@ class Selecting(Method):
 
     def bands_from(self, window: int, start: int, stop: int) -> tuple[Band, ...]:
         """The bands of what is kept whatever is chosen, for the queries ``start : stop`` that arrive together."""
-        chosen, seen = self.chosen_from, self.seen_at
+        chosen, seen = self.chosen_from, self.seen_at(window)
         assert not isinstance(chosen, Middle), "its bands are those of its own selection and positions"
-        border = (
-            chosen.border(start)
-            if isinstance(chosen, Chunks)
-            else lambda i: (chosen.piece_start(start, window)(i) - chosen.local).clamp(min=0)
-        )
-        local = chosen.local if isinstance(chosen, Chunks) else 0
         plain = seen.plain(window) if start < window else ()
-        kept = seen.kept(chosen.head, chosen.chosen, local, border) if stop > window else ()
+        kept = seen.kept(chosen.head, chosen.chosen, chosen.border(start, window)) if stop > window else ()
         return (
             *(only(band, lambda i: i < window) for band in plain),
             *(only(band, lambda i: i >= window) for band in kept),
         )
 
-    @property
-    def key_maps(self) -> tuple[KeyMap, ...]:
+    def key_maps(self, window: int) -> tuple[KeyMap, ...]:
         """The stored rotations of the keys, those of the bands first."""
-        bands = self.bands_from(1, 0, 2)
-        return tuple(dict.fromkeys([*(band.k_pos for band in bands), self.seen_at.chosen_keys]))
+        bands = self.bands_from(window, 0, window + 1)
+        scored = () if self.scored_keys is None else (self.scored_keys,)
+        return tuple(dict.fromkeys([*(band.k_pos for band in bands), self.seen_at(window).chosen_keys, *scored]))
 
     def plain_rows(self, window: int) -> int:
         return window

@@ -3,6 +3,7 @@
 from longspan.oracle.attention import oracle
 from longspan.oracle.baselines import best_blocks, best_middle, sinks_recent_and_middle
 from longspan.oracle.choices import best_chunks, best_tokens, chunk_scores, far_and_near, slots, token_scores
+from longspan.oracle.remaps import seen_far, seen_in_dual_chunks, seen_ranked
 
 __all__ = [
     "best_blocks",
@@ -12,6 +13,9 @@ __all__ = [
     "chunk_scores",
     "far_and_near",
     "oracle",
+    "seen_far",
+    "seen_in_dual_chunks",
+    "seen_ranked",
     "sinks_recent_and_middle",
     "slots",
     "token_scores",

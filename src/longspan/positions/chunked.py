@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.bands import Band, Interval, Modulo, causal, start
+from longspan.bands import Band, IndexMap, Interval, KeyMap, Modulo, causal, compose, start
 from longspan.positions.near_far import constant
+from longspan.positions.selected import Gather
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ class Chunked:
     size: int
     local: int | None
     window: int
+
+    @classmethod
+    def over(cls, unit: int, window: int) -> Chunked:
+        """The map of a window in chunks of about three quarters of it that hold whole units of ``unit`` tokens."""
+        size = max(3 * window // 4 // unit, 1) * unit
+        size += unit if 2 * size < window else 0  # else rows inside the window would not all be at their true distance
+        return cls(size, window - size, window)
 
     def rel(self, i: Tensor, j: Tensor) -> Tensor:
         back = i // self.size - j // self.size
@@ -53,3 +61,28 @@ class Chunked:
             Band("successive", successive, keys, Interval(previous, chunk)),
             intra,
         )
+
+    # The map of keys that a selection left: each stays where dual chunks have it.
+
+    @property
+    def chosen_keys(self) -> KeyMap:
+        return Modulo(self.size)
+
+    def plain(self, window: int) -> tuple[Band, ...]:
+        return self.bands()
+
+    def kept(self, head: int, chosen: int, border: IndexMap) -> tuple[Band, ...]:
+        first = (Interval(start, constant(head)),) if head else ()
+        return compose((*first, Interval(border, causal)), self.bands())
+
+    def units(self, rows: Tensor, units: Tensor, size: int) -> Tensor:
+        j = units.cpu() * size
+        return self.rel(rows[:, None], j) + j % self.size
+
+    def tokens(self, rows: Tensor, tokens: Tensor, head: int, border: int) -> Gather:
+        chunk = rows[:1] // self.size
+        # Runs: the chunks before the previous one, the previous one, and the piece's own; for each its first key.
+        firsts = (torch.zeros_like(chunk), (chunk - 1) * self.size, chunk * self.size)
+        edges = torch.cat((*firsts[1:], (chunk + 1) * self.size)).to(tokens.device)
+        ends = (tokens[..., None] < edges).sum(dim=-2)
+        return Gather(tuple(self.rel(rows, j) for j in firsts), ends)

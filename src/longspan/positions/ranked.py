@@ -1,26 +1,15 @@
-"""Position maps of selected keys: slots and ranks in their order (LongHeads), or one far position (ESA, InfLLM).
-
-A selection keeps the first ``head`` tokens, some units (chunks, blocks or single tokens) that each query chose, and all
-tokens from ``border(i)`` on. A map says at which distance each part is seen.
-"""
+"""Kept keys moved together, in their order: chunks into slots (LongHeads), or single tokens into ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from longspan.bands import Band, Index, IndexMap, Interval, KeyMap, Modulo, Origin, causal, start
-from longspan.positions.near_far import constant, identity
-
-
-def only(band: Band, rows: Callable[[Tensor], Tensor]) -> Band:
-    """The band for the queries where ``rows`` is true, empty for the others."""
-    lo, hi = band.keys.lo, band.keys.hi
-    keys = Interval(lo, lambda i: torch.where(rows(i), hi(i), lo(i)))
-    return Band(band.name, band.q_pos, band.k_pos, keys)
+from longspan.bands import Band, Index, IndexMap, Interval, KeyMap, Modulo, Origin, start
+from longspan.positions.near_far import constant
+from longspan.positions.selected import Gather, near
 
 
 @dataclass(frozen=True)
@@ -29,30 +18,32 @@ class Slots:
 
     Keys are stored once, at ``j mod size``; instead of a key, the query is turned, to ``d · size + i mod size`` for a
     chunk ``d`` slots before its own. (LongHeads, Lu et al., 2024, section 2.3.)
+
+    Args:
+        size: tokens of a chunk.
+        local: how many of the most recent chunks are kept anyway, the query's own among them.
     """
 
     size: int
+    local: int
 
     @property
     def chosen_keys(self) -> KeyMap:
         return Modulo(self.size)
 
     def plain(self, window: int) -> tuple[Band, ...]:
-        """Every key at its true distance, for the queries ``i < window``."""
         return tuple(self._back(f"plain-{d}", d) for d in range((window - 1) // self.size + 1))
 
-    def kept(self, head: int, chosen: int, local: int, border: IndexMap) -> tuple[Band, ...]:
-        """The first chunk (if ``head``) and the ``local`` last ones, of ``head / size + chosen + local`` in all."""
-        bands = [self._back(f"local-{d}", d) for d in reversed(range(local))]
+    def kept(self, head: int, chosen: int, border: IndexMap) -> tuple[Band, ...]:
+        bands = [self._back(f"local-{d}", d) for d in reversed(range(self.local))]
         if head:
-            turned = self._turn(chosen + local)
+            turned = self._turn(chosen + self.local)
             bands.insert(0, Band("first", turned, Modulo(self.size), Interval(start, constant(self.size))))
         return tuple(bands)
 
-    def chosen(self, rows: Tensor, units: Tensor, local: int) -> Tensor:
-        """Query positions ``[T, m]`` for the ``m`` chosen chunks ``[B, S, T, m]`` of queries ``rows`` ``[T]``."""
+    def units(self, rows: Tensor, units: Tensor, size: int) -> Tensor:
         m = units.shape[-1]
-        slots_back = torch.arange(m - 1 + local, local - 1, -1)
+        slots_back = torch.arange(m - 1 + self.local, self.local - 1, -1)
         return slots_back * self.size + (rows % self.size)[:, None]
 
     def _turn(self, back: int) -> IndexMap:
@@ -71,26 +62,24 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class FarNear:
-    """Local keys at their true distance, all others at ``far``: the query at ``far``, the key unrotated."""
+class Ranks:
+    """The kept tokens of a piece in their order take ranks ``0 ..``: slots of one token.
 
-    far: int
+    Local tokens keep their true distance. What was chosen is turned to its rank once it is gathered, as no rotation
+    that is stored beforehand could serve every rank.
+    """
 
     @property
     def chosen_keys(self) -> KeyMap:
         return Origin()
 
     def plain(self, window: int) -> tuple[Band, ...]:
-        """Every key at its true distance, for the queries ``i < window``."""
-        return (Band("plain", identity, Index(), Interval(start, causal)),)
+        return (near(start),)
 
-    def kept(self, head: int, chosen: int, local: int, border: IndexMap) -> tuple[Band, ...]:
-        """The first ``head`` tokens at ``far``, those from ``border`` on at their true distance."""
-        near = Band("near", identity, Index(), Interval(border, causal))
-        return (
-            (Band("initial", constant(self.far), Origin(), Interval(start, constant(head))), near) if head else (near,)
-        )
+    def kept(self, head: int, chosen: int, border: IndexMap) -> tuple[Band, ...]:
+        first = Band("initial", lambda i: head + chosen + i - border(i), Index(), Interval(start, constant(head)))
+        return (first, near(border)) if head else (near(border),)
 
-    def chosen(self, rows: Tensor, units: Tensor, local: int) -> Tensor:
-        """Query positions ``[T, m]`` for the ``m`` chosen units ``[B, S, T, m]`` of queries ``rows`` ``[T]``."""
-        return torch.full((len(rows), units.shape[-1]), self.far)
+    def tokens(self, rows: Tensor, tokens: Tensor, head: int, border: int) -> Gather:
+        count = tokens.shape[-1]
+        return Gather((count + rows - border,), k_pos=torch.arange(count))

@@ -48,9 +48,18 @@ class Chunks:
         """How many first tokens are always kept."""
         return self.size if self.first else 0
 
-    def border(self, start: int) -> IndexMap:
+    def border(self, start: int, window: int) -> IndexMap:
         """The first token of the local chunks."""
         return lambda i: ((i // self.size - self.local + 1) * self.size).clamp(min=0)
+
+    def runs(self, start: int, stop: int, most: int) -> list[tuple[int, int]]:
+        """Queries ``start : stop`` cut into runs of at most ``most``."""
+        edges = [*range(start, stop, most), stop]
+        return list(zip(edges[:-1], edges[1:], strict=True))
+
+    def candidates(self, stop: int) -> int:
+        """How many first chunks the queries before ``stop`` choose from."""
+        return (stop - 1) // self.size
 
     def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
         """The chunks that the queries ``rows`` choose, in ascending order.

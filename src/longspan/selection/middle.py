@@ -22,6 +22,8 @@ class Middle:
     recent: int
     top_k: int
 
+    size = 1  # tokens of a unit
+
     @property
     def first_row(self) -> int:
         """The first query with something to choose."""

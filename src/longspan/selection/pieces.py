@@ -37,6 +37,11 @@ class ByPiece:
 
         return begins
 
+    def border(self, start: int, window: int) -> IndexMap:
+        """The first of the local tokens of query ``i``'s piece, for queries that arrive from ``start`` on."""
+        begins = self.piece_start(start, window)
+        return lambda i: (begins(i) - self.local).clamp(min=0)
+
     def pieces(self, start: int, stop: int, window: int) -> list[tuple[int, int]]:
         """Queries ``start : stop`` cut into pieces, at multiples of ``piece`` and at the window."""
         cuts = {start, stop, *range(start // self.piece * self.piece + self.piece, stop, self.piece)}

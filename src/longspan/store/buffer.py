@@ -123,22 +123,6 @@ class Buffer:
         """Put tokens ``x`` ``[B, H, T, D]`` at ``start``; there must be room."""
         self._made().write(start, x)
 
-    def gather(self, index: Tensor) -> Tensor:
-        """Tokens ``index`` ``[B or 1, H or 1, M]`` of each head: ``[B, H, M, D]``, on the device it was made for."""
-        tensor, kind = self._made().tensor, self._kind
-        assert kind is not None
-        batch, heads, room, size = tensor.shape
-        # As rows of one matrix: four to fourteen times as fast as gather, or index_select along the tokens.
-        first = torch.arange(0, batch * heads * room, room, device=tensor.device).view(batch, heads, 1)
-        rows = (first + index.to(tensor.device)).flatten()
-        flat, shape = tensor.view(-1, size), (batch, heads, index.shape[2], size)
-        if not self.apart:
-            return flat.index_select(0, rows).view(shape)
-        pinned = kind.device.type == "cuda"
-        out = torch.empty(len(rows), size, dtype=kind.dtype, device="cpu", pin_memory=pinned)
-        torch.index_select(flat, 0, rows, out=out)
-        return out.to(kind.device, non_blocking=True).view(shape)
-
     def fetch(self, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)``, ``[B, H, n, D]``, on the device it was made for: a view, or if ``apart`` a copy."""
         part, kind = self._made().tensor[:, :, start:stop], self._kind

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
@@ -136,29 +135,6 @@ class KVStore:
         if self._mirror is not None and self._mirror.start <= start:
             return self._mirror.part(n, start, stop)
         return self._buffers[n].fetch(start, stop)
-
-    def gather(self, stream: int | None, index: Tensor) -> Tensor:
-        """The tokens that are asked for, of each head or of all alike, copied to the device.
-
-        Args:
-            stream: the number of a rotation, or None for the values.
-            index: token numbers in ``[0, length)``, ``[B or 1, Hkv or 1, M]``, int64, on any device.
-
-        Returns:
-            ``[B, Hkv, M, D]``.
-        """
-        buffer = self._buffers[self._stream(stream)]
-        batch, heads = buffer.held.shape[:2]
-        if index.dim() != 3 or index.shape[0] not in (1, batch) or index.shape[1] not in (1, heads):
-            raise ValueError(f"index is [{batch} or 1, {heads} or 1, M], not {list(index.shape)}")
-        if index.is_floating_point() or index.dtype == torch.bool:
-            raise ValueError(f"index holds token numbers, not {index.dtype}")
-        index = index.to(buffer.held.device)
-        if index.device.type == "cpu" and index.numel():  # elsewhere, to look would be to wait
-            first, last = (int(x) for x in index.aminmax())
-            if first < 0 or last >= self.length:
-                raise ValueError(f"there are tokens 0 to {self.length}, and {first} to {last} were asked for")
-        return buffer.gather(index)
 
     def crop(self, tokens: int) -> None:
         """Forget the last ``tokens`` tokens."""

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from longspan.kernels.banded import flash_cpu, reference, tiled
 from longspan.kernels.banded.plan import Plan, make_plan
-from longspan.rope import Rope
+from longspan.rope import Rope, Turn
 
-Turn = tuple[Tensor, Tensor]
 Impl = Literal["auto", "flash_cpu", "tiled", "reference"]
 
-__all__ = ["Impl", "Plan", "Turn", "banded", "make_plan"]
+__all__ = ["Impl", "Plan", "banded", "make_plan"]
 
 
 def banded(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.dtypes import accumulator
 from longspan.kernels.banded.plan import Block, Plan, Span
 from longspan.rope import Rope
 
@@ -47,7 +48,7 @@ def run(
     if dv != width:
         v = torch.nn.functional.pad(v, (0, width - dv))
     batch, heads, rows, _ = q.shape
-    lse = torch.empty(batch, heads, rows, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    lse = torch.empty(batch, heads, rows, dtype=accumulator(q))
     # In memory tokens come before heads, as the op returns it and as the caller's projection wants it.
     out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
     for block in plan.blocks:

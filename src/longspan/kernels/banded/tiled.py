@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from longspan.dtypes import accumulator
 from longspan.kernels.banded.plan import Plan
 from longspan.rope import Rope
 
@@ -27,7 +28,7 @@ def run(
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` (fp32, fp64 for fp64)."""
     batch, heads, rows, _ = q.shape
     kv_heads = v.shape[1]
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    wide = accumulator(q)
     out = q.new_empty(batch, heads, rows, v.shape[-1])
     lse = torch.empty(batch, heads, rows, dtype=wide, device=q.device)
     reach = sum(max(int(hi.max()) - int(lo.min()), 1) for lo, hi in zip(plan.lo, plan.hi, strict=True))

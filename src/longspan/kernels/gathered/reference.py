@@ -5,62 +5,42 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longspan.rope import Rope
+from longspan.kernels.gathered.contract import Gathered, PerPiece, PerRow
 
 
-def by_row(
-    q: Tensor,
-    keys: Tensor,
-    v: Tensor,
-    units: Tensor,
-    size: int,
-    positions: Tensor,
-    table: tuple[Tensor, Tensor],
-    rope: Rope,
-    *,
-    scale: float,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
-    heads, count = q.shape[1], units.shape[-1]
-    keys, v = (x.double().repeat_interleave(heads // x.shape[1], dim=1) for x in (keys, v))
-    units = units.repeat_interleave(heads // units.shape[1], dim=1)
-    j = torch.arange(v.shape[2], device=q.device)
+def by_row(job: PerRow) -> tuple[Tensor, Tensor]:
+    keys, v, units = (_each_head(job, x) for x in (job.keys.double(), job.v.double(), job.units))
+    at = job.positions if job.positions.dim() == 2 else _each_head(job, job.positions)
+    j = torch.arange(v.shape[2], device=v.device)
     parts = []
-    for n in range(count):
-        at = (
-            positions[..., n]
-            if positions.dim() == 2
-            else positions[..., n].repeat_interleave(heads // positions.shape[1], dim=1)
-        )
-        cos, sin = (x[at] for x in table)
-        scores = rope.turn_q(q.double(), cos, sin) @ keys.mT * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        parts.append(scores.masked_fill(j // size != units[..., n, None], float("-inf")))
+    for n in range(units.shape[-1]):
+        cos, sin = (x[at[..., n]] for x in job.table)
+        scores = _bounded(job, job.rope.turn_q(job.q.double(), cos, sin) @ keys.mT)
+        parts.append(scores.masked_fill(j // job.size != units[..., n, None], float("-inf")))
     scores = torch.cat(parts, dim=-1)
-    out = scores.softmax(dim=-1) @ torch.cat([v] * count, dim=2)
-    return out.to(q.dtype), scores.logsumexp(dim=-1)
+    out = scores.softmax(dim=-1) @ torch.cat([v] * len(parts), dim=2)
+    return out.to(job.q.dtype), scores.logsumexp(dim=-1)
 
 
-def by_piece(
-    q: Tensor,
-    keys: Tensor,
-    v: Tensor,
-    tokens: Tensor,
-    turn: tuple[Tensor, Tensor],
-    rope: Rope,
-    *,
-    key_turn: tuple[Tensor, Tensor] | None,
-    scale: float,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
-    heads = q.shape[1]
-    keys, v = (x.double().repeat_interleave(heads // x.shape[1], dim=1) for x in (keys, v))
-    tokens = tokens.repeat_interleave(heads // tokens.shape[1], dim=1)[..., None]
-    keys, v = (torch.take_along_dim(x, tokens, dim=2) for x in (keys, v))
-    if key_turn is not None:
-        keys = rope.turn_k(keys, *key_turn)
-    scores = rope.turn_q(q.double(), *turn) @ keys.mT * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    return (scores.softmax(dim=-1) @ v).to(q.dtype), scores.logsumexp(dim=-1)
+def by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
+    tokens = _each_head(job, job.tokens)[..., None]
+    keys, v = (torch.take_along_dim(_each_head(job, x.double()), tokens, dim=2) for x in (job.keys, job.v))
+    if job.key_turn is not None:
+        keys = job.rope.turn_k(keys, *job.key_turn)
+    scores = torch.stack([_bounded(job, job.rope.turn_q(job.q.double(), *turn) @ keys.mT) for turn in job.turns])
+    if job.ends is None:
+        scores = scores[0]
+    else:
+        n = torch.arange(tokens.shape[2], device=scores.device)
+        run = (n >= _each_head(job, job.ends)[..., None]).sum(dim=2)  # [B, H, M]
+        scores = torch.take_along_dim(scores, run[None, :, :, None, :], dim=0)[0]
+    return (scores.softmax(dim=-1) @ v).to(job.q.dtype), scores.logsumexp(dim=-1)
+
+
+def _each_head(job: Gathered, x: Tensor) -> Tensor:
+    return x.repeat_interleave(job.q.shape[1] // x.shape[1], dim=1)
+
+
+def _bounded(job: Gathered, products: Tensor) -> Tensor:
+    scores = products * job.scale
+    return scores if job.softcap is None else job.softcap * torch.tanh(scores / job.softcap)

@@ -197,38 +197,6 @@ def test_take_refuses(span):
         store.take(0, *span)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("rows", ["one row", "each row"])
-@pytest.mark.parametrize("heads", ["one head", "each head"])
-def test_gather(tier, batch, rows, heads):
-    store, keys, values = filled(tier, 150, batch=batch, heads=2)
-    shape = (batch if rows == "each row" else 1, 2 if heads == "each head" else 1, 40)
-    index = torch.randint(150, shape)
-    wanted = index.expand(batch, 2, 40)
-    for stream, held in ((0, keys[0]), (1, keys[1]), (None, values)):
-        expected = held.gather(2, wanted[..., None].expand(-1, -1, -1, held.shape[3]))
-        assert torch.equal(store.gather(stream, index), expected)
-    assert store.gather(0, index[:, :, :0]).shape == (batch, 2, 0, 4)
-
-
-@pytest.mark.parametrize(
-    ("index", "match"),
-    [
-        (torch.tensor([[[0, 30]]]), "tokens 0 to 30, and 0 to 30"),
-        (torch.tensor([[[-1]]]), "tokens 0 to 30, and -1 to -1"),
-        (torch.zeros(1, 3, 1, dtype=torch.long), "index is"),
-        (torch.zeros(3, 1, 1, dtype=torch.long), "index is"),
-        (torch.zeros(4, dtype=torch.long), "index is"),
-        (torch.zeros(1, 1, 1), "float32"),
-        (torch.zeros(1, 1, 1, dtype=torch.bool), "bool"),
-    ],
-)
-def test_gather_refuses(index, match):
-    store, _, _ = filled()
-    with pytest.raises(ValueError, match=match):
-        store.gather(0, index)
-
-
 @pytest.mark.parametrize("stream", [-1, 2])
 def test_streams_that_are_not(stream):
     store, _, _ = filled()

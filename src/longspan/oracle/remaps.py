@@ -1,0 +1,33 @@
+"""Where kept keys are seen, pair by pair, whatever chose them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def seen_ranked(keep: Tensor) -> Tensor:
+    """``rel`` of keys in their order: how many kept keys ``[..., T, N]`` come after key ``j`` and up to query ``i``."""
+    return keep.long().flip(-1).cumsum(dim=-1).flip(-1) - keep.long()
+
+
+def seen_far(keep: Tensor, borders: Tensor, far: int) -> Tensor:
+    """``rel`` of keys before each query's border ``[T]`` at ``far``, of all others ``i - j``."""
+    i, j = torch.arange(keep.shape[-2])[:, None], torch.arange(keep.shape[-1])[None, :]
+    return torch.where(j < borders[:, None], far, i - j).expand_as(keep)
+
+
+def seen_in_dual_chunks(keep: Tensor, s: int, w: int, c: int) -> Tensor:
+    """``rel`` of Dual Chunk Attention: chunk size ``s``, local window ``w``, window ``c`` (its Eqs 2 to 8)."""
+    rel = torch.zeros(keep.shape[-2:], dtype=torch.int64)
+    for i in range(rel.shape[0]):
+        for j in range(i + 1):
+            back = i // s - j // s
+            if back == 0:
+                q = i % s
+            elif back == 1 and i % s < w:
+                q = i % s + s
+            else:
+                q = c - 1
+            rel[i, j] = q - j % s
+    return rel.expand_as(keep)
