@@ -14,10 +14,7 @@ programs had. Nothing is timed unless the outputs are right.
 from __future__ import annotations
 
 import argparse
-import csv
 import gc
-import importlib.metadata
-import platform
 import statistics
 import sys
 import time
@@ -32,6 +29,7 @@ from transformers import DynamicCache, LlamaConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from common import save
 from longspan.attend import Attender
 from longspan.methods import METHODS
 from longspan.oracle import oracle
@@ -195,13 +193,6 @@ def decode(length: int, dtype: torch.dtype, rounds: int) -> list[dict[str, float
     return times
 
 
-def cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def rows(phase: str, dtype: str, length: int, heads: int, times: list[dict[str, float]]) -> list[dict[str, object]]:
     def ratio(name: str, over: str) -> str:
         return f"{statistics.median(t[name] / t[over] for t in times):.3f}"
@@ -274,17 +265,8 @@ def main() -> int:
                     results += rows("decode", dtype, length, HEADS, decode(length, DTYPES[dtype], args.rounds))
     show(console, results)
     if not args.quick:
-        save(results, {"device": "cpu", "cpu": cpu_model(), "threads": args.threads, "clock": args.clock})
+        save(RESULTS, results, args.threads, args.clock)
     return 0
-
-
-def save(results: list[dict[str, object]], machine: dict[str, object]) -> None:
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=[*results[0], *machine, *versions])
-        writer.writeheader()
-        writer.writerows({**row, **machine, **versions} for row in results)
 
 
 if __name__ == "__main__":

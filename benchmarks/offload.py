@@ -19,9 +19,7 @@ The tokens and the logits of every step must be equal, to the bit. RssAnon and V
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import platform
 import resource
 import statistics
 import subprocess
@@ -37,6 +35,7 @@ from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import longspan
+from common import machine
 from longspan.methods.parse import parse_method
 from longspan.store import KVStore
 
@@ -194,15 +193,8 @@ def offload(args: argparse.Namespace, console: Console) -> int:
     if not args.no_save and not wrong:
         RESULTS.parent.mkdir(exist_ok=True)
         chosen = {key: value for key, value in vars(args).items() if key in ("method", "tokens", "limit_gb", "piece")}
-        RESULTS.write_text(json.dumps({"settings": chosen, **machine(args), "runs": runs}, indent=1) + "\n")
+        RESULTS.write_text(json.dumps({"settings": chosen, **machine(args.threads), "runs": runs}, indent=1) + "\n")
     return 1 if wrong else 0
-
-
-def machine(args: argparse.Namespace) -> dict:
-    info = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), platform.machine())
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-    return {"cpu": cpu, "threads": args.threads, **versions}
 
 
 def growth(args: argparse.Namespace, console: Console) -> int:

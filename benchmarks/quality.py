@@ -62,8 +62,20 @@ VARIANTS: tuple[str, ...] = (
     "esa:share=group",
     "esa:calibration=bundled",
 )
-# Selections against positions at equal bytes read for a token; 50 prompts a cell.
-GRID: tuple[str, ...] = ()
+# Selections against positions, at as many keys read for a token and key head: 96 or 264 that are kept anyway, the rest
+# chosen, once for all who share and three times as few where each of a key head's three query heads chooses for itself.
+GRID: tuple[str, ...] = tuple(
+    f"{selection},share={share},remap={remap}"
+    for remap in ("slots", "far", "dca")
+    for selection, share in (
+        ("longheads:score=bounds,num_chunks=13", "layer"),
+        ("longheads:score=bounds,num_chunks=13", "group"),
+        ("longheads:score=bounds,num_chunks=6", "head"),
+        ("esa:top_k=152", "layer"),
+        ("esa:top_k=152", "group"),
+        ("esa:top_k=51", "head"),
+    )
+)
 GRID_MULTIPLES, GRID_PROMPTS = (8.0, 16.0), 50
 
 

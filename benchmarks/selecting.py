@@ -15,11 +15,8 @@ outputs are those of the fp64 oracle.
 from __future__ import annotations
 
 import argparse
-import csv
-import importlib.metadata
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +25,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from torch import Tensor
 
-from attention import Stock, cpu_model
+from attention import Stock
+from common import Times, clock, save, take_turns
 from longspan.attend import Attender
 from longspan.calibration import Calibration, Projection
 from longspan.methods import ESA, Full, LongHeads, Method
@@ -45,7 +43,6 @@ BARS = [
     ("decode", "esa 2048 + 4096, reduced 128", "full", 65536, 1 / 3.5),
 ]
 LAYERS = 4  # what a step computes once, its plan, is shared by all layers of a model
-Times = list[dict[str, float]]
 
 
 def rope(width: int) -> Rope:
@@ -73,10 +70,6 @@ def random_calibration(size: int, channels: int) -> Calibration:
         window=8192,
         tokens=1,
     )
-
-
-def clock(threads: int) -> Callable[[], float]:
-    return time.process_time if threads == 1 else time.perf_counter
 
 
 def gate() -> list[str]:
@@ -157,24 +150,12 @@ def filled(attender: Attender, k: Tensor, v: Tensor, heads: int, turn: Rope, sca
     """A store that holds random keys and values, and an index made of them, without a prefill."""
     store = KVStore()
     store.append([k] * attender.stored_rotations, v)
-    store.index = attender.new_index(0)
+    store.index = attender.new_index(0, turn)
     if store.index is not None:
         for a in range(0, k.shape[2], 8192):
             q = torch.randn(1, heads, 8192, k.shape[3], dtype=k.dtype)
             store.index.extend(q, k[:, :, a : a + 8192], v[:, :, a : a + 8192], [0], turn, scale)
     return store
-
-
-def take_turns(runs: dict[str, Callable[[], object]], rounds: int, now: Callable[[], float]) -> Times:
-    times: Times = []
-    names = list(runs)
-    for n in range(rounds):
-        times.append({})
-        for name in names[n % len(names) :] + names[: n % len(names)]:
-            begun = now()
-            runs[name]()
-            times[-1][name] = now() - begun
-    return times
 
 
 def rows(phase: str, length: int, over: tuple[str, ...], times: Times) -> list[dict[str, object]]:
@@ -229,17 +210,8 @@ def main() -> int:
                 verdict = "[green]met[/]" if value <= bar else "[red]missed[/]"
                 console.print(f"{phase} {length}: {name} / {over} {value:.4f} ≤ {bar:.4f} {verdict}")
     if not args.no_save:
-        save(found, args.threads)
+        save(RESULTS, found, args.threads)
     return 0
-
-
-def save(found: list[dict[str, object]], threads: int) -> None:
-    machine = {"device": "cpu", "cpu": cpu_model(), "threads": threads, "clock": "cpu" if threads == 1 else "wall"}
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=[*found[0], *machine, *versions])
-        writer.writeheader()
-        writer.writerows({**row, **machine, **versions} for row in found)
 
 
 if __name__ == "__main__":

@@ -105,13 +105,25 @@ class Rope:
         """
         if not self.pairs:
             return x
-        end = self.start + self.rotated
-        own = x[..., self.start : end].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
-        return own if self.rotated == x.shape[-1] else torch.cat((x[..., : self.start], own, x[..., end:]), dim=-1)
+        if torch.is_grad_enabled() and x.requires_grad:
+            return x.index_select(-1, self._order.to(x.device))
+        out, end = torch.empty_like(x), self.start + self.rotated  # strides kept: tokens may lie before heads
+        if self.rotated < x.shape[-1]:
+            out[..., : self.start], out[..., end:] = x[..., : self.start], x[..., end:]
+        own, to = x[..., self.start : end], out[..., self.start : end]
+        to.unflatten(-1, (-1, 2)).copy_(own.unflatten(-1, (2, -1)).transpose(-1, -2))
+        return out
 
-    def turn_q(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries ``[B, H, T, D]`` rotated by cos, sin ``[T, r / 2]`` or ``[B, T, r / 2]``."""
-        q = rotate(q, cos, sin, layout=self.layout, start=self.start)
+    @property
+    def _order(self) -> Tensor:
+        """The channels of ``x`` in the order of ``pair(x)``."""
+        order, end = torch.arange(self.head_dim), self.start + self.rotated
+        order[self.start : end] = order[self.start : end].unflatten(0, (2, -1)).T.flatten()
+        return order
+
+    def turn_q(self, q: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
+        """Queries ``[B, H, T, D]`` rotated by cos, sin ``[T, r / 2]`` or ``[B, T, r / 2]``, into ``out`` if given."""
+        q = rotate(q, cos, sin, layout=self.layout, start=self.start, out=out)
         return self.norm_q(q) if self.norm_q else q
 
     def turn_k(self, k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -120,7 +132,9 @@ class Rope:
         return self.norm_k(k) if self.norm_k else k
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout = "half", start: int = 0) -> Tensor:
+def rotate(
+    x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout = "half", start: int = 0, out: Tensor | None = None
+) -> Tensor:
     """Rotate channels ``start : start + r`` of ``x`` and leave the others as they are.
 
     The arithmetic is in fp32 (fp64 for fp64 input) whatever the dtype of ``x``, so a reduced dtype rounds once.
@@ -128,12 +142,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, layout: Layout = "half", star
     Args:
         x: ``[B, H, T, D]``.
         cos, sin: ``[T, r / 2]``, ``[B, T, r / 2]`` or ``[B, H, T, r / 2]``.
+        out: memory for the result, other than that of ``x``.
     """
     if cos.dim() == 3:
         cos, sin = cos[:, None], sin[:, None]
     if torch.is_grad_enabled() and x.requires_grad:
         return _rotated(x, cos, sin, layout, start)
-    out = torch.empty_like(x)
+    out = torch.empty_like(x) if out is None else out
     end = start + 2 * cos.shape[-1]
     if end - start < x.shape[-1]:
         out[..., :start], out[..., end:] = x[..., :start], x[..., end:]

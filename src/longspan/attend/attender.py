@@ -110,9 +110,12 @@ class Attender:
         """How many rotations of each key the store holds; angles that follow the length keep one, unrotated."""
         return 1 if self._dynamic else len(self.key_maps)
 
-    def new_index(self, layer: int) -> Any:
-        """What a layer's store keeps to choose keys by; None where keys are not chosen, or by themselves alone."""
-        return self._chooser.index(layer) if self._chooser is not None else None
+    def new_index(self, layer: int, rope: Rope) -> Any:
+        """What a layer's store keeps to choose keys by; None where keys are not chosen, or by themselves alone.
+
+        It takes in queries and keys whose channels are in the order of ``rope.pair``.
+        """
+        return self._chooser.index(layer, rope) if self._chooser is not None else None
 
     def __call__(
         self,
@@ -156,23 +159,28 @@ class Attender:
         if store is not None:
             store.append(new_keys, v)
             keys, values = store.keys, store.values
-            self._extend_index(store, q, k, v, pads, rope, scale, layer)
+            index: Any = store.index
+            if index is None:
+                index = store.index = self.new_index(layer, rope)
+            if index is not None:
+                # Chunk representations are made within the window, where dynamic angles are the model's own.
+                inside = own.rope.with_table(self._table(rope.table, 0))
+                index.extend(turned_q, turned_k, v, pads, inside, scale)
         else:
             keys, values = new_keys, v
         outs = []
         for a, b in equal_runs(pads):
             view = _View(slice(a, b), [x[a:b] for x in keys], values[a:b], store, pads[a])
-            outs.append(self._rows(turned_q[a:b], q[a:b], view, own))
+            outs.append(self._rows(turned_q[a:b], view, own))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def _rows(
         self,
         q: Tensor,
-        unpaired: Tensor,
         held: _View,
         layer: _Layer,
     ) -> Tensor:
-        """The rows of a batch that begin with the same padding; ``unpaired`` are the queries as the layer made them."""
+        """The rows of a batch that begin with the same padding."""
         step, pad = self._step, held.padding
         skipped = min(max(pad - step.past, 0), step.tokens)  # queries that are padding themselves
         if skipped == step.tokens:
@@ -202,7 +210,7 @@ class Attender:
                 j = torch.arange(total)
                 step.key_turns[here] = [turn(table, to(j), q.device) for to in self.key_maps]
             keys = [rope.turn_k(keys[0], *angles) for angles in step.key_turns[here]]
-        q, unpaired = q[:, :, skipped:], unpaired[:, :, skipped:]
+        q = q[:, :, skipped:]
         out, lse = banded(
             q,
             [keys[self.key_maps.index(bands[band].k_pos)] for band in plan.bands],
@@ -223,7 +231,6 @@ class Attender:
             assert chosen is not None
             rows = Rows(
                 q=q,
-                unpaired=unpaired,
                 keys=chosen,
                 values=held.values[:, :, pad:],
                 scored=scored,
@@ -245,24 +252,6 @@ class Attender:
         if self._selecting is None:
             return self._static_bands
         return self._selecting.bands_from(self.window, start, stop) if chooses else Full().bands()
-
-    def _extend_index(
-        self,
-        store: KVStore,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        pads: tuple[int, ...],
-        rope: Rope,
-        scale: float,
-        layer: int,
-    ) -> None:
-        index: Any = store.index
-        if index is None:
-            index = store.index = self.new_index(layer)
-        if index is not None:
-            # Chunk representations are made within the window, where dynamic angles are the model's own.
-            index.extend(q, k, v, pads, rope.with_table(self._table(rope.table, 0)), scale)
 
     def _rotate_new(self, k: Tensor, rope: Rope) -> list[Tensor]:
         step = self._step

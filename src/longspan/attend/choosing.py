@@ -20,7 +20,7 @@ from longspan.methods.infllm import InfLLM
 from longspan.methods.longheads import LongHeads
 from longspan.methods.selecting import Selecting
 from longspan.positions.selected import TokenMap, UnitMap
-from longspan.rope import Table, Turn, turn
+from longspan.rope import Rope, Table, Turn, turn
 from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
 from longspan.selection.middle import Middle
@@ -40,7 +40,7 @@ class Chooser:
         self._tables: WeakKeyDictionary[Table, dict[torch.device, Turn]] = WeakKeyDictionary()
         self.fixed = isinstance(method, LongHeads) and method.fix_layers
 
-    def index(self, layer: int) -> ChunkIndex | TokenIndex | BlockIndex | None:
+    def index(self, layer: int, rope: Rope) -> ChunkIndex | TokenIndex | BlockIndex | None:
         """A new index for a layer's store; None where scores come from the keys alone."""
         method, calibration = self.method, self.calibration
         if isinstance(method, InfLLM):
@@ -49,11 +49,14 @@ class Chooser:
         if isinstance(method, LongHeads):
             reduced = None
             if calibration is not None and method.score == "token_max":
-                reduced = calibration.heads[layer].theta_q, calibration.heads[layer].theta_k
+                maps = calibration.heads[layer]
+                reduced = rope.pair(maps.theta_q), rope.pair(maps.theta_k)
             return ChunkIndex(method.chosen_from.size, method.score, method.share, reduced)
         if calibration is None or not isinstance(self.selection, Tokens):
             return None
-        return TokenIndex(calibration.layers[layer].theta_q, calibration.layers[layer].theta_k)
+        maps = calibration.layers[layer]
+        by_head = (x.unflatten(-1, (-1, rope.head_dim)) for x in (maps.theta_q, maps.theta_k))
+        return TokenIndex(*(rope.pair(x).flatten(-2) for x in by_head))
 
     def add(self, out: Tensor, lse: Tensor, rows: Rows, index: Any, shared: Choices) -> None:
         """Merge what queries chose into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place."""
@@ -108,8 +111,7 @@ class Chooser:
         selection, i, q = self.selection, torch.arange(r0, r1), rows.q[:, :, rows.part(r0, r1)]
         assert isinstance(selection, Tokens | Blocks)
         if isinstance(selection, Blocks):
-            asked = rows.unpaired[:, :, rows.part(r0, r1)]
-            scores = index.scores(asked, rows.batch, selection.candidates(r0), rows.rope)
+            scores = index.scores(q, rows.batch, selection.candidates(r0), rows.rope)
         else:
             scores = self._token_scores(selection, rows, r0, r1, index, shared)
         tokens = selection.choose(scores) + selection.initial
@@ -135,7 +137,7 @@ class Chooser:
         return max(1, _SCORES // max(rows.q.shape[0] * rows.q.shape[1] * columns, 1))
 
     def _choose_chunks(self, selection: Chunks, i: Tensor, rows: Rows, index: ChunkIndex) -> Tensor:
-        q = rows.unpaired[:, :, rows.part(int(i[0]), int(i[-1]) + 1)]
+        q = rows.q[:, :, rows.part(int(i[0]), int(i[-1]) + 1)]
         heads, kv_heads, count = q.shape[1], rows.keys.shape[1], selection.candidates(int(i[-1]) + 1)
         if selection.pick != "random":
             return selection.choose(index.scores(q, rows.batch, count, rows.rope, kv_heads), i)
@@ -157,7 +159,7 @@ class Chooser:
     ) -> Tensor:
         """``f(m; c)`` of queries ``r0 : r1`` for the middle tokens ``low : high``: ``[B, S, T, M]``."""
         low, high = selection.candidates(r0)
-        q = (rows.q if index is None else rows.unpaired)[:, :, rows.part(r0, r1)]
+        q = rows.q[:, :, rows.part(r0, r1)]
         at = self.method.score_at if isinstance(self.method, ESA) else 0
         if at or rows.rope.norm_q is not None:
             q = rows.rope.turn_q(q, *shared.turn(rows, torch.full((r1 - r0,), at), "scores", r1 - r0))

@@ -15,9 +15,8 @@ class Rows:
     """Consecutive rows of a batch with equal padding, in one layer and one call.
 
     Attributes:
-        q: ``[B, H, T, D]``, unrotated, channels in the order of ``keys`` (see ``Rope.pair``); queries ``start : stop``
+        q: ``[B, H, T, D]``, unrotated, channels in the order of ``Rope.pair``, as in ``keys``; queries ``start : stop``
             of each row's own count.
-        unpaired: the same as the layer made them, in whose order an index has its entries.
         keys: ``[B, Hkv, N, D]`` at the positions that chosen keys are stored at.
         values: ``[B, Hkv, N, Dv]``.
         scored: the keys that scores are made from, or None where an index holds what they take.
@@ -26,7 +25,6 @@ class Rows:
     """
 
     q: Tensor
-    unpaired: Tensor
     keys: Tensor
     values: Tensor
     scored: Tensor | None

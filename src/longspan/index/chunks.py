@@ -16,7 +16,7 @@ from longspan.rope import Rope, turn
 
 ChunkScore = Literal["representation", "mean", "submeans", "bounds", "token_max"]
 SUBMEANS = 4  # sub-chunks with a mean of their own
-_AT_ONCE = 64  # chunks summarised at a time
+_AT_ONCE = 8  # chunks summarised at a time; few stay in the cache
 _TAIL = 64  # tokens at the end that may be dropped again at any time, if chunks are shorter than half of that
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -12,7 +13,21 @@ from longspan.kernels.gathered.contract import Gathered, PerPiece, PerRow
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
-_BUDGET = 1 << 21  # turned queries held at once, in channels; few enough for a processor's cache
+_BUDGET = 1 << 22  # turned queries held at once, in channels (fp32: 16 MB); more leave the cache, fewer fill no tile
+
+
+class _Room:
+    """Memory that is used again: on a CPU, memory that is new costs more than what is done with it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        """Memory of that shape in the dtype and on the device of ``like``, with anything in it."""
+        held, size = self._held.get(name), math.prod(shape)
+        if held is None or held.numel() < size:
+            held = self._held[name] = like.new_empty(size)
+        return held[:size].view(shape)
 
 
 def why_no_flash(q: Tensor, softcap: float | None) -> str | None:
@@ -38,13 +53,11 @@ def by_row(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
         run = _group_rows
     held = heads // kv_heads if run is _group_rows else heads
     step = max(1, _BUDGET // max(count * width * held, 1))
-    if rows <= step:
-        return run(job, flash)
-    out, lse = _empty(job, batch, heads, rows)
+    room, (out, lse) = _Room(), _empty(job, batch, heads, rows)
     for r0 in range(0, rows, step):
         part = slice(r0, min(r0 + step, rows))
         own = replace(job, q=q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
-        out[:, :, part], lse[:, :, part] = run(own, flash)
+        run(own, flash, room, out[:, :, part], lse[:, :, part])
     return out, lse
 
 
@@ -55,8 +68,7 @@ def by_piece(job: PerPiece, flash: bool) -> tuple[Tensor, Tensor]:
     turned = [job.rope.turn_q(q, *turn).unflatten(1, (sharing, group)) for turn in job.turns]
     tokens = job.tokens.to(job.keys.device)
     ends = job.ends.tolist() if job.ends is not None else None
-    # One buffer for all heads: memory that is new is slower to write to than the copy itself.
-    buffers = [x.new_empty(tokens.shape[2], x.shape[3]) for x in (job.keys, job.v)]
+    buffers = [x.new_empty(tokens.shape[2], x.shape[3]) for x in (job.keys, job.v)]  # one for all heads, see _Room
     out, lse = _empty(job, batch, sharing, group, rows)
     for b in range(batch):
         for s in range(sharing):
@@ -84,7 +96,7 @@ def by_piece(job: PerPiece, flash: bool) -> tuple[Tensor, Tensor]:
     return out.flatten(1, 2), lse.flatten(1, 2)
 
 
-def _gather_rows(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
+def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor) -> None:
     """Each row's units are copied, and a head's (row, unit) pairs run as one batch."""
     q, keys, v, size = job.q, job.keys, job.v, job.size
     batch, heads, rows, _ = q.shape
@@ -92,9 +104,8 @@ def _gather_rows(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
     group = heads // sharing
     turned = _turned(job).unflatten(1, (sharing, group))  # [B, S, G, T · m, D]
     units = job.units.to(keys.device)
-    # One buffer for all heads: memory that is new is slower to write to than the copy itself.
-    buffers = [x.new_empty(rows * count, size * x.shape[-1]) for x in (keys, v)]
-    out, lse = _empty(job, batch, sharing, rows * count, group)
+    buffers = [room(name, x, rows * count, size * x.shape[-1]) for name, x in (("keys", keys), ("values", v))]
+    parts, part_lses = _empty(job, batch, sharing, rows * count, group)
     for b in range(batch):
         for s in range(sharing):
             head, own = s * keys.shape[1] // sharing, units[b, s].flatten()
@@ -104,19 +115,19 @@ def _gather_rows(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
             own_keys, own_v = (x.view(-1, 1, size, x.shape[1] // size).to(q.device) for x in buffers)
             pairs = turned[b, s].transpose(0, 1)[:, None]  # [T · m, 1, G, D]
             part, part_lse = _attend(job, pairs, own_keys, own_v, flash)
-            out[b, s], lse[b, s] = part[:, 0], part_lse[:, 0]
-    out = out.unflatten(2, (rows, count)).permute(0, 1, 4, 2, 3, 5).flatten(1, 2)  # [B, H, T, m, Dv]
-    return _merged(out, lse.unflatten(2, (rows, count)).permute(0, 1, 4, 2, 3).flatten(1, 2))
+            parts[b, s], part_lses[b, s] = part[:, 0], part_lse[:, 0]
+    parts = parts.unflatten(2, (rows, count)).permute(0, 1, 4, 2, 3, 5).flatten(1, 2)  # [B, H, T, m, Dv]
+    out[:], lse[:] = _merged(parts, part_lses.unflatten(2, (rows, count)).permute(0, 1, 4, 2, 3).flatten(1, 2))
 
 
-def _gather_tokens(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
+def _gather_tokens(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor) -> None:
     """Units of one token: a row's few keys are too few for flash attention, and too scattered to group rows by them."""
     q, wide = job.q, accumulator(job.q)
     batch, heads, rows, _ = q.shape
     sharing, count = job.units.shape[1], job.units.shape[-1]
     turned = _turned(job).unflatten(2, (rows, count)).unflatten(1, (sharing, -1)).to(wide)
     units = job.units.to(job.keys.device)
-    out, lse = _empty(job, batch, sharing, heads // sharing, rows)
+    out, lse = out.unflatten(1, (sharing, -1)), lse.unflatten(1, (sharing, -1))
     for b in range(batch):
         for s in range(sharing):
             head, own = s * job.keys.shape[1] // sharing, units[b, s].flatten()
@@ -126,17 +137,14 @@ def _gather_tokens(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
             scores = _bounded(job, (turned[b, s] * keys).sum(dim=-1))  # [G, T, m]
             out[b, s] = (scores.softmax(dim=-1)[..., None] * v).sum(dim=-2)
             lse[b, s] = scores.logsumexp(dim=-1)
-    return out.flatten(1, 2), lse.flatten(1, 2)
 
 
-def _group_rows(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
+def _group_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor) -> None:
     """The rows that chose a unit are gathered, and the unit is read once for all of them, in place."""
     q, keys, v, units, positions = job.q, job.keys, job.v, job.units, job.positions
     batch, heads, rows, width = q.shape
     sharing, count = units.shape[1], units.shape[-1]
     group = heads // sharing
-    out = q.new_empty(batch, rows, heads, v.shape[-1])
-    lse = torch.empty(batch, rows, heads, dtype=accumulator(q), device=q.device)
     for b in range(batch):
         for s in range(sharing):
             mine, head = slice(s * group, (s + 1) * group), s * keys.shape[1] // sharing
@@ -145,10 +153,13 @@ def _group_rows(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
             at = positions if positions.dim() == 2 else positions[b, s * positions.shape[1] // sharing]
             cos, sin = (x.index_select(0, at.flatten()[order]) for x in job.table)
             # Rows of a group's heads lie side by side, so that they are copied in one go.
-            own_q = q[b, mine].transpose(0, 1).reshape(rows, -1).index_select(0, order // count)
-            sorted_q = job.rope.turn_q(own_q.view(1, -1, group, width).transpose(1, 2), cos, sin).transpose(1, 2)
-            sorted_out = q.new_empty(rows * count, group * v.shape[-1])
-            sorted_lse = torch.empty(rows * count, group, dtype=lse.dtype, device=q.device)
+            by_row = q[b, mine].transpose(0, 1).reshape(rows, -1)
+            own_q, sorted_q = (room(name, q, rows * count, group * width) for name in ("rows", "queries"))
+            torch.index_select(by_row, 0, order // count, out=own_q)
+            own_q, sorted_q = (x.view(1, -1, group, width) for x in (own_q, sorted_q))
+            sorted_q = job.rope.turn_q(own_q.transpose(1, 2), cos, sin, out=sorted_q.transpose(1, 2)).transpose(1, 2)
+            sorted_out = room("out", q, rows * count, group * v.shape[-1])
+            sorted_lse = room("lse", lse, rows * count, group)
             ends = chosen.bincount().cumsum(0).tolist()
             for unit, (a, z) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
                 if a == z:
@@ -159,10 +170,8 @@ def _group_rows(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
                 sorted_out[a:z], sorted_lse[a:z] = part.reshape(z - a, -1), part_lse.view(z - a, group)
             back = torch.empty_like(order)
             back[order] = torch.arange(len(order), device=order.device)
-            out[b, :, mine], lse[b, :, mine] = _merged_from(
-                sorted_out.view(-1, v.shape[-1]), sorted_lse, back.view(rows, count)
-            )
-    return out.transpose(1, 2), lse.transpose(1, 2)
+            whole, whole_lse = _merged_from(sorted_out.view(-1, v.shape[-1]), sorted_lse, back.view(rows, count))
+            out[b, mine], lse[b, mine] = whole.transpose(0, 1), whole_lse.T
 
 
 def _turned(job: PerRow) -> Tensor:
