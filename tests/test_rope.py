@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from cases import HEAD, inv_freq
+from cases import HEAD, assert_same, inv_freq, make_qkv
 from longspan.rope import NTK, PI, Angles, DynamicNTK, Rope, Table, YaRN, rotate
 
 WINDOW = 512
@@ -179,3 +179,29 @@ def test_normalisation_after_the_rotation():
     x = torch.randn(1, 1, 5, HEAD)
     assert torch.equal(rope.turn_q(x, *turn), 2 * rotate(x, *turn))
     assert torch.equal(rope.with_table(rope.table).turn_k(x, *turn), 3 * rotate(x, *turn))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_paired_channels_give_the_same_scores(any_rope, dtype):
+    """Queries and keys in paired order, turned in that order, multiply to what they do in the layer's own."""
+    q, k, _ = make_qkv(9, dtype=dtype, kv_heads=4)
+    cos, sin = any_rope.table(torch.arange(9))
+    plain = any_rope.turn_q(q, cos, sin) @ any_rope.turn_k(k, cos, sin).mT
+    paired = any_rope.paired()
+    turned = paired.turn_q(any_rope.pair(q), cos, sin) @ paired.turn_k(any_rope.pair(k), cos, sin).mT
+    assert_same(turned, plain)
+    assert paired.layout == "interleaved" and paired.pair(q) is q
+    with torch.enable_grad():
+        assert torch.equal(any_rope.pair(q.clone().requires_grad_()), any_rope.pair(q))
+
+
+def test_a_rotation_into_given_memory(any_rope):
+    x, out = torch.randn(2, 3, 300, HEAD), torch.full((2, 300, 3, HEAD), float("nan")).transpose(1, 2)
+    cos, sin = any_rope.table(torch.arange(300))
+    assert any_rope.turn_q(x, cos, sin, out=out) is out
+    assert torch.equal(out, any_rope.turn_q(x, cos, sin))
+
+
+def test_channels_that_a_normalisation_knows_are_left_in_place():
+    rope = Rope(Table(inv_freq(HEAD)), HEAD, norm_k=torch.nn.functional.normalize)
+    assert rope.paired() is rope and rope.pair(x := torch.randn(1, 1, 2, HEAD)) is x
