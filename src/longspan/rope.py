@@ -106,7 +106,8 @@ class Rope:
         if not self.pairs:
             return x
         if torch.is_grad_enabled() and x.requires_grad:
-            return x.index_select(-1, self._order.to(x.device))
+            assert self.order is not None
+            return x.index_select(-1, self.order.to(x.device))
         out, end = torch.empty_like(x), self.start + self.rotated  # strides kept: tokens may lie before heads
         if self.rotated < x.shape[-1]:
             out[..., : self.start], out[..., end:] = x[..., : self.start], x[..., end:]
@@ -115,8 +116,10 @@ class Rope:
         return out
 
     @property
-    def _order(self) -> Tensor:
-        """The channels of ``x`` in the order of ``pair(x)``."""
+    def order(self) -> Tensor | None:
+        """``[D]`` int64, the channels of ``x`` in the order of ``pair(x)``; None where that is ``x``."""
+        if not self.pairs:
+            return None
         order, end = torch.arange(self.head_dim), self.start + self.rotated
         order[self.start : end] = order[self.start : end].unflatten(0, (2, -1)).T.flatten()
         return order

@@ -51,7 +51,7 @@ class Chooser:
             if calibration is not None and method.score == "token_max":
                 maps = calibration.heads[layer]
                 reduced = rope.pair(maps.theta_q), rope.pair(maps.theta_k)
-            return ChunkIndex(method.chosen_from.size, method.score, method.share, reduced)
+            return ChunkIndex(method.chosen_from.size, method.score, method.share, reduced, rope.order)
         if calibration is None or not isinstance(self.selection, Tokens):
             return None
         maps = calibration.layers[layer]

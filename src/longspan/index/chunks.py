@@ -42,13 +42,19 @@ class ChunkIndex(UnitIndex):
         size: ``l``, tokens of a chunk.
         kind: the score.
         share: ``"head"``, or what scores are summed over: the ``"group"`` of a key head or the ``"layer"``.
+        order: of a value's channels those that meet the keys' in Eq 2, where keys have theirs in another order.
         reduced: for ``token_max`` θ_q and θ_k, ``[Hkv, d', D]`` each, that scores go through; None for exact scores.
     """
 
     def __init__(
-        self, size: int, kind: ChunkScore, share: str = "head", reduced: tuple[Tensor, Tensor] | None = None
+        self,
+        size: int,
+        kind: ChunkScore,
+        share: str = "head",
+        reduced: tuple[Tensor, Tensor] | None = None,
+        order: Tensor | None = None,
     ) -> None:
-        self.size, self.kind, self.share, self.reduced = size, kind, share, reduced
+        self.size, self.kind, self.share, self.reduced, self.order = size, kind, share, reduced, order
         self.parts = {"representation": 1, "mean": 1, "submeans": min(SUBMEANS, size), "bounds": 2, "token_max": size}[
             kind
         ]
@@ -112,7 +118,7 @@ class ChunkIndex(UnitIndex):
         chunks = [x.unflatten(1, (-1, self.size)) for x in tokens]  # [H, n, l, D]
         if self.kind == "representation":
             q, k, v = chunks
-            return _side_by_side(_representations(q, k, v, rope, scale), self._choosing(q.shape[0], k.shape[0]))
+            return _side_by_side(self._representations(q, k, v, rope, scale), self._choosing(q.shape[0], k.shape[0]))
         keys = _bare(rope, chunks[0], key=True)
         if self.kind == "mean":
             return keys.mean(dim=2)
@@ -124,6 +130,19 @@ class ChunkIndex(UnitIndex):
         if self.reduced is None:
             return keys.flatten(1, 2)
         return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(accumulator(keys)).mT).to(keys.dtype)
+
+    def _representations(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
+        """Eqs 1 and 2: ``[H, n, D]`` from the unrotated ``[H, n, l, D]`` of ``n`` chunks."""
+        heads, chunks, size, width = q.shape
+        cos, sin = turn(rope.table, torch.arange(size), q.device)
+        q, k, v = rope.turn_q(q.transpose(0, 1), cos, sin), rope.turn_k(k.transpose(0, 1), cos, sin), v.transpose(0, 1)
+        folded = q.reshape(chunks, k.shape[1], -1, width)  # a group's heads as rows of its key head
+        out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, scale=scale)
+        chunk_query = out.unflatten(2, (-1, size)).mean(dim=3)  # [n, Hkv, H / Hkv, D]
+        if self.order is not None:
+            chunk_query = chunk_query.index_select(-1, self.order.to(chunk_query.device))
+        weights = (chunk_query @ k.mT * scale).softmax(dim=-1, dtype=accumulator(q)).to(q.dtype)
+        return (weights @ k).reshape(chunks, heads, width).transpose(0, 1)
 
     def _choosing(self, heads: int, kv_heads: int) -> int:
         """``S``: how many choose, each for all that share."""
@@ -177,18 +196,6 @@ class ChunkIndex(UnitIndex):
         ]
         self._length = length
         self._tail.crop(length)
-
-
-def _representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
-    """Eqs 1 and 2: ``[H, n, D]`` from the unrotated ``[H, n, l, D]`` of ``n`` chunks."""
-    heads, chunks, size, width = q.shape
-    cos, sin = turn(rope.table, torch.arange(size), q.device)
-    q, k, v = rope.turn_q(q.transpose(0, 1), cos, sin), rope.turn_k(k.transpose(0, 1), cos, sin), v.transpose(0, 1)
-    folded = q.reshape(chunks, k.shape[1], -1, width)  # a group's heads as rows of its key head
-    out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, scale=scale)
-    chunk_query = out.unflatten(2, (-1, size)).mean(dim=3)  # [n, Hkv, H / Hkv, D]
-    weights = (chunk_query @ k.mT * scale).softmax(dim=-1, dtype=accumulator(q)).to(q.dtype)
-    return (weights @ k).reshape(chunks, heads, width).transpose(0, 1)
 
 
 def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:
