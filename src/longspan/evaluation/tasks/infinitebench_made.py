@@ -112,7 +112,7 @@ class KeyValues:
         key, value = _uuid(rng), _uuid(rng)
         asked = rng.random() if depth is None else depth
         wanted = f'"{key}": "{value}"'
-        head = opening(tokenizer, "Extract the value corresponding to the specified key in the JSON object below.")
+        head = opening(tokenizer, "Extract the value corresponding to the specified key in the JSON object below.\n")
         question = f'\n\n\nKey: "{key}"\nThe value associated with the specified key is:'
         tail = piece(tokenizer, question)
         room = length - NEW_TOKENS[KV] - len(head) - len(tail)
@@ -124,7 +124,7 @@ class KeyValues:
         while True:
             place = round(asked * len(others))
             items = [*others[:place], wanted, *others[place:]]
-            pieces = listed(tokenizer, items, ("\n\nJSON data:\n{", "}"))
+            pieces = listed(tokenizer, items, ("\nJSON data:\n{", "}"))
             size = sum(map(len, pieces))
             if size <= room:
                 break
@@ -175,7 +175,7 @@ class MathFind:
         else:
             low = rng.randint(0, 19)
         verb = "Calculate" if kind == "median" else "Find"
-        head = opening(tokenizer, f"{verb} the {kind} number from the list below:")
+        head = opening(tokenizer, f"{verb} the {kind} number from the list below:\n")
         question = "\n\nYou should answer with only one number, no other words. The {} number of the list is:"
         tail = piece(tokenizer, question.format(kind))
         room = length - NEW_TOKENS[MATH_FIND] - len(head) - len(tail)
@@ -202,7 +202,7 @@ class MathFind:
 
 
 def _pieces(tokenizer: Any, numbers: list[int]) -> list[list[int]]:
-    return listed(tokenizer, [str(number) for number in numbers], ("\n\n[", "]"))
+    return listed(tokenizer, [str(number) for number in numbers], ("\n[", "]"))
 
 
 def find(numbers: Sequence[int], kind: str) -> float:

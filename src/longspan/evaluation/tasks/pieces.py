@@ -7,7 +7,7 @@ very nearly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -15,7 +15,6 @@ from longspan.evaluation.filler import encode, start
 from longspan.evaluation.task import Record
 
 _ANCHOR = "a"
-_BATCH = 512
 
 
 def inside(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
@@ -49,14 +48,16 @@ def opening(tokenizer: Any, text: str) -> list[int]:
 
 def fitting(tokenizer: Any, texts: Iterable[str], room: int) -> list[str]:
     """The first of ``texts`` that take at most ``room`` tokens together. There may be no end of them."""
-    drawn: Iterator[str] = iter(texts)
+    drawn = iter(texts)
     kept: list[str] = []
-    while batch := list(islice(drawn, _BATCH if room > 0 else 0)):
+    left, batch_size = room, 16
+    while left > 0 and (batch := list(islice(drawn, batch_size))):
         for text, ids in zip(batch, inside(tokenizer, batch), strict=True):
-            room -= len(ids)
-            if room < 0:
+            left -= len(ids)
+            if left < 0:
                 return kept
             kept.append(text)
+        batch_size = left * len(kept) // max(room - left, 1) + 1  # about as many as are still to come
     return kept
 
 

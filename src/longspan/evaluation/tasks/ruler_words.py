@@ -2,8 +2,9 @@
 
 The wording is RULER's (Apache-2.0), and so are the counts. Common words (CWE): ten words stand 30 times each in a
 numbered list among others that stand 3 times each, after a worked example with 10 and 3; below 4,096 tokens it is 6 and
-1, after 3 and 1. Frequent words (FWE): a word of rank ``k`` stands in proportion to ``k ** -2``, as in a zeta
-distribution of exponent 2; that of rank 1 is ``...``, which does not count, and ranks 2 to 4 are asked for.
+1, after 3 and 1, and so it is where a tokenizer needs so many tokens that the others do not fit. Frequent words (FWE):
+a word of rank ``k`` stands in proportion to ``k ** -2``, as in a zeta distribution of exponent 2; that of rank 1 is
+``...``, which does not count, and ranks 2 to 4 are asked for.
 
 Words are those of the prose that ships with longspan and of lists of our own. Where a list is so long that they do not
 suffice, all of its counts are doubled, tripled and so on.
@@ -78,15 +79,24 @@ def build_cwe(
 ) -> Example:
     """A numbered list of words; the ten common ones are asked for."""
     check_asked(CWE, depth, record, at_depths=False)
+    least = 0
+    for counts in (LONG_COUNTS, SHORT_COUNTS) if length >= SHORT else (SHORT_COUNTS,):
+        example, least = _numbered_list(tokenizer, length, seed, counts)
+        if example is not None:
+            return example
+    too_few(CWE, length, least)
+
+
+def _numbered_list(tokenizer: Any, length: int, seed: int, counts: Counts) -> tuple[Example | None, int]:
+    """The prompt with these counts, or None where it does not fit; and the least length for them."""
     rng = random.Random(seed)
-    counts = SHORT_COUNTS if length < SHORT else LONG_COUNTS
     words = rng.sample(vocabulary(), len(vocabulary()))
     common, shown, others = (
         words[:COMMON],
         words[COMMON : COMMON + counts.shown_words],
         words[COMMON + counts.shown_words :],
     )
-    head = opening(tokenizer, _shown(rng, shown, counts) + CWE_TASK.rstrip("\n"))
+    head = opening(tokenizer, _shown(rng, shown, counts) + CWE_TASK)
     tail = piece(tokenizer, CWE_QUESTION)
     room = length - CWE_NEW_TOKENS - len(head) - len(tail)
     tokens = _word_tokens(tokenizer)
@@ -104,8 +114,9 @@ def build_cwe(
     def fits(times: int, used: int) -> bool:
         return size(used, times) <= room
 
-    if not fits(1, COMMON):
-        too_few(CWE, length, length - room + size(COMMON, 1))
+    least = length - room + size(COMMON, 1)
+    if length < least:
+        return None, least
     for times in count(1):
         used = max_fitting(len(others), partial(fits, times))
         if used < len(others):
@@ -115,7 +126,7 @@ def build_cwe(
     body = noise_tail(tokenizer, room - size(used, times))
     for number, word in zip(numbers, entries, strict=False):
         body += number + tokens[word]
-    return Example(head + body + tail, tuple(common), seed, None, None)
+    return Example(head + body + tail, tuple(common), seed, None, None), least
 
 
 def _numbers(tokenizer: Any, room: int, counts: Counts) -> list[list[int]]:
@@ -123,11 +134,15 @@ def _numbers(tokenizer: Any, room: int, counts: Counts) -> list[list[int]]:
     numbers: list[list[int]] = []
     size = 0
     while size <= room or len(numbers) < COMMON * (counts.common + counts.other):
-        first = len(numbers) + 1
-        batch = inside(tokenizer, [f" {n}." if n > 1 else "\n1." for n in range(first, first + 1024)])
+        batch = _thousand_numbers(tokenizer, len(numbers))
         numbers += batch
         size += sum(map(len, batch))
     return numbers
+
+
+@lru_cache(maxsize=256)
+def _thousand_numbers(tokenizer: Any, after: int) -> list[list[int]]:
+    return inside(tokenizer, [f" {n}." if n > 1 else "\n1." for n in range(after + 1, after + 1001)])
 
 
 def _shown(rng: random.Random, words: list[str], counts: Counts) -> str:
@@ -167,8 +182,7 @@ def build_fwe(
     picked = [n for n, times in enumerate(frequencies(total, len(words))) for _ in range(times)]
     rng.shuffle(picked)
     left = room - size(total)
-    dots = tokens[0] * left
-    body = dots[len(dots) - left :]
+    body = (tokens[0] * left)[:left]
     for n in picked:
         body += tokens[n]
     return Example(head + body + tail, tuple(words[1:4]), seed, None, None)
