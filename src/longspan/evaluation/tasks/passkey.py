@@ -17,14 +17,20 @@ from longspan.evaluation.tasks.pieces import check_asked
 
 @dataclass(frozen=True)
 class Passkey:
-    """Five digits in a text; prompt and answer take ``length`` tokens."""
+    """Five digits in a text; prompt and answer take ``length`` tokens.
 
+    Attributes:
+        name: the task's.
+        filler: what they are hidden in.
+    """
+
+    name: str
     filler: FillerName
 
     def __call__(
         self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
     ) -> Example:
-        check_asked(passkey.NAME, depth, record, at_depths=True)
+        check_asked(self.name, depth, record, at_depths=True)
         return passkey.build(
             tokenizer, length=length, seed=seed, depth=depth, filler=self.filler, answer_room=passkey.ANSWER_ROOM
         )
@@ -37,7 +43,7 @@ def _task(name: str, filler: FillerName, summary: str) -> Task:
         paper="Mohtashami & Jaggi, 2023, arXiv 2305.16300",
         summary=summary,
         new_tokens=passkey.ANSWER_ROOM,
-        build=Passkey(filler),
+        build=Passkey(name, filler),
         score=passkey.score,
         at_depths=True,
         until=number_complete,
