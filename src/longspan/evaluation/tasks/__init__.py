@@ -1,7 +1,7 @@
 """Every task by name. Adding one is one file here and one line below.
 
-A task that is made derives everything from the tokenizer, the length, the seed and the depth: see ``ruler_tracing.py``
-for a short one. ``pieces.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
+A task that is made derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
+short one. ``pieces.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
 ``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself.
 """
 
