@@ -92,6 +92,7 @@ def test_counting_stars(any_tokenizer, reasoning, seed):
     told = [(match.group(1), match.end() / len(body)) for match in re.finditer(sentence, body)]
     assert tuple(stars for stars, _ in told) == example.references
     assert [place for _, place in told] == pytest.approx([(n + 1) / 32 for n in range(32)], abs=0.05)
+    assert told[-1][1] == 1.0  # the last at the end of the text
     counts = [int(stars) for stars, _ in told]
     ordered = sorted(counts)
     assert counts != ordered and all(2 <= b - a <= 6 for a, b in zip([0, *ordered], ordered, strict=False))

@@ -98,7 +98,7 @@ def test_gaps_nearest_and_before(sizes, depth):
 
 def test_needles_at_one_gap_keep_their_order():
     hay = Hay.of([[1, 1], [2, 2]])
-    assert hay.with_needles([(4, [9]), (2, [7]), (2, [8]), (0, [6])]) == [6, 1, 1, 7, 8, 2, 2, 9]
+    assert hay.with_needles([(4, [9]), (2, [8]), (2, [7]), (0, [6])]) == [6, 1, 1, 8, 7, 2, 2, 9]
 
 
 @pytest.mark.parametrize(
