@@ -196,3 +196,23 @@ def test_frequencies():
 def test_max_fitting(most):
     for limit in range(most + 3):
         assert max_fitting(most, lambda n, limit=limit: n <= limit) == min(limit, most)
+
+
+def test_words_are_shuffled(tokenizer):
+    example, text = build(tokenizer, "cwe", 6000, 1)
+    entries = re.findall(r"\d+\. ([a-z]+)", text.rpartition("appear most often.\n")[2])
+    for part in (entries[:60], entries[-60:]):
+        common = sum(word in example.references for word in part)
+        assert 0 < common < 60
+    example, text = build(tokenizer, "fwe", 6000, 1)
+    words = text.partition("coded words.")[2].partition("\nQuestion")[0].split()
+    for part in (words[40:100], words[-60:]):
+        assert 0 < sum(word == "..." for word in part) < 60
+
+
+def test_the_third_of_the_frequent_words_is_never_tied(tokenizer):
+    for length in range(300, 480, 4):
+        example, text = build(tokenizer, "fwe", length, 1)
+        counts = Counter(re.findall(r" ([a-z]{6})(?= |\n)", text.partition("coded words.")[2].partition("Question")[0]))
+        least = min(counts[word] for word in example.references)
+        assert all(times < least for word, times in counts.items() if word not in example.references)
