@@ -1,0 +1,35 @@
+"""Every task by name. Adding one is one file here and one line below.
+
+A task that is made derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
+short one. ``pieces.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
+``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself.
+"""
+
+from __future__ import annotations
+
+from longspan.evaluation.task import Task
+from longspan.evaluation.tasks.counting_stars import COUNTING_STARS
+from longspan.evaluation.tasks.infinitebench_made import INFINITEBENCH_MADE
+from longspan.evaluation.tasks.multi_needle import MULTI_NEEDLE
+from longspan.evaluation.tasks.needle import NEEDLES
+from longspan.evaluation.tasks.passkey import PASSKEYS
+from longspan.evaluation.tasks.ruler_niah import RULER_NIAH
+from longspan.evaluation.tasks.ruler_tracing import RULER_TRACING
+from longspan.evaluation.tasks.ruler_words import RULER_WORDS
+
+__all__ = ["TASKS"]
+
+FAMILIES: tuple[tuple[Task, ...], ...] = (
+    PASSKEYS,
+    NEEDLES,
+    MULTI_NEEDLE,
+    COUNTING_STARS,
+    INFINITEBENCH_MADE,
+    RULER_NIAH,
+    RULER_TRACING,
+    RULER_WORDS,
+)
+
+TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family}
+if len(TASKS) != sum(map(len, FAMILIES)):
+    raise RuntimeError("two tasks have the same name")
