@@ -74,7 +74,7 @@ class FileRef(str):
     @classmethod
     def to(cls, path: Path) -> FileRef:
         """A reference to the file as it now is."""
-        return cls(hashlib.sha256(_bytes(path)).hexdigest(), path)
+        return cls(hashlib.sha256(_bytes(path)).hexdigest(), path.resolve())
 
     def read(self) -> bytes:
         """Its bytes.
@@ -124,8 +124,21 @@ def read_file(file: DataFile, folder: Path) -> list[Record]:
     return records if file.unpack is None else file.unpack(records, path)
 
 
+def given(record: Record | None, depth: float | None, what: str) -> Record:
+    """The record, for the ``build`` of a task that cannot do without, and has no depths.
+
+    Raises:
+        ValueError: there is none, or a depth was asked for.
+    """
+    if record is None:
+        raise ValueError(f"{what} builds prompts of records, which read_records gives; none was given")
+    if depth is not None:
+        raise ValueError(f"{what} hides nothing in a text, so it cannot be at depth {depth}; leave depth at None")
+    return record
+
+
 def check_field(record: Mapping[str, Any], name: str, kind: Any) -> None:
-    """Raise ValueError, naming the field, unless ``record[name]`` is there and of that kind (of ``DataFile.fields``)."""
+    """Raise ValueError, naming the field, unless ``record[name]`` is there and of that kind of ``DataFile.fields``."""
     if name not in record:
         raise ValueError(f"field {name!r} is missing")
     _check(record[name], name, kind)

@@ -17,13 +17,13 @@ from typing import Any, Literal, NamedTuple
 
 from longspan.evaluation import metrics
 from longspan.evaluation.bm25 import BM25
-from longspan.evaluation.datafile import DataFile, FileRef, read_file
+from longspan.evaluation.datafile import DataFile, FileRef, given, read_file
 from longspan.evaluation.metrics import Score
 from longspan.evaluation.prompt import fit
 from longspan.evaluation.task import Example, Record, Task
 
 PAPER = "An et al., 2024, arXiv 2402.17463"
-SOURCE = "scrolls-benchmark.com: validation.jsonl, and train.jsonl for the examples"
+SOURCE = "scrolls-benchmark.com; train.jsonl beside it has the examples"
 FIELDS = {"id": str, "input": str, "output": str}
 NEXT = "Question:"
 
@@ -64,8 +64,7 @@ def build(
     record: Record | None = None,
 ) -> Example:
     """A document, examples, and a question; ``seed`` draws the examples where they are random."""
-    if record is None:
-        raise ValueError(f"few-shot {dataset.title} builds prompts of records; read_records gives them")
+    record = given(record, depth, f"few-shot {dataset.title}")
     if dataset.score is metrics.rouge_geometric_mean:
         metrics.require_rouge()
     examples = _choose(dataset, choice, record, random.Random(seed))
@@ -135,9 +134,9 @@ def _unpack(dataset: Dataset, records: list[Record], path: Path) -> list[Record]
     merged: dict[str, dict[str, Any]] = {}
     training = {}
     if dataset.shots:
-        file = DataFile(path.name.replace(".jsonl", ".train.jsonl"), FIELDS, SOURCE, check=_check)
-        read_file(file, path.parent)
-        training = {"training": FileRef.to(path.with_name(file.name))}
+        # Read for its check alone: a prompt must not find a fault in the middle of a run.
+        read_file(DataFile(f"scrolls/{dataset.file}/train.jsonl", FIELDS, SOURCE, check=_check), path.parents[2])
+        training = {"training": FileRef.to(path.with_name("train.jsonl"))}
     for record in records:
         question, document = _parts(record)
         entry = merged.setdefault(record["id"], {"document": document, "question": question, "answers": [], **training})
@@ -156,7 +155,9 @@ def _task(dataset: Dataset, choice: Choice) -> Task:
         build=partial(build, dataset, choice),
         score=partial(metrics.before_next, NEXT, dataset.score),
         until=next_question,
-        data=DataFile(f"scrolls/{dataset.file}.jsonl", FIELDS, SOURCE, check=_check, unpack=partial(_unpack, dataset)),
+        data=DataFile(
+            f"scrolls/{dataset.file}/validation.jsonl", FIELDS, SOURCE, check=_check, unpack=partial(_unpack, dataset)
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """InfiniteBench's two multiple-choice tasks (Zhang et al., 2024): En.MC over books and Code.Debug over repositories.
 
-Prompts are the official ones for base models (MIT licence), and so are answer lengths and letter rules; a prompt that is
-too long loses its middle. With a chat template the words that lead up to the answer come after it.
+Prompts are the official ones for base models (MIT licence), and so are answer lengths and letter rules; a prompt that
+is too long loses its middle. With a chat template the words that lead up to the answer come after it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from longspan.evaluation import letters
-from longspan.evaluation.datafile import DataFile
+from longspan.evaluation.datafile import DataFile, given
 from longspan.evaluation.metrics import Score
 from longspan.evaluation.prompt import fit
 from longspan.evaluation.task import Example, Record, Task
@@ -59,8 +59,7 @@ def build(
     record: Record | None = None,
 ) -> Example:
     """The text, its question and four options."""
-    if record is None:
-        raise ValueError("an InfiniteBench task of files builds prompts of records; read_records gives them")
+    record = given(record, depth, "InfiniteBench")
     ids = fit(
         tokenizer,
         dataset.before,

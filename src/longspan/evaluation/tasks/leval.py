@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from longspan.evaluation import letters
-from longspan.evaluation.datafile import DataFile
+from longspan.evaluation.datafile import DataFile, given
 from longspan.evaluation.metrics import Score
 from longspan.evaluation.prompt import fit
 from longspan.evaluation.task import Example, Record, Task
@@ -48,8 +48,7 @@ def build(
     rule: str, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
 ) -> Example:
     """A document, a question on it, and how to answer."""
-    if record is None:
-        raise ValueError("an L-Eval task builds prompts of records; read_records gives them")
+    record = given(record, depth, "L-Eval")
     ids = fit(
         tokenizer,
         "Read the following text; a question on it comes at the end.\n\n",

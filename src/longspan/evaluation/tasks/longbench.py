@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from longspan.evaluation import metrics
-from longspan.evaluation.datafile import DataFile
+from longspan.evaluation.datafile import DataFile, given
 from longspan.evaluation.metrics import Score
 from longspan.evaluation.prompt import fit
 from longspan.evaluation.task import Example, Record, Task
@@ -119,8 +119,7 @@ def build(
     name: str, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
 ) -> Example:
     """The official prompt of a record, with its middle cut out where it is too long."""
-    if record is None:
-        raise ValueError(f"longbench {name} builds prompts of records; read_records gives them")
+    record = given(record, depth, f"LongBench's {name}")
     dataset = _BY_NAME[name]
     if dataset.rouge:
         metrics.require_rouge()

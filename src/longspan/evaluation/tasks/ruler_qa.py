@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.evaluation import metrics
-from longspan.evaluation.datafile import DataFile, FileRef, check_field
+from longspan.evaluation.datafile import DataFile, FileRef, check_field, given
 from longspan.evaluation.filler import encode
 from longspan.evaluation.prompt import compose
 from longspan.evaluation.task import Example, Record, Task
@@ -41,8 +41,7 @@ def build(
     record: Record | None = None,
 ) -> Example:
     """A question over as many passages as fit; ``seed`` draws the strangers among them, and their order."""
-    if record is None:
-        raise ValueError("RULER's questions build prompts of records; read_records gives them")
+    record = given(record, depth, "RULER's qa")
     rng = random.Random(seed)
     passages = _load(passages_of, record["passages"])
     room = length - NEW_TOKENS
