@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from longspan.errors import DataError
 from longspan.evaluation import metrics
 from longspan.evaluation.bm25 import BM25
 from longspan.evaluation.datafile import DataFile, FileRef, given, read_file
@@ -91,8 +92,6 @@ def _choose(dataset: Dataset, choice: Choice, record: Record, rng: random.Random
     if not dataset.shots:
         return []
     pool, index = _pool(record["training"])
-    if len(pool) < dataset.shots:
-        raise ValueError(f"{record['training'].path}: {dataset.shots} examples are needed, but it holds {len(pool)}")
     if choice == "random":
         return rng.sample(pool, dataset.shots)
     ranked = index.ranked(record["question"])
@@ -134,8 +133,13 @@ def _unpack(dataset: Dataset, records: list[Record], path: Path) -> list[Record]
     merged: dict[str, dict[str, Any]] = {}
     training = {}
     if dataset.shots:
-        # Read for its check alone: a prompt must not find a fault in the middle of a run.
-        read_file(DataFile(f"scrolls/{dataset.file}/train.jsonl", FIELDS, SOURCE, check=_check), path.parents[2])
+        # Read for what may be wrong with it alone: no prompt is to find that out in the middle of a run.
+        file = DataFile(f"scrolls/{dataset.file}/train.jsonl", FIELDS, SOURCE, check=_check)
+        held = len({record["id"] for record in read_file(file, path.parents[2])})
+        if held < dataset.shots:
+            raise DataError(
+                f"{path.with_name('train.jsonl')}: {dataset.shots} examples are needed, and it holds {held}"
+            )
         training = {"training": FileRef.to(path.with_name("train.jsonl"))}
     for record in records:
         question, document = _parts(record)
