@@ -119,12 +119,13 @@ def test_a_long_text_is_cut_to_fill_the_length_and_the_question_kept(name, token
 def test_prompt_of_qasper(tokenizer):
     record = {"context": "CONTEXT {input}", "input": "INPUT {x}", "answers": ["a"], "all_classes": None, "length": 2}
     rule = (
-        "as concisely as you can, using a single phrase or sentence if possible. If the question cannot be answered based "
-        'on the information in the article, write "unanswerable". If the question is a yes/no question, answer "yes", '
-        '"no", or "unanswerable". Do not provide any explanation.'
+        "as concisely as you can, using a single phrase or sentence if possible. If the question cannot be answered "
+        'based on the information in the article, write "unanswerable". If the question is a yes/no question, answer '
+        '"yes", "no", or "unanswerable". Do not provide any explanation.'
     )
     assert said("longbench-qasper", tokenizer, record) == (
-        f"<s>You are given a scientific article and a question. Answer the question {rule}\n\nArticle: CONTEXT {{input}}\n\n "
+        f"<s>You are given a scientific article and a question. Answer the question {rule}\n\n"
+        "Article: CONTEXT {input}\n\n "
         f"Answer the question based on the above article {rule}\n\nQuestion: INPUT {{x}}\n\nAnswer:"
     )
 
@@ -234,6 +235,7 @@ def test_only_first_lines_count_where_longbench_says_so():
 def test_leval_has_a_record_a_question():
     records = read_records(DATA["leval-coursera"], SAMPLES)
     assert [record["answer"] for record in records] == ["AC", "B"]
+    assert [record["answer"] for record in read_records(DATA["leval-quality"], SAMPLES)] == ["B"]
     assert DATA["leval-coursera"].score("A", ["AC"]) == 0.25
     assert DATA["leval-sfiction"].score("true", ["True [fact: False]"]) == 1.0
     assert DATA["leval-toefl"].score("A", ["AC"]) == 0.0
@@ -317,7 +319,7 @@ FAULTS = [
     ("longbench-trec", {"answers": ["Food", "Date"]}, "must hold one answer"),
     ("longbench-passage-retrieval-en", {"answers": ["4"]}, r"field 'answers\[0\]' must name a paragraph"),
     ("leval-toefl", {"outputs": ["A"]}, "one item a question, not 2 and 1"),
-    ("leval-toefl", {"outputs": ["A", "x"]}, r"field 'outputs\[1\]' must be letters"),
+    ("leval-toefl", {"outputs": ["A", "x"]}, r"field 'outputs\[1\]' must begin with letters"),
     ("leval-sfiction", {"outputs": ["True", "A"]}, r"field 'outputs\[1\]' must say True or False"),
     ("fewshot-qasper", {"input": "A question alone"}, "a question, a blank line, and a document"),
     ("fewshot-qasper", {"output": None}, "field 'output' must be text, not null"),

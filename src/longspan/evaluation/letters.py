@@ -79,12 +79,12 @@ def options_named(answer: str) -> frozenset[str]:
     """The options A to H that an answer names; empty if none.
 
     They stand at its beginning, or after "answer", "option" or "choice" (and "is", "are", ":"), or else are the first
-    capitals that stand alone; as many as follow one another, with nothing but commas, "and", "or", "&", "/", brackets
-    and blanks between them. "A" before a small letter is the article.
+    capitals that stand alone; and all that follow on the first with a comma, "/", "&", "and" or "or" between them. "A"
+    before a small letter is the article.
     """
     one = r"(?:[A-H]{2,8}|[B-H]|A(?!\s+(?!(?:and|or|is|are)\b)[a-z]))\b(?!['’])"
     group = rf"[(\[*\"']*{one}[)\]*\"']*"
-    run = rf"{group}(?:[ ,/&]+(?:and |or )?{group})*"
+    run = rf"{group}(?:(?: *[,/&] *(?:and |or )?| (?:and|or) ){group})*"
     patterns = (
         rf"^\s*({run})",
         rf"(?i:\b(?:answers?|options?|choices?)\b)(?:\s+(?:is|are))?\s*:?\s*({run})",

@@ -7,6 +7,7 @@ paper's. A document that is too long loses its end.
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,12 @@ def build(
     return Example(ids, (record["answer"],), seed, None, math.nan)
 
 
+def _right(answer: str) -> str | None:
+    """The letters of an answer such as ``"B"``, ``"ACD"`` or ``"(B) The brass gear."``; None for any other."""
+    found = re.match(r"\s*(?:\(([A-H])\)|([A-H]+)\s*(?:$|[.:)]))", answer)
+    return None if found is None else found.group(1) or found.group(2)
+
+
 def _check(verdicts: bool, record: Record) -> None:
     questions, answers = record["instructions"], record["outputs"]
     if not questions or len(questions) != len(answers):
@@ -73,14 +80,16 @@ def _check(verdicts: bool, record: Record) -> None:
         if verdicts:
             if letters.read_verdict(answer) is None:
                 raise ValueError(f"field 'outputs[{n}]' must say True or False, not {answer!r}")
-        elif not answer.strip() or set(answer.strip()) - set("ABCDEFGH"):
-            raise ValueError(f"field 'outputs[{n}]' must be letters such as 'B' or 'ACD', not {answer!r}")
+        elif _right(answer) is None:
+            raise ValueError(
+                f"field 'outputs[{n}]' must begin with letters, as 'B', 'ACD' or '(B) text', not {answer!r}"
+            )
 
 
 def _questions(records: list[Record], path: Path) -> list[Record]:
     """One record a question, of one a document."""
     return [
-        {"document": record["input"], "question": question, "answer": answer.strip()}
+        {"document": record["input"], "question": question, "answer": _right(answer) or answer.strip()}
         for record in records
         for question, answer in zip(record["instructions"], record["outputs"], strict=True)
     ]
