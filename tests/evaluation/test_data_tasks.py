@@ -9,6 +9,7 @@ import re
 import shutil
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER, heldout_text
@@ -40,6 +41,16 @@ def chatty():
     tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER)
     tokenizer.chat_template = "{{ bos_token }}<user>{{ messages[0]['content'] }}</user><bot>"
     return tokenizer
+
+
+@pytest.fixture(scope="module")
+def bytewise():
+    """A token a byte, and none before a text."""
+    letters = {letter: n for n, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    made = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
 def first(name):
@@ -90,14 +101,16 @@ def test_a_record_is_needed_and_a_depth_refused(name, tokenizer):
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_a_long_text_is_cut_to_fill_the_length_and_the_question_kept(name, tokenizer):
+@pytest.mark.parametrize("kind", ["tokenizer", "bytewise"])
+def test_a_long_text_is_cut_to_fill_the_length_and_the_question_kept(name, kind, request):
+    tokenizer = request.getfixturevalue(kind)
     task, record = DATA[name], dict(first(name))
     field = "document" if "document" in record else "context"
     record[field] = heldout_text()[:9000]
     short = {**record, field: "Short."}
-    whole = said(name, tokenizer, short)
+    whole = said(name, tokenizer, short, length=8000)
     before, after = whole.split("Short.")
-    for length in (1500, 1601):
+    for length in (1500, 1601) if kind == "tokenizer" else (5000, 5001):
         example = task.build(tokenizer, length=length, seed=0, record=record)
         assert len(example.input_ids) == length - task.new_tokens
         text = tokenizer.decode(example.input_ids)

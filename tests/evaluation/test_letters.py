@@ -81,6 +81,7 @@ def test_infinitebench_needs_text_and_letter(score, references):
         ('"B"', "B"),
         ("(A), (B)", "AB"),
         ("(B) C major", "B"),
+        ("B, as option C is false", "B"),
         ("(A) Both A and C", "A"),
         ("A, B, or C", "ABC"),
         ("A & D", "AD"),

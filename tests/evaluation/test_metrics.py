@@ -54,6 +54,7 @@ CASES = [
     ("rouge_l", "The cat sat on the mat.", ["the cat lay on the mat"], 5 / 6),
     ("rouge_l", "four five. one two three.", ["one two three. four five."], 0.6),
     ("rouge_l", "one", ["two"], 0.0),
+    ("rouge_l", "jumping", ["jumps"], 0.0),
     ("rouge_l", "one two", ["three", "One, two!"], 1.0),
     # as sets of words: the, cat, on, mat of five each; full stops do not count
     ("rouge_l_by_sentence", "the cat sat on the mat.", ["the cat lay on the mat"], 0.8),
