@@ -9,7 +9,6 @@ import re
 import shutil
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER, heldout_text
@@ -41,16 +40,6 @@ def chatty():
     tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER)
     tokenizer.chat_template = "{{ bos_token }}<user>{{ messages[0]['content'] }}</user><bot>"
     return tokenizer
-
-
-@pytest.fixture(scope="module")
-def bytewise():
-    """A token a byte, and none before a text."""
-    letters = {letter: n for n, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    made = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
 def first(name):
@@ -286,7 +275,7 @@ def test_ruler_has_own_passages_always_then_the_article_s_then_others(tokenizer)
     record, task = first("ruler-qa-1"), DATA["ruler-qa-1"]
     own = "The Veldt Bridge crosses the river Sarn at Holm. It was built in 1911 by Ada Roth."
     article = "Holm has a market on Mondays, where wool and rope are sold."
-    seen, orders = [], set()
+    seen, places = [], set()
     for length in range(150, 420, 9):
         try:
             text = said("ruler-qa-1", tokenizer, record, length, seed=length)
@@ -297,12 +286,26 @@ def test_ruler_has_own_passages_always_then_the_article_s_then_others(tokenizer)
         assert numbers == tuple(str(n + 1) for n in range(len(passages))) and len({*passages}) == len(passages)
         assert own in passages and (len(passages) == 1 or article in passages)
         seen.append(len(passages))
-        orders.add(passages)
-    assert seen == sorted(seen) and set(seen) >= {1, 2, 3, 6} and len(orders) > 8
+        places.add(passages.index(own))
+    assert seen == sorted(seen) and set(seen) >= {1, 2, 3, 6} and len(places) > 3
     with pytest.raises(ValueError, match="its own passages and 32 tokens for the answer take") as raised:
         task.build(tokenizer, length=40, seed=0, record=record)
     least = int(str(raised.value).split()[-1])
     assert len(task.build(tokenizer, length=least, seed=0, record=record).input_ids) == least - 32
+
+
+def test_ruler_leaves_a_passage_out_where_together_they_take_more_than_one_by_one():
+    class Frugal:
+        """A token a character, but for a passage by itself."""
+
+        bos_token_id = chat_template = None
+
+        def __call__(self, text, add_special_tokens=True):
+            return {"input_ids": list(text)[40 if text.startswith("\n\nDocument") else 0 :]}
+
+    for length in range(600, 800, 9):
+        ids = DATA["ruler-qa-1"].build(Frugal(), length=length, seed=length, record=first("ruler-qa-1")).input_ids
+        assert length - 32 - 150 < len(ids) <= length - 32 and "built in 1911" in "".join(ids)
 
 
 def test_ruler_reads_both_datasets():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +71,16 @@ def test_too_short_a_length_is_refused_with_the_least_one(chatty, cut, chat):
     assert len(ids) <= least - 10 and AFTER.strip() in chatty.decode(ids) and BEFORE.strip() in chatty.decode(ids)
     with pytest.raises(ValueError, match=f"take {least}"):
         ask(chatty, least - 1, cut, chat)
+
+
+@pytest.mark.parametrize("length", range(150, 158))
+def test_a_character_that_is_cut_in_two_does_not_make_a_prompt_too_long(bytewise, length):
+    chatty = copy.deepcopy(bytewise)
+    chatty.chat_template = TEMPLATE.replace("{{ bos_token }}", "")
+    ids = ask(chatty, length, text="\u20ac" * 400)  # three bytes each, as has the sign for a torn one
+    assert length - 10 - 8 <= len(ids) <= length - 10
+    text = chatty.decode(ids)
+    assert text.startswith("<user>" + BEFORE) and text.endswith(f"{AFTER}</user><bot>{LEAD}")
 
 
 def test_a_template_may_trim_what_is_said(chatty):
