@@ -15,3 +15,7 @@ class CacheError(LongspanError):
 
 class CalibrationError(LongspanError):
     """A calibration cannot be made or read, or belongs to another model."""
+
+
+class DataError(LongspanError):
+    """A local data file is missing, or not as its task needs it."""

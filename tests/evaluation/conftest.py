@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
@@ -12,6 +13,16 @@ from longspan.bundled import FOLDER
 @pytest.fixture(scope="session")
 def tokenizer():
     return PreTrainedTokenizerFast.from_pretrained(FOLDER)
+
+
+@pytest.fixture(scope="session")
+def bytewise():
+    """A tokenizer with a token a byte, and none before a text."""
+    letters = {letter: n for n, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    made = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
 @pytest.fixture

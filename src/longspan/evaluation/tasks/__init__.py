@@ -2,18 +2,24 @@
 
 A task that is made derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
 short one. ``pieces.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
-``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself.
+``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself. A task from data names its
+``DataFile``; ``leval.py`` is a short one.
 """
 
 from __future__ import annotations
 
 from longspan.evaluation.task import Task
 from longspan.evaluation.tasks.counting_stars import COUNTING_STARS
+from longspan.evaluation.tasks.fewshot import FEWSHOT
+from longspan.evaluation.tasks.infinitebench_choice import INFINITEBENCH_CHOICE
 from longspan.evaluation.tasks.infinitebench_made import INFINITEBENCH_MADE
+from longspan.evaluation.tasks.leval import LEVAL
+from longspan.evaluation.tasks.longbench import LONGBENCH, LONGBENCH_E
 from longspan.evaluation.tasks.multi_needle import MULTI_NEEDLE
 from longspan.evaluation.tasks.needle import NEEDLES
 from longspan.evaluation.tasks.passkey import PASSKEYS
 from longspan.evaluation.tasks.ruler_niah import RULER_NIAH
+from longspan.evaluation.tasks.ruler_qa import RULER_QA
 from longspan.evaluation.tasks.ruler_tracing import RULER_TRACING
 from longspan.evaluation.tasks.ruler_words import RULER_WORDS
 
@@ -25,9 +31,15 @@ FAMILIES: tuple[tuple[Task, ...], ...] = (
     MULTI_NEEDLE,
     COUNTING_STARS,
     INFINITEBENCH_MADE,
+    INFINITEBENCH_CHOICE,
     RULER_NIAH,
     RULER_TRACING,
     RULER_WORDS,
+    RULER_QA,
+    LONGBENCH,
+    LONGBENCH_E,
+    LEVAL,
+    FEWSHOT,
 )
 
 TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family}
