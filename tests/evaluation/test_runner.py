@@ -10,10 +10,16 @@ import torch
 from longspan.evaluation import runner
 from longspan.evaluation.passkey import build
 from longspan.evaluation.results import cell
-from longspan.evaluation.runner import STOCK, method_for, out_of_memory, run_example, sweep
+from longspan.evaluation.runner import STOCK, method_for, out_of_memory, run_example
+from longspan.evaluation.scored_passkey import scored_passkey
 from longspan.methods import METHODS
 
 LENGTHS = (320, 640)
+TASK = scored_passkey("prose", 64)
+
+
+def sweep(model, tokenizer, prompts, methods):
+    return runner.sweep(model, tokenizer, prompts, methods, TASK, "prose")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +86,6 @@ def test_out_of_memory_on_the_cpu_is_recognised():
 
 
 def test_a_prompt_without_scored_tokens_has_no_loss(model, tokenizer):
-    sample = run_example(model, tokenizer, "stock", 200, build(tokenizer, length=200, seed=1), "noise")
+    sample = run_example(model, tokenizer, "stock", 200, build(tokenizer, length=200, seed=1), TASK, "noise")
     assert math.isnan(sample.loss) and sample.scored == 0 and sample.error is None and sample.filler == "noise"
     assert math.isnan(cell([sample]).perplexity)
