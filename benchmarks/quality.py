@@ -35,9 +35,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.evaluation import passkey, tables
+from longspan.evaluation.estimate import Pace, duration
 from longspan.evaluation.filler import FILLERS
 from longspan.evaluation.journal import Journal, read_samples
-from longspan.evaluation.estimate import Pace, duration
 from longspan.evaluation.plan import Ask, Cell, schedule
 from longspan.evaluation.results import Sample, environment, finite
 from longspan.evaluation.rows import STOCK, Row, parse_rows

@@ -12,7 +12,7 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -69,7 +69,7 @@ def run(
     deadline: float | None = None,
     threads: int = 1,
     skip: Skip = lambda ask: None,
-) -> Iterator[tuple[Ask, Sample]]:
+) -> Generator[tuple[Ask, Sample], None, None]:
     """Every ask with its sample, as they come.
 
     After an error no more of its cell is asked: what failed once would fail again.
