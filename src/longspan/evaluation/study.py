@@ -67,6 +67,8 @@ class Study:
         if self.depths is not None and not any(task.at_depths for task in self.tasks):
             names = ", ".join(task.name for task in self.tasks)
             raise LongspanError(f"depths were given, but {names} has none; see `longspan eval --list`")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise LongspanError(f"{self.data_dir}: there is no such folder; it is to hold the tasks' data files")
         if self.max_full_seconds is not None and not self.max_full_seconds > 0:
             raise LongspanError(f"max_full_seconds must be above 0, not {self.max_full_seconds:g}")
         if all(row.name != STOCK for row in self.rows):
@@ -81,8 +83,6 @@ class Study:
     @cached_property
     def records(self) -> Mapping[str, Sequence[Record]]:
         """The records of each task that reads a file; raises LongspanError where one cannot be read."""
-        if self.data_dir is not None and not self.data_dir.is_dir():
-            raise LongspanError(f"{self.data_dir}: there is no such folder; it is to hold the tasks' data files")
         return {task.name: read_records(task, self.data_dir) for task in self.tasks if task.data is not None}
 
     def prompts(self, task: Task) -> Iterator[tuple[int, float | None, Record | None]]:
