@@ -17,7 +17,16 @@ from longspan.evaluation.subject import Subject
 from longspan.evaluation.tasks import TASKS
 from longspan.evaluation.workers import _context
 
-OPTIONS = ("--methods", "dca,longheads:score=bounds,num_chunks=8", "--lengths", "128,2x", "--samples", "5", "--depths", "3")
+OPTIONS = (
+    "--methods",
+    "dca,longheads:score=bounds,num_chunks=8",
+    "--lengths",
+    "128,2x",
+    "--samples",
+    "3",
+    "--depths",
+    "3",
+)
 
 
 def command(folder, out, *more):
@@ -47,22 +56,21 @@ def whole(folder, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_and_taken_up_again_the_results_are_the_same(whole, folder, tmp_path, run, workers):
+def test_killed_and_taken_up_again_the_results_are_the_same(whole, folder, tmp_path, run):
     path = tmp_path / "samples.jsonl"
-    process = alone(command(folder, tmp_path, "--workers", str(workers)))
+    process = alone(command(folder, tmp_path, "--workers", "2"))
     until = time.monotonic() + 120
-    while time.monotonic() < until and (not path.exists() or path.read_bytes().count(b"\n") < 20 * workers):
+    while time.monotonic() < until and (not path.exists() or path.read_bytes().count(b"\n") < 15):
         time.sleep(0.002)
     process.kill()  # SIGKILL: nothing is tidied up
     process.join()
     before = path.read_bytes()
-    assert 20 * workers <= before.count(b"\n") < 90, "it was to be killed in the middle"
+    assert 15 <= before.count(b"\n") < 54, "it was to be killed in the middle"
     ran = run(*command(folder, tmp_path))
     assert ran.code == 0, ran.err
     assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
     keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
-    assert len(keys) == len(set(keys)) == 3 * 2 * 15
+    assert len(keys) == len(set(keys)) == 3 * 2 * 9
     assert results(tmp_path) == results(whole)
     assert (tmp_path / "summary.md").read_text() == (whole / "summary.md").read_text()
 
@@ -74,8 +82,10 @@ def test_what_it_leaves(whole):
     body = results(whole)
     assert [cell["row"] for cell in body["cells"][::2]] == ["stock", "dca", "longheads:score=bounds,num_chunks=8"]
     assert {cell["length"] for cell in body["cells"]} == {128, 256}
-    assert all(cell["n"] == 15 and cell["error"] is None and len(cell["depths"]) == 3 for cell in body["cells"])
-    assert "--methods dca,longheads:score=bounds,num_chunks=8 --lengths 128,2x --samples 5 --depths 3" in body["command"]
+    assert all(cell["n"] == 9 and cell["error"] is None and len(cell["depths"]) == 3 for cell in body["cells"])
+    assert (
+        "--methods dca,longheads:score=bounds,num_chunks=8 --lengths 128,2x --samples 3 --depths 3" in body["command"]
+    )
     samples = [json.loads(line) for line in (whole / "samples.jsonl").read_text().splitlines()]
     assert {(s["tokens"], s["length"]) for s in samples} == {(120, 128), (248, 256)}
     assert all(s["task"] == "passkey" and s["depth"] in (0, 0.5, 1) and len(s["answer"]) == 5 for s in samples)
@@ -137,7 +147,10 @@ BAD = {
     "an unknown method": (["passkey", "--model", "FOLDER", "--methods", "dca,magic"], ["'magic'", "dca"]),
     "a method twice": (["passkey", "--model", "FOLDER", "--methods", "dca,dca"], ["'dca' is listed twice"]),
     "a bad parameter": (["passkey", "--model", "FOLDER", "--methods", "dca:size=1"], ["'size'", "chunk_size"]),
-    "one that cannot be": (["passkey", "--model", "FOLDER", "--methods", "dca:window=129"], ["dca:window=129", "window"]),
+    "one that cannot be": (
+        ["passkey", "--model", "FOLDER", "--methods", "dca:window=129"],
+        ["dca:window=129", "window"],
+    ),
     "a length of nonsense": (["passkey", "--model", "FOLDER", "--lengths", "4k,many"], ["--lengths", "'many'"]),
     "a length of nothing": (["passkey", "--model", "FOLDER", "--lengths", "0"], ["--lengths", "'0'"]),
     "a length twice": (["passkey", "--model", "FOLDER", "--lengths", "1k,1024"], ["1024 is listed twice"]),
@@ -177,7 +190,13 @@ def test_a_missing_ray_is_one_line(run, folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "lengths"),
-    [("4096", (4096,)), ("4k,16K", (4096, 16384)), ("1x, 2.5x,100", (128, 320, 100)), ("0.5k", (512,)), ("1e3", (1000,))],
+    [
+        ("4096", (4096,)),
+        ("4k,16K", (4096, 16384)),
+        ("1x, 2.5x,100", (128, 320, 100)),
+        ("0.5k", (512,)),
+        ("1e3", (1000,)),
+    ],
 )
 def test_lengths(text, lengths):
     assert parse_lengths(text, 128) == lengths

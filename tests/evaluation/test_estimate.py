@@ -8,7 +8,10 @@ from longspan.evaluation.estimate import Pace, duration
 from longspan.evaluation.workers import error_sample
 from studies import DEEP, MADE, SUBJECT, answer, study
 
-CELLS = {(c.task.name, c.row.label, c.length): c.asks[0] for c in study((MADE, DEEP), ("dca", "esa"), (512, 1024, 4096)).plan(SUBJECT)}
+CELLS = {
+    (c.task.name, c.row.label, c.length): c.asks[0]
+    for c in study((MADE, DEEP), ("dca", "esa"), (512, 1024, 4096)).plan(SUBJECT)
+}
 
 
 @pytest.fixture

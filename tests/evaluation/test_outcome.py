@@ -18,9 +18,7 @@ def cell(made):
 
 
 def measured(cell, scores, **more):
-    return {
-        ask.key: replace(answer(ask), correct=score, **more) for ask, score in zip(cell.asks, scores, strict=False)
-    }
+    return {ask.key: replace(answer(ask), correct=score, **more) for ask, score in zip(cell.asks, scores, strict=False)}
 
 
 def test_the_mean_of_right_and_wrong_has_wilsons_interval():

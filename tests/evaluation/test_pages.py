@@ -79,7 +79,9 @@ def test_the_json_says_what_was_measured_and_how(pages, grid):
     cells = {(c["task"], c["row"], c["length"]): c for c in body["cells"]}
     assert cells["made", "yarn", 512]["error"] == "out of memory" and cells["made", "yarn", 512]["score"] is None
     one = cells["deep", "yarn", 512]
-    assert (one["n"], one["planned"], len(one["depths"]), one["multiple"]) == (6, 6, 3, 1.0) and len(one["interval"]) == 2
+    assert (one["n"], one["planned"], len(one["depths"]), one["multiple"]) == (6, 6, 3, 1.0) and len(
+        one["interval"]
+    ) == 2
 
 
 def test_pages_are_replaced_whole(pages, grid, monkeypatch):

@@ -1,4 +1,4 @@
-"""What is measured: keys that change with all that a sample depends on, prompts, order, and cells not worth their time."""
+"""What is measured: keys that change with all that a sample depends on, prompts, order, cells not worth their time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from longspan.evaluation.rows import STOCK
 from longspan.evaluation.study import pace_of
 from longspan.evaluation.tasks import TASKS
 from longspan.evaluation.workers import error_sample
-
 from studies import DEEP, MADE, READ, SUBJECT, answer, study, task
 
 
@@ -54,7 +53,9 @@ def test_a_key_changes_with(change):
     assert len(before) == len(now) == len(set(before)) == 8
     same = set(before) & set(now)
     assert same <= set(before[:4]), "the row of the method changes at least"
-    assert not same or change in ("the method", "a parameter"), "stock's do too, but for its parameters, of which it has none"
+    assert not same or change in ("the method", "a parameter"), (
+        "stock's do too, but for its parameters, of which it has none"
+    )
 
 
 def test_a_key_changes_with_the_versions(monkeypatch):
@@ -138,7 +139,9 @@ def test_a_length_that_is_too_short_is_named():
 
 def order(made, samples=(), **more):
     cells = made.plan(SUBJECT)
-    parts = made.left(cells, dict(samples), retry_errors=more.pop("retry_errors", False), longest_first=more.pop("far", False))
+    parts = made.left(
+        cells, dict(samples), retry_errors=more.pop("retry_errors", False), longest_first=more.pop("far", False)
+    )
     return [(part[0].row.label, part[0].length, len(part)) for part in parts]
 
 
@@ -149,7 +152,9 @@ def test_short_prompts_come_first_and_long_ones_on_a_cluster():
     assert [n for _, n, _ in far] == [1024] * 4 + [512] * 4
     limited = order(replace(made, max_full_seconds=9.0), far=True)
     assert [n for row, n, _ in limited if row == "dca"] == [1024, 1024, 512, 512]
-    assert [n for row, n, _ in limited if row == "stock"] == [512, 512, 1024, 1024], "what is long is known from the short"
+    assert [n for row, n, _ in limited if row == "stock"] == [512, 512, 1024, 1024], (
+        "what is long is known from the short"
+    )
 
 
 def test_what_is_done_is_left_out_and_errors_are_asked_again_only_on_request():

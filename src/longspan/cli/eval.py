@@ -38,7 +38,8 @@ def evaluate(
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
     methods: Annotated[
-        str, typer.Option(help="Rows, such as stock,yarn,longheads:score=bounds,num_chunks=8. Stock is always among them.")
+        str,
+        typer.Option(help="Rows, such as stock,yarn,longheads:score=bounds,num_chunks=8. Stock is always among them."),
     ] = "dca",
     lengths: Annotated[
         str, typer.Option(help="Tokens of prompt and answer: 4096 or 4k; 4x is four windows.")

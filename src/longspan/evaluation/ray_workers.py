@@ -7,6 +7,7 @@ on a GPU, no free GPU) waits for another to be done.
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from importlib.util import find_spec
@@ -53,6 +54,7 @@ class Cluster:
         import ray
 
         if not ray.is_initialized():
+            _knock(self._address)
             try:
                 ray.init(
                     address=self._address or None,
@@ -223,6 +225,17 @@ class _Crew:
     def end(self) -> None:
         for label in list(self._actors):
             self.stop(label)
+
+
+def _knock(address: str) -> None:
+    """Raise where nothing listens at ``host:port``; Ray itself goes on trying for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise LongspanError(f"--ray {address}: cannot reach the cluster ({error})") from error
 
 
 def _line(error: BaseException) -> str:
