@@ -25,7 +25,8 @@ def overview(
     across = min(3, len(tasks))
     down = math.ceil(len(tasks) / across)
     wide = max(len(row) for row in rows)
-    size = (across * (0.62 * len(lengths) + 0.5) + 0.075 * wide + 1.4, down * (0.34 * len(rows) + 0.8) + 0.7)
+    panel = max(0.62 * len(lengths), 0.085 * max(map(len, tasks))) + 0.4  # as wide as its title, too
+    size = (across * panel + 0.075 * wide + 1.2, down * (0.3 * len(rows) + 0.6) + 0.7)
     plt, colours = _pyplot()
     figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
     image = None
@@ -46,13 +47,12 @@ def by_depth(
 ) -> None:
     """A PNG with a panel for each row: the score by length and by the depth that the answer lay at."""
     depths = max((grid[task, row, length].depths for row in rows for length in lengths), key=len)
-    across = min(4, len(rows))
+    across = min(5, len(rows))
     down = math.ceil(len(rows) / across)
-    size = (across * (0.5 * len(lengths) + 0.5) + 2.0, down * (0.2 * len(depths) + 0.7) + 1.0)
+    panel = max(0.5 * len(lengths), 0.085 * max(map(len, rows))) + 0.4
+    size = (across * panel + 2.0, down * (0.2 * len(depths) + 0.7) + 1.0)
     plt, colours = _pyplot()
-    figure, axes = plt.subplots(
-        down, across, figsize=size, squeeze=False, sharex=True, sharey=True, layout="constrained"
-    )
+    figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
     image = None
     for axis, row in zip(axes.flat, rows, strict=False):
         cells = [grid[task, row, length] for length in lengths]
@@ -102,7 +102,8 @@ def _finish(figure: Any, axes: Any, used: int, image: Any, title: str, path: Pat
     for axis in axes.flat[used:]:
         axis.set_visible(False)
     figure.suptitle(title, fontsize=10)
-    figure.colorbar(image, ax=axes, shrink=0.8, label="score", format="{x:.0%}")
+    high = figure.get_size_inches()[1]
+    figure.colorbar(image, ax=axes, shrink=min(0.8, 2.5 / high), aspect=15, label="score", format="{x:.0%}")
     figure.savefig(path, dpi=150)
 
 

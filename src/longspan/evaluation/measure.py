@@ -51,7 +51,7 @@ def measure(
         pace: from ``pace_of``; it learns from every sample.
         answers: ``workers.run`` or ``Cluster.run``, with all but the parts and what to skip.
         at_once: how many prompts are read at a time, for the estimate.
-        finished: called after each cell that is done, and at the end.
+        finished: called after each cell that is done.
     """
     waiting: dict[Place, list[Ask]] = {}
     for part in parts:
