@@ -164,8 +164,7 @@ def test_the_command_gives_the_same_results_as_without(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "ray://no.such.host.invalid:10001"])
-def test_an_address_where_nothing_listens_is_one_line(address):
-    if ray.is_initialized():
-        ray.shutdown()
+def test_an_address_where_nothing_listens_is_one_line(address, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(LongspanError, match=f"--ray {address}: cannot reach the cluster"), Cluster(address):
         pass
