@@ -22,7 +22,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -35,11 +35,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.evaluation import passkey, tables
+from longspan.evaluation.estimate import Pace, duration
 from longspan.evaluation.filler import FILLERS
 from longspan.evaluation.journal import Journal, read_samples
-from longspan.evaluation.plan import DEPTHS, TARGETS, Ask, Cell, Subject, plan_cell, schedule
+from longspan.evaluation.plan import Ask, Cell, schedule
 from longspan.evaluation.results import Sample, environment, finite
 from longspan.evaluation.rows import STOCK, Row, parse_rows
+from longspan.evaluation.scored_passkey import DEPTHS, TARGETS, plan_cell
+from longspan.evaluation.subject import Subject
 from longspan.evaluation.summary import Summary, summarise
 from longspan.evaluation.workers import run
 from longspan.methods import METHODS
@@ -192,7 +195,7 @@ def measure(table: Quality, journal: Journal, args: argparse.Namespace, console:
     parts = table.left(journal.samples, args.retry_errors)
     seconds = _seconds(table, journal.samples)
     expected = {ask.key: seconds(ask) for part in parts for ask in part}
-    console.print(f"{len(expected):,} prompts to ask, {_duration(sum(expected.values()) / args.workers)} at least")
+    console.print(f"{len(expected):,} prompts to ask, {duration(sum(expected.values()) / args.workers)} at least")
     columns = (BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     deadline = None if args.budget_minutes is None else time.monotonic() + 60 * args.budget_minutes
     with (
@@ -210,31 +213,14 @@ def measure(table: Quality, journal: Journal, args: argparse.Namespace, console:
                 console.print(f"{n:,} of {len(expected):,} prompts")  # a log shows no bar
 
 
-def _seconds(table: Quality, samples: dict[str, Sample]) -> Any:
-    """A function: about how long an ask takes, from samples of its row, else of any, of the nearest length."""
-    known: dict[tuple[str, int], list[float]] = {}
+def _seconds(table: Quality, samples: dict[str, Sample]) -> Callable[[Ask], float]:
+    """A function: about how long an ask takes."""
+    pace = Pace(4096, lambda ask: ask.row.name in SELECTING)
     for cell in table.every_cell:
         for ask in cell.asks:
-            sample = samples.get(ask.key)
-            if sample is not None and sample.error is None:
-                for label in (cell.row.label, ""):
-                    known.setdefault((label, cell.length), []).append(sample.seconds)
-
-    def work(length: int) -> float:
-        # A linear part and full attention's, equal at 4096 tokens for a model this small.
-        return length * (1 + length / 4096)
-
-    def guess(ask: Ask) -> float:
-        for label in (ask.row.label, ""):
-            lengths = [length for name, length in known if name == label]
-            if lengths:
-                near = min(lengths, key=lambda length: abs(length - ask.length))
-                have = known[label, near]
-                growth = ask.length / near if ask.row.name in SELECTING else work(ask.length) / work(near)
-                return sum(have) / len(have) * growth
-        return 1.2e-4 * work(ask.length)
-
-    return guess
+            if ask.key in samples:
+                pace.add(ask, samples[ask.key])
+    return pace.guess
 
 
 def write(table: Quality, samples: dict[str, Sample], args: argparse.Namespace, console: Console) -> bool:
@@ -364,14 +350,10 @@ def dry_run(table: Quality, samples: dict[str, Sample], args: argparse.Namespace
         for ask in part:
             left.setdefault(ask.row.label, []).append(seconds(ask))
     for label, each in left.items():
-        console.print(f"{label:<40} {len(each):>6} prompts {_duration(sum(each)):>10} of one core", highlight=False)
+        console.print(f"{label:<40} {len(each):>6} prompts {duration(sum(each)):>10} of one core", highlight=False)
     total = sum(map(sum, left.values()))
     n = sum(map(len, left.values()))
-    console.print(f"{n:,} prompts, about {_duration(total / args.workers)} with {args.workers} workers")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.1f} minutes"
+    console.print(f"{n:,} prompts, about {duration(total / args.workers)} with {args.workers} workers")
 
 
 def _multiples(text: str) -> tuple[float, ...]:

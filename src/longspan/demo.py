@@ -25,6 +25,7 @@ from longspan.evaluation.generate import stream
 from longspan.evaluation.passkey import ANSWER_ROOM, build
 from longspan.evaluation.results import Sample
 from longspan.evaluation.runner import STOCK, method_for, sweep
+from longspan.evaluation.scored_passkey import scored_passkey
 from longspan.evaluation.task import Example
 from longspan.hf import extend
 from longspan.methods import METHODS
@@ -185,7 +186,7 @@ def _measure(
         return report.table(whole, settings.methods, list(prompts), heads, baseline=min(good, default=math.nan))
 
     with Live(Group(page(), progress), console=console, refresh_per_second=8) as live:
-        for sample in sweep(model, tokenizer, prompts, settings.methods):
+        for sample in sweep(model, tokenizer, prompts, settings.methods, scored_passkey("prose", SCORED), "prose"):
             samples.append(sample)
             head = heads[list(prompts).index(sample.length)]
             progress.update(bar, advance=_work(sample.length), description=f"{sample.method} at {head}".ljust(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -38,6 +39,19 @@ def test_what_goes_in_comes_out(written):
     with Journal(written) as journal:
         assert list(journal.samples) == ["a", "b"]
     assert read_samples(written.with_name("none")) == {}
+
+
+def test_a_sample_of_any_task_comes_out_as_it_went_in(path):
+    sample = replace(ONE, depth=None, filler="", task="ruler-vt", tokens=504, references=("a", "b"))
+    with Journal(path) as journal:
+        journal.append("a", sample)
+    assert read_samples(path)["a"] == sample and b"filler" not in path.read_bytes()
+
+
+def test_a_line_from_before_there_were_other_tasks_is_read(path, written):
+    assert not {"task", "tokens", "references"} & set(json.loads(written.read_text().splitlines()[0]))
+    one = read_samples(written)["a"]
+    assert (one.task, one.tokens, one.references, one.filler) == ("", 0, (), "noise")
 
 
 def test_a_sample_is_on_disk_when_append_returns(path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from longspan.errors import LongspanError
-from longspan.evaluation import passkey, plan
-from longspan.evaluation.plan import Subject, plan_cell, schedule
+from longspan.evaluation import passkey, scored_passkey
+from longspan.evaluation.plan import schedule
 from longspan.evaluation.rows import parse_row
+from longspan.evaluation.scored_passkey import plan_cell
+from longspan.evaluation.subject import Subject
 
 SUBJECT = Subject(512, "a" * 64)
 
@@ -46,7 +48,7 @@ def test_a_key_changes_with_the_task(monkeypatch, name):
 
 def test_a_key_changes_with_what_is_scored(monkeypatch):
     before = key()
-    monkeypatch.setattr(plan, "TARGETS", 128)
+    monkeypatch.setattr(scored_passkey, "TARGETS", 128)
     assert key() != before
 
 

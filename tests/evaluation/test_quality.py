@@ -161,6 +161,13 @@ def test_selecting_rows_get_the_most_prompts(monkeypatch):
     assert counts == [[200, 200, 100, 100], [50, 50, 10, 10], [50, 10, 10, 10]]
 
 
+def test_the_published_samples_keep_their_keys():
+    table = quality.Quality(quality.parse([]), quality.Subject.of(quality.load_bundled()[0]))
+    known = {ask.key for cell in table.every_cell for ask in cell.asks}
+    kept = read_samples(BENCHMARKS / "results" / "quality" / "samples.jsonl")
+    assert len(kept) >= 1100 and kept.keys() <= known
+
+
 @pytest.mark.parametrize(
     "bad",
     [

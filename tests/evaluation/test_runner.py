@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +11,16 @@ import torch
 from longspan.evaluation import runner
 from longspan.evaluation.passkey import build
 from longspan.evaluation.results import cell
-from longspan.evaluation.runner import STOCK, method_for, out_of_memory, run_example, sweep
+from longspan.evaluation.runner import STOCK, method_for, out_of_memory, run_example
+from longspan.evaluation.scored_passkey import scored_passkey
 from longspan.methods import METHODS
 
 LENGTHS = (320, 640)
+TASK = scored_passkey("prose", 64)
+
+
+def sweep(model, tokenizer, prompts, methods):
+    return runner.sweep(model, tokenizer, prompts, methods, TASK, "prose")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +87,32 @@ def test_out_of_memory_on_the_cpu_is_recognised():
 
 
 def test_a_prompt_without_scored_tokens_has_no_loss(model, tokenizer):
-    sample = run_example(model, tokenizer, "stock", 200, build(tokenizer, length=200, seed=1), "noise")
+    sample = run_example(model, tokenizer, "stock", 200, build(tokenizer, length=200, seed=1), TASK, "noise")
     assert math.isnan(sample.loss) and sample.scored == 0 and sample.error is None and sample.filler == "noise"
     assert math.isnan(cell([sample]).perplexity)
+
+
+def test_the_task_says_how_long_an_answer_is_how_right_and_when_it_will_do(model, tokenizer):
+    example = build(tokenizer, length=200, seed=1)
+
+    def sample(**more):
+        task = replace(TASK, score=lambda text, references: len(text) / 1000, until=None, **more)
+        return run_example(model, tokenizer, "stock", 200, example, task)
+
+    long, short = sample(new_tokens=30), sample(new_tokens=3)
+    assert long.prediction.startswith(short.prediction) and long.correct == len(long.prediction) / 1000 > short.correct
+    assert (long.tokens, long.task, long.filler, long.references) == (200, "passkey", "", ())
+    stops = replace(TASK, new_tokens=30, until=lambda text: len(text) > 4)
+    stopped = run_example(model, tokenizer, "stock", 200, example, stops).prediction
+    assert long.prediction.startswith(stopped) and 4 < len(stopped) < len(long.prediction)
+
+
+def test_a_score_outside_0_to_1_is_a_fault_of_the_task(model, tokenizer):
+    wrong = replace(TASK, score=lambda text, references: 50.0)
+    with pytest.raises(ValueError, match="passkey: a score lies in 0..1, not 50.0"):
+        run_example(model, tokenizer, "stock", 200, build(tokenizer, length=200, seed=1), wrong)
+
+
+def test_all_of_several_references_are_kept(model, tokenizer):
+    example = replace(build(tokenizer, length=200, seed=1), references=("1", "2"))
+    assert run_example(model, tokenizer, "stock", 200, example, TASK).references == ("1", "2")

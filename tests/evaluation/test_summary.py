@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from longspan.evaluation.plan import TARGETS, Subject, plan_cell
 from longspan.evaluation.results import Sample, wilson
 from longspan.evaluation.rows import parse_row
+from longspan.evaluation.scored_passkey import TARGETS, plan_cell
+from longspan.evaluation.subject import Subject
 from longspan.evaluation.summary import summarise
 
 SUBJECT = Subject(512, "a" * 64)

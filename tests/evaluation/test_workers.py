@@ -12,8 +12,10 @@ import torch
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.evaluation import rows, runner, workers
-from longspan.evaluation.plan import STEPS, Subject, plan_cell, schedule
+from longspan.evaluation.plan import STEPS, schedule
 from longspan.evaluation.rows import parse_row
+from longspan.evaluation.scored_passkey import plan_cell
+from longspan.evaluation.subject import Subject
 from longspan.evaluation.workers import Asker, run
 
 SUBJECT = Subject(512, "a" * 64)

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from longspan.cli import calibrate, demo, generate, inspect, methods
+from longspan.cli import calibrate, demo, eval, generate, inspect, methods
 from longspan.errors import LongspanError
 from longspan.evaluation.runner import out_of_memory
 
@@ -21,11 +21,14 @@ app = typer.Typer(
 )
 for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate):
     app.command()(command)
+app.command("eval")(eval.evaluate)
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run ``longspan`` with these arguments (the process's own unless given), and exit."""
     given = list(sys.argv[1:] if args is None else args) or ["--help"]
+    if given[0] == "eval":
+        given = eval.with_address(given)
     try:
         code = app(args=given, prog_name="longspan", standalone_mode=False)
     except typer.Abort:

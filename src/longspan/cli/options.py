@@ -39,7 +39,7 @@ def load_model(name: str, *, window: int | None, dtype: str = "auto", device: st
     if dtype != "auto" and dtype not in DTYPES:
         raise LongspanError(f"--dtype is one of auto, {', '.join(DTYPES)}, not {dtype!r}")
     kind = None if dtype == "auto" else DTYPES[dtype]
-    place = _device(device)
+    place = check_device(device)
     if name == BUNDLED:
         return load_bundled(device=place, dtype=kind)[0]
     _check_folder(name)
@@ -81,7 +81,8 @@ def method_or_auto(name: str, settings: Sequence[str], angles: str | None) -> Me
     return name
 
 
-def _device(name: str) -> torch.device:
+def check_device(name: str) -> torch.device:
+    """The device of a name, known to be there; ``"auto"`` is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

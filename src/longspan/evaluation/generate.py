@@ -39,7 +39,7 @@ def read(
     *,
     scored: Sequence[int] = (),
     max_new_tokens: int,
-    until: Callable[[str], bool] = lambda text: False,
+    until: Callable[[str], bool] | None = None,
 ) -> Reading:
     """One pass over the prompt for the losses of its ``scored`` tokens, then greedy tokens until the text will do."""
     ids = torch.tensor([list(input_ids)], device=model.device)
@@ -49,12 +49,11 @@ def read(
     losses = token_losses(logits[0], ids[0], scored).tolist() if scored else []
     read_at = time.perf_counter()
     tokens: list[int] = []
-    text = ""
     for token in decode(model, logits[:, -1:], cache, max_new_tokens):
         tokens.append(token)
-        text = tokenizer.decode(tokens, skip_special_tokens=True)
-        if until(text):
+        if until is not None and until(tokenizer.decode(tokens, skip_special_tokens=True)):
             break
+    text = tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
     return Reading(text, losses, read_at - begun, time.perf_counter() - read_at)
 
 

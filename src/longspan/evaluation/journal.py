@@ -22,6 +22,7 @@ except ImportError:  # Windows has no such locks; there two runs at once into on
     fcntl = None
 
 _FIELDS = {f.name for f in fields(Sample)}
+_IF_ANY = ("filler", "task", "tokens", "references")  # left out of a line where a sample has none
 
 
 def read_samples(path: Path) -> dict[str, Sample]:
@@ -107,6 +108,9 @@ class Journal:
 def _line(key: str, sample: Sample) -> bytes:
     body: dict[str, Any] = {"key": key, **asdict(sample)}
     body["loss"], body["seconds"] = round(sample.loss, 6), round(sample.seconds, 4)
+    for name in _IF_ANY:
+        if not body[name]:
+            del body[name]
     return json.dumps(finite(body), allow_nan=False).encode() + b"\n"
 
 
@@ -122,6 +126,7 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
                 raise ValueError(f"it has {', '.join(body)}")
             if body["loss"] is None:
                 body["loss"] = math.nan
+            body["references"] = tuple(body.get("references", ()))
             samples[key] = Sample(**body)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LongspanError(

@@ -1,107 +1,69 @@
-"""What a table needs: which prompts each of its cells asks, under which keys their samples are kept, in which order."""
+"""What is to be measured: which prompts each cell of a table asks, under which keys, and in which order."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import PreTrainedModel
-
-from longspan.errors import LongspanError
-from longspan.evaluation import passkey
-from longspan.evaluation.filler import FillerName
 from longspan.evaluation.rows import Row
-from longspan.hf.weights import weights_hash
+from longspan.evaluation.task import Record, Task
 
-DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # in turn, so that any five prompts in a row have one of each
-TARGETS = 256  # tokens at the end of the text whose loss is taken
 STEPS = (10, 50)  # a cell is asked in parts that end at these, so that a table says something long before it is whole
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The model under test: its trained window in tokens and the SHA-256 of its weights."""
-
-    window: int
-    sha256: str
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> Subject:
-        return cls(model.config.max_position_embeddings, weights_hash(model))
-
-
-@dataclass(frozen=True)
 class Ask:
-    """One prompt for one row. ``key`` names its sample: it changes with anything that the sample depends on."""
+    """One prompt for one row.
+
+    Attributes:
+        row, task, length, seed, depth, record: what it is made of and who reads it; ``length`` in tokens.
+        key: names its sample, and changes with anything that the sample depends on.
+        filler: what the task hides things in, where that is the table's choice; else empty.
+        window: the trained window in tokens, where it is not the config's.
+    """
 
     row: Row
+    task: Task = field(compare=False, repr=False)
     length: int
-    filler: FillerName
     seed: int
-    depth: float
+    depth: float | None
     key: str
+    filler: str = ""
+    record: Record | None = field(default=None, compare=False, repr=False)
+    window: int | None = None
 
     @property
-    def cell(self) -> tuple[str, int, str]:
-        return self.row.label, self.length, self.filler
+    def cell(self) -> tuple[str, str, int, str]:
+        """What tells its cell from others."""
+        return self.row.label, self.task.name, self.length, self.filler
 
 
 @dataclass(frozen=True)
 class Cell:
-    """All prompts of one row at one length over one filler.
+    """All prompts of one row at one length of one task.
 
     Attributes:
         multiple: the length in windows.
         length: tokens of prompt and answer.
+        filler: as of its asks.
         parameters: every parameter of the row's method at this length.
-        asks: one for each prompt, seeds counting up.
+        asks: one for each prompt.
     """
 
     row: Row
+    task: Task = field(compare=False, repr=False)
     multiple: float
     length: int
-    filler: FillerName
+    filler: str
     parameters: dict[str, Any]
     asks: tuple[Ask, ...]
 
 
-def plan_cell(
-    subject: Subject,
-    row: Row,
-    multiple: float,
-    filler: FillerName,
-    prompts: int,
-    *,
-    seed: int = 0,
-    depth: float | None = None,
-) -> Cell:
-    """A cell of ``prompts`` prompts with seeds from ``seed`` on; at the depths of ``DEPTHS`` in turn, or all at one."""
-    length = round(multiple * subject.window)
-    if prompts < 1:
-        raise LongspanError(f"{row.label} at {multiple:g}x: prompts must be at least 1, not {prompts}")
-    parameters = row.parameters(subject.window, length)
-    common = {
-        "task": passkey.NAME,
-        "version": passkey.VERSION,
-        "targets": TARGETS,
-        "length": length,
-        "filler": filler,
-        "method": row.name,
-        "parameters": parameters,
-        "model": subject.sha256,
-    }
-    asks = []
-    for n in range(prompts):
-        where = DEPTHS[n % len(DEPTHS)] if depth is None else depth
-        key = _key({**common, "seed": seed + n, "depth": where})
-        asks.append(Ask(row, length, filler, seed + n, where, key))
-    return Cell(row, multiple, length, filler, parameters, tuple(asks))
-
-
-def _key(what: dict[str, Any]) -> str:
+def key_of(what: dict[str, Any]) -> str:
+    """A key for everything that a sample depends on, given as JSON has it."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
 
 

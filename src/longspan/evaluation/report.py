@@ -101,7 +101,7 @@ def heat_map(
     from matplotlib import pyplot as plt
     from matplotlib.colors import LinearSegmentedColormap
 
-    depths = sorted({sample.depth for sample in samples})
+    depths = sorted({sample.depth for sample in samples if sample.depth is not None})
     colours = LinearSegmentedColormap.from_list("found", ["#d9553f", "#f2d9a0", "#2a8c82"]).with_extremes(bad="#e4e4e4")
     columns = min(5, len(methods))
     rows = math.ceil(len(methods) / columns)

@@ -23,22 +23,25 @@ class Sample:
     """One prompt read by one method.
 
     Attributes:
-        method: a name in ``METHODS``, or ``"stock"``.
+        method: a row: a name in ``METHODS``, with parameters perhaps, or ``"stock"``.
         length: tokens of prompt and answer.
-        depth: where the passkey lay, 0 to 1.
-        answer, prediction: the hidden digits, and what the model said.
-        correct: 1.0 or 0.0.
+        depth: where the thing to find lay, 0 to 1; None where the task has no such place.
+        answer, prediction: the first reference, and what the model said.
+        correct: the task's score of the prediction, 0.0 to 1.0.
         loss: mean nats of the scored tokens.
         scored: how many tokens that was.
         seconds: for the prompt and the answer together.
         error: why there is no result (``"out of memory"``, or the rule that a parameter broke), else None.
-        filler: what the passkey was hidden in.
+        filler: what a passkey was hidden in, where a table has several; else empty.
+        task: the task's name.
+        tokens: of the prompt alone; 0 where none was read.
+        references: all answers that count as right, where there are several.
     """
 
     method: str
     length: int
     seed: int
-    depth: float
+    depth: float | None
     answer: str
     prediction: str = ""
     correct: float = 0.0
@@ -46,7 +49,10 @@ class Sample:
     scored: int = 0
     seconds: float = 0.0
     error: str | None = None
-    filler: str = "prose"
+    filler: str = ""
+    task: str = ""
+    tokens: int = 0
+    references: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,12 @@ class Cell:
     error: str | None = None
 
 
-def wilson(found: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a rate, 95% unless ``z`` says otherwise."""
+def wilson(found: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson score interval of a rate, 95% unless ``z`` says otherwise.
+
+    ``found`` may also be a sum of scores in 0..1. Those vary less than answers that are right or wrong do at the same
+    mean, so the interval is then too wide, if anything.
+    """
     if n == 0:
         return 0.0, 1.0
     rate, spread = found / n, z * z / n

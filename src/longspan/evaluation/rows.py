@@ -42,16 +42,19 @@ class Row:
         """The method, told the length it has to reach if it asks for one."""
         return None if self.method is None else self.method.reaching(length)
 
-    def attach(self, model: PreTrainedModel, length: int) -> None:
-        """Make a model run this row, for prompts of ``length`` tokens; raises what ``extend`` raises."""
+    def attach(self, model: PreTrainedModel, length: int, window: int | None = None) -> None:
+        """Make a model run this row, for prompts of ``length`` tokens; raises what ``extend`` raises.
+
+        ``window``: the trained one, where the config is not right about it.
+        """
         restore(model)
         method = self.reaching(length)
         if method is None:
             return
-        if self.calibration is None:
-            extend(model, method)
-        else:
-            extend(model, method, calibration=self.calibration)
+        given: dict[str, Any] = {} if self.calibration is None else {"calibration": self.calibration}
+        if window is not None:
+            given["window"] = window
+        extend(model, method, **given)
 
     def parameters(self, window: int, length: int) -> dict[str, Any]:
         """Every parameter as JSON has it, at a model's window and a length; as given, where they do not fit those."""
@@ -103,6 +106,18 @@ def parse_rows(specs: list[str] | tuple[str, ...]) -> list[Row]:
     if twice is not None:
         raise LongspanError(f"the row {twice!r} is listed twice")
     return rows
+
+
+def split_rows(text: str) -> list[str]:
+    """Rows in one text, set apart by commas, as specs: ``stock,dca:chunk_size=256,angles=yarn,esa`` are three."""
+    specs: list[str] = []
+    for piece in text.split(","):
+        # A further parameter of the row before: a row's own first parameter comes after a colon.
+        if specs and "=" in piece and ":" not in piece.partition("=")[0]:
+            specs[-1] += f",{piece}"
+        else:
+            specs.append(piece)
+    return specs
 
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from longspan.evaluation.generate import number_complete, read
-from longspan.evaluation.passkey import ANSWER_ROOM, score
+from longspan.evaluation.generate import read
 from longspan.evaluation.results import Sample
 from longspan.evaluation.rows import STOCK, Row
-from longspan.evaluation.task import Example
+from longspan.evaluation.task import Example, Task
 from longspan.hf import restore
 from longspan.methods import METHODS, Method
 
@@ -28,7 +27,12 @@ def method_for(name: str, length: int) -> Method | None:
 
 
 def sweep(
-    model: PreTrainedModel, tokenizer: Any, prompts: Mapping[int, Sequence[Example]], methods: Sequence[str]
+    model: PreTrainedModel,
+    tokenizer: Any,
+    prompts: Mapping[int, Sequence[Example]],
+    methods: Sequence[str],
+    task: Task,
+    filler: str = "",
 ) -> Iterator[Sample]:
     """One sample for each length, method and prompt, in that order.
 
@@ -36,41 +40,52 @@ def sweep(
 
     Args:
         model: not extended; it is left so.
-        prompts: for each length in tokens its prompts, of prose.
+        prompts: for each length in tokens its prompts.
         methods: names in ``METHODS``, or ``"stock"``.
+        task: whose prompts they are.
+        filler: for the samples.
     """
     for length, group in prompts.items():
         for name in methods:
             try:
                 Row(name, method_for(name, length)).attach(model, length)
             except ValueError as error:
-                yield from (failed(name, length, prompt, str(error)) for prompt in group)
+                yield from (failed(name, length, prompt, str(error), task, filler) for prompt in group)
                 continue
             try:
                 for prompt in group:
-                    yield run_example(model, tokenizer, name, length, prompt)
+                    yield run_example(model, tokenizer, name, length, prompt, task, filler)
             finally:
                 restore(model)
 
 
 def run_example(
-    model: PreTrainedModel, tokenizer: Any, label: str, length: int, example: Example, filler: str = "prose"
+    model: PreTrainedModel, tokenizer: Any, label: str, length: int, example: Example, task: Task, filler: str = ""
 ) -> Sample:
-    """What a model, as it is, makes of one passkey prompt; running out of memory is a sample with an ``error``."""
+    """What a model, as it is, makes of one prompt; running out of memory is a sample with an ``error``.
+
+    Raises:
+        ValueError: the task scores outside 0..1.
+    """
     try:
         reading = read(
             model,
             tokenizer,
             example.input_ids,
             scored=example.scored,
-            max_new_tokens=ANSWER_ROOM,
-            until=number_complete,
+            max_new_tokens=task.new_tokens,
+            until=task.until,
         )
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        return failed(label, length, example, "out of memory", filler)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what the failure leaves behind in pieces would fail the next prompt too
+        return failed(label, length, example, "out of memory", task, filler)
     losses = reading.losses
+    correct = float(task.score(reading.text, example.references))
+    if not 0.0 <= correct <= 1.0:
+        raise ValueError(f"{task.name}: a score lies in 0..1, not {correct}")
     return Sample(
         method=label,
         length=length,
@@ -78,17 +93,22 @@ def run_example(
         depth=example.depth,
         answer=example.answer,
         prediction=reading.text,
-        correct=score(reading.text, example.references),
+        correct=correct,
         loss=math.fsum(losses) / len(losses) if losses else math.nan,
         scored=len(losses),
         seconds=reading.prefill_seconds + reading.decode_seconds,
         filler=filler,
+        task=task.name,
+        tokens=len(example.input_ids),
+        references=example.references if len(example.references) > 1 else (),
     )
 
 
-def failed(label: str, length: int, example: Example, error: str, filler: str = "prose") -> Sample:
+def failed(label: str, length: int, example: Example, error: str, task: Task, filler: str = "") -> Sample:
     """The sample of a prompt that could not be read."""
-    return Sample(label, length, example.seed, example.depth, example.answer, error=error, filler=filler)
+    return Sample(
+        label, length, example.seed, example.depth, example.answer, error=error, filler=filler, task=task.name
+    )
 
 
 def out_of_memory(error: BaseException) -> bool:

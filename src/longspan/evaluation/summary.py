@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from longspan.evaluation.plan import TARGETS, Cell
+from longspan.evaluation.plan import Cell
 from longspan.evaluation.results import Sample, wilson
+from longspan.evaluation.scored_passkey import TARGETS
 
 
 @dataclass(frozen=True)

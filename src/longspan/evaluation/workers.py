@@ -1,4 +1,4 @@
-"""Asks prompts in several processes of one thread each; what goes wrong in one is a sample with an ``error``.
+"""Asks prompts in several processes; what goes wrong in one is a sample with an ``error``.
 
 The parent alone decides who asks what and hands back every sample as soon as it is there. A worker that dies, of too
 little memory say, takes one sample with it, which then says so; another worker takes its place. When the parent dies,
@@ -12,7 +12,7 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from longspan.errors import LongspanError
-from longspan.evaluation import passkey
-from longspan.evaluation.plan import TARGETS, Ask
+from longspan.evaluation.plan import Ask
 from longspan.evaluation.results import Sample
 from longspan.evaluation.runner import run_example
 
 Load = Callable[[], tuple[Any, Any]]  # → model, tokenizer; a function of a module, so that a new process can find it
+Skip = Callable[[Ask], "str | None"]  # why an ask's cell is not to be measured, or None
 
 
 class Asker:
@@ -33,24 +33,20 @@ class Asker:
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self._model, self._tokenizer = model, tokenizer
-        self._attached: tuple[Any, int] | None = None
+        self._attached: tuple[Any, int, int | None] | None = None
 
     def __call__(self, ask: Ask) -> Sample:
         try:
-            if self._attached != (ask.row, ask.length):
+            wanted = (ask.row, ask.length, ask.window)
+            if self._attached != wanted:
                 self._attached = None
-                ask.row.attach(self._model, ask.length)
-                self._attached = (ask.row, ask.length)
-            example = passkey.build(
-                self._tokenizer,
-                length=ask.length,
-                seed=ask.seed,
-                depth=ask.depth,
-                filler=ask.filler,
-                answer_room=passkey.ANSWER_ROOM,
-                targets=TARGETS,
+                ask.row.attach(self._model, ask.length, ask.window)
+                self._attached = wanted
+            example = ask.task.build(
+                self._tokenizer, length=ask.length, seed=ask.seed, depth=ask.depth, record=ask.record
             )
-            return run_example(self._model, self._tokenizer, ask.row.label, ask.length, example, ask.filler)
+            label, task, filler = ask.row.label, ask.task, ask.filler
+            return run_example(self._model, self._tokenizer, label, ask.length, example, task, filler)
         except Exception as error:  # a table of a night must not end at one row's fault: it is shown in its cell
             # A rule that parameters break says enough by itself; anything else is somebody's mistake and says where.
             known = isinstance(error, ValueError)
@@ -59,12 +55,21 @@ class Asker:
 
 def error_sample(ask: Ask, error: str) -> Sample:
     """The sample of a prompt that got no answer."""
-    return Sample(ask.row.label, ask.length, ask.seed, ask.depth, "", error=" ".join(error.split()), filler=ask.filler)
+    words = " ".join(error.split())
+    return Sample(
+        ask.row.label, ask.length, ask.seed, ask.depth, "", error=words, filler=ask.filler, task=ask.task.name
+    )
 
 
 def run(
-    parts: Sequence[Sequence[Ask]], load: Load, workers: int, *, deadline: float | None = None
-) -> Iterator[tuple[Ask, Sample]]:
+    parts: Sequence[Sequence[Ask]],
+    load: Load,
+    workers: int,
+    *,
+    deadline: float | None = None,
+    threads: int = 1,
+    skip: Skip = lambda ask: None,
+) -> Generator[tuple[Ask, Sample], None, None]:
     """Every ask with its sample, as they come.
 
     After an error no more of its cell is asked: what failed once would fail again.
@@ -74,11 +79,13 @@ def run(
         load: loads the model in each worker.
         workers: how many processes.
         deadline: a ``time.monotonic()`` after which nothing new is asked.
+        threads: of each process.
+        skip: asked before each prompt; if it gives a reason, that is the sample's error and the cell's end.
     """
     if workers < 1:
         raise LongspanError(f"workers must be at least 1, not {workers}")
     queue = _Queue(parts)
-    crew: list[_Worker] = [_Worker(load) for _ in range(min(workers, sum(map(len, parts))))]
+    crew: list[_Worker] = [_Worker(load, threads) for _ in range(min(workers, sum(map(len, parts))))]
     try:
         while crew:
             by_connection = {worker.connection: worker for worker in crew}
@@ -92,12 +99,16 @@ def run(
                     yield asked, sample
                 late = deadline is not None and time.monotonic() > deadline
                 following = None if late else queue.take(worker)
+                while following is not None and (reason := skip(following)) is not None:
+                    queue.drop(following)
+                    yield following, error_sample(following, reason)
+                    following = queue.take(worker)
                 if following is None or not worker.alive:
                     worker.stop()
                     crew.remove(worker)
                     if following is not None:
                         queue.put_back(following)
-                        crew.append(_Worker(load))
+                        crew.append(_Worker(load, threads))
                 else:
                     worker.ask(following)
     finally:
@@ -147,10 +158,10 @@ def _context() -> Any:
 class _Worker:
     """One process and what it was asked last."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, threads: int) -> None:
         context = _context()
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, load), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, load, threads), daemon=True)
         self._process.start()
         theirs.close()  # so that either end notices when the other one is gone
         self.asked: Ask | None = None
@@ -193,10 +204,10 @@ class _Worker:
         self.connection.close()
 
 
-def _serve(connection: Connection, load: Load) -> None:
+def _serve(connection: Connection, load: Load, threads: int) -> None:
     """A worker's life: load the model, say so with None, then answer every ask until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent alone deals with it
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     try:
         asker = Asker(*load())
     except Exception as error:

@@ -2,8 +2,8 @@
 
 A task that is made derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
 short one. ``pieces.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
-``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself. A task from data names its
-``DataFile``; ``leval.py`` is a short one.
+``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself. A task from data names
+its ``DataFile``; ``leval.py`` is a short one.
 """
 
 from __future__ import annotations

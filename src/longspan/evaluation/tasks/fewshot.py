@@ -9,7 +9,6 @@ publishes them: ``input`` is the question, a blank line, and the document.
 from __future__ import annotations
 
 import json
-import math
 import random
 from functools import lru_cache, partial
 from pathlib import Path
@@ -80,7 +79,7 @@ def build(
         cut="left",
         chat=False,
     )
-    return Example(ids, tuple(record["answers"]), seed, None, math.nan)
+    return Example(ids, tuple(record["answers"]), seed, None, None)
 
 
 def next_question(text: str) -> bool:

@@ -6,7 +6,6 @@ is too long loses its middle. With a chat template the words that lead up to the
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -71,7 +70,7 @@ def build(
         chat=True,
         lead=dataset.lead,
     )
-    return Example(ids, _right(record), seed, None, math.nan)
+    return Example(ids, _right(record), seed, None, None)
 
 
 def _right(record: Record) -> tuple[str, str]:

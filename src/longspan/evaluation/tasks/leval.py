@@ -6,7 +6,6 @@ paper's. A document that is too long loses its end.
 
 from __future__ import annotations
 
-import math
 import re
 from functools import partial
 from pathlib import Path
@@ -60,7 +59,7 @@ def build(
         cut="right",
         chat=True,
     )
-    return Example(ids, (record["answer"],), seed, None, math.nan)
+    return Example(ids, (record["answer"],), seed, None, None)
 
 
 def _right(answer: str) -> str | None:

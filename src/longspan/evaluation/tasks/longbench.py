@@ -6,7 +6,6 @@ template for few-shot and code tasks, and of trec, triviaqa and samsum only the 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -135,7 +134,7 @@ def build(
         chat=dataset.chat,
     )
     classes = record["all_classes"] if name == "trec" else ()
-    return Example(ids, (*record["answers"], *classes), seed, None, math.nan)
+    return Example(ids, (*record["answers"], *classes), seed, None, None)
 
 
 def length_band(record: Record) -> str:

@@ -7,7 +7,6 @@ there, then those of the same article, then others, and all are shuffled. The fi
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -69,7 +68,7 @@ def build(
     # Passages by themselves may take a token less than in their place.
     while len(ids := prompt(order)) > room:
         order.remove(added.pop())
-    return Example(ids, tuple(record["answers"]), seed, None, math.nan)
+    return Example(ids, tuple(record["answers"]), seed, None, None)
 
 
 def _strangers(rng: random.Random, record: Record, count: int) -> Iterator[int]:

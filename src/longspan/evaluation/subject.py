@@ -1,0 +1,79 @@
+"""The model under test: what of it a sample depends on, and what a reader wants to know."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from longspan.hf.fitting import dtype_name, model_name
+from longspan.hf.weights import weights_hash
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model under test.
+
+    Attributes:
+        window: its trained window, in tokens.
+        sha256: of the names, types and bytes of its weights.
+        tokenizer_sha256: of all that decides how its tokenizer turns text into tokens.
+        name: what to call it; never a path.
+        dtype: of its weights.
+        parameters: how many weights it has.
+        crossover: the length in tokens at which attention to everything costs as much as all the rest.
+    """
+
+    window: int
+    sha256: str
+    tokenizer_sha256: str = ""
+    name: str = ""
+    dtype: str = ""
+    parameters: int = 0
+    crossover: float = 4096.0
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, tokenizer: Any = None, *, window: int | None = None) -> Subject:
+        """The subject of a model, which has to be in memory; ``window`` unless the config is right about it."""
+        return cls(
+            window=model.config.max_position_embeddings if window is None else window,
+            sha256=weights_hash(model),
+            tokenizer_sha256="" if tokenizer is None else tokenizer_hash(tokenizer),
+            name=model_name(model),
+            dtype=dtype_name(model),
+            parameters=model.num_parameters(),
+            crossover=_crossover(model),
+        )
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """SHA-256 over what decides how a tokenizer turns text into tokens: vocabulary, rules, special tokens, template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        rules: Any = sorted(tokenizer.get_vocab().items())
+    else:
+        rules = json.loads(backend.to_str())
+        for passing in ("truncation", "padding"):  # set by the last call, not a property of the tokenizer
+            rules.pop(passing, None)
+    what = [
+        type(tokenizer).__name__ if backend is None else "",
+        rules,
+        tokenizer.all_special_ids,
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+        list(tokenizer("a b\n1.")["input_ids"]),
+        str(getattr(tokenizer, "chat_template", None)),
+    ]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def _crossover(model: PreTrainedModel) -> float:
+    """A token costs 2 operations a weight, and 2 a key on average for each of a layer's channels, causally masked."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    weights = model.num_parameters(exclude_embeddings=True)
+    return max(weights / (config.num_hidden_layers * heads * size), 1.0)
