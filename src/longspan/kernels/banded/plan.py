@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -64,6 +64,7 @@ class Plan:
         lo, hi: ``[T]`` int64 for each band: the keys ``lo ≤ j < hi``, causal and clipped (equal where empty).
         q_pos: ``[T]`` int64 for each band, the position that its queries are rotated to.
         blocks: the same as rectangles, in row order, tiling all rows.
+        kept: what a kernel makes of the plan and keeps for the next layer.
     """
 
     start: int
@@ -73,6 +74,7 @@ class Plan:
     hi: tuple[Tensor, ...]
     q_pos: tuple[Tensor, ...]
     blocks: tuple[Block, ...]
+    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:

@@ -1,0 +1,150 @@
+"""Banded attention on a GPU: one Triton kernel for all bands, and its keys cut into parts where queries are few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.kernels import tiles
+from longspan.kernels.banded.plan import Plan
+from longspan.rope import Rope, Turn
+
+_MAPS = 4  # different rotations of the keys in one call
+_BANDS = 15  # bands whose rotation two bits each of an int32 can name
+
+
+def why_not(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | None:
+    """Why this kernel cannot run on these inputs, or None."""
+    if len(keys) > _BANDS:
+        return f"it takes up to {_BANDS} bands, not {len(keys)}"
+    if len({id(k) for k in keys}) > _MAPS:
+        return f"it takes keys in up to {_MAPS} rotations, not {len({id(k) for k in keys})}"
+    return tiles.why_not(q, *keys, v)
+
+
+def run(
+    q: Tensor,
+    keys: Sequence[Tensor],
+    v: Tensor,
+    plan: Plan,
+    turns: Sequence[Turn],
+    rope: Rope,
+    *,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
+    from longspan.kernels import jit
+    from longspan.kernels.banded import triton_jit
+
+    batch, heads, rows, dk = q.shape
+    kv_heads, dv = v.shape[1], v.shape[-1]
+    # In memory tokens come before heads, as the caller's projection wants them.
+    out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
+    lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
+    if out.numel() == 0:
+        return out, lse
+    bands, group = len(keys), heads // kv_heads
+    distinct, maps, values, ranges = _laid_out(keys, v, plan, q.device)
+    q, (cos, sin), half = _queries(q, plan, turns, rope)
+
+    padded = tiles.power(dk), tiles.power(dv)
+    tile = tiles.choose(q, *padded, rows * group)
+    tile_heads = min(group, tile.rows)
+    tokens = tile.rows // tile_heads
+    shift = plan.start % tokens if rows > 1 else 0
+    count = -(-(rows + shift) // tokens)
+    columns = kv_heads * -(-group // tile_heads)
+    parts = tiles.splits(count * columns * batch, _steps(plan, tile.keys), q.device)
+
+    whole, whole_lse = out, lse
+    if parts > 1:
+        whole = torch.empty(batch, heads, rows, parts, dv, dtype=torch.float32, device=q.device)
+        whole_lse = torch.empty(batch, heads, rows, parts, dtype=torch.float32, device=q.device)
+    held = distinct + [distinct[0]] * (_MAPS - len(distinct))
+    triton_jit.banded[(count * parts, columns, batch)](
+        q, *held, values, cos, sin, ranges, whole, whole_lse,
+        *q.stride()[1:4], q.stride(0), *held[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
+        heads, rows, shift, maps, float(scale), float(softcap or 0.0),
+        BANDS=bands, MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLITS=parts,
+        D=dk, DV=dv, DP=padded[0], DVP=padded[1],
+        START=rope.start, HALF=half, INTERLEAVED=rope.layout == "interleaved",
+        R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=jit.WIDENS,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    if parts > 1:
+        total = batch * heads * rows
+        jit.merge[(-(-total // tiles.SMALLEST),)](
+            whole, whole_lse, out, lse, total, parts, heads, rows, *out.stride()[:3],
+            DV=dv, DVP=padded[1], R=tiles.SMALLEST,
+        )  # fmt: skip
+    return out, lse
+
+
+def _queries(
+    q: Tensor, plan: Plan, turns: Sequence[Turn], rope: Rope
+) -> tuple[Tensor, tuple[Tensor, Tensor], int]:
+    """Queries ``[bands or 1, B, H, T, D]``, cos and sin ``[bands, T, r / 2]``, and how many pairs the kernel turns."""
+    if rope.norm_q is not None:  # a module of the model's own; the kernel takes what comes out of it
+        turned = torch.stack([rope.turn_q(q, cos, sin) for cos, sin in turns])
+        return turned, (turned, turned), 0
+    # All layers of a call share the angles, so they are laid side by side once.
+    key = "turns", *(id(x) for turn in turns for x in turn)
+    if key not in plan.kept:
+        stacked = tuple(torch.stack([turn[n].float() for turn in turns]) for n in (0, 1))
+        plan.kept[key] = stacked, turns  # the second keeps the numbers in the key from being given away
+    cos, sin = plan.kept[key][0]
+    spread = tiles.unit_stride(q)[None].expand(len(turns), *q.shape)
+    return spread, (cos, sin), cos.shape[-1]
+
+
+def _laid_out(
+    keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device
+) -> tuple[list[Tensor], int, Tensor, Tensor]:
+    """The different rotations of the keys, which band reads which (two bits each), values, ranges ``[bands, 2, T]``."""
+    distinct = list({id(k): k for k in keys}.values())
+    order = [id(k) for k in distinct]
+    maps = sum(order.index(id(k)) << (2 * band) for band, k in enumerate(keys))
+    if not tiles.apart(v):
+        distinct, values = [tiles.unit_stride(k) for k in distinct], tiles.unit_stride(v)
+        if any(k.stride() != distinct[0].stride() for k in distinct):
+            distinct = [k.contiguous() for k in distinct]
+        return distinct, maps, values, _ranges(plan, [0] * len(keys), device)
+    # Kept apart from the device: what any band sees is brought, range by range, and laid side by side.
+    spans, moved = _brought(plan)
+    packed = [torch.cat([x[:, :, a:z] for a, z in spans], dim=2) for x in (*distinct, v)]
+    return packed[:-1], maps, packed[-1], _ranges(plan, moved, device)
+
+
+def _brought(plan: Plan) -> tuple[list[tuple[int, int]], list[int]]:
+    """The ranges of keys that any band sees, in order and apart, and by how much each band's indices move."""
+    limits = [(int(lo[lo < hi].min()), int(hi[lo < hi].max())) for lo, hi in zip(plan.lo, plan.hi, strict=True)]
+    spans: list[tuple[int, int]] = []
+    for a, z in sorted(limits):
+        if spans and a <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(z, spans[-1][1])
+        else:
+            spans.append((a, z))
+    moved = []
+    for a, _ in limits:
+        n = max(n for n, span in enumerate(spans) if span[0] <= a)
+        moved.append(sum(z - a for a, z in spans[:n]) - spans[n][0])
+    return spans, moved
+
+
+def _ranges(plan: Plan, moved: Sequence[int], device: torch.device) -> Tensor:
+    key = "ranges", tuple(moved), device
+    if key not in plan.kept:
+        pairs = [torch.stack((lo, hi)) + n for lo, hi, n in zip(plan.lo, plan.hi, moved, strict=True)]
+        plan.kept[key] = torch.stack(pairs).int().to(device)
+    return plan.kept[key]
+
+
+def _steps(plan: Plan, size: int) -> int:
+    """How many steps of ``size`` keys the longest row takes."""
+    if "reach" not in plan.kept:
+        widths = [hi - lo for lo, hi in zip(plan.lo, plan.hi, strict=True)]
+        plan.kept["reach"] = int(torch.stack(widths).sum(dim=0).max())
+    return -(-plan.kept["reach"] // size)

@@ -1,0 +1,214 @@
+"""The Triton kernel of banded attention. Importing this module imports Triton."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from longspan.kernels.jit import finished, load_turned, step
+
+_FAR = tl.constexpr(1 << 30)  # beyond every key
+
+
+@triton.jit
+def _reach(ranges_ptr, band, t, used, tokens, K: tl.constexpr):
+    """Each row's keys ``lo, hi [R]`` in a band, the tile's ``begin, end``, and ``a, z``: no mask is needed in between.
+
+    ``a`` and ``z`` are whole steps of ``K`` keys after ``begin``, or equal.
+    """
+    at = band.to(tl.int64) * 2 * tokens + t
+    lo = tl.load(ranges_ptr + at, mask=used, other=0)
+    hi = tl.load(ranges_ptr + at + tokens, mask=used, other=0)
+    some = used & (lo < hi)
+    begin = tl.min(tl.where(some, lo, _FAR), 0)
+    end = tl.max(tl.where(some, hi, 0), 0)
+    # Rows that fill up the tile are never stored, so they need no mask; rows with an empty range do.
+    latest = tl.max(tl.where(used, tl.where(some, lo, _FAR), 0), 0)
+    soonest = tl.min(tl.where(used, tl.where(some, hi, 0), _FAR), 0)
+    a = begin + tl.cdiv(tl.maximum(latest - begin, 0), K) * K
+    z = begin + tl.maximum(soonest - begin, 0) // K * K
+    end = tl.maximum(begin, end)
+    a = tl.minimum(a, end)
+    return lo, hi, begin, end, a, tl.maximum(a, z)
+
+
+@triton.jit
+def _walk(
+    acc,
+    top,
+    total,
+    q,
+    k_ptr,
+    v_ptr,
+    k_sn,
+    v_sn,
+    lo,
+    hi,
+    start,
+    stop,
+    end,
+    scale,
+    softcap,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    DP: tl.constexpr,
+    DVP: tl.constexpr,
+    K: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """The online softmax over keys ``start : stop``, of which none at ``end`` or beyond is read."""
+    n = tl.arange(0, K)
+    c = tl.arange(0, DP)
+    d = tl.arange(0, DVP)
+    for first in range(start, stop, K):
+        k_at = k_ptr + tl.cast(first, tl.int64) * k_sn + (n[None, :] * k_sn + c[:, None])
+        v_at = v_ptr + tl.cast(first, tl.int64) * v_sn + (n[:, None] * v_sn + d[None, :])
+        j = first + n
+        if MASKED:
+            k = tl.load(k_at, mask=(j < end)[None, :] & (c < D)[:, None], other=0.0)
+            v = tl.load(v_at, mask=(j < end)[:, None] & (d < DV)[None, :], other=0.0)
+            seen = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
+        else:
+            seen = True
+            k = tl.load(k_at) if D == DP else tl.load(k_at, mask=(c < D)[:, None], other=0.0)
+            v = tl.load(v_at) if DV == DVP else tl.load(v_at, mask=(d < DV)[None, :], other=0.0)
+        acc, top, total = step(acc, top, total, q, k, v, seen, scale, softcap, MASKED, CAPPED, WIDEN)
+    return acc, top, total
+
+
+@triton.jit(do_not_specialize=["shift", "maps"])
+def banded(
+    q_ptr,
+    k0_ptr,
+    k1_ptr,
+    k2_ptr,
+    k3_ptr,
+    v_ptr,
+    cos_ptr,
+    sin_ptr,
+    ranges_ptr,
+    out_ptr,
+    lse_ptr,
+    q_sb,
+    q_sh,
+    q_st,
+    q_sband,
+    k_sb,
+    k_sh,
+    k_sn,
+    v_sb,
+    v_sh,
+    v_sn,
+    out_sb,
+    out_sh,
+    out_st,
+    heads,
+    tokens,
+    shift,
+    maps,
+    scale,
+    softcap,
+    BANDS: tl.constexpr,
+    MAPS: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE_HEADS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    DP: tl.constexpr,
+    DVP: tl.constexpr,
+    START: tl.constexpr,
+    HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    R: tl.constexpr,
+    K: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """One tile: ``R // TILE_HEADS`` tokens of ``TILE_HEADS`` query heads of a key head, over all bands.
+
+    Grid: (tiles · ``SPLITS``, key heads · pieces of a group, batch). The first tile begins ``shift`` tokens early, so
+    that tiles lie at multiples of their size in the row's own count, as chunks often do.
+
+    q: with ``HALF = 0`` turned already, one copy a band ``q_sband`` apart. ranges: ``[BANDS, 2, tokens]`` int32. cos,
+    sin: ``[BANDS, tokens, HALF]``. ``maps`` holds two bits a band: which of the keys it reads. out: by ``out_s*``, with
+    ``SPLITS`` parts of a row side by side; lse ``[batch, heads, tokens, SPLITS]``.
+    """
+    TOKENS: tl.constexpr = R // TILE_HEADS
+    PIECES: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
+    # Later tiles see more keys; begun first, they leave no long tail.
+    tile = tl.num_programs(0) // SPLITS - 1 - tl.program_id(0) // SPLITS
+    split = tl.program_id(0) % SPLITS
+    kv_head = tl.program_id(1) // PIECES
+    b = tl.program_id(2).to(tl.int64)
+    r = tl.arange(0, R)
+    t = tile * TOKENS - shift + r // TILE_HEADS
+    g = tl.program_id(1) % PIECES * TILE_HEADS + r % TILE_HEADS
+    used = (t >= 0) & (t < tokens) & (g < GROUP) & (r < TOKENS * TILE_HEADS)
+    head = (kv_head * GROUP + g).to(tl.int64)
+    q_at = b * q_sb + head * q_sh + t.to(tl.int64) * q_st
+    kv = kv_head.to(tl.int64)
+    k_at = b * k_sb + kv * k_sh
+    v_ptr += b * v_sb + kv * v_sh
+
+    acc = tl.zeros([R, DVP], tl.float32)
+    top = tl.full([R], float("-inf"), tl.float32)
+    total = tl.zeros([R], tl.float32)
+
+    share = 0
+    done = 0
+    if SPLITS > 1:
+        steps = 0
+        for band in range(BANDS):
+            lo, hi, begin, end, a, z = _reach(ranges_ptr, tl.cast(band, tl.int32), t, used, tokens, K)
+            steps += tl.cdiv(end - begin, K)
+        share = tl.cdiv(steps, SPLITS)
+
+    for band in range(BANDS):
+        lo, hi, begin, end, a, z = _reach(ranges_ptr, tl.cast(band, tl.int32), t, used, tokens, K)
+        first = begin
+        last = end
+        if SPLITS > 1:
+            # This program's steps are share · split and on, counted through all bands.
+            steps = tl.cdiv(end - begin, K)
+            first = begin + tl.minimum(tl.maximum(split * share - done, 0), steps) * K
+            last = tl.minimum(begin + tl.maximum((split + 1) * share - done, 0) * K, end)
+            done += steps
+        if first < last:
+            turn_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
+            own = q_at + tl.cast(band, tl.int64) * q_sband
+            q = load_turned(q_ptr, own, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
+            q = q.to(q_ptr.dtype.element_ty)
+            k_ptr = k0_ptr
+            if MAPS > 1:
+                which = (maps >> (2 * band)) & 3
+                k_ptr = tl.where(which == 1, k1_ptr, k_ptr)
+                k_ptr = tl.where(which == 2, k2_ptr, k_ptr)
+                k_ptr = tl.where(which == 3, k3_ptr, k_ptr)
+            k_ptr += k_at
+            a = tl.minimum(tl.maximum(a, first), last)
+            z = tl.minimum(tl.maximum(z, a), last)
+            acc, top, total = _walk(
+                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, first, a, end, scale, softcap,
+                D, DV, DP, DVP, K, True, CAPPED, WIDEN,
+            )  # fmt: skip
+            acc, top, total = _walk(
+                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, a, z, end, scale, softcap,
+                D, DV, DP, DVP, K, False, CAPPED, WIDEN,
+            )  # fmt: skip
+            acc, top, total = _walk(
+                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, z, last, end, scale, softcap,
+                D, DV, DP, DVP, K, True, CAPPED, WIDEN,
+            )  # fmt: skip
+
+    out, lse = finished(acc, top, total)
+    d = tl.arange(0, DVP)
+    out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
+    tl.store(
+        out_ptr + out_at[:, None] + d[None, :],
+        out.to(out_ptr.dtype.element_ty),
+        mask=used[:, None] & (d < DV)[None, :],
+    )
+    tl.store(lse_ptr + ((b * heads + head) * tokens + t) * SPLITS + split, lse, mask=used)
