@@ -84,7 +84,8 @@ KERNELS = [name for name in FILES if name.startswith("longspan.kernels.") and na
 def test_implementations_never_import_each_other(name):
     folder = name.rpartition(".")[0]
     siblings = {target for target in imported(FILES[name]) if target.startswith("longspan.kernels.")}
-    assert siblings <= {name, f"{folder}.plan", f"{folder}.contract"}, f"{name} imports {siblings}"
+    siblings -= {"longspan.kernels.tiles", "longspan.kernels.jit"}  # what Triton kernels of both folders are made of
+    assert siblings <= {name, f"{folder}.plan", f"{folder}.contract", f"{name}_jit"}, f"{name} imports {siblings}"
 
 
 def test_the_parser_sees_imports():

@@ -112,7 +112,7 @@ def finished(acc, top, total):
     return acc / safe[:, None], lse
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "count", "tokens"])
 def merge(
     parts_ptr,
     parts_lse_ptr,

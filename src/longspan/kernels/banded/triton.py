@@ -12,15 +12,16 @@ from longspan.kernels.banded.plan import Plan
 from longspan.rope import Rope, Turn
 
 _MAPS = 4  # different rotations of the keys in one call
-_BANDS = 15  # bands whose rotation two bits each of an int32 can name
+_BANDS = 31  # bands of which two bits each of an int64 can name the rotation
 
 
 def why_not(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | None:
     """Why this kernel cannot run on these inputs, or None."""
-    if len(keys) > _BANDS:
-        return f"it takes up to {_BANDS} bands, not {len(keys)}"
-    if len({id(k) for k in keys}) > _MAPS:
-        return f"it takes keys in up to {_MAPS} rotations, not {len({id(k) for k in keys})}"
+    rotations = len({id(k) for k in keys})
+    if rotations > _MAPS:
+        return f"it takes keys in up to {_MAPS} rotations, not {rotations}"
+    if rotations > 1 and len(keys) > _BANDS:
+        return f"it takes up to {_BANDS} bands where keys are in several rotations, not {len(keys)}"
     return tiles.why_not(q, *keys, v)
 
 
@@ -46,7 +47,7 @@ def run(
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out, lse
-    bands, group = len(keys), heads // kv_heads
+    group = heads // kv_heads
     distinct, maps, values, ranges = _laid_out(keys, v, plan, q.device)
     q, (cos, sin), half = _queries(q, plan, turns, rope)
 
@@ -67,8 +68,8 @@ def run(
     triton_jit.banded[(count * parts, columns, batch)](
         q, *held, values, cos, sin, ranges, whole, whole_lse,
         *q.stride()[1:4], q.stride(0), *held[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
-        heads, rows, shift, maps, float(scale), float(softcap or 0.0),
-        BANDS=bands, MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLITS=parts,
+        heads, rows, shift, maps, len(keys), parts, float(scale), float(softcap or 0.0),
+        MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
         D=dk, DV=dv, DP=padded[0], DVP=padded[1],
         START=rope.start, HALF=half, INTERLEAVED=rope.layout == "interleaved",
         R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=jit.WIDENS,
@@ -83,9 +84,7 @@ def run(
     return out, lse
 
 
-def _queries(
-    q: Tensor, plan: Plan, turns: Sequence[Turn], rope: Rope
-) -> tuple[Tensor, tuple[Tensor, Tensor], int]:
+def _queries(q: Tensor, plan: Plan, turns: Sequence[Turn], rope: Rope) -> tuple[Tensor, tuple[Tensor, Tensor], int]:
     """Queries ``[bands or 1, B, H, T, D]``, cos and sin ``[bands, T, r / 2]``, and how many pairs the kernel turns."""
     if rope.norm_q is not None:  # a module of the model's own; the kernel takes what comes out of it
         turned = torch.stack([rope.turn_q(q, cos, sin) for cos, sin in turns])
@@ -106,7 +105,7 @@ def _laid_out(
     """The different rotations of the keys, which band reads which (two bits each), values, ranges ``[bands, 2, T]``."""
     distinct = list({id(k): k for k in keys}.values())
     order = [id(k) for k in distinct]
-    maps = sum(order.index(id(k)) << (2 * band) for band, k in enumerate(keys))
+    maps = sum(order.index(id(k)) << (2 * band) for band, k in enumerate(keys))  # 0 where there is but one
     if not tiles.apart(v):
         distinct, values = [tiles.unit_stride(k) for k in distinct], tiles.unit_stride(v)
         if any(k.stride() != distinct[0].stride() for k in distinct):

@@ -78,7 +78,7 @@ def _walk(
     return acc, top, total
 
 
-@triton.jit(do_not_specialize=["shift", "maps"])
+@triton.jit(do_not_specialize=["tokens", "shift", "maps", "bands", "splits"])
 def banded(
     q_ptr,
     k0_ptr,
@@ -108,13 +108,14 @@ def banded(
     tokens,
     shift,
     maps,
+    bands,
+    splits,
     scale,
     softcap,
-    BANDS: tl.constexpr,
     MAPS: tl.constexpr,
     GROUP: tl.constexpr,
     TILE_HEADS: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
     DP: tl.constexpr,
@@ -129,18 +130,18 @@ def banded(
 ):
     """One tile: ``R // TILE_HEADS`` tokens of ``TILE_HEADS`` query heads of a key head, over all bands.
 
-    Grid: (tiles · ``SPLITS``, key heads · pieces of a group, batch). The first tile begins ``shift`` tokens early, so
+    Grid: (tiles · ``splits``, key heads · pieces of a group, batch). The first tile begins ``shift`` tokens early, so
     that tiles lie at multiples of their size in the row's own count, as chunks often do.
 
-    q: with ``HALF = 0`` turned already, one copy a band ``q_sband`` apart. ranges: ``[BANDS, 2, tokens]`` int32. cos,
-    sin: ``[BANDS, tokens, HALF]``. ``maps`` holds two bits a band: which of the keys it reads. out: by ``out_s*``, with
-    ``SPLITS`` parts of a row side by side; lse ``[batch, heads, tokens, SPLITS]``.
+    q: with ``HALF = 0`` turned already, one copy a band ``q_sband`` apart. ranges: ``[bands, 2, tokens]`` int32. cos,
+    sin: ``[bands, tokens, HALF]``. ``maps`` holds two bits a band: which of the keys it reads. out: by ``out_s*``, with
+    ``splits`` parts of a row side by side; lse ``[batch, heads, tokens, splits]``.
     """
     TOKENS: tl.constexpr = R // TILE_HEADS
     PIECES: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
     # Later tiles see more keys; begun first, they leave no long tail.
-    tile = tl.num_programs(0) // SPLITS - 1 - tl.program_id(0) // SPLITS
-    split = tl.program_id(0) % SPLITS
+    tile = tl.num_programs(0) // splits - 1 - tl.program_id(0) // splits
+    split = tl.program_id(0) % splits
     kv_head = tl.program_id(1) // PIECES
     b = tl.program_id(2).to(tl.int64)
     r = tl.arange(0, R)
@@ -159,18 +160,18 @@ def banded(
 
     share = 0
     done = 0
-    if SPLITS > 1:
+    if SPLIT:
         steps = 0
-        for band in range(BANDS):
+        for band in range(bands):
             lo, hi, begin, end, a, z = _reach(ranges_ptr, tl.cast(band, tl.int32), t, used, tokens, K)
             steps += tl.cdiv(end - begin, K)
-        share = tl.cdiv(steps, SPLITS)
+        share = tl.cdiv(steps, splits)
 
-    for band in range(BANDS):
+    for band in range(bands):
         lo, hi, begin, end, a, z = _reach(ranges_ptr, tl.cast(band, tl.int32), t, used, tokens, K)
         first = begin
         last = end
-        if SPLITS > 1:
+        if SPLIT:
             # This program's steps are share · split and on, counted through all bands.
             steps = tl.cdiv(end - begin, K)
             first = begin + tl.minimum(tl.maximum(split * share - done, 0), steps) * K
@@ -211,4 +212,4 @@ def banded(
         out.to(out_ptr.dtype.element_ty),
         mask=used[:, None] & (d < DV)[None, :],
     )
-    tl.store(lse_ptr + ((b * heads + head) * tokens + t) * SPLITS + split, lse, mask=used)
+    tl.store(lse_ptr + ((b * heads + head) * tokens + t) * splits + split, lse, mask=used)

@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from longspan.kernels.gathered import reference, torch_ops
+from longspan.kernels.gathered import reference, torch_ops, triton
 from longspan.kernels.gathered.contract import PerPiece, PerRow
 
-Impl = Literal["auto", "flash_cpu", "tiled", "reference"]
+Impl = Literal["auto", "triton", "flash_cpu", "tiled", "reference"]
 
 __all__ = ["Impl", "PerPiece", "PerRow", "gathered"]
 
@@ -23,7 +23,8 @@ def gathered(job: PerRow | PerPiece, impl: Impl = "auto") -> tuple[Tensor, Tenso
     """Run a job.
 
     Args:
-        impl: ``"auto"`` takes torch's flash attention for CPU tensors without a softcap, matrix products otherwise.
+        impl: ``"auto"`` takes the Triton kernels for CUDA tensors where they can run, torch's flash attention for CPU
+            tensors without a softcap, matrix products otherwise.
 
     Returns:
         ``[B, H, T, Dv]`` in q's dtype, and the log-sum-exp ``[B, H, T]`` in fp32 (fp64 for fp64).
@@ -35,6 +36,12 @@ def gathered(job: PerRow | PerPiece, impl: Impl = "auto") -> tuple[Tensor, Tenso
         raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
     if impl == "reference":
         return reference.by_row(job) if isinstance(job, PerRow) else reference.by_piece(job)
+    if impl == "triton" or impl == "auto" and job.q.device.type == "cuda":
+        reason = triton.why_not(job)
+        if reason is None:
+            return triton.by_row(job) if isinstance(job, PerRow) else triton.by_piece(job)
+        if impl == "triton":
+            raise ValueError(f"triton cannot run here: {reason}; use impl='tiled'")
     reason = torch_ops.why_no_flash(job.q, job.softcap)
     if impl == "flash_cpu" and reason is not None:
         raise ValueError(f"flash_cpu cannot run here: {reason}; use impl='tiled'")

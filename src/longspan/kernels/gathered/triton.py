@@ -1,0 +1,253 @@
+"""Gathered attention on a GPU: keys and values are read where they lie, the queries are turned in the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.kernels import tiles
+from longspan.kernels.gathered.contract import Gathered, PerPiece, PerRow
+from longspan.rope import Turn
+
+_SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
+_FEW = 8  # rows up to which each walks its own units
+_BUDGET = 1 << 27  # channels of partial outputs held at once (bf16: 256 MB)
+
+
+def why_not(job: PerRow | PerPiece) -> str | None:
+    """Why these kernels cannot run this job, or None."""
+    if isinstance(job, PerPiece) and job.key_turn is not None and job.rope.norm_k is not None:
+        return "the model normalises keys after it turns them, and these are turned as they are gathered"
+    if isinstance(job, PerRow) and job.size < _SHORT and job.rope.norm_q is not None:
+        return f"the model normalises queries after it turns them, and units are shorter than {_SHORT} tokens"
+    return tiles.why_not(job.q, job.keys, job.v)
+
+
+def by_row(job: PerRow) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
+    out, lse = _empty(job)
+    rows, count = job.q.shape[2], job.units.shape[-1]
+    if out.numel() == 0 or count == 0:
+        return out.zero_(), lse.fill_(-torch.inf)
+    few = rows <= _FEW or rows * count <= job.keys.shape[2] // job.size
+    if job.size < _SHORT or few:
+        _walk_units(job, out, lse)
+        return out, lse
+    step = max(1, _BUDGET // (out.shape[0] * out.shape[1] * count * out.shape[3]))
+    for r0 in range(0, rows, step):
+        part = slice(r0, min(r0 + step, rows))
+        own = replace(job, q=job.q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
+        if step >= rows:
+            _walk_rows(own, out, lse)
+        else:
+            own_lse = torch.empty_like(lse[:, :, part], memory_format=torch.contiguous_format)
+            _walk_rows(own, out[:, :, part], own_lse)
+            lse[:, :, part] = own_lse
+    return out, lse
+
+
+def _walk_units(job: PerRow, out: Tensor, lse: Tensor) -> None:
+    """Every row walks its units."""
+    from longspan.kernels.gathered import triton_jit
+
+    batch, heads, rows, dv = out.shape
+    count, sharing = job.units.shape[-1], _sharing(job, job.units)
+    group = heads // sharing
+    slots = job.size < _SHORT
+    tile, same = _tile(job, group, job.size * count if slots else job.size)
+    tile_heads = min(group, tile.rows)
+    columns = sharing * -(-group // tile_heads)
+    steps = -(-job.size * count // tile.keys) if slots else -(-job.size // tile.keys) * count
+    parts = tiles.splits(rows * columns * batch, steps, out.device)
+    whole, whole_lse = _room(out, lse, parts)
+    q, per_unit, pairs = _turned_per_unit(job)
+    cos, sin = _table(job.table)
+    units, at = job.units.to(q.device).contiguous(), job.positions.to(q.device).contiguous()
+    triton_jit.by_row[(rows * parts, columns, batch)](
+        q, same["k"], same["v"], units, at, cos, sin, whole, whole_lse,
+        *q.stride()[:3], per_unit, *same["k"].stride()[:3], *same["v"].stride()[:3],
+        *units.stride()[:2], *_outer_strides(at), *whole.stride()[:3],
+        heads, rows, count, parts, float(job.scale), float(job.softcap or 0.0),
+        KV_SHARE=sharing // job.keys.shape[1], UNITS_SHARE=sharing // units.shape[1],
+        POSITIONS_SHARE=sharing // at.shape[1] if at.dim() == 4 else 1,
+        GROUP=group, TILE_HEADS=tile_heads, SIZE=job.size, SLOTS=slots, HALF=pairs,
+        **_constants(job, tile),
+    )  # fmt: skip
+    if parts > 1:
+        _merge(whole, whole_lse, out, lse)
+
+
+def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
+    """The rows that chose a unit are gathered around it, and their parts merged afterwards."""
+    from longspan.kernels.gathered import triton_jit
+
+    batch, heads, rows, dv = out.shape
+    count, sharing = job.units.shape[-1], _sharing(job, job.units)
+    group = heads // sharing
+    tile, same = _tile(job, rows * count * group, job.size)
+    tile_heads = min(group, tile.rows)
+    order, schedule = _schedule(job.units.to(out.device), job.keys.shape[2] // job.size, tile.rows // tile_heads)
+    q, per_unit, pairs = _turned_per_unit(job)
+    cos, sin = _table(job.table)
+    at = job.positions.to(q.device).contiguous()
+    parts = out.new_empty(batch, heads, rows, count, dv)
+    parts_lse = lse.new_empty(batch, heads, rows, count)
+    triton_jit.by_unit[(schedule.shape[2], sharing * -(-group // tile_heads), batch)](
+        q, same["k"], same["v"], order, schedule, at, cos, sin, parts, parts_lse,
+        *q.stride()[:3], per_unit, *same["k"].stride()[:3], *same["v"].stride()[:3],
+        *order.stride()[:2], *schedule.stride()[:2], *_outer_strides(at),
+        heads, rows, count, float(job.scale), float(job.softcap or 0.0),
+        KV_SHARE=sharing // job.keys.shape[1], UNITS_SHARE=sharing // order.shape[1],
+        POSITIONS_SHARE=sharing // at.shape[1] if at.dim() == 4 else 1,
+        GROUP=group, TILE_HEADS=tile_heads, SIZE=job.size, HALF=pairs,
+        **_constants(job, tile),
+    )  # fmt: skip
+    _merge(parts, parts_lse, out, lse)
+
+
+def _schedule(units: Tensor, available: int, places: int) -> tuple[Tensor, Tensor]:
+    """Which (row, choice) pairs a tile of ``places`` takes, without asking the device how many chose what.
+
+    Args:
+        units: ``[B, S, T, m]``, below ``available``.
+
+    Returns:
+        ``[B, S, T · m]`` int32, the pairs ``row · m + choice`` by unit; and ``[B, S, tiles, 3]`` int32, the unit of
+        each tile, its first place in the order and how many it takes, 0 for the tiles that there is no use for.
+    """
+    chosen, order = units.flatten(2).sort(dim=-1)
+    pairs = chosen.shape[-1]
+    each = torch.arange(available, device=units.device).expand(*chosen.shape[:2], -1).contiguous()
+    ends = torch.searchsorted(chosen, each, right=True)
+    starts = torch.nn.functional.pad(ends[..., :-1], (1, 0))
+    tiles_each = (ends - starts + places - 1) // places
+    tile_ends = tiles_each.cumsum(dim=-1)
+    most = pairs // places + min(available, pairs)  # every unit that anyone chose has at most one tile that is not full
+    tile = torch.arange(most, device=units.device).expand(*chosen.shape[:2], -1).contiguous()
+    unit = torch.searchsorted(tile_ends, tile, right=True)
+    busy = unit < available
+    unit = unit.clamp(max=available - 1)
+    within = tile - (tile_ends - tiles_each).gather(-1, unit)
+    first = starts.gather(-1, unit) + within * places
+    takes = (ends.gather(-1, unit) - first).clamp(min=0, max=places) * busy
+    return order.int(), torch.stack((unit, first, takes), dim=-1).int()
+
+
+def by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
+    out, lse = _empty(job)
+    batch, heads, rows, dv = out.shape
+    count, sharing = job.tokens.shape[-1], _sharing(job, job.tokens)
+    if out.numel() == 0 or count == 0:
+        return out.zero_(), lse.fill_(-torch.inf)
+    from longspan.kernels.gathered import triton_jit
+
+    group = heads // sharing
+    tile, same = _tile(job, rows * group, count)
+    tile_heads = min(group, tile.rows)
+    columns, tall = sharing * -(-group // tile_heads), -(-rows // (tile.rows // tile_heads))
+    parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
+    whole, whole_lse = _room(out, lse, parts)
+    tokens = job.tokens.to(out.device).contiguous()
+    ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count)
+    ends = ends.to(out.device).expand(*tokens.shape[:2], -1).contiguous()
+    norm = job.rope.norm_q is not None
+    if norm:
+        q = torch.stack([job.rope.turn_q(job.q, *turn) for turn in job.turns])
+        cos = sin = q
+    else:
+        q = tiles.unit_stride(job.q)[None].expand(len(job.turns), *job.q.shape)
+        cos, sin = (torch.stack([turn[n].float() for turn in job.turns]) for n in (0, 1))
+    key_cos, key_sin = _table(job.key_turn) if job.key_turn is not None else (cos, sin)
+    triton_jit.by_piece[(tall * parts, columns, batch)](
+        q, same["k"], same["v"], tokens, ends, cos, sin, key_cos, key_sin, whole, whole_lse,
+        *q.stride()[:4], *same["k"].stride()[:3], *same["v"].stride()[:3],
+        *tokens.stride()[:2], *ends.stride()[:2], *whole.stride()[:3],
+        heads, rows, count, len(job.turns), parts, float(job.scale), float(job.softcap or 0.0),
+        KV_SHARE=sharing // job.keys.shape[1], TOKENS_SHARE=sharing // tokens.shape[1],
+        GROUP=group, TILE_HEADS=tile_heads, HALF=0 if norm else cos.shape[-1],
+        KEY_HALF=key_cos.shape[-1] if job.key_turn is not None else 0,
+        **_constants(job, tile),
+    )  # fmt: skip
+    if parts > 1:
+        _merge(whole, whole_lse, out, lse)
+    return out, lse
+
+
+def _sharing(job: Gathered, chosen: Tensor) -> int:
+    """Groups of query heads that share both a key head and a choice."""
+    return max(job.keys.shape[1], chosen.shape[1])
+
+
+def _tile(job: Gathered, rows: int, keys: int) -> tuple[tiles.Tiles, dict[str, Tensor]]:
+    """Tiles for so many query rows and keys in a row, and keys and values as the kernels read them."""
+    dk, dv = tiles.power(job.q.shape[-1]), tiles.power(job.v.shape[-1])
+    tile = tiles.choose(job.q, dk, dv, rows)
+    tile = replace(tile, keys=min(tile.keys, tiles.power(keys)))
+    return tile, {"k": tiles.unit_stride(job.keys), "v": tiles.unit_stride(job.v)}
+
+
+def _constants(job: Gathered, tile: tiles.Tiles) -> dict[str, Any]:
+    """What every kernel is compiled for."""
+    from longspan.kernels import jit
+
+    dk, dv = job.q.shape[-1], job.v.shape[-1]
+    return {
+        "D": dk, "DV": dv, "DP": tiles.power(dk), "DVP": tiles.power(dv),
+        "START": job.rope.start, "INTERLEAVED": job.rope.layout == "interleaved",
+        "R": tile.rows, "K": tile.keys, "CAPPED": job.softcap is not None, "WIDEN": jit.WIDENS,
+        "num_warps": tile.warps, "num_stages": tile.stages,
+    }  # fmt: skip
+
+
+def _turned_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
+    """Queries, the step from a unit's copy of one to the next unit's, and how many pairs the kernel turns."""
+    if job.rope.norm_q is None:
+        return tiles.unit_stride(job.q), 0, job.table[0].shape[-1]
+    # A module of the model's own comes after the rotation; the kernel takes what comes out of it.
+    count, width = job.units.shape[-1], job.q.shape[-1]
+    at = job.positions
+    if at.dim() == 4:
+        at = at.repeat_interleave(job.q.shape[1] // at.shape[1], dim=1)
+    turned = job.q.unsqueeze(3).expand(-1, -1, -1, count, -1).flatten(2, 3)
+    turned = job.rope.turn_q(turned, *(x[at.flatten(-2)] for x in job.table))
+    return turned.unflatten(2, (-1, count)), width, 0
+
+
+def _table(table: Turn) -> Turn:
+    cos, sin = table
+    return cos.float().contiguous(), sin.float().contiguous()
+
+
+def _outer_strides(at: Tensor) -> tuple[int, int]:
+    """Steps from batch row to batch row and from sharing group to group; none where all have the same."""
+    return (at.stride(0), at.stride(1)) if at.dim() == 4 else (0, 0)
+
+
+def _empty(job: Gathered) -> tuple[Tensor, Tensor]:
+    """Room for the output, tokens before heads in memory as the caller's projection wants it, and for its lse."""
+    batch, heads, rows, _ = job.q.shape
+    out = job.q.new_empty(batch, rows, heads, job.v.shape[-1]).transpose(1, 2)
+    return out, torch.empty(batch, heads, rows, dtype=torch.float32, device=job.q.device)
+
+
+def _room(out: Tensor, lse: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+    """Where a kernel writes: in place, or each part of a row beside the next."""
+    if parts == 1:
+        return out, lse
+    batch, heads, rows, dv = out.shape
+    return lse.new_empty(batch, heads, rows, parts, dv), lse.new_empty(batch, heads, rows, parts)
+
+
+def _merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
+    from longspan.kernels import jit
+
+    batch, heads, rows, dv = out.shape
+    total = batch * heads * rows
+    jit.merge[(-(-total // tiles.SMALLEST),)](
+        parts, parts_lse, out, lse, total, parts.shape[3], heads, rows, *out.stride()[:3],
+        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST,
+    )  # fmt: skip

@@ -1,0 +1,94 @@
+"""Compile every Triton kernel for GPUs that are not here; prints a line of JSON for each: what it is, bytes, spills.
+
+Run with TRITON_INTERPRET=0: what is interpreted is not compiled. ``python compile_triton.py`` for one head size and
+dtype, ``--all`` for every one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from longspan.kernels import jit, tiles
+from longspan.kernels.banded import triton_jit as banded
+from longspan.kernels.gathered import triton_jit as gathered
+
+MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}  # bytes of shared memory a program may have
+NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+GROUP = 4
+ROTATED = {"START": 0, "INTERLEAVED": False}
+SHARED = {"KV_SHARE": 1, "UNITS_SHARE": 1, "POSITIONS_SHARE": 1, "TOKENS_SHARE": 1}
+
+
+def pointers(dtype: torch.dtype, split: bool) -> dict[str, str]:
+    own = NAMES[dtype]
+    fixed = {"cos": "fp32", "sin": "fp32", "key_cos": "fp32", "key_sin": "fp32", "lse": "fp32", "parts_lse": "fp32"}
+    fixed |= {"ranges": "i32", "order": "i32", "tiles": "i32"}
+    fixed |= {"units": "i64", "positions": "i64", "tokens": "i64", "ends": "i64"}
+    return {"out": "fp32" if split else own, "parts": own} | fixed
+
+
+def compiled(fn, constants: dict, dtype: torch.dtype, split: bool, tile: tiles.Tiles, arch: int):
+    types = pointers(dtype, split)
+    signature, hints, values = {}, {}, {}
+    for n, param in enumerate(fn.params):
+        if param.is_constexpr:
+            signature[param.name], values[(n,)] = "constexpr", constants[param.name]
+        elif param.name.endswith("_ptr"):
+            signature[param.name] = "*" + types.get(param.name.removesuffix("_ptr"), NAMES[dtype])
+            hints[(n,)] = [["tt.divisibility", 16]]
+        elif param.name in ("scale", "softcap"):
+            signature[param.name] = "fp32"
+        else:
+            signature[param.name] = "i32"
+            if re.search("_s[a-z]+$", param.name):
+                hints[(n,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn, signature, constexprs=values, attrs=hints)
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def jobs(dtype: torch.dtype, width: int, arch: int):
+    """Kernel, its constants, whether keys are split, tiles: as the launchers would choose them."""
+    padded = tiles.power(width)
+    common = {"D": width, "DV": width, "DP": padded, "DVP": padded, "CAPPED": False, "WIDEN": False, **ROTATED}
+
+    def of(rows: int, keys: int = 1 << 20, **more):
+        tile = tiles.fitting(dtype.itemsize, padded, padded, rows, MEMORY[arch])
+        size = min(tile.keys, tiles.power(keys))
+        heads = {"GROUP": GROUP, "TILE_HEADS": min(GROUP, tile.rows), "HALF": width // 2, "KEY_HALF": 0}
+        return tile, common | heads | SHARED | {"R": tile.rows, "K": size, "MAPS": 1} | more
+
+    for rows, split in ((4096, False), (1, True)):
+        tile, constants = of(rows * GROUP, SPLIT=split)
+        yield "banded", banded.banded, constants, split, tile
+        tile, constants = of(rows * GROUP)
+        yield "by_piece", gathered.by_piece, constants, split, tile
+    tile, constants = of(GROUP, 256, SIZE=256, SLOTS=False)
+    yield "by_row", gathered.by_row, constants, True, tile
+    tile, constants = of(GROUP, 5, SIZE=1, SLOTS=True)
+    yield "by_row slots", gathered.by_row, constants, False, tile
+    tile, constants = of(4096, 256, SIZE=256)
+    yield "by_unit", gathered.by_unit, constants, False, tile
+    yield "merge", jit.merge, {"DV": width, "DVP": padded, "R": tiles.SMALLEST}, False, tiles.Tiles(16, 16, 4, 1)
+
+
+def main(everything: bool) -> None:
+    dtypes = (torch.bfloat16, torch.float16, torch.float32) if everything else (torch.bfloat16,)
+    for arch in MEMORY if everything else (90,):
+        for dtype in dtypes:
+            for width in (32, 64, 80, 96, 128, 256) if everything else (64,):
+                for name, fn, constants, split, tile in jobs(dtype, width, arch):
+                    made = compiled(fn, constants, dtype, split, tile, arch)
+                    known = {"kernel": name, "split": split, "arch": arch, "dtype": NAMES[dtype], "width": width}
+                    print(json.dumps(known | {"shared": made.metadata.shared, "limit": MEMORY[arch]}), flush=True)
+
+
+if __name__ == "__main__":
+    main("--all" in sys.argv[1:])
