@@ -321,6 +321,13 @@ def assert_within_budget(out: Tensor, plain: Tensor, truth: Tensor) -> None:
     assert error.square().mean().sqrt() <= 2 * allowed.square().mean().sqrt() + unit / 16
 
 
+def assert_lse_within_budget(lse: Tensor, plain: Tensor, truth: Tensor) -> None:
+    """The same of log-sum-exps, one number a row: too few in a small test for their mean error to say anything."""
+    unit = torch.finfo(lse.dtype).eps * truth.abs().max()
+    error, allowed = (lse.double() - truth).abs().max(), (plain.double() - truth).abs().max()
+    assert error <= 3 * allowed + unit, (error.item(), allowed.item())
+
+
 def assert_same(a: Tensor, b: Tensor) -> None:
     """Equal but for the order of additions."""
     assert a.shape == b.shape and a.dtype == b.dtype

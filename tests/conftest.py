@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+# Triton reads this when it is first imported: without a GPU its kernels run in Python, on CPU tensors.
+os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder, and the tests share cases.py
 

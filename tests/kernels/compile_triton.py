@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 
 import torch
 import triton
@@ -59,8 +60,9 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     padded = tiles.power(width)
     common = {"D": width, "DV": width, "DP": padded, "DVP": padded, "CAPPED": False, "WIDEN": False, **ROTATED}
 
-    def of(rows: int, keys: int = 1 << 20, **more):
+    def of(rows: int, keys: int = 1 << 20, turned: bool = False, **more):
         tile = tiles.fitting(dtype.itemsize, padded, padded, rows, MEMORY[arch])
+        tile = replace(tile, stages=1) if turned else tile
         size = min(tile.keys, tiles.power(keys))
         heads = {"GROUP": GROUP, "TILE_HEADS": min(GROUP, tile.rows), "HALF": width // 2, "KEY_HALF": 0}
         return tile, common | heads | SHARED | {"R": tile.rows, "K": size, "MAPS": 1} | more
@@ -72,11 +74,19 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         yield "by_piece", gathered.by_piece, constants, split, tile
     tile, constants = of(GROUP, 256, SIZE=256, SLOTS=False)
     yield "by_row", gathered.by_row, constants, True, tile
-    tile, constants = of(GROUP, 5, SIZE=1, SLOTS=True)
+    tile, constants = of(4096 * GROUP, turned=True, KEY_HALF=width // 2)
+    yield "by_piece turned", gathered.by_piece, constants, False, tile
+    tile, constants = of(GROUP, 5, turned=True, SIZE=1, SLOTS=True)
     yield "by_row slots", gathered.by_row, constants, False, tile
     tile, constants = of(4096, 256, SIZE=256)
     yield "by_unit", gathered.by_unit, constants, False, tile
-    yield "merge", jit.merge, {"DV": width, "DVP": padded, "R": tiles.SMALLEST}, False, tiles.Tiles(16, 16, 4, 1)
+    yield (
+        "merge",
+        jit.merge,
+        {"DV": width, "DVP": padded, "R": tiles.SMALLEST, "WIDEN": False},
+        False,
+        tiles.Tiles(16, 16, 4, 1),
+    )
 
 
 def main(everything: bool) -> None:

@@ -14,6 +14,17 @@ _LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def narrowed(x, dtype: tl.constexpr, WIDEN: tl.constexpr):
+    """fp32 ``x`` rounded to ``dtype``, to the nearest."""
+    if WIDEN and dtype == tl.bfloat16:
+        # The interpreter cuts the low half off instead; what is left of a number rounded before survives that.
+        bits = x.to(tl.uint32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        x = bits.to(tl.float32, bitcast=True)
+    return x.to(dtype)
+
+
+@triton.jit
 def load_turned(
     x_ptr,
     at,
@@ -96,7 +107,8 @@ def step(
     fade = tl.exp2(top - shift)
     total = total * fade + tl.sum(weights, 1)
     if WIDEN:
-        part = tl.dot(weights.to(v.dtype).to(tl.float32), v.to(tl.float32), input_precision="ieee")
+        weights = narrowed(weights, v.dtype, WIDEN).to(tl.float32)
+        part = tl.dot(weights, v.to(tl.float32), input_precision="ieee")
         acc = acc * fade[:, None] + part
     else:
         acc = tl.dot(weights.to(v.dtype), v, acc * fade[:, None], input_precision="ieee")
@@ -128,6 +140,7 @@ def merge(
     DV: tl.constexpr,
     DVP: tl.constexpr,
     R: tl.constexpr,
+    WIDEN: tl.constexpr,
 ):
     """Parts ``[rows, count, DV]`` and ``[rows, count]`` of one softmax as a whole; a row is (batch, head, token)."""
     r = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
@@ -152,7 +165,7 @@ def merge(
     whole = acc / safe[:, None]
     tl.store(
         out_ptr + at[:, None] + d[None, :],
-        whole.to(out_ptr.dtype.element_ty),
+        narrowed(whole, out_ptr.dtype.element_ty, WIDEN),
         mask=used[:, None] & (d < DV)[None, :],
     )
     tl.store(lse_ptr + r, tl.where(some, shift + tl.log2(safe) * _LN2, float("-inf")), mask=used)

@@ -42,10 +42,11 @@ def why_not(q: Tensor, *others: Any) -> str | None:
     if q.dtype not in _DTYPES:
         return f"no {q.dtype}"
     tensors = [x for x in others if not apart(x)]
-    if away := next((x for x in tensors if x.device != q.device), None):
-        return f"the queries are on {q.device} and keys or values on {away.device}"
-    if other := next((x for x in tensors if x.dtype != q.dtype), None):
-        return f"the queries are {q.dtype} and keys or values {other.dtype}"
+    for x in tensors:
+        if x.device != q.device:
+            return f"the queries are on {q.device} and keys or values on {x.device}"
+        if x.dtype != q.dtype:
+            return f"the queries are {q.dtype} and keys or values {x.dtype}"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *tensors)):
         return "it gives no gradients"
     if find_spec("triton") is None:

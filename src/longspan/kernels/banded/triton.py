@@ -79,7 +79,7 @@ def run(
         total = batch * heads * rows
         jit.merge[(-(-total // tiles.SMALLEST),)](
             whole, whole_lse, out, lse, total, parts, heads, rows, *out.stride()[:3],
-            DV=dv, DVP=padded[1], R=tiles.SMALLEST,
+            DV=dv, DVP=padded[1], R=tiles.SMALLEST, WIDEN=jit.WIDENS,
         )  # fmt: skip
     return out, lse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.jit import finished, load_turned, step
+from longspan.kernels.jit import finished, load_turned, narrowed, step
 
 _FAR = tl.constexpr(1 << 30)  # beyond every key
 
@@ -181,7 +181,7 @@ def banded(
             turn_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
             own = q_at + tl.cast(band, tl.int64) * q_sband
             q = load_turned(q_ptr, own, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
-            q = q.to(q_ptr.dtype.element_ty)
+            q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             k_ptr = k0_ptr
             if MAPS > 1:
                 which = (maps >> (2 * band)) & 3
@@ -209,7 +209,7 @@ def banded(
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
     tl.store(
         out_ptr + out_at[:, None] + d[None, :],
-        out.to(out_ptr.dtype.element_ty),
+        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
         mask=used[:, None] & (d < DV)[None, :],
     )
     tl.store(lse_ptr + ((b * heads + head) * tokens + t) * splits + split, lse, mask=used)

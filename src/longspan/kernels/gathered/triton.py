@@ -57,7 +57,7 @@ def _walk_units(job: PerRow, out: Tensor, lse: Tensor) -> None:
     count, sharing = job.units.shape[-1], _sharing(job, job.units)
     group = heads // sharing
     slots = job.size < _SHORT
-    tile, same = _tile(job, group, job.size * count if slots else job.size)
+    tile, same = _tile(job, group, job.size * count if slots else job.size, turned=slots)
     tile_heads = min(group, tile.rows)
     columns = sharing * -(-group // tile_heads)
     steps = -(-job.size * count // tile.keys) if slots else -(-job.size // tile.keys) * count
@@ -146,7 +146,7 @@ def by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
     from longspan.kernels.gathered import triton_jit
 
     group = heads // sharing
-    tile, same = _tile(job, rows * group, count)
+    tile, same = _tile(job, rows * group, count, turned=job.key_turn is not None)
     tile_heads = min(group, tile.rows)
     columns, tall = sharing * -(-group // tile_heads), -(-rows // (tile.rows // tile_heads))
     parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
@@ -182,11 +182,12 @@ def _sharing(job: Gathered, chosen: Tensor) -> int:
     return max(job.keys.shape[1], chosen.shape[1])
 
 
-def _tile(job: Gathered, rows: int, keys: int) -> tuple[tiles.Tiles, dict[str, Tensor]]:
+def _tile(job: Gathered, rows: int, keys: int, turned: bool = False) -> tuple[tiles.Tiles, dict[str, Tensor]]:
     """Tiles for so many query rows and keys in a row, and keys and values as the kernels read them."""
     dk, dv = tiles.power(job.q.shape[-1]), tiles.power(job.v.shape[-1])
     tile = tiles.choose(job.q, dk, dv, rows)
-    tile = replace(tile, keys=min(tile.keys, tiles.power(keys)))
+    # Keys that are turned as they come need four loads each, of which no second set fits beside the first.
+    tile = replace(tile, keys=min(tile.keys, tiles.power(keys)), stages=1 if turned else tile.stages)
     return tile, {"k": tiles.unit_stride(job.keys), "v": tiles.unit_stride(job.v)}
 
 
@@ -249,5 +250,5 @@ def _merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
     total = batch * heads * rows
     jit.merge[(-(-total // tiles.SMALLEST),)](
         parts, parts_lse, out, lse, total, parts.shape[3], heads, rows, *out.stride()[:3],
-        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST,
+        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST, WIDEN=jit.WIDENS,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.jit import finished, load_turned, step
+from longspan.kernels.jit import finished, load_turned, narrowed, step
 
 
 @triton.jit
@@ -42,9 +42,8 @@ def _attend(
     d = tl.arange(0, DVP)
     v_at = v_ptr + tokens[:, None] * v_sn + d[None, :]
     if HALF > 0:
-        k = load_turned(
-            k_ptr, tokens * k_sn, there, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, BACK
-        ).to(k_ptr.dtype.element_ty)
+        k = load_turned(k_ptr, tokens * k_sn, there, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, BACK)
+        k = narrowed(k, k_ptr.dtype.element_ty, WIDEN)
     else:
         k_at = k_ptr + tokens[:, None] * k_sn + c[None, :]
         if MASKED:
@@ -141,7 +140,7 @@ def by_row(
     e = tl.arange(0, K)
     if SLOTS:
         q = load_turned(q_ptr, q_at, used, cos_ptr, sin_ptr, q_at, D, DP, START, 0, INTERLEAVED, False)
-        q = q.to(q_ptr.dtype.element_ty)
+        q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
         share = tl.cdiv(tl.cdiv(count * SIZE, K), splits) * K
         for first in range(split * share, tl.minimum((split + 1) * share, count * SIZE), K):
             slot = first + e
@@ -161,7 +160,7 @@ def by_row(
             turn_at = tl.load(positions_ptr + n).to(tl.int64) * HALF + tl.zeros([R], tl.int64)
             own = q_at + tl.cast(n, tl.int64) * q_sn
             q = load_turned(q_ptr, own, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
-            q = q.to(q_ptr.dtype.element_ty)
+            q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             for at in range(tl.maximum(begin - n * STEPS, 0), tl.minimum(end - n * STEPS, STEPS)):
                 token = at * K + e
                 acc, top, total = _attend(
@@ -174,7 +173,7 @@ def by_row(
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
     tl.store(
         out_ptr + out_at[:, None] + d[None, :],
-        out.to(out_ptr.dtype.element_ty),
+        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
         mask=used[:, None] & (d < DV)[None, :],
     )
     tl.store(lse_ptr + ((b * heads + head) * tokens + t) * splits + split, lse, mask=used)
@@ -257,7 +256,7 @@ def by_unit(
         turn_at = tl.load(positions_ptr + position_at, mask=used, other=0).to(tl.int64) * HALF
         q_at = b * q_sb + head * q_sh + pair // count * q_st + pair % count * q_sn
         q = load_turned(q_ptr, q_at, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
-        q = q.to(q_ptr.dtype.element_ty)
+        q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
         k_ptr += b * k_sb + (s // KV_SHARE).to(tl.int64) * k_sh
         v_ptr += b * v_sb + (s // KV_SHARE).to(tl.int64) * v_sh
 
@@ -277,7 +276,7 @@ def by_unit(
         part = (b * heads + head) * tokens * count + pair
         tl.store(
             parts_ptr + part[:, None] * DV + d[None, :],
-            out.to(parts_ptr.dtype.element_ty),
+            narrowed(out, parts_ptr.dtype.element_ty, WIDEN),
             mask=used[:, None] & (d < DV)[None, :],
         )
         tl.store(lse_ptr + part, lse, mask=used)
@@ -374,7 +373,7 @@ def by_piece(
             turn_at = (tl.cast(run, tl.int64) * rows + t) * HALF
             own = q_at + tl.cast(run, tl.int64) * q_srun
             q = load_turned(q_ptr, own, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
-            q = q.to(q_ptr.dtype.element_ty)
+            q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             for first in range(begin, stop, K):
                 place = first + e
                 there = place < stop
@@ -391,7 +390,7 @@ def by_piece(
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
     tl.store(
         out_ptr + out_at[:, None] + d[None, :],
-        out.to(out_ptr.dtype.element_ty),
+        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
         mask=used[:, None] & (d < DV)[None, :],
     )
     tl.store(lse_ptr + ((b * heads + head) * rows + t) * splits + split, lse, mask=used)

@@ -1,0 +1,243 @@
+"""The Triton kernel of banded attention keeps to its contract, interpreted on a CPU or on the GPU that is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, assert_within_budget, build, inv_freq
+from longspan.bands import Index, Interval, KeyMap
+from longspan.kernels import tiles
+from longspan.kernels.banded import banded, make_plan, reference
+from longspan.rope import Rope, Table
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+DEVICE = "cpu" if tiles.interpreting() else "cuda"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DCA = build("dca", {"chunk_size": 7, "local_window": 4, "window": 12}).method.bands()
+SCALE = 0.3  # of heads of 16; others have scores of the same size
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """A band of given ranges."""
+
+    lo: tuple[int, ...]
+    hi: tuple[int, ...]
+    k_pos: KeyMap = Index()
+
+    def q_pos(self, i):
+        return i % 9
+
+    @property
+    def keys(self):
+        return Interval(lambda i: torch.tensor(self.lo)[i], lambda i: torch.tensor(self.hi)[i])
+
+
+def plain(q, keys, v, plan, turns, rope, *, scale, softcap):
+    """A dense run in q's dtype, softmax in fp32."""
+    fold = q.shape[1] // v.shape[1]
+    j = torch.arange(v.shape[2], device=q.device)
+    parts = []
+    for lo, hi, turn, k in zip(plan.lo, plan.hi, turns, keys, strict=True):
+        scores = (rope.turn_q(q, *turn) @ k.repeat_interleave(fold, dim=1).mT).float() * scale
+        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+        seen = (j >= lo.to(q.device)[:, None]) & (j < hi.to(q.device)[:, None])
+        parts.append(scores.masked_fill(~seen, float("-inf")))
+    scores = torch.cat(parts, dim=-1)
+    out = scores.softmax(dim=-1).to(q.dtype) @ torch.cat([v.repeat_interleave(fold, dim=1)] * len(parts), dim=2)
+    return out, scores.logsumexp(dim=-1)
+
+
+def setting(bands, start, stop, *, batch=1, heads=4, kv_heads=2, dk=HEAD, dv=HEAD, dtype=torch.float32, rope=None):
+    g = torch.Generator().manual_seed(1)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64).mul(1.5).to(dtype).to(DEVICE)
+
+    rope = rope or Rope(Table(inv_freq(dk)), dk)
+    plan = make_plan(bands, start, stop)
+    used = [bands[n] for n in plan.bands]
+    made = {band.k_pos: random(batch, kv_heads, stop, dk) for band in used}
+    q, v = random(batch, heads, stop - start, dk), random(batch, kv_heads, stop, dv)
+    turns = [tuple(x.to(DEVICE) for x in rope.table(positions)) for positions in plan.q_pos]
+    return q, [made[band.k_pos] for band in used], v, plan, turns, rope
+
+
+def check(q, keys, v, plan, turns, rope, *, softcap=None, rows=slice(None)):
+    options = {"scale": SCALE * (HEAD / q.shape[-1]) ** 0.5, "softcap": softcap}
+    out, lse = banded(q, keys, v, plan, turns, rope, impl="triton", **options)
+    wide = q.double(), [k.double() for k in keys], v.double(), plan, turns, rope
+    truth, true_lse = reference.run(*wide, **options)
+    dense, dense_lse = plain(q, keys, v, plan, turns, rope, **options)
+    assert out.dtype == q.dtype and out.shape == truth.shape and lse.dtype == torch.float32
+    assert_within_budget(out[:, :, rows], dense[:, :, rows], truth[:, :, rows])
+    assert_lse_within_budget(lse[:, :, rows], dense_lse[:, :, rows], true_lse[:, :, rows])
+    return out, lse
+
+
+@pytest.mark.parametrize("case", all_cases(variants=False))
+def test_methods(case):
+    start, stop = 9, 37
+    bands = case.method.bands_from(case.window, start, stop) if case.selects else case.method.bands()
+    check(*setting(bands, start, stop))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("width", [32, 64, 80, 96, 128, 256])
+def test_head_sizes_and_dtypes(width, dtype):
+    check(*setting(DCA, 11, 30, heads=2, kv_heads=1, dk=width, dv=width, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("dv", [8, 40])
+def test_values_of_another_size(dv, dtype):
+    check(*setting(DCA, 11, 27, dv=dv, dtype=dtype))
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(1, 1), (2, 2), (3, 1), (14, 2), (35, 1)])
+def test_groups(heads, kv_heads, monkeypatch):
+    """Groups that are no power of two, and one that is larger than a tile."""
+    monkeypatch.setattr(tiles, "choose", lambda *_: tiles.Tiles(16, 16, 1, 1))
+    check(*setting(DCA, 12, 15, batch=2, heads=heads, kv_heads=kv_heads))
+
+
+@pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
+def test_layouts(rope):
+    check(*setting(DCA, 3, 20, rope=rope()))
+
+
+def test_softcap():
+    for dtype in DTYPES.values():
+        check(*setting(DCA, 3, 20, dtype=dtype), softcap=2.0)
+    q, *rest = setting(DCA, 3, 20)
+    out, lse = banded(q * 1e5, *rest, scale=SCALE, softcap=30.0, impl="triton")
+    assert out.isfinite().all() and lse.isfinite().all(), "scores far beyond where exp overflows"
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_queries_that_are_normalised_after_they_are_turned(dtype):
+    norm = torch.nn.RMSNorm(HEAD, dtype=dtype, device=DEVICE)
+    norm.weight.data = torch.linspace(-1, 2, HEAD).to(norm.weight)
+    rope = Rope(Table(inv_freq()), HEAD, norm_q=lambda x: norm.to(x.dtype)(x).detach())
+    with torch.no_grad():
+        check(*setting(DCA, 3, 20, batch=2, dtype=dtype, rope=rope))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 9])
+@pytest.mark.parametrize("start, stop", [(0, 1), (6, 7), (40, 41), (90, 93)])
+def test_decoding_in_parts(start, stop, parts, monkeypatch):
+    """One token and few, at chunk borders; more parts than there are steps leave some without a key."""
+    monkeypatch.setattr(tiles, "splits", lambda *_: parts)
+    check(*setting(DCA, start, stop, heads=2, kv_heads=1))
+
+
+@pytest.mark.parametrize("cuts", [(7, 14, 21), (1, 6, 8, 27), (13,)])
+def test_pieces_equal_one_call(cuts):
+    q, keys, v, plan, turns, rope = setting(DCA, 0, 28)
+    whole, whole_lse = check(q, keys, v, plan, turns, rope)
+    for a, z in zip((0, *cuts), (*cuts, 28), strict=True):
+        own = make_plan(DCA, a, z)
+        pairs = [tuple(x.to(DEVICE) for x in rope.table(at)) for at in own.q_pos]
+        held = [keys[0][:, :, :z] for _ in own.bands]
+        out, lse = banded(q[:, :, a:z], held, v[:, :, :z], own, pairs, rope, scale=SCALE, impl="triton")
+        torch.testing.assert_close(out, whole[:, :, a:z])
+        torch.testing.assert_close(lse, whole_lse[:, :, a:z])
+
+
+N = 40
+border = st.lists(st.integers(0, N), min_size=N, max_size=N).map(tuple)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(border, border, st.booleans()), min_size=1, max_size=3), st.data())
+def test_any_ranges(drawn, data):
+    """Any ranges whatever, rows without a key among them: those are 0, with a log-sum-exp of -inf."""
+    start = data.draw(st.integers(0, N - 1))
+    stop = data.draw(st.integers(start + 1, min(N, start + 12)))
+    maps = {False: Index(), True: build("rerope", {"w": 3}).method.bands()[0].k_pos}
+    bands = [Ranges(lo, hi, maps[other]) for lo, hi, other in drawn]
+    inputs = setting(bands, start, stop, heads=2, kv_heads=1)
+    plan = inputs[3]
+    some = torch.zeros(stop - start, dtype=torch.bool)
+    for lo, hi in zip(plan.lo, plan.hi, strict=True):
+        some |= lo < hi
+    if some.any():
+        out, lse = check(*inputs, rows=some)
+        assert (out[:, :, ~some] == 0).all() and (lse[:, :, ~some] == -torch.inf).all()
+
+
+def test_strides():
+    """Heads after tokens in memory, keys in the middle of a buffer, two rotations with strides of their own."""
+    bands = build("rerope", {"w": 4}).method.bands()
+    q, keys, v, *rest = setting(bands, 3, 20, batch=2)
+    q = q.transpose(1, 2).contiguous().transpose(1, 2)
+    keys = [torch.nn.functional.pad(k, (0, 0, 2, n + 1))[:, :, 2 : 2 + k.shape[2]] for n, k in enumerate(keys)]
+    check(q, keys, v.mT.contiguous().mT, *rest)
+
+
+def test_no_queries():
+    inputs = setting(DCA, 4, 5)
+    out, lse = banded(inputs[0][:, :, :0], *inputs[1:], scale=SCALE, impl="triton")
+    assert out.shape == (1, 4, 0, HEAD) and lse.shape == (1, 4, 0)
+
+
+class Apart:
+    """Stands for a tensor that brings ranges of itself, and nothing else."""
+
+    def __init__(self, held):
+        self.held, self.shape, self.brought = held, held.shape, 0
+
+    def __getitem__(self, key):
+        assert key[:2] == (slice(None), slice(None)) and key[2].step is None
+        self.brought += key[2].stop - key[2].start
+        return self.held[key].clone()
+
+
+@pytest.mark.parametrize("name", ["dca", "rerope", "streaming-llm", "lm-infinite"])
+def test_keys_apart_are_brought_by_range(name):
+    options = {"streaming-llm": {"sinks": 2, "recent": 6}, "lm-infinite": {"sinks": 2, "recent": 6}}.get(name, {})
+    bands = build(name, options).method.bands()
+    q, keys, v, plan, turns, rope = setting(bands, 60, 63)
+    wanted = banded(q, keys, v, plan, turns, rope, scale=SCALE, impl="triton")
+    stands = {id(k): Apart(k) for k in keys}
+    held = Apart(v)
+    out, lse = banded(q, [stands[id(k)] for k in keys], held, plan, turns, rope, scale=SCALE, impl="triton")
+    torch.testing.assert_close(out, wanted[0])
+    torch.testing.assert_close(lse, wanted[1])
+    if options:
+        assert held.brought == 2 + 8, "two sinks, and six recent tokens of each of three queries"
+
+
+def test_a_named_kernel_runs_or_raises(monkeypatch):
+    q, keys, v, *rest = setting(DCA, 4, 5)
+    with pytest.raises(ValueError, match="triton cannot run here: no torch.float64; use impl='tiled'"):
+        banded(q.double(), keys, v, *rest, scale=SCALE, impl="triton")
+    with pytest.raises(ValueError, match="triton.*keys or values torch.bfloat16"):
+        banded(q, keys, v.bfloat16(), *rest, scale=SCALE, impl="triton")
+    with pytest.raises(ValueError, match="triton.*gradients"):
+        banded(q.requires_grad_(), keys, v, *rest, scale=SCALE, impl="triton")
+    q.requires_grad_(False)
+    with pytest.raises(ValueError, match="up to 4 rotations, not 5"):
+        banded(q, [k.clone() for k in keys[:1] * 5], v, *rest, scale=SCALE, impl="triton")
+    monkeypatch.setattr(tiles, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\].*impl='tiled'"):
+        banded(q, keys, v, *rest, scale=SCALE, impl="triton")
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="speaks of CPU tensors")
+def test_cpu_tensors_are_for_the_interpreter_only(monkeypatch):
+    from longspan.kernels.banded import triton
+
+    q, keys, v, *rest = setting(DCA, 4, 5)
+    monkeypatch.setattr(triton, "run", lambda *_, **__: pytest.fail("auto leaves CPU tensors to the CPU's kernels"))
+    banded(q, keys, v, *rest, scale=SCALE)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(ValueError, match="on cpu, and TRITON_INTERPRET=1 is not set"):
+        banded(q, keys, v, *rest, scale=SCALE, impl="triton")
