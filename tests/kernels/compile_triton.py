@@ -1,7 +1,7 @@
-"""Compile every Triton kernel for GPUs that are not here; prints a line of JSON for each: what it is, bytes, spills.
+"""Compile every Triton kernel for GPUs that are not here; prints a line of JSON for each: which, and its shared memory.
 
-Run with TRITON_INTERPRET=0: what is interpreted is not compiled. ``python compile_triton.py`` for one head size and
-dtype, ``--all`` for every one.
+Run with TRITON_INTERPRET=0: what is interpreted is not compiled. ``python compile_triton.py`` takes
+one head size and dtype, ``--all`` every one.
 """
 
 from __future__ import annotations
@@ -72,6 +72,10 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         yield "banded", banded.banded, constants, split, tile
         tile, constants = of(rows * GROUP)
         yield "by_piece", gathered.by_piece, constants, split, tile
+    tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, CAPPED=True, INTERLEAVED=True)
+    yield "banded, all options", banded.banded, constants, False, tile
+    tile, constants = of(4096 * GROUP, SPLIT=False, HALF=0)
+    yield "banded, turned before", banded.banded, constants, False, tile
     tile, constants = of(GROUP, 256, SIZE=256, SLOTS=False)
     yield "by_row", gathered.by_row, constants, True, tile
     tile, constants = of(4096 * GROUP, turned=True, KEY_HALF=width // 2)
@@ -93,8 +97,12 @@ def main(everything: bool) -> None:
     dtypes = (torch.bfloat16, torch.float16, torch.float32) if everything else (torch.bfloat16,)
     for arch in MEMORY if everything else (90,):
         for dtype in dtypes:
-            for width in (32, 64, 80, 96, 128, 256) if everything else (64,):
+            for width in (32, 64, 80, 96, 128, 256) if everything else (32,):
+                done = set()
                 for name, fn, constants, split, tile in jobs(dtype, width, arch):
+                    if name in done and not everything:
+                        continue
+                    done.add(name)
                     made = compiled(fn, constants, dtype, split, tile, arch)
                     known = {"kernel": name, "split": split, "arch": arch, "dtype": NAMES[dtype], "width": width}
                     print(json.dumps(known | {"shared": made.metadata.shared, "limit": MEMORY[arch]}), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -112,6 +113,11 @@ def splits(programs: int, blocks: int, device: torch.device) -> int:
     """
     busy = 2 * processors(device)
     return max(1, min(busy // max(programs, 1), blocks // 2, 128))
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current GPU, which need not be the one that a layer's tensors are on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def unit_stride(x: Tensor) -> Tensor:

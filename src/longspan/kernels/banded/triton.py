@@ -65,22 +65,23 @@ def run(
         whole = torch.empty(batch, heads, rows, parts, dv, dtype=torch.float32, device=q.device)
         whole_lse = torch.empty(batch, heads, rows, parts, dtype=torch.float32, device=q.device)
     held = distinct + [distinct[0]] * (_MAPS - len(distinct))
-    triton_jit.banded[(count * parts, columns, batch)](
-        q, *held, values, cos, sin, ranges, whole, whole_lse,
-        *q.stride()[1:4], q.stride(0), *held[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
-        heads, rows, shift, maps, len(keys), parts, float(scale), float(softcap or 0.0),
-        MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
-        D=dk, DV=dv, DP=padded[0], DVP=padded[1],
-        START=rope.start, HALF=half, INTERLEAVED=rope.layout == "interleaved",
-        R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=jit.WIDENS,
-        num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    if parts > 1:
-        total = batch * heads * rows
-        jit.merge[(-(-total // tiles.SMALLEST),)](
-            whole, whole_lse, out, lse, total, parts, heads, rows, *out.stride()[:3],
-            DV=dv, DVP=padded[1], R=tiles.SMALLEST, WIDEN=jit.WIDENS,
+    with tiles.on(q.device):
+        triton_jit.banded[(count * parts, columns, batch)](
+            q, *held, values, cos, sin, ranges, whole, whole_lse,
+            *q.stride()[1:4], q.stride(0), *held[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
+            heads, rows, shift, maps, len(keys), parts, float(scale), float(softcap or 0.0),
+            MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
+            D=dk, DV=dv, DP=padded[0], DVP=padded[1],
+            START=rope.start, HALF=half, INTERLEAVED=rope.layout == "interleaved",
+            R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=jit.WIDENS,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
+        if parts > 1:
+            total = batch * heads * rows
+            jit.merge[(-(-total // tiles.SMALLEST),)](
+                whole, whole_lse, out, lse, total, parts, heads, rows, *out.stride()[:3],
+                DV=dv, DVP=padded[1], R=tiles.SMALLEST, WIDEN=jit.WIDENS,
+            )  # fmt: skip
     return out, lse
 
 

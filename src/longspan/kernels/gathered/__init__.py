@@ -39,7 +39,7 @@ def gathered(job: PerRow | PerPiece, impl: Impl = "auto") -> tuple[Tensor, Tenso
     if impl == "triton" or impl == "auto" and job.q.device.type == "cuda":
         reason = triton.why_not(job)
         if reason is None:
-            return triton.by_row(job) if isinstance(job, PerRow) else triton.by_piece(job)
+            return triton.run(job)
         if impl == "triton":
             raise ValueError(f"triton cannot run here: {reason}; use impl='tiled'")
     reason = torch_ops.why_no_flash(job.q, job.softcap)

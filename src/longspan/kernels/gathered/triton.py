@@ -26,8 +26,13 @@ def why_not(job: PerRow | PerPiece) -> str | None:
     return tiles.why_not(job.q, job.keys, job.v)
 
 
-def by_row(job: PerRow) -> tuple[Tensor, Tensor]:
+def run(job: PerRow | PerPiece) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
+    with tiles.on(job.q.device):
+        return _by_row(job) if isinstance(job, PerRow) else _by_piece(job)
+
+
+def _by_row(job: PerRow) -> tuple[Tensor, Tensor]:
     out, lse = _empty(job)
     rows, count = job.q.shape[2], job.units.shape[-1]
     if out.numel() == 0 or count == 0:
@@ -136,8 +141,7 @@ def _schedule(units: Tensor, available: int, places: int) -> tuple[Tensor, Tenso
     return order.int(), torch.stack((unit, first, takes), dim=-1).int()
 
 
-def by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
-    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
+def _by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
     out, lse = _empty(job)
     batch, heads, rows, dv = out.shape
     count, sharing = job.tokens.shape[-1], _sharing(job, job.tokens)

@@ -1,0 +1,42 @@
+"""What the interpreter runs also compiles, for GPUs that need not be here, and fits their shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler is there on Linux alone")
+
+SCRIPT = Path(__file__).with_name("compile_triton.py")
+
+
+def compiled(*arguments):
+    """Lines of the script, which runs by itself: a process that interprets kernels does not compile any."""
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments],
+        env=os.environ | {"TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def check(made):
+    too_large = [one for one in made if one["shared"] > one["limit"]]
+    assert made and not too_large, too_large
+
+
+def test_one_of_each_kernel():
+    check(compiled())
+
+
+@pytest.mark.long
+def test_every_head_size_dtype_and_generation():
+    check(compiled("--all"))
