@@ -9,11 +9,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, assert_within_budget, build, inv_freq
+from cases import (
+    HEAD,
+    ROPES,
+    all_cases,
+    assert_lse_within_budget,
+    assert_same,
+    assert_within_budget,
+    build,
+    in_pieces,
+    inv_freq,
+    make_qkv,
+)
+from longspan.attend import Attender
 from longspan.bands import Index, Interval, KeyMap
 from longspan.kernels import tiles
 from longspan.kernels.banded import banded, make_plan, reference
 from longspan.rope import Rope, Table
+from longspan.store import KVStore
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -241,3 +254,39 @@ def test_cpu_tensors_are_for_the_interpreter_only(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(ValueError, match="on cpu, and TRITON_INTERPRET=1 is not set"):
         banded(q, keys, v, *rest, scale=SCALE, impl="triton")
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("dca", {"chunk_size": 13, "local_window": 4}),
+        ("longheads", {"chunk_length": 3}),
+        ("esa", {"initial": 2, "local": 6, "top_k": 9, "piece": 4}),
+    ],
+)
+def test_whole_methods(name, options):
+    """Static and gathered keys merged, over a left-padded batch: prefill, a piece, a token."""
+    case = build(name, options)
+    qkv = [x.to(DEVICE) for x in make_qkv(32, batch=2, dtype=torch.float32)]
+    outs = []
+    for impl in ("triton", "tiled"):
+        attender = Attender(case.method, case.window, impl)
+        outs.append(in_pieces(attender, qkv, ROPES["half-all"](), (28, 31, 32), KVStore(), scale=SCALE, padding=(0, 3)))
+    assert_same(*outs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_numbers_are_rounded_to_the_nearest(dtype):
+    """A row of one part comes out of the merge as torch rounds it."""
+    from longspan.kernels import jit
+
+    g = torch.Generator().manual_seed(0)
+    parts = torch.randn(16, 1, 64, generator=g).to(DEVICE)
+    out = torch.empty(1, 1, 16, 64, dtype=dtype, device=DEVICE)
+    lse = torch.empty(1, 1, 16, device=DEVICE)
+    jit.merge[(1,)](
+        parts, torch.zeros(16, 1, device=DEVICE), out, lse, 16, 1, 1, 16, *out.stride()[:3],
+        DV=64, DVP=64, R=16, WIDEN=jit.WIDENS,
+    )  # fmt: skip
+    assert torch.equal(out[0, 0], parts[:, 0].to(dtype))
+    assert (lse == 0).all()
