@@ -1,4 +1,4 @@
-"""The sweep: every method over the same prompts, told how far to reach; what cannot run becomes a row."""
+"""One prompt on a model as it is: every method, told how far to reach; running out of memory is a sample."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 from longspan.evaluation import runner
 from longspan.evaluation.passkey import build
 from longspan.evaluation.results import cell
-from longspan.evaluation.runner import STOCK, method_for, out_of_memory, run_example
+from longspan.evaluation.rows import STOCK, parse_row
+from longspan.evaluation.runner import out_of_memory, run_example
 from longspan.evaluation.scored_passkey import scored_passkey
+from longspan.hf import restore
 from longspan.methods import METHODS
 
 LENGTHS = (320, 640)
@@ -20,7 +22,14 @@ TASK = scored_passkey("prose", 64)
 
 
 def sweep(model, tokenizer, prompts, methods):
-    return runner.sweep(model, tokenizer, prompts, methods, TASK, "prose")
+    for length, group in prompts.items():
+        for name in methods:
+            parse_row(name).attach(model, length)
+            try:
+                for prompt in group:
+                    yield run_example(model, tokenizer, name, length, prompt, TASK, "prose")
+            finally:
+                restore(model)
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +55,15 @@ def test_stock_is_the_model_without_longspan_and_full_agrees_with_it(model, toke
 
 
 def test_methods_that_ask_are_told_the_length():
-    assert method_for("self-extend", 4096).target_length == 4096
+    assert parse_row("self-extend").reaching(4096).target_length == 4096
     for name in ("pi", "ntk", "yarn"):
-        assert method_for(name, 4096).angles.target_length == 4096
-    assert method_for("pi", 4096).resolve(512).angles.scale == 8
-    assert method_for("dca", 4096) == METHODS["dca"]()
-    assert method_for(STOCK, 4096) is None
+        assert parse_row(name).reaching(4096).angles.target_length == 4096
+    assert parse_row("pi").reaching(4096).resolve(512).angles.scale == 8
+    assert parse_row("dca").reaching(4096) == METHODS["dca"]()
+    assert parse_row(STOCK).reaching(4096) is None
 
 
-def test_out_of_memory_is_a_row_and_the_model_is_restored(model, tokenizer, prompts, monkeypatch):
+def test_out_of_memory_is_a_sample(model, tokenizer, prompts, monkeypatch):
     def fails(*args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -72,12 +81,6 @@ def test_other_errors_are_not_swallowed(model, tokenizer, prompts, monkeypatch):
     with pytest.raises(RuntimeError, match="shapes"):
         list(sweep(model, tokenizer, prompts, ["dca"]))
     assert model.config._attn_implementation == "sdpa"
-
-
-def test_a_method_that_cannot_reach_a_length_is_a_row(model, tokenizer, prompts, monkeypatch):
-    monkeypatch.setattr(runner, "method_for", lambda name, length: METHODS["dca"](window=length))
-    samples = list(sweep(model, tokenizer, prompts, ["dca"]))
-    assert all("window" in s.error for s in samples)
 
 
 def test_out_of_memory_on_the_cpu_is_recognised():

@@ -12,6 +12,7 @@ from longspan import demo as show
 from longspan.bundled import FOLDER
 from longspan.cli.options import quiet
 from longspan.errors import LongspanError
+from longspan.evaluation.rows import split_rows
 
 
 def demo(
@@ -26,7 +27,7 @@ def demo(
     settings = show.Settings(
         prompts=prompts,
         multiples=tuple(_multiple(text) for text in lengths.split(",")),
-        methods=show.methods_shown() if methods is None else tuple(name.strip() for name in methods.split(",")),
+        methods=show.methods_shown() if methods is None else tuple(split_rows(methods)),
         seed=seed,
     )
     if not (FOLDER / "model.safetensors").is_file():

@@ -1,9 +1,8 @@
-"""Runs prompts: one by one, or a sweep of every method at every length over the same ones."""
+"""Runs one prompt on a model as it is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,52 +10,7 @@ from transformers import PreTrainedModel
 
 from longspan.evaluation.generate import read
 from longspan.evaluation.results import Sample
-from longspan.evaluation.rows import STOCK, Row
 from longspan.evaluation.task import Example, Task
-from longspan.hf import restore
-from longspan.methods import METHODS, Method
-
-__all__ = ["STOCK", "failed", "method_for", "out_of_memory", "run_example", "sweep"]
-
-
-def method_for(name: str, length: int) -> Method | None:
-    """The method with its defaults, told the length it has to reach if it asks for one; None for ``"stock"``."""
-    if name == STOCK:
-        return None
-    return METHODS[name]().reaching(length)
-
-
-def sweep(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    prompts: Mapping[int, Sequence[Example]],
-    methods: Sequence[str],
-    task: Task,
-    filler: str = "",
-) -> Iterator[Sample]:
-    """One sample for each length, method and prompt, in that order.
-
-    Where memory runs out, or a method's parameters rule a length out, the samples carry an ``error`` instead.
-
-    Args:
-        model: not extended; it is left so.
-        prompts: for each length in tokens its prompts.
-        methods: names in ``METHODS``, or ``"stock"``.
-        task: whose prompts they are.
-        filler: for the samples.
-    """
-    for length, group in prompts.items():
-        for name in methods:
-            try:
-                Row(name, method_for(name, length)).attach(model, length)
-            except ValueError as error:
-                yield from (failed(name, length, prompt, str(error), task, filler) for prompt in group)
-                continue
-            try:
-                for prompt in group:
-                    yield run_example(model, tokenizer, name, length, prompt, task, filler)
-            finally:
-                restore(model)
 
 
 def run_example(
