@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,14 @@ class Settings:
 
     @property
     def rows(self) -> list[Row]:
-        return parse_rows(self.methods)
+        """The rows, each under its method's bare name where only one row has that method."""
+        rows = parse_rows(self.methods)
+        names = [row.name for row in rows]
+        return [replace(row, label=row.name) if names.count(row.name) == 1 else row for row in rows]
+
+    @property
+    def labels(self) -> list[str]:
+        return [row.label for row in self.rows]
 
 
 def depths(prompts: int) -> list[float]:
@@ -140,13 +147,13 @@ def run(settings: Settings, out: Path, console: Console) -> None:
         "methods": {row.label: {str(n): row.parameters(window, n) for n in lengths} for row in settings.rows},
     }
     results.write(json_path, head, samples)
-    console.print(_verdict(cells, settings.methods, [n for n in lengths if n > window]))
+    console.print(_verdict(cells, settings.labels, [n for n in lengths if n > window]))
     console.print(f"\n  [dim]numbers[/]   {json_path}")
     if find_spec("matplotlib") is None:
         console.print("  [yellow]no heat map: matplotlib is missing (pip install 'longspan\\[plot]')[/]")
     else:
         title = f"Passkeys found in prose beyond a window of {window} tokens, {settings.prompts} a length"
-        report.heat_map(samples, settings.methods, lengths, heads, title, out / "heatmap.png")
+        report.heat_map(samples, settings.labels, lengths, heads, title, out / "heatmap.png")
         console.print(f"  [dim]heat map[/]  {out / 'heatmap.png'}")
     console.print(f"  [dim]took[/]      {time.perf_counter() - begun:.0f} seconds\n")
 
@@ -160,6 +167,7 @@ def _introduction(model: PreTrainedModel, settings: Settings, window: int, longe
         "A five-digit pass key is hidden in prose that it has never seen, and asked for at the end.\n\n"
         f"[bold]{STOCK}[/] is plain transformers. Every other row is the same weights after\n"
         '[cyan]longspan.extend(model, "…")[/]: no training, one line.\n\n'
+        f"{_parameters_note(settings)}"
         f"[dim]{n} prompt{'s' if n > 1 else ''} a cell, greedy, exact match, seed {settings.seed}\n"
         f"95% interval of {n}/{n}: {high[0]:.0%}-100%; of 0/{n}: 0%-{low[1]:.0%}[/]",
         title="[bold]longspan demo[/]",
@@ -167,6 +175,12 @@ def _introduction(model: PreTrainedModel, settings: Settings, window: int, longe
         border_style="cyan",
         padding=(1, 2),
     )
+
+
+def _parameters_note(settings: Settings) -> str:
+    """Which rows run with other parameters than their defaults."""
+    given = [spec for spec in settings.methods if ":" in spec]
+    return f"[dim]not at their defaults: {', '.join(given)}[/]\n" if given else ""
 
 
 def _measure(
@@ -190,7 +204,7 @@ def _measure(
         cells = results.cells([found[key] for key in keys if key in found])
         whole = {key: cell for key, cell in cells.items() if cell.error or cell.n == settings.prompts}
         good = [cell.perplexity for cell in whole.values() if cell.length == min(lengths) and cell.error is None]
-        return report.table(whole, settings.methods, list(lengths), heads, baseline=min(good, default=math.nan))
+        return report.table(whole, settings.labels, list(lengths), heads, baseline=min(good, default=math.nan))
 
     workers, threads = _crew()
     left = dict.fromkeys(lengths, len(keys) // len(lengths))

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from longspan.errors import LongspanError
 from longspan.evaluation.plan import Ask
@@ -207,6 +208,7 @@ class _Worker:
 def _serve(connection: Connection, load: Load, threads: int) -> None:
     """A worker's life: load the model, say so with None, then answer every ask until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent alone deals with it
+    disable_progress_bar()  # the parent has its own
     torch.set_num_threads(threads)
     try:
         asker = Asker(*load())
