@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,12 @@ def _seconds(table: Quality, samples: dict[str, Sample]) -> Callable[[Ask], floa
 def write(table: Quality, samples: dict[str, Sample], args: argparse.Namespace, console: Console) -> bool:
     """Write the table as Markdown, JSON and picture; whether nothing is left to ask (an error is an answer)."""
     grid = table.summaries(samples)
-    bars = [] if args.grid else [_judge(bar, table, grid) for bar in BARS]
+    asked = {
+        (row.name, multiple, filler) for row, multiple, filler in product(table.rows, table.multiples, table.fillers)
+    }
+    bars = [
+        _judge(bar, table, grid) for bar in BARS if (bar.method, bar.multiple, bar.filler) in asked and not args.grid
+    ]
     text = _markdown(table, grid, bars, args)
     stem = args.out / table.title
     stem.with_suffix(".md").write_text(text, encoding="utf-8")
