@@ -37,8 +37,8 @@ class ESA(Selecting):
             in their order before the local ones (``"slots"`` of one token, as LongHeads has them of chunks), or where
             ``"dca"`` has them.
         far: ``w``, that position, for ``remap="far"`` (default ``lL``).
-        score_at: the distance at which scores see their tokens; 0 is unrotated. The paper leaves it open, and ``far`` too;
-            on the bundled model no other pair was better (``benchmarks/results/esa``).
+        score_at: the distance at which scores see their tokens; 0 is unrotated. The paper leaves it open, and ``far``
+            too; on the bundled model no other pair was better (``benchmarks/results/esa``).
         share: who chooses together: the ``"layer"``, each key head's ``"group"``, or each query ``"head"``.
         combine: how the scores of heads that choose together become one: ``"sum"``, or the ``"max"`` (an ablation).
         reduced: ``d'``, the size that queries and keys are reduced to for scores. It needs a calibration, see
