@@ -154,7 +154,8 @@ def filled(attender: Attender, k: Tensor, v: Tensor, heads: int, turn: Rope, sca
     if store.index is not None:
         for a in range(0, k.shape[2], 8192):
             q = torch.randn(1, heads, 8192, k.shape[3], dtype=k.dtype)
-            store.index.extend(q, k[:, :, a : a + 8192], v[:, :, a : a + 8192], [0], turn, scale)
+            own = [turn.pair(x) for x in (q, k[:, :, a : a + 8192])]
+            store.index.extend(*own, v[:, :, a : a + 8192], [0], turn.paired(), scale)
     return store
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from longspan import oracle as exact
 from longspan.attend import Attender
+from longspan.calibration import Calibration
 from longspan.methods import METHODS, Method
 from longspan.rope import PI, Rope, Table, YaRN, rotate
 from longspan.selection.chunks import Chunks
@@ -60,6 +61,7 @@ VARIANTS: dict[str, list[dict]] = {
         {"chunk_length": 5, "num_chunks": 4, "remap": "far", "far": 7, "share": "head", "score": "bounds"},
         {"chunk_length": 3, "remap": "dca", "score": "bounds"},
         {"chunk_length": 5, "num_chunks": 4, "remap": "dca", "share": "layer", "first_chunk": False},
+        {"chunk_length": 10, "num_chunks": 2, "local_chunks": 1, "first_chunk": False, "remap": "dca", "score": "mean"},
     ],
     "esa": [
         {"initial": 2, "local": 6, "top_k": 9, "piece": 4},
@@ -67,7 +69,8 @@ VARIANTS: dict[str, list[dict]] = {
         {"initial": 1, "local": 5, "top_k": 4, "piece": 7, "proximity": 3, "share": "head"},
         {"initial": 3, "piece": 3, "combine": "max", "far": 5},
         {"initial": 3, "piece": 3, "combine": "max", "share": "group", "angles": PI(scale=2.0)},
-        {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "remap": "slots"},
+        {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "score_at": 5},
+        {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "remap": "slots", "angles": YaRN(factor=2.0)},
         {"initial": 0, "local": 5, "top_k": 4, "piece": 7, "remap": "slots", "share": "head"},
         {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "remap": "dca"},
         {"initial": 0, "local": 5, "top_k": 9, "piece": 5, "remap": "dca", "share": "group", "proximity": 0},
@@ -178,10 +181,10 @@ def in_pieces(
 
 
 def run_recorded(
-    case: Case, impl: str, q: Tensor, k: Tensor, v: Tensor, rope: Rope, **kwargs
+    case: Case, impl: str, q: Tensor, k: Tensor, v: Tensor, rope: Rope, calibration: Calibration | None = None, **kwargs
 ) -> tuple[Tensor, list[Tensor]]:
     """The output of one call over all tokens, and what was chosen in it, block by block."""
-    attender = Attender(case.method, case.window, impl)
+    attender = Attender(case.method, case.window, impl, calibration)
     chosen: list[Tensor] = []
     kind = type(attender._chooser.selection)
 

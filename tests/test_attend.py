@@ -66,8 +66,13 @@ def test_equals_the_oracle(case, dtype, kv_heads):
         check(case, impl, dtype, kv_heads=kv_heads)
 
 
+REMAPPED = [
+    case for case in all_cases(selecting=True) if getattr(case.values[0].method, "remap", "") in ("dca", "slots")
+]
+
+
 @pytest.mark.parametrize("rope_name", ROPES)
-@pytest.mark.parametrize("case", all_cases(variants=False))
+@pytest.mark.parametrize("case", [*all_cases(variants=False), *REMAPPED])
 def test_equals_the_oracle_in_every_layout(case, rope_name):
     for impl in IMPLS:
         check(case, impl, torch.float32, rope_name=rope_name)

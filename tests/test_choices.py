@@ -48,7 +48,8 @@ SCORED = [c for c in all_cases(windows=(24, 7), selecting=True) if getattr(c.val
 def chosen_by_the_oracle(case, q, k, v, rope):
     method = case.method
     if isinstance(method.chosen_from, Tokens):
-        scores = exact.token_scores(q, k, share=method.share, combine=method.combine)
+        shared = {"share": method.share, "combine": method.combine}
+        scores = exact.token_scores(q, k, **shared, rope=rope, at=method.score_at)
         sizes = {"initial": method.initial, "local": method.local, "top_k": method.top_k}
         return exact.best_tokens(scores, pieces_of(case, q.shape[2]), **sizes, proximity=method.proximity)
     if isinstance(method.chosen_from, Blocks):
@@ -81,6 +82,52 @@ def test_choices_equal_the_oracle(case, kv_heads, rope):
     expected = layout(case, chosen_by_the_oracle(case, q, k, v, case.rope(rope, N)), N)
     assert torch.equal(keep, expected[0])
     assert torch.equal(rel[keep], expected[1][keep])
+
+
+@pytest.mark.parametrize(
+    "options", [{"score": s} for s in ("representation", "submeans", "bounds", "token_max")] + [{}]
+)
+def test_choices_equal_the_oracle_in_every_layout(options, any_rope):
+    case = build("longheads", {"chunk_length": 3, **options}) if options else build("esa", {"piece": 4, "local": 6})
+    q, k, v = make_qkv(N)
+    _, recorded = run_recorded(case, "auto", q, k, v, any_rope, scale=SCALE)
+    keep, _ = as_recorded(case, recorded, q.shape[1], N)
+    assert torch.equal(keep, layout(case, chosen_by_the_oracle(case, q, k, v, any_rope), N)[0])
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(
+    ("name", "options"), [("esa", {"piece": 4}), ("longheads", {"chunk_length": 3, "score": "token_max"})]
+)
+def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, any_rope):
+    """θ acts on the channels in the layer's own order, whatever order keys are stored in."""
+    case, given = build(name, options), calibration(5, kv_heads * HEAD, kv_heads)
+    q, k, v = make_qkv(N, batch=2, kv_heads=kv_heads)
+    _, recorded = run_recorded(case, "auto", q, k, v, any_rope, scale=SCALE, calibration=given)
+    keep, _ = as_recorded(case, recorded, q.shape[1], N)
+    summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)
+    if name == "esa":
+        maps, (fq, fk) = given.layers[0], (x.transpose(1, 2).flatten(2) for x in (summed, k))
+        scores = (fq @ maps.theta_q.double().mT) @ (fk @ maps.theta_k.double().mT).mT
+        sizes = {name: getattr(case.method, name) for name in ("initial", "local", "top_k", "proximity")}
+        chosen = exact.best_tokens(scores[:, None].expand(-1, 4, -1, -1), pieces_of(case, N), **sizes)
+    else:
+        maps = given.heads[0]
+        scores = (summed @ maps.theta_q.double().mT) @ (k @ maps.theta_k.double().mT).mT
+        scores = scores[..., : N // 3 * 3].unflatten(-1, (-1, 3)).amax(dim=-1).repeat_interleave(4 // kv_heads, dim=1)
+        sizes = {"window": case.window, "length": 3, "count": case.method.num_chunks, "local": 2}
+        chosen = exact.best_chunks(scores, **sizes)
+    assert torch.equal(keep, layout(case, chosen, N)[0])
+
+
+def test_only_ties_are_decided_by_place():
+    """However many chunks there are, a score that is truly better wins; equal ones go to the later chunks."""
+    chunks, rows = Chunks(2, 4, 1, first=False), torch.tensor([9_000])
+    scores = torch.linspace(0, 0.5, 4_000)[None, None, None].clone()
+    scores[..., 7], scores[..., 11], scores[..., 3_999] = 1.0, 0.9999, 0.9998
+    assert chunks.choose(scores, rows).flatten().tolist() == [7, 11, 3_999]
+    scores[..., 3_000:3_010] = 1.0 - torch.rand(10) * 2e-7
+    assert chunks.choose(scores, rows).flatten().tolist() == [3_007, 3_008, 3_009]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -190,3 +190,10 @@ def test_interface_helpers_do_not_depend_on_the_common_sizes():
         report = longspan.extend(model, "full")
         assert close(model(ids).logits, stock)
     assert report.kv_bytes_per_token == 3 * 2 * 8 * 4
+
+
+def test_gathered_keys_are_not_turned_after_a_normalisation():
+    model = make("hunyuan_v1_dense")
+    with pytest.raises(longspan.AttachError, match=r"normalised after their rotation.*remap='far'"):
+        longspan.extend(model, longspan.ESA(remap="slots"))
+    longspan.extend(model, longspan.ESA())

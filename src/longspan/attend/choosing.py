@@ -123,7 +123,8 @@ class Chooser:
             tokens=tokens,
             turns=tuple(shared.turn(rows, at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
             ends=seen.ends,
-            key_turn=None if seen.k_pos is None else shared.turn(rows, seen.k_pos, "keys"),
+            # Stored at 0 they have the angles' factor already.
+            key_turn=None if seen.k_pos is None else shared.turn(rows, seen.k_pos, "keys", scaled=False),
             rope=rows.rope,
             scale=rows.scale,
             softcap=rows.softcap,
@@ -163,6 +164,10 @@ class Chooser:
         at = self.method.score_at if isinstance(self.method, ESA) else 0
         if at or rows.rope.norm_q is not None:
             q = rows.rope.turn_q(q, *shared.turn(rows, torch.full((r1 - r0,), at), "scores", r1 - r0))
+        elif index is None and rows.rope.table.factor != 1.0:
+            # The keys at 0 have the angles' factor; unrotated, q · k has none.
+            cos, sin = shared.turn(rows, torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
+            q = rows.rope.turn_q(q, cos / rows.rope.table.factor, sin)
         if index is None:
             assert rows.scored is not None
             return exact_scores(q, rows.scored[:, :, low:high], selection.share, selection.combine)

@@ -49,9 +49,11 @@ class Choices:
     units: dict[Hashable, tuple[int, Tensor]] = field(default_factory=dict)
     turns: dict[Hashable, Turn] = field(default_factory=dict)
 
-    def turn(self, rows: Rows, positions: Tensor, *key: Hashable) -> Turn:
-        """cos and sin of the rows' angles at positions that ``key`` stands for."""
-        here = rows.rope.table, rows.q.device, *key
+    def turn(self, rows: Rows, positions: Tensor, *key: Hashable, scaled: bool = True) -> Turn:
+        """cos and sin of the rows' angles, with their factor or without, at positions that ``key`` stands for."""
+        here = rows.rope.table, rows.q.device, scaled, *key
         if here not in self.turns:
-            self.turns[here] = turn(rows.rope.table, positions, rows.q.device)
+            cos, sin = turn(rows.rope.table, positions, rows.q.device)
+            factor = 1.0 if scaled else rows.rope.table.factor
+            self.turns[here] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
         return self.turns[here]

@@ -224,6 +224,7 @@ def _prepare(
         kv_dir = kv_dir if kv_tier == "disk" else None
     _representable(resolved, layers)
     _refuse_idle(resolved, layers)
+    _turnable(resolved, layers, size)
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     given = fitting(calibration, model, layers)
     if automatic and not uses_calibration(resolved):
@@ -261,6 +262,17 @@ def _representable(method: Method, layers: list[Layer]) -> None:
                 raise AttachError(
                     f"{layer.name}: keys of size {layer.key_dim} and values of size {layer.value_dim}; longheads' "
                     "representation takes equal sizes: use another score, such as LongHeads(score='bounds')"
+                )
+
+
+def _turnable(method: Method, layers: list[Layer], window: int) -> None:
+    """Raise if gathered keys would be turned again after a normalisation that belongs after their last rotation."""
+    if isinstance(method, Selecting) and method.selects and method.seen_at(window).turns_gathered:
+        for layer in layers:
+            if layer.norms:
+                raise AttachError(
+                    f"{layer.name}: keys are normalised after their rotation, and {method.name} with remap='slots' "
+                    "would turn them once more; use remap='far'"
                 )
 
 

@@ -129,7 +129,7 @@ class ChunkIndex(UnitIndex):
             return torch.stack((keys.amin(dim=2), keys.amax(dim=2)), dim=2).flatten(1, 2)
         if self.reduced is None:
             return keys.flatten(1, 2)
-        return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(accumulator(keys)).mT).to(keys.dtype)
+        return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(keys.device, accumulator(keys)).mT).to(keys.dtype)
 
     def _representations(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
         """Eqs 1 and 2: ``[H, n, D]`` from the unrotated ``[H, n, l, D]`` of ``n`` chunks."""

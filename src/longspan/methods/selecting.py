@@ -20,8 +20,9 @@ from longspan.selection.tokens import Tokens
 class Selecting(Method):
     """A method whose ``keep`` depends on queries and keys, where ``selects`` is true.
 
-    The first ``L`` rows attend to everything at its true distance. A later row attends to the first tokens, to those
-    from a border on, both known beforehand and given as bands, and to units that it chose.
+    The rows before ``first_choosing`` keep what is known beforehand; of most methods those are the first ``L``, which
+    attend to everything at its true distance. A later row attends to the first tokens, to those from a border on, both
+    known beforehand and given as bands, and to units that it chose.
     """
 
     @property

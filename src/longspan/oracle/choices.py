@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from longspan.oracle.attention import dots
 from longspan.rope import Rope
 
 Pieces = Sequence[tuple[int, int]]
@@ -102,11 +103,18 @@ def slots(chosen: Tensor, *, window: int, length: int, local: int, first: bool =
     return keep, rel
 
 
-def token_scores(q: Tensor, k: Tensor, *, share: str = "layer", combine: str = "sum") -> Tensor:
-    """ESA's ``f(m; c)`` ``[B, H, T, T]`` of every query for every token; equal for heads that choose together."""
+def token_scores(
+    q: Tensor, k: Tensor, *, share: str = "layer", combine: str = "sum", rope: Rope | None = None, at: int = 0
+) -> Tensor:
+    """ESA's ``f(m; c)`` ``[B, H, T, T]`` of every query for every token; equal for heads that choose together.
+
+    Unrotated, or seen at the distance ``at`` by the rotation ``rope``.
+    """
     heads, kv_heads = q.shape[1], k.shape[1]
-    k = k.double().repeat_interleave(heads // kv_heads, dim=1)
-    each = q.double() @ k.mT
+    if rope is not None and at:
+        each = dots(q, k, torch.full((q.shape[2], k.shape[2]), at), rope)
+    else:
+        each = q.double() @ k.double().repeat_interleave(heads // kv_heads, dim=1).mT
     together = {"head": 1, "group": heads // kv_heads, "layer": heads}[share]
     grouped = each.unflatten(1, (-1, together))
     combined = grouped.sum(dim=2) if combine == "sum" else grouped.amax(dim=2)

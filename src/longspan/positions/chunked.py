@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ class Chunked:
     size: int
     local: int | None
     window: int
+    turns_gathered: ClassVar[bool] = False
 
     @classmethod
     def over(cls, unit: int, window: int) -> Chunked:

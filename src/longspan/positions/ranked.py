@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ class Slots:
 
     size: int
     local: int
+    turns_gathered: ClassVar[bool] = False
 
     @property
     def chosen_keys(self) -> KeyMap:
@@ -68,6 +70,8 @@ class Ranks:
     Local tokens keep their true distance. What was chosen is turned to its rank once it is gathered, as no rotation
     that is stored beforehand could serve every rank.
     """
+
+    turns_gathered: ClassVar[bool] = True
 
     @property
     def chosen_keys(self) -> KeyMap:

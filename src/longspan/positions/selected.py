@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -34,7 +34,13 @@ class Gather:
 
 
 class SelectedMap(Protocol):
-    """A position map of selected keys."""
+    """A position map of selected keys.
+
+    Attributes:
+        turns_gathered: whether gathered keys are turned again, which a normalisation after the rotation rules out.
+    """
+
+    turns_gathered: ClassVar[bool]
 
     @property
     def chosen_keys(self) -> KeyMap:
@@ -83,6 +89,7 @@ class FarNear:
     """Local keys at their true distance, all others at ``far``: the query at ``far``, the key unrotated."""
 
     far: int
+    turns_gathered: ClassVar[bool] = False
 
     @property
     def chosen_keys(self) -> KeyMap:

@@ -79,11 +79,20 @@ class Chunks:
         elif self.pick == "lowest":
             scores = -scores
         outside, chunk = outside.to(scores.device), chunk.to(scores.device)
-        # Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives. A lean
-        # towards later chunks, well above that rounding, decides such ties in every call alike.
-        lean = 16 * torch.finfo(scores.dtype).eps * scores.masked_fill(outside, 0).abs().amax(dim=-1, keepdim=True)
-        scores = (scores + lean * chunk).masked_fill(outside, float("-inf"))
-        return scores.topk(self.chosen, dim=-1).indices.sort(dim=-1).values
+        rounding = 16 * torch.finfo(scores.dtype).eps * scores.masked_fill(outside, 0).abs().amax(dim=-1, keepdim=True)
+        scores = scores.masked_fill(outside, float("-inf"))
+        best = scores.topk(self.chosen, dim=-1)
+        least = best.values[..., -1:]
+        near = scores >= least - rounding
+        if not bool((near.sum(dim=-1) > self.chosen).any()):
+            return best.indices.sort(dim=-1).values
+        # Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives. Where
+        # the last place is contested by scores within that rounding, the latest chunk takes it, in every call alike.
+        above = scores > least + rounding
+        tied = near & ~above
+        room = self.chosen - above.sum(dim=-1, keepdim=True)
+        taken = above | (tied & (tied.flip(-1).cumsum(dim=-1).flip(-1) <= room))
+        return taken.nonzero()[:, -1].view(*scores.shape[:-1], self.chosen)
 
     def _random(self, shape: torch.Size, rows: Tensor) -> Tensor:
         """Numbers that depend on the query, the chunk and the head alone, so that decoding draws what prefill drew."""
