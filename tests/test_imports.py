@@ -1,4 +1,4 @@
-"""Imports run one way: rope → kernels; rope, selection, positions → methods → attend → hf → evaluation → analysis, cli."""
+"""Imports run one way: rope → kernels; rope, selection, positions, index → methods → attend → hf → what is above."""
 
 from __future__ import annotations
 

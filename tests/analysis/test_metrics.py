@@ -30,7 +30,7 @@ TWO_LAYERS = [
 
 
 def test_counts_cover_and_gini():
-    # Four heads keep chunk 0 and, of tokens 16..21, chunks 4 and 5; chunk 1 is chosen once, chunk 2 by three, 3 by none.
+    # Four heads keep chunk 0 and, of tokens 16..21, chunks 4 and 5; one chooses chunk 1, three chunk 2, none chunk 3.
     assert counts(TWO_LAYERS, SIX).tolist() == [4, 1, 3, 0, 4, 4]
     assert cover_rate(TWO_LAYERS, SIX) == pytest.approx(5 / 6)
     # Ascending 0 1 3 4 4 4: (-5·0 - 3·1 - 1·3 + 1·4 + 3·4 + 5·4) / (6 · 16)
@@ -42,8 +42,8 @@ def test_counts_cover_and_gini():
 
 @pytest.mark.parametrize(
     ("answers", "top", "rate"),
-    [([0], 1, 0.5), ([2], 1, 0.25), ([4], 1, 0.25), ([3], 1, 0.0), ([2, 4], 1, 0.5), ([3], 2, 0.25), ([3], 3, 0.5), ([3], 4, 1.0),
-     ([3], 5, 1.0), ([5], 5, 0.0), ([5], 6, 0.0)],
+    [([0], 1, 0.5), ([2], 1, 0.25), ([4], 1, 0.25), ([3], 1, 0.0), ([2, 4], 1, 0.5), ([3], 2, 0.25), ([3], 3, 0.5),
+     ([3], 4, 1.0), ([3], 5, 1.0), ([5], 5, 0.0), ([5], 6, 0.0)],
 )  # fmt: skip
 def test_hit_rate(answers, top, rate):
     assert hit_rate(TWO_LAYERS, SIX, answers, top) == rate

@@ -19,7 +19,7 @@ from longspan.methods import InfLLM, LongHeads, Method
 
 @dataclass(frozen=True)
 class Chunking:
-    """A text in chunks: ``borders`` are the tokens that chunks begin with, ascending from 0, and ``stop`` its length."""
+    """A text in chunks: ``borders`` are the tokens they begin with, ascending from 0, and ``stop`` is its length."""
 
     borders: tuple[int, ...]
     stop: int
@@ -35,8 +35,8 @@ class Chunking:
     def of(cls, method: Method, length: int, size: int | None = None) -> Chunking:
         """The chunks of ``length`` tokens as a method has them, or ``size`` tokens each.
 
-        LongHeads' are its own; of InfLLM's text the initial tokens are one, and then each block. Other methods have none
-        and need a size.
+        LongHeads' are its own; of InfLLM's text the initial tokens are one, and then each block. Other methods have
+        none and need a size.
 
         Raises:
             ValueError: there is no such chunking.

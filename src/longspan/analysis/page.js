@@ -51,6 +51,7 @@ function heads(c, how) {
   data.rows.forEach(([layer, head], row) => {
     if (Number(data.kept[row][c]) === how) layers.set(layer, [...(layers.get(layer) || []), head]);
   });
+  if (!layers.size) return "";
   if (data.kind === "layer") return "layers " + [...layers.keys()].join(", ");
   const plural = data.kind + "s of ";
   return plural + [...layers].map(([layer, found]) => "layer " + layer + ": " + found.join(", ")).join("; ");

@@ -111,7 +111,8 @@ def page(
     }
     marked = set(answers)
     spans = (
-        f'<span data-c="{n}"{" class=answer" if n in marked else ""}>{_text(text)}</span>' for n, text in enumerate(texts)
+        f'<span data-c="{n}"{" class=answer" if n in marked else ""}>{_text(text)}</span>'
+        for n, text in enumerate(texts)
     )
     own = files("longspan.analysis")
     return _HEAD.format(

@@ -96,7 +96,9 @@ def relative_positions(method: Method, length: int) -> tuple[Tensor, Tensor]:
         LongspanError: the method chooses keys by looking at them, or the length is none.
     """
     if method.selects:
-        raise LongspanError(f"{method.name} chooses keys by looking at them, so there is no one matrix of its positions")
+        raise LongspanError(
+            f"{method.name} chooses keys by looking at them, so there is no one matrix of its positions"
+        )
     if not 1 <= length <= _LARGEST:
         raise LongspanError(f"a matrix of positions has 1 to {_LARGEST:,} rows, not {length:,}: give another length")
     i, j = torch.arange(length)[:, None], torch.arange(length)[None, :]

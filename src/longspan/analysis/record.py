@@ -44,8 +44,8 @@ class Trace:
         """What all layers chose for one query of one row.
 
         Args:
-            query: its own index, padding not counted; the last one recorded unless given. Where queries choose together,
-                any of the piece.
+            query: its own index, padding not counted; the last one recorded unless given. Where queries choose
+                together, any of the piece.
             row: of the batch.
             call: which forward of the recording, from 0; the last one that has it unless given.
 

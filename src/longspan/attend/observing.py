@@ -26,7 +26,7 @@ class Choice:
         call: which forward of the recording it was, from 0.
         layer, row: the layer's number, and the row of the batch.
         first, query: the queries ``first .. query`` chose together; the same one where each chooses for itself.
-        units: ``[S, n]`` int64 on the CPU, ascending: what each of the S that choose (heads, groups or the layer) chose.
+        units: ``[S, n]`` int64 on the CPU, ascending: what each of the S that choose (heads, groups or the layer) took.
         size, origin: tokens of a unit, and the first token of unit 0.
         scores: ``[S, N]`` fp32 on the CPU of the units from ``scored_from`` on, those that are kept anyway among them
             where they have a score. None where no score decided, or none was asked for.
@@ -89,7 +89,7 @@ class Observer:
         tokens: Tensor,
         scores: Callable[[], Tensor],
     ) -> None:
-        """Queries ``r0 : r1`` together chose ``tokens`` ``[B, S, n]`` by ``scores`` ``[B, S, N]`` of the first units."""
+        """Queries ``r0 : r1`` together chose ``tokens`` ``[B, S, n]`` by ``scores`` ``[B, S, N]`` of units."""
         size, origin = (selection.size, selection.initial) if isinstance(selection, Blocks) else (1, 0)
         units = (tokens[..., ::size] - origin) // size
         kept = (0, selection.initial), (max(r0 - selection.local, 0), r1)

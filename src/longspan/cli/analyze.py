@@ -30,6 +30,7 @@ from longspan.evaluation.study import versions
 from longspan.evaluation.task import Task
 from longspan.evaluation.tasks import TASKS
 from longspan.hf import Report, measure_recall
+from longspan.hf.fitting import model_name
 from longspan.methods import Method
 from longspan.methods.parse import parse_method
 
@@ -104,11 +105,14 @@ def analyze(
         raise
     except ValueError as error:
         raise LongspanError(str(error)) from error
-    files = [name for length, found in looks.items() for name in _draw(out, tokenizer, report, length, found[0], task)]
+    named = model_name(loaded)
+    files: list[str] = []
+    for length, found in looks.items():
+        files += _draw(out, tokenizer, report, named, length, found[0], task)
     if recall is not None:
         recall.plot(out / "recall.png")
         files.append("recall.png")
-    about = {"model": report.model if model is None else Path(model).name, "task": task, "seed": seed}
+    about = {"model": named, "task": task, "seed": seed}
     _write(out / "analysis.json", about, report, rows, looks, recall)
     console = Console(highlight=False)
     console.print(_table(rows, report))
@@ -167,12 +171,12 @@ def _kind(report: Report) -> str:
     return str(getattr(report.method, "share", "head" if report.method.name == "lm-infinite" else "layer"))
 
 
-def _draw(out: Path, tokenizer: Any, report: Report, length: int, one: Look, task: str | None) -> list[str]:
+def _draw(out: Path, tokenizer: Any, report: Report, named: str, length: int, one: Look, task: str | None) -> list[str]:
     """The picture and the page of a length's first prompt."""
     title = f"{report.method.name}: what each {_kind(report)} keeps of {len(one.prompt.ids):,} tokens"
     facts = {
-        "model": report.model,
-        "method": str(report.method),
+        "model": named,
+        "method": ", ".join([report.method.name, *(f"{key}={value}" for key, value in _parameters(report).items())]),
         "chunks": f"{len(one.chunks):,}",
         "cover": f"{one.cover:.0%}",
         "Gini": f"{one.gini:.2f}",
@@ -196,8 +200,8 @@ def _positions(method: Method, lengths: str | None, window: int | None, out: Pat
     """The pictures of a method that keeps keys by their index."""
     if any(one is not None for one in given):
         raise LongspanError(
-            f"{method.name} keeps keys by their index and chooses none; leave --model, --task and --file out to draw its "
-            "relative positions, or take longheads, esa, infllm, or lm-infinite with middle_top_k"
+            f"{method.name} keeps keys by their index and chooses none; leave --model, --task and --file out to draw "
+            "its relative positions, or take longheads, esa, infllm, or lm-infinite with middle_top_k"
         )
     if window is None:
         raise LongspanError(f"--window: say the window in tokens that {method.name} is to be drawn for")
@@ -225,7 +229,13 @@ def _table(rows: Sequence[Row], report: Report) -> Table:
         shares = (_percent(value) for value in (row.hit1, row.hit5))
         answers = (_found(value) for value in (row.found, row.whole, row.split))
         table.add_row(
-            f"{row.tokens:,.0f}", str(row.n), f"{row.chunks:,.0f}", _percent(row.cover), f"{row.gini:.2f}", *shares, *answers
+            f"{row.tokens:,.0f}",
+            str(row.n),
+            f"{row.chunks:,.0f}",
+            _percent(row.cover),
+            f"{row.gini:.2f}",
+            *shares,
+            *answers,
         )
     return table
 
@@ -263,13 +273,17 @@ def _write(
         figures = {key: _number(getattr(row, key)) for key in ("tokens", "chunks", "cover", "gini", "hit1", "hit5")}
         answers = {key: shares(getattr(row, key)) for key in ("found", "whole", "split")}
         lengths.append({"length": row.length, "n": row.n, **figures, **answers, "prompts": prompts})
-    values = {key: value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
-              for key, value in report.method.parameters().items()}  # fmt: skip
     found = None if recall is None else {"title": recall.title(), "rows": [asdict(row) for row in recall.rows]}
-    method = {"name": report.method.name, "parameters": values, "chooses": _kind(report)}
+    method = {"name": report.method.name, "parameters": _parameters(report), "chooses": _kind(report)}
     whole = {**about, "window": report.window, "method": method, "versions": versions()}
     path.write_text(json.dumps({**whole, "lengths": lengths, "recall": found}, indent=1, ensure_ascii=False) + "\n",
                     encoding="utf-8")  # fmt: skip
+
+
+def _parameters(report: Report) -> dict[str, Any]:
+    """Those that have a value, as plain ones."""
+    values = {key: value for key, value in report.method.parameters().items() if value is not None}
+    return {key: value if isinstance(value, (int, float, str)) else str(value) for key, value in values.items()}
 
 
 def _number(value: float) -> float | None:
