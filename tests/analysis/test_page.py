@@ -82,6 +82,11 @@ def test_the_data(read):
     assert data["spans"][0] == [0, 4] and data["spans"][-1] == [20, 22]
 
 
+def test_nothing_ends_the_data_early():
+    read = Reader(page(CHOICES, SIX, HOSTILE, [], "t", {}, "</script><b>"))
+    assert json.loads(read.of("script")[0][1])["kind"] == "</script><b>" and not read.of("b")
+
+
 def test_a_text_for_each_chunk(tmp_path):
     with pytest.raises(ValueError, match="6 chunks"):
         write_page(tmp_path / "p.html", CHOICES, SIX, ["a"], title="t")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import longspan
+from longspan.analysis import study
 from longspan.analysis.metrics import Chunking
 from longspan.analysis.study import Found, Look, Prompt, chunks_for, look, summarise
 from longspan.bundled import load_bundled
@@ -55,7 +56,7 @@ def test_one_prompt(bundled, prompt, method, units, chunks):
     assert [one.layer for one in seen.choices] == [0, 1, 2, 3] and len(seen.chunks) == chunks
     for one in seen.choices:
         # The last token chose for itself.
-        assert tuple(one.units.shape) == units and one.first == one.query == len(prompt.ids) - 1
+        assert tuple(one.units.shape) == units and one.first == one.query == len(seen.ids) - 1
     assert seen.answers == seen.chunks.holding(prompt.answers) and seen.split is (len(seen.answers) > 1)
     assert 0 < seen.cover <= 1 and 0 <= seen.gini < 1 and 0 <= seen.hit1 <= seen.hit5 <= 1
     if method.name != "infllm":
@@ -64,7 +65,20 @@ def test_one_prompt(bundled, prompt, method, units, chunks):
         assert read(model, tokenizer, prompt.ids, max_new_tokens=8, until=prompt.until).text == seen.prediction
 
 
-def test_hits_are_those_of_the_scores(bundled, prompt):
+def test_the_query_is_where_the_answer_begins(bundled, prompt):
+    """The bundled tokenizer keeps a space apart from the digits after it: the digits begin one query later."""
+    model, tokenizer = bundled
+    longspan.extend(model, longspan.LongHeads(score="bounds"))
+    seen = look(model, tokenizer, prompt)
+    added = seen.ids[len(prompt.ids) :]
+    assert seen.ids[: len(prompt.ids)] == prompt.ids and not tokenizer.decode(added).strip()
+    logits = model(torch.tensor([seen.ids])).logits[0, -1]
+    assert tokenizer.decode([int(logits.argmax())]).strip() == seen.prediction.strip()[:1]
+    silent = look(model, tokenizer, Prompt(prompt.ids, prompt.answers, new_tokens=0))
+    assert silent.ids == prompt.ids and silent.choices[0].query == len(prompt.ids) - 1
+
+
+def test_hits_are_those_of_the_scores(bundled, prompt, monkeypatch):
     """By hand, from the recorded scores: heads whose 5 best chunks have the answer's, of 4 layers by 2 groups."""
     model, tokenizer = bundled
     longspan.extend(model, longspan.LongHeads(score="bounds"))
@@ -75,6 +89,9 @@ def test_hits_are_those_of_the_scores(bundled, prompt):
         for head in one.scores
     ]
     assert len(hits) == 8 and seen.hit5 == sum(hits) / 8
+    monkeypatch.setattr(study, "hit_rate", lambda choices, chunks, answers, top: top)
+    seen = look(model, tokenizer, prompt)
+    assert (seen.hit1, seen.hit5) == (1, 5)
 
 
 def test_without_an_answer_or_scores(bundled, prompt):
@@ -104,7 +121,7 @@ def test_chunks_of_methods():
 
 
 def made(score, answers, cover=0.5, hit=0.25):
-    return Look(Prompt([1] * 10), Chunking((0, 4, 8), 10), [], answers, cover, 0.1, hit, hit, "", score)
+    return Look(Prompt([1] * 10), [1] * 10, Chunking((0, 4, 8), 10), [], answers, cover, 0.1, hit, hit, "", score)
 
 
 def test_a_row():

@@ -58,10 +58,14 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Look:
-    """What was chosen at the query that the first token of the answer comes from, the prompt's last one.
+    """What was chosen at the query that the first token of the answer comes from.
+
+    That is the prompt's last token, or where the model first writes space (tokenizers that keep it apart from what
+    follows), the last of that.
 
     Attributes:
-        prompt, chunks, choices: what was read, its chunks, and each layer's choice.
+        prompt, ids: what was to be read, and the tokens up to that query.
+        chunks, choices: the chunks of those, and each layer's choice.
         answers: the chunks that hold the answer.
         cover, gini: ``cover_rate`` and ``uniformity``.
         hit1, hit5: ``hit_rate``; NaN where it is not known where the answer lies, or no score decided.
@@ -70,6 +74,7 @@ class Look:
     """
 
     prompt: Prompt
+    ids: list[int]
     chunks: Chunking
     choices: list[Choice]
     answers: list[int]
@@ -88,9 +93,10 @@ class Look:
 
 @torch.inference_mode()
 def look(model: PreTrainedModel, tokenizer: Any, prompt: Prompt, *, chunk: int | None = None) -> Look:
-    """Read a prompt, record what its last token chooses, and answer.
+    """Read a prompt, answer, and record what is chosen where the answer begins.
 
-    The last token is read alone, so that it chooses for itself also where the queries of a piece choose together.
+    The prompt's last token is read alone, so that it chooses for itself also where the queries of a piece choose
+    together.
 
     Args:
         model: extended with a method that chooses.
@@ -110,17 +116,23 @@ def look(model: PreTrainedModel, tokenizer: Any, prompt: Prompt, *, chunk: int |
     with record(model) as trace:  # first, since it says what is wrong with the model
         _, cache = prefill(model, ids[:, :-1], 1)
         out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
-    tokens: list[int] = []
-    for token in decode(model, out.logits, cache, prompt.new_tokens):
-        tokens.append(token)
-        if prompt.until is not None and prompt.until(tokenizer.decode(tokens, skip_special_tokens=True)):
-            break
-    text = tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
-    choices, chunks = trace.at(), chunks_for(trace.method, trace.window, size, chunk)
+        tokens: list[int] = []
+        text, space = "", 0  # the answer, and how many tokens of space it begins with
+        for token in decode(model, out.logits, cache, prompt.new_tokens):
+            tokens.append(token)
+            text = tokenizer.decode(tokens, skip_special_tokens=True)
+            if not text.strip():
+                space = len(tokens)
+            if prompt.until is not None and prompt.until(text):
+                break
+    space = space if text.strip() else 0  # where there is no answer, what the prompt's last token chose
+    read = prompt.ids + tokens[:space]
+    choices, chunks = trace.at(len(read) - 1), chunks_for(trace.method, trace.window, len(read), chunk)
     answers = chunks.holding(prompt.answers)
     ranked = bool(answers) and all(one.scores is not None for one in choices)
     return Look(
         prompt=prompt,
+        ids=read,
         chunks=chunks,
         choices=choices,
         answers=answers,

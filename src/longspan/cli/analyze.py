@@ -173,7 +173,7 @@ def _kind(report: Report) -> str:
 
 def _draw(out: Path, tokenizer: Any, report: Report, named: str, length: int, one: Look, task: str | None) -> list[str]:
     """The picture and the page of a length's first prompt."""
-    title = f"{report.method.name}: what each {_kind(report)} keeps of {len(one.prompt.ids):,} tokens"
+    title = f"{report.method.name}: what each {_kind(report)} keeps of {len(one.ids):,} tokens"
     facts = {
         "model": named,
         "method": ", ".join([report.method.name, *(f"{key}={value}" for key, value in _parameters(report).items())]),
@@ -188,7 +188,7 @@ def _draw(out: Path, tokenizer: Any, report: Report, named: str, length: int, on
     draw_selection(
         one.choices, one.chunks, out / f"selection-{length}.png", answers=one.answers, title=title, kind=_kind(report)
     )
-    texts = chunk_texts(tokenizer, one.prompt.ids, one.chunks)
+    texts = chunk_texts(tokenizer, one.ids, one.chunks)
     write_page(
         out / f"page-{length}.html", one.choices, one.chunks, texts, answers=one.answers, title=title, facts=facts,
         kind=_kind(report),
@@ -219,6 +219,7 @@ def _positions(method: Method, lengths: str | None, window: int | None, out: Pat
 def _table(rows: Sequence[Row], report: Report) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         title=f"{report.method.name}, window {report.window:,}: at the first token of the answer",
         title_justify="left",
         title_style="bold",
