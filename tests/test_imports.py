@@ -1,4 +1,4 @@
-"""Imports run one way: rope → kernels; rope, selection, positions, index → methods → attend → hf → evaluation, cli."""
+"""Imports run one way: rope → kernels; rope, selection, positions, index → methods → attend → hf → what is above."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ ALLOWED: dict[str, set[str]] = {
     "hf": BELOW_ATTEND | {"attend"},
 }
 # The same for parts above, by what they must not reach for.
-FORBIDDEN: dict[str, set[str]] = {"evaluation": {"cli"}, "bundled": {"cli", "evaluation"}}
+FORBIDDEN: dict[str, set[str]] = {
+    "evaluation": {"cli", "analysis"},
+    "analysis": {"cli"},
+    "bundled": {"cli", "evaluation", "analysis"},
+}
 
 
 def module_name(path: Path) -> str:

@@ -1,5 +1,6 @@
 """longspan: let any LLM with rotary positions read far beyond its trained window, with no training."""
 
+from longspan.analysis import record
 from longspan.bundled import bundled_calibration, load_bundled
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, CacheError, CalibrationError, LongspanError
@@ -54,5 +55,6 @@ __all__ = [
     "inspect",
     "load_bundled",
     "new_cache",
+    "record",
     "restore",
 ]

@@ -2,5 +2,6 @@
 
 from longspan.attend.attender import Attender
 from longspan.attend.calibrated import uses_calibration
+from longspan.attend.observing import Choice, Observer
 
-__all__ = ["Attender", "uses_calibration"]
+__all__ = ["Attender", "Choice", "Observer", "uses_calibration"]

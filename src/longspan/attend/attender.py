@@ -12,6 +12,7 @@ from torch import Tensor
 from longspan.attend.calibrated import check_calibration
 from longspan.attend.choosing import Chooser
 from longspan.attend.merge import with_sinks
+from longspan.attend.observing import Observer
 from longspan.attend.rows import Choices, Rows
 from longspan.bands import Band, KeyMap
 from longspan.calibration import Calibration
@@ -109,6 +110,17 @@ class Attender:
     def stored_rotations(self) -> int:
         """How many rotations of each key the store holds; angles that follow the length keep one, unrotated."""
         return 1 if self._dynamic else len(self.key_maps)
+
+    @property
+    def observer(self) -> Observer | None:
+        """Who sees what is chosen; nobody unless set, and never where keys are not chosen."""
+        return self._chooser.observer if self._chooser is not None else None
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        if self._chooser is None:
+            raise ValueError(f"{self.method.name} keeps keys by their index, so there are no choices to observe")
+        self._chooser.observer = observer
 
     def new_index(self, layer: int, rope: Rope) -> Any:
         """What a layer's store keeps to choose keys by; None where keys are not chosen, or by themselves alone.

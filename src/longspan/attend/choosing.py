@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.attend.merge import merge
+from longspan.attend.observing import Observer
 from longspan.attend.rows import Choices, Rows
 from longspan.calibration import Calibration
 from longspan.dtypes import accumulator
@@ -39,6 +40,7 @@ class Chooser:
         # By the angles, of which dynamic ones live no longer than a step.
         self._tables: WeakKeyDictionary[Table, dict[torch.device, Turn]] = WeakKeyDictionary()
         self.fixed = isinstance(method, LongHeads) and method.fix_layers
+        self.observer: Observer | None = None  # sees what is chosen, where somebody records it
 
     def index(self, layer: int, rope: Rope) -> ChunkIndex | TokenIndex | BlockIndex | None:
         """A new index for a layer's store; None where scores come from the keys alone."""
@@ -82,16 +84,19 @@ class Chooser:
         """What queries ``r0 : r1`` chose, each for itself."""
         selection, i, q = self.selection, torch.arange(r0, r1), rows.q[:, :, rows.part(r0, r1)]
         assert isinstance(selection, Chunks | Middle)
-        key = rows.batch.start, r0
+        key, scores = (rows.batch.start, r0), None
         if self.fixed and key in shared.units and shared.units[key][0] != rows.layer:
             units = shared.units[key][1].to(q.device)
         else:
             if isinstance(selection, Middle):
-                units = selection.choose(self._middle_scores(selection, q, r1, rows), i)
+                scores = self._middle_scores(selection, q, r1, rows)
+                units = selection.choose(scores, i)
             else:
-                units = self._choose_chunks(selection, i, rows, index)
+                units, scores = self._choose_chunks(selection, i, rows, index)
             if self.fixed:
                 shared.units[key] = rows.layer, units
+        if self.observer is not None and self.observer.wants(r1, rows.stop):
+            self.observer.by_row(rows, r0, r1, selection, units, scores)
         positions = cast(UnitMap, self.positions).units(i, units, selection.size)
         return PerRow(
             q=q,
@@ -113,8 +118,21 @@ class Chooser:
         if isinstance(selection, Blocks):
             scores = index.scores(q, rows.batch, selection.candidates(r0), rows.rope)
         else:
-            scores = self._token_scores(selection, rows, r0, r1, index, shared)
+            scores = self._token_scores(*selection.candidates(r0), rows, r0, r1, index, shared)
+        observer = self.observer if self.observer is not None and self.observer.wants(r1, rows.stop) else None
+        deciding = scores.clone() if observer is not None and observer.scores else scores  # choosing writes over them
         tokens = selection.choose(scores) + selection.initial
+        if observer is not None:
+
+            def ranked() -> Tensor:
+                if isinstance(selection, Blocks):
+                    return deciding
+                # What is kept anyway has a score as well, which nobody asks for but an observer.
+                low, high = selection.candidates(r0)
+                around = [self._token_scores(a, b, rows, r0, r1, index, shared) for a, b in ((0, low), (high, r0))]
+                return selection.ranked(deciding, *around)
+
+            observer.by_piece(rows, r0, r1, selection, tokens, ranked)
         seen = cast(TokenMap, self.positions).tokens(i, tokens, selection.head, r0 - selection.local)
         return PerPiece(
             q=q,
@@ -137,15 +155,19 @@ class Chooser:
             columns = self.selection.candidates(rows.stop) * index.parts
         return max(1, _SCORES // max(rows.q.shape[0] * rows.q.shape[1] * columns, 1))
 
-    def _choose_chunks(self, selection: Chunks, i: Tensor, rows: Rows, index: ChunkIndex) -> Tensor:
+    def _choose_chunks(
+        self, selection: Chunks, i: Tensor, rows: Rows, index: ChunkIndex
+    ) -> tuple[Tensor, Tensor | None]:
+        """The chunks, and the scores that decided: none where chance did."""
         q = rows.q[:, :, rows.part(int(i[0]), int(i[-1]) + 1)]
         heads, kv_heads, count = q.shape[1], rows.keys.shape[1], selection.candidates(int(i[-1]) + 1)
         if selection.pick != "random":
-            return selection.choose(index.scores(q, rows.batch, count, rows.rope, kv_heads), i)
+            scores = index.scores(q, rows.batch, count, rows.rope, kv_heads)
+            return selection.choose(scores, i), scores
         sharing = {"head": heads, "group": kv_heads, "layer": 1}[selection.share]
         none = torch.zeros(1, device=q.device).expand(q.shape[0], sharing, len(i), count)
         # Each layer draws its own.
-        return replace(selection, seed=selection.seed + 1_009 * rows.layer).choose(none, i)
+        return replace(selection, seed=selection.seed + 1_009 * rows.layer).choose(none, i), None
 
     def _middle_scores(self, selection: Middle, q: Tensor, stop: int, rows: Rows) -> Tensor:
         """The logits ``[B, H, T, M]`` of the tokens from ``initial`` on, at the distance that they are seen at."""
@@ -156,10 +178,9 @@ class Chooser:
         return exact_scores(rows.rope.turn_q(q, cos, sin), keys, "head", "sum")
 
     def _token_scores(
-        self, selection: Tokens, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices
+        self, low: int, high: int, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices
     ) -> Tensor:
-        """``f(m; c)`` of queries ``r0 : r1`` for the middle tokens ``low : high``: ``[B, S, T, M]``."""
-        low, high = selection.candidates(r0)
+        """``f(m; c)`` of queries ``r0 : r1`` for the tokens ``low : high``: ``[B, S, T, M]``."""
         q = rows.q[:, :, rows.part(r0, r1)]
         at = self.method.score_at if isinstance(self.method, ESA) else 0
         if at or rows.rope.norm_q is not None:
@@ -170,6 +191,8 @@ class Chooser:
             q = rows.rope.turn_q(q, cos / rows.rope.table.factor, sin)
         if index is None:
             assert rows.scored is not None
+            selection = self.selection
+            assert isinstance(selection, Tokens)
             return exact_scores(q, rows.scored[:, :, low:high], selection.share, selection.combine)
         summed = q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
         return index.scores(summed, rows.batch, rows.padding + low, rows.padding + high).to(accumulator(q))

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from longspan.cli import calibrate, demo, eval, generate, inspect, methods
+from longspan.cli import analyze, calibrate, demo, eval, generate, inspect, methods
 from longspan.errors import LongspanError
 from longspan.evaluation.runner import out_of_memory
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate):
+for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate, analyze.analyze):
     app.command()(command)
 app.command("eval")(eval.evaluate)
 

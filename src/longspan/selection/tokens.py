@@ -58,13 +58,32 @@ class Tokens(ByPiece):
         Returns:
             ``[B, S, top_k]`` int64, counted from the first candidate.
         """
-        best = scores.sub_(scores.amax(dim=-1, keepdim=True)).amax(dim=-2)
-        if self.proximity:
-            wide = 2 * self.proximity + 1
-            best = torch.nn.functional.max_pool1d(best, wide, stride=1, padding=self.proximity)
+        best = self._near(scores.sub_(scores.amax(dim=-1, keepdim=True)).amax(dim=-2))
         # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
         least = best.topk(self.top_k, dim=-1).values[..., -1:]
         above, level = best > least, best == least
         room = self.top_k - above.sum(dim=-1, keepdim=True)
         taken = above | (level & (level.cumsum(dim=-1) <= room))
         return taken.nonzero()[:, -1].view(*best.shape[:-1], self.top_k)
+
+    def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """F' of all tokens before a piece, for those who look on: ``choose`` needs that of the candidates alone.
+
+        Tokens that are kept anyway are held to the candidates' best, and take the best of their own neighbours.
+
+        Args:
+            scores: ``[B, S, T, M]``, f of each query of the piece for each candidate.
+            before, after: the same for the tokens before and after those.
+
+        Returns:
+            ``[B, S, N]``.
+        """
+        best = scores.amax(dim=-1, keepdim=True)
+        parts = [(part - best).amax(dim=-2) for part in (before, scores, after)]
+        return torch.cat([self._near(part) if part.shape[-1] else part for part in parts], dim=-1)
+
+    def _near(self, best: Tensor) -> Tensor:
+        """Eq 8."""
+        if not self.proximity:
+            return best
+        return torch.nn.functional.max_pool1d(best, 2 * self.proximity + 1, stride=1, padding=self.proximity)
