@@ -102,8 +102,9 @@ def read_records(task: Task, data_dir: Path | str | None) -> list[Record]:
     if task.data is None:
         raise ValueError(f"{task.name} is made: it reads no data file")
     if data_dir is None:
+        source = f" ({task.data.source})" if task.data.source else ""
         raise DataError(
-            f"{task.name} reads {task.data.name} ({task.data.source}): say in which data folder it lies. "
+            f"{task.name} reads {task.data.name}{source}: say in which data folder it lies (--data-dir). "
             f"{SAMPLES / task.data.name} shows its format"
         )
     return read_file(task.data, Path(data_dir))
