@@ -19,7 +19,7 @@ from longspan.evaluation.task import Example, Record, Task
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # in turn, so that any five prompts in a row have one of each
 TARGETS = 256  # tokens at the end of the text whose loss is taken
-# Parameters that came after samples were published, with the values at which they change nothing: no part of a key then.
+# Parameters that came after samples were published, and the values at which they change nothing: no part of a key then.
 _NEWER: dict[str, dict[str, Any]] = {"longheads": {"remap": "slots", "far": None}, "esa": {"remap": "far"}}
 
 
