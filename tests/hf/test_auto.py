@@ -17,7 +17,7 @@ FACTS = {"kv_bytes_per_token": 1000, "free": 10**9, "calibrated": False, "on_gpu
     [
         (512, {}, "full", "device", "512 tokens fit the window of 512"),
         (513, {}, "dca", "device", "1.0 windows"),
-        (512 * CROSSOVER, {}, "dca", "device", "8.0 windows"),
+        (512 * CROSSOVER, {}, "dca", "device", "16.0 windows"),
         (512 * CROSSOVER + 1, {}, "longheads", "device", "choosing keys is faster; it needs no calibration"),
         (512 * CROSSOVER + 1, {"calibrated": True}, "esa", "device", "calibrated"),
         (None, {}, "longheads", "device", "length is not known"),
