@@ -36,6 +36,7 @@ from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
 from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
 from longspan.selection.middle import Middle
+from longspan.selection.ties import best
 from longspan.selection.tokens import Tokens
 from longspan.store import KVStore
 
@@ -118,6 +119,19 @@ def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, a
         sizes = {"window": case.window, "length": 3, "count": case.method.num_chunks, "local": 2}
         chosen = exact.best_chunks(scores, **sizes)
     assert torch.equal(keep, layout(case, chosen, N)[0])
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("slack", [0.0, 0.25])
+def test_ties_for_the_last_places(last, slack):
+    """Against a sort by hand, over scores with many ties."""
+    scores = torch.randint(6, (200, 17), generator=torch.Generator().manual_seed(0)).float()
+    scores[:, 3] = float("-inf")
+    for row, own in zip(scores, best(scores, 5, slack=slack, last=last).tolist(), strict=True):
+        least = row.sort(descending=True).values[4]
+        level = torch.where(row > least + slack, 2, torch.where(row >= least - slack, 1, 0)).tolist()
+        place = [n if last else -n for n in range(17)]
+        assert own == sorted(sorted(range(17), key=lambda n: (level[n], place[n]), reverse=True)[:5])  # noqa: B023
 
 
 def test_only_ties_are_decided_by_place():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.bands import IndexMap
+from longspan.selection.ties import best
 
 Pick = Literal["best", "lowest", "random"]
 Share = Literal["head", "group", "layer"]
@@ -79,20 +80,9 @@ class Chunks:
         elif self.pick == "lowest":
             scores = -scores
         outside, chunk = outside.to(scores.device), chunk.to(scores.device)
+        # Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives.
         rounding = 16 * torch.finfo(scores.dtype).eps * scores.masked_fill(outside, 0).abs().amax(dim=-1, keepdim=True)
-        scores = scores.masked_fill(outside, float("-inf"))
-        best = scores.topk(self.chosen, dim=-1)
-        least = best.values[..., -1:]
-        near = scores >= least - rounding
-        if not bool((near.sum(dim=-1) > self.chosen).any()):
-            return best.indices.sort(dim=-1).values
-        # Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives. Where
-        # the last place is contested by scores within that rounding, the latest chunk takes it, in every call alike.
-        above = scores > least + rounding
-        tied = near & ~above
-        room = self.chosen - above.sum(dim=-1, keepdim=True)
-        taken = above | (tied & (tied.flip(-1).cumsum(dim=-1).flip(-1) <= room))
-        return taken.nonzero()[:, -1].view(*scores.shape[:-1], self.chosen)
+        return best(scores.masked_fill(outside, float("-inf")), self.chosen, slack=rounding, last=True)
 
     def _random(self, shape: torch.Size, rows: Tensor) -> Tensor:
         """Numbers that depend on the query, the chunk and the head alone, so that decoding draws what prefill drew."""

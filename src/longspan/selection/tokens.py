@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longspan.selection.chunks import Share
 from longspan.selection.pieces import ByPiece
+from longspan.selection.ties import best
 
 Combine = Literal["sum", "max"]
 
@@ -58,13 +59,9 @@ class Tokens(ByPiece):
         Returns:
             ``[B, S, top_k]`` int64, counted from the first candidate.
         """
-        best = self._near(scores.sub_(scores.amax(dim=-1, keepdim=True)).amax(dim=-2))
+        worth = self._near(scores.sub_(scores.amax(dim=-1, keepdim=True)).amax(dim=-2))
         # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
-        least = best.topk(self.top_k, dim=-1).values[..., -1:]
-        above, level = best > least, best == least
-        room = self.top_k - above.sum(dim=-1, keepdim=True)
-        taken = above | (level & (level.cumsum(dim=-1) <= room))
-        return taken.nonzero()[:, -1].view(*best.shape[:-1], self.top_k)
+        return best(worth, self.top_k)
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """F' of all tokens before a piece, for those who look on: ``choose`` needs that of the candidates alone.
@@ -78,12 +75,12 @@ class Tokens(ByPiece):
         Returns:
             ``[B, S, N]``.
         """
-        best = scores.amax(dim=-1, keepdim=True)
-        parts = [(part - best).amax(dim=-2) for part in (before, scores, after)]
+        most = scores.amax(dim=-1, keepdim=True)
+        parts = [(part - most).amax(dim=-2) for part in (before, scores, after)]
         return torch.cat([self._near(part) if part.shape[-1] else part for part in parts], dim=-1)
 
-    def _near(self, best: Tensor) -> Tensor:
+    def _near(self, worth: Tensor) -> Tensor:
         """Eq 8."""
         if not self.proximity:
-            return best
-        return torch.nn.functional.max_pool1d(best, 2 * self.proximity + 1, stride=1, padding=self.proximity)
+            return worth
+        return torch.nn.functional.max_pool1d(worth, 2 * self.proximity + 1, stride=1, padding=self.proximity)
