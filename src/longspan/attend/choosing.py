@@ -78,7 +78,9 @@ class Chooser:
                 chosen = self._by_piece(rows, r0, r1, index, shared)
             else:
                 chosen = self._by_row(rows, r0, r1, index, shared)
-            merge(out[:, :, part], lse[:, :, part], *gathered(chosen, self.impl))
+            own_out, own_lse = out[:, :, part], lse[:, :, part]
+            for some, other, other_lse in gathered(chosen, self.impl):
+                merge(own_out[:, :, some], own_lse[:, :, some], other, other_lse)
 
     def _by_row(self, rows: Rows, r0: int, r1: int, index: Any, shared: Choices) -> PerRow:
         """What queries ``r0 : r1`` chose, each for itself."""

@@ -163,9 +163,9 @@ class ChunkIndex(UnitIndex):
         if self.kind == "representation":
             return _side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)) @ held.mT
         if self.kind == "bounds":
+            # q⁺ · high + q⁻ · low, with q⁻ = q - q⁺: the sums of heads that share are then made of q and q⁺ alone.
             low, high = held.unflatten(2, (count, 2)).unbind(dim=3)
-            above, below = (_folded(x, group, share) for x in (q.clamp(min=0), q.clamp(max=0)))
-            found = above @ widen(high).mT + below @ widen(low).mT
+            found = _folded(q.relu(), group, share) @ (high - low).mT + _folded(q, group, share) @ low.mT
         else:
             folded = _folded(q, group, share)
             if self.reduced is not None:

@@ -7,43 +7,44 @@ so that the result can be merged with that of other keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, get_args
 
-from torch import Tensor
-
 from longspan.kernels.gathered import reference, torch_ops, triton
-from longspan.kernels.gathered.contract import PerPiece, PerRow
+from longspan.kernels.gathered.contract import Part, PerPiece, PerRow
 
 Impl = Literal["auto", "triton", "flash_cpu", "tiled", "reference"]
 
-__all__ = ["Impl", "PerPiece", "PerRow", "gathered"]
+__all__ = ["Impl", "Part", "PerPiece", "PerRow", "gathered"]
 
 
-def gathered(job: PerRow | PerPiece, impl: Impl = "auto") -> tuple[Tensor, Tensor]:
-    """Run a job.
+def gathered(job: PerRow | PerPiece, impl: Impl = "auto") -> Iterator[Part]:
+    """Run a job, as many rows at a time as the implementation does best, in order.
 
     Args:
         impl: ``"auto"`` takes the Triton kernels for CUDA tensors where they can run, torch's flash attention for CPU
             tensors without a softcap, matrix products otherwise.
 
-    Returns:
-        ``[B, H, T, Dv]`` in q's dtype, and the log-sum-exp ``[B, H, T]`` in fp32 (fp64 for fp64).
+    Yields:
+        Which rows, their output ``[B, H, n, Dv]`` in q's dtype, and their log-sum-exp ``[B, H, n]`` in fp32 (fp64 for
+        fp64); good until the next part is asked for.
 
     Raises:
         ValueError: the named implementation cannot run here.
     """
     if impl not in get_args(Impl):
         raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
+    everything = slice(0, job.q.shape[2])
     if impl == "reference":
-        return reference.by_row(job) if isinstance(job, PerRow) else reference.by_piece(job)
+        return iter([(everything, *(reference.by_row(job) if isinstance(job, PerRow) else reference.by_piece(job)))])
     if impl == "triton" or impl == "auto" and job.q.device.type == "cuda":
         reason = triton.why_not(job)
         if reason is None:
-            return triton.run(job)
+            return iter([(everything, *triton.run(job))])
         if impl == "triton":
             raise ValueError(f"triton cannot run here: {reason}; use impl='tiled'")
     reason = torch_ops.why_no_flash(job.q, job.softcap)
     if impl == "flash_cpu" and reason is not None:
         raise ValueError(f"flash_cpu cannot run here: {reason}; use impl='tiled'")
     flash = impl != "tiled" and reason is None
-    return torch_ops.by_row(job, flash) if isinstance(job, PerRow) else torch_ops.by_piece(job, flash)
+    return torch_ops.by_row(job, flash) if isinstance(job, PerRow) else iter([torch_ops.by_piece(job, flash)])

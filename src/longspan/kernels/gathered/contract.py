@@ -8,6 +8,8 @@ from torch import Tensor
 
 from longspan.rope import Rope, Turn
 
+Part = tuple[slice, Tensor, Tensor]  # rows of a job, their output [B, H, n, Dv] and log-sum-exp [B, H, n]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from longspan.dtypes import accumulator
-from longspan.kernels.gathered.contract import Gathered, PerPiece, PerRow
+from longspan.kernels.gathered.contract import Gathered, Part, PerPiece, PerRow
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
@@ -39,7 +40,8 @@ def why_no_flash(q: Tensor, softcap: float | None) -> str | None:
     return "torch's flash attention has no softcap" if softcap is not None else None
 
 
-def by_row(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
+def by_row(job: PerRow, flash: bool) -> Iterator[Part]:
+    """Rows ``a : b`` of the job at a time, in memory that is used again for the next."""
     q, count = job.q, job.units.shape[-1]
     batch, heads, rows, width = q.shape
     kv_heads = job.keys.shape[1]
@@ -52,16 +54,19 @@ def by_row(job: PerRow, flash: bool) -> tuple[Tensor, Tensor]:
     else:
         run = _group_rows
     held = heads // kv_heads if run is _group_rows else heads
-    step = max(1, _BUDGET // max(count * width * held, 1))
-    room, (out, lse) = _Room(), _empty(job, batch, heads, rows)
+    step, room, wide = max(1, _BUDGET // max(count * width * held, 1)), _Room(), q.new_empty(0, dtype=accumulator(q))
     for r0 in range(0, rows, step):
-        part = slice(r0, min(r0 + step, rows))
+        r1 = min(r0 + step, rows)
+        # In memory tokens come before heads, as their parts are made and as what they are merged into lies.
+        out = room("part", q, batch, r1 - r0, heads, job.v.shape[-1]).transpose(1, 2)
+        lse = room("part's lse", wide, batch, heads, r1 - r0)
+        part = slice(r0, r1)
         own = replace(job, q=q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
-        run(own, flash, room, out[:, :, part], lse[:, :, part])
-    return out, lse
+        run(own, flash, room, out, lse)
+        yield part, out, lse
 
 
-def by_piece(job: PerPiece, flash: bool) -> tuple[Tensor, Tensor]:
+def by_piece(job: PerPiece, flash: bool) -> Part:
     q, batch, rows = job.q, job.q.shape[0], job.q.shape[2]
     sharing = max(job.keys.shape[1], job.tokens.shape[1])
     group = q.shape[1] // sharing
@@ -93,7 +98,7 @@ def by_piece(job: PerPiece, flash: bool) -> tuple[Tensor, Tensor]:
                 outs, lses = zip(*parts, strict=True)
                 whole, whole_lse = _merged(torch.stack(outs, dim=-2), torch.stack(lses, dim=-1))
             out[b, s], lse[b, s] = whole.view(group, rows, -1), whole_lse.view(group, rows)
-    return out.flatten(1, 2), lse.flatten(1, 2)
+    return slice(0, rows), out.flatten(1, 2), lse.flatten(1, 2)
 
 
 def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor) -> None:
