@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "bands": set(),
     "calibration": {"errors"},
     "store": {"errors"},
-    "index": {"dtypes", "errors", "rope", "selection", "store"},
+    "index": {"dtypes", "errors", "kernels", "rope", "selection", "store"},
     "oracle": {"rope"},
     "kernels": {"dtypes", "rope"},
     "selection": {"bands"},

@@ -190,8 +190,9 @@ def test_it_ends(model):
 def test_it_costs_nothing_when_off(model, name, monkeypatch):
     """No more scores are made, none is copied, and the observer's code is never entered."""
     calls = []
-    made = choosing.Chooser._token_scores
-    monkeypatch.setattr(choosing.Chooser, "_token_scores", lambda *a: calls.append(a[1:3]) or made(*a))
+    made = choosing.Chooser._worth
+    monkeypatch.setattr(choosing.Chooser, "_worth", lambda *a: calls.append(a[1:3]) or made(*a))
+    monkeypatch.setattr(choosing.Chooser, "_token_scores", None)
     longspan.extend(model, METHODS[name])
     for kind in ("by_row", "by_piece", "wants", "_add"):
         monkeypatch.setattr(longspan.attend.Observer, kind, None)

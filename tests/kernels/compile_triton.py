@@ -19,6 +19,7 @@ from triton.compiler import ASTSource
 from longspan.kernels import jit, tiles
 from longspan.kernels.banded import triton_jit as banded
 from longspan.kernels.gathered import triton_jit as gathered
+from longspan.kernels.scores import triton_jit as scores
 
 MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}  # bytes of shared memory a program may have
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -30,7 +31,7 @@ SHARED = {"KV_SHARE": 1, "UNITS_SHARE": 1, "POSITIONS_SHARE": 1, "TOKENS_SHARE":
 def pointers(dtype: torch.dtype, split: bool) -> dict[str, str]:
     own = NAMES[dtype]
     fixed = {"cos": "fp32", "sin": "fp32", "key_cos": "fp32", "key_sin": "fp32", "lse": "fp32", "parts_lse": "fp32"}
-    fixed |= {"ranges": "i32", "order": "i32", "tiles": "i32"}
+    fixed |= {"ranges": "i32", "order": "i32", "tiles": "i32", "channels": "i32", "tops": "fp32", "top": "fp32"}
     fixed |= {"units": "i64", "positions": "i64", "tokens": "i64", "ends": "i64"}
     return {"out": "fp32" if split else own, "parts": own} | fixed
 
@@ -72,6 +73,11 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         yield "banded", banded.banded, constants, split, tile
         tile, constants = of(rows * GROUP)
         yield "by_piece", gathered.by_piece, constants, split, tile
+    tile, constants = of(512, TOGETHER=1, PARTS=8, KV_SHARE=1)
+    yield "tops", scores.tops, constants, False, tile
+    yield "worth", scores.worth, constants, True, tile
+    tile, constants = of(256, 256, turned=True, SIZE=256, KV_SHARE=GROUP)
+    yield "representations", scores.representations, constants, True, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, CAPPED=True, INTERLEAVED=True)
     yield "banded, all options", banded.banded, constants, False, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, HALF=0)

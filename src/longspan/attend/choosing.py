@@ -13,8 +13,8 @@ from longspan.attend.merge import merge
 from longspan.attend.observing import Observer
 from longspan.attend.rows import Choices, Rows
 from longspan.calibration import Calibration
-from longspan.dtypes import accumulator
-from longspan.index import BlockIndex, ChunkIndex, TokenIndex, exact_scores
+from longspan.dtypes import widen
+from longspan.index import BlockIndex, ChunkIndex, TokenIndex, exact_scores, exact_worth
 from longspan.kernels.gathered import Impl, PerPiece, PerRow, gathered
 from longspan.methods.esa import ESA
 from longspan.methods.infllm import InfLLM
@@ -118,23 +118,21 @@ class Chooser:
         selection, i, q = self.selection, torch.arange(r0, r1), rows.q[:, :, rows.part(r0, r1)]
         assert isinstance(selection, Tokens | Blocks)
         if isinstance(selection, Blocks):
-            scores = index.scores(q, rows.batch, selection.candidates(r0), rows.rope)
+            decided = index.scores(q, rows.batch, selection.candidates(r0), rows.rope)
         else:
-            scores = self._token_scores(*selection.candidates(r0), rows, r0, r1, index, shared)
-        observer = self.observer if self.observer is not None and self.observer.wants(r1, rows.stop) else None
-        deciding = scores.clone() if observer is not None and observer.scores else scores  # choosing writes over them
-        tokens = selection.choose(scores) + selection.initial
-        if observer is not None:
+            decided = self._worth(*selection.candidates(r0), rows, r0, r1, index, shared)
+        tokens = selection.choose(decided) + selection.initial
+        if self.observer is not None and self.observer.wants(r1, rows.stop):
 
             def ranked() -> Tensor:
                 if isinstance(selection, Blocks):
-                    return deciding
+                    return decided
                 # What is kept anyway has a score as well, which nobody asks for but an observer.
                 low, high = selection.candidates(r0)
-                around = [self._token_scores(a, b, rows, r0, r1, index, shared) for a, b in ((0, low), (high, r0))]
-                return selection.ranked(deciding, *around)
+                parts = ((low, high), (0, low), (high, r0))
+                return selection.ranked(*(self._token_scores(a, b, rows, r0, r1, index, shared) for a, b in parts))
 
-            observer.by_piece(rows, r0, r1, selection, tokens, ranked)
+            self.observer.by_piece(rows, r0, r1, selection, tokens, ranked)
         seen = cast(TokenMap, self.positions).tokens(i, tokens, selection.head, r0 - selection.local)
         return PerPiece(
             q=q,
@@ -179,10 +177,30 @@ class Chooser:
         keys = rows.scored[:, :, selection.initial : selection.stop(stop - 1)]
         return exact_scores(rows.rope.turn_q(q, cos, sin), keys, "head", "sum")
 
+    def _worth(
+        self, low: int, high: int, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices
+    ) -> Tensor:
+        """``F(m)`` (Eq 4) of the tokens ``low : high`` for queries ``r0 : r1``: ``[B, S, M]``."""
+        q, selection = self._asking(rows, r0, r1, index, shared), self.selection
+        assert isinstance(selection, Tokens)
+        if index is not None:
+            return index.worth(q, rows.batch, rows.padding + low, rows.padding + high)
+        assert rows.scored is not None
+        return exact_worth(q, rows.scored[:, :, low:high], selection.share, selection.combine)
+
     def _token_scores(
         self, low: int, high: int, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices
     ) -> Tensor:
-        """``f(m; c)`` of queries ``r0 : r1`` for the tokens ``low : high``: ``[B, S, T, M]``."""
+        """``f(m; c)`` of the same: ``[B, S, T, M]``."""
+        q, selection = self._asking(rows, r0, r1, index, shared), self.selection
+        assert isinstance(selection, Tokens)
+        if index is not None:
+            return widen(index.scores(q, rows.batch, rows.padding + low, rows.padding + high))
+        assert rows.scored is not None
+        return exact_scores(q, rows.scored[:, :, low:high], selection.share, selection.combine)
+
+    def _asking(self, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices) -> Tensor:
+        """Queries ``r0 : r1`` as tokens are scored by them; for an index those of a group summed."""
         q = rows.q[:, :, rows.part(r0, r1)]
         at = self.method.score_at if isinstance(self.method, ESA) else 0
         if at or rows.rope.norm_q is not None:
@@ -191,13 +209,7 @@ class Chooser:
             # The keys at 0 have the angles' factor; unrotated, q · k has none.
             cos, sin = shared.turn(rows, torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
             q = rows.rope.turn_q(q, cos / rows.rope.table.factor, sin)
-        if index is None:
-            assert rows.scored is not None
-            selection = self.selection
-            assert isinstance(selection, Tokens)
-            return exact_scores(q, rows.scored[:, :, low:high], selection.share, selection.combine)
-        summed = q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
-        return index.scores(summed, rows.batch, rows.padding + low, rows.padding + high).to(accumulator(q))
+        return q if index is None else q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
 
     def _window_table(self, rows: Rows) -> Turn:
         """cos and sin of every position in the window."""

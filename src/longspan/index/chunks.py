@@ -12,11 +12,12 @@ from longspan.dtypes import accumulator, widen
 from longspan.errors import CacheError
 from longspan.index.rows import UnitIndex
 from longspan.index.tail import Tail
-from longspan.rope import Rope, turn
+from longspan.kernels.scores import representations
+from longspan.rope import Rope
 
 ChunkScore = Literal["representation", "mean", "submeans", "bounds", "token_max"]
 SUBMEANS = 4  # sub-chunks with a mean of their own
-_AT_ONCE = 8  # chunks summarised at a time; few stay in the cache
+_AT_ONCE, _ON_A_GPU = 8, 64  # chunks summarised at a time; few stay in a processor's cache
 _TAIL = 64  # tokens at the end that may be dropped again at any time, if chunks are shorter than half of that
 
 
@@ -97,8 +98,9 @@ class ChunkIndex(UnitIndex):
             ]
             self._write(row, done, self._summary(parts, rope, scale))
             done, first = done + 1, first + self.size
-        for a in range(first, last, _AT_ONCE * self.size):
-            b = min(a + _AT_ONCE * self.size, last)
+        step = (_AT_ONCE if new[0].device.type == "cpu" else _ON_A_GPU) * self.size
+        for a in range(first, last, step):
+            b = min(a + step, last)
             self._write(row, done, self._summary([x[row, :, a - past : b - past] for x in new], rope, scale))
             done += (b - a) // self.size
 
@@ -118,7 +120,8 @@ class ChunkIndex(UnitIndex):
         chunks = [x.unflatten(1, (-1, self.size)) for x in tokens]  # [H, n, l, D]
         if self.kind == "representation":
             q, k, v = chunks
-            return _side_by_side(self._representations(q, k, v, rope, scale), self._choosing(q.shape[0], k.shape[0]))
+            made = representations(q, k, v, rope, scale, order=self.order)
+            return _side_by_side(made, self._choosing(q.shape[0], k.shape[0]))
         keys = _bare(rope, chunks[0], key=True)
         if self.kind == "mean":
             return keys.mean(dim=2)
@@ -130,19 +133,6 @@ class ChunkIndex(UnitIndex):
         if self.reduced is None:
             return keys.flatten(1, 2)
         return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(keys.device, accumulator(keys)).mT).to(keys.dtype)
-
-    def _representations(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
-        """Eqs 1 and 2: ``[H, n, D]`` from the unrotated ``[H, n, l, D]`` of ``n`` chunks."""
-        heads, chunks, size, width = q.shape
-        cos, sin = turn(rope.table, torch.arange(size), q.device)
-        q, k, v = rope.turn_q(q.transpose(0, 1), cos, sin), rope.turn_k(k.transpose(0, 1), cos, sin), v.transpose(0, 1)
-        folded = q.reshape(chunks, k.shape[1], -1, width)  # a group's heads as rows of its key head
-        out = torch.nn.functional.scaled_dot_product_attention(folded, k, v, scale=scale)
-        chunk_query = out.unflatten(2, (-1, size)).mean(dim=3)  # [n, Hkv, H / Hkv, D]
-        if self.order is not None:
-            chunk_query = chunk_query.index_select(-1, self.order.to(chunk_query.device))
-        weights = (chunk_query @ k.mT * scale).softmax(dim=-1, dtype=accumulator(q)).to(q.dtype)
-        return (weights @ k).reshape(chunks, heads, width).transpose(0, 1)
 
     def _choosing(self, heads: int, kv_heads: int) -> int:
         """``S``: how many choose, each for all that share."""

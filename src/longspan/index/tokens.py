@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from longspan.dtypes import accumulator
+from longspan.kernels.scores import worth
 from longspan.rope import Rope
 from longspan.store import Buffer
 
@@ -38,10 +39,16 @@ class TokenIndex:
         self._held.held[:, :, self._length : stop] = reduced
         self._length = stop
 
+    def worth(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
+        """``F`` (Eq 4) of tokens ``start : stop``, ``[B, 1, M]``, for queries ``[B, Hkv, T, D]`` (groups summed)."""
+        return worth(self._reduced(q)[:, None, :, None], self._held.held[rows, :, start:stop])
+
     def scores(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
-        """``f`` of queries ``[B, Hkv, T, D]`` (summed over groups) for tokens ``start : stop``: ``[B, 1, T, M]``."""
-        reduced = q.transpose(1, 2).flatten(2).to(self.theta_q) @ self.theta_q.mT
-        return (reduced @ self._held.held[rows, 0, start:stop].mT)[:, None]
+        """``f`` of the same: ``[B, 1, T, M]``."""
+        return (self._reduced(q) @ self._held.held[rows, 0, start:stop].mT)[:, None]
+
+    def _reduced(self, q: Tensor) -> Tensor:
+        return q.transpose(1, 2).flatten(2).to(self.theta_q) @ self.theta_q.mT
 
     def crop(self, length: int) -> None:
         self._length = length
@@ -55,6 +62,18 @@ class TokenIndex:
     def reset(self) -> None:
         self._length = 0
         self._held.reset()
+
+
+def exact_worth(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
+    """``F`` (Eq 4) of each key, ``[B, S, M]``; see ``exact_scores``."""
+    device, q = q.device, q.to(keys.device)
+    heads, group = q.shape[1], q.shape[1] // keys.shape[1]
+    together = {"head": 1, "group": group, "layer": heads}[share]
+    if share == "head" or combine == "max":
+        return worth(q[:, :, :, None], keys, together=together).to(device)
+    summed = q.unflatten(1, (keys.shape[1], group)).sum(dim=2)
+    parts = summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]
+    return worth(parts, keys).to(device)
 
 
 def exact_scores(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:

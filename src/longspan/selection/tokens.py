@@ -48,20 +48,19 @@ class Tokens(ByPiece):
         """The middle tokens that a piece chooses from, ``first : one past the last``."""
         return self.initial, piece_start - self.local
 
-    def choose(self, scores: Tensor) -> Tensor:
+    def choose(self, worth: Tensor) -> Tensor:
         """The tokens that a piece chooses among its candidates, in ascending order.
 
-        ``F(m) = max_c (f(m; c) - max_m' f(m'; c))`` (Eq 4) and ``F'(j) = max F`` within ``ε`` of ``j`` (Eq 8).
+        ``F'(j) = max F(m)`` within ``ε`` of ``j`` (Eq 8).
 
         Args:
-            scores: ``[B, S, T, M]``, f of each query of the piece for each candidate; written over.
+            worth: ``F`` of each candidate (Eq 4), ``[B, S, M]``.
 
         Returns:
             ``[B, S, top_k]`` int64, counted from the first candidate.
         """
-        worth = self._near(scores.sub_(scores.amax(dim=-1, keepdim=True)).amax(dim=-2))
         # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
-        return best(worth, self.top_k)
+        return best(self._near(worth), self.top_k)
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """F' of all tokens before a piece, for those who look on: ``choose`` needs that of the candidates alone.

@@ -1,0 +1,73 @@
+"""Scores on a GPU: keys are read in tiles, and of their scores only maxima and sums leave a program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from longspan.kernels import tiles
+from longspan.rope import Rope, turn
+
+
+def why_not(q: Tensor, *others: Tensor, rope: Rope | None = None) -> str | None:
+    """Why these kernels cannot run on these tensors, or None."""
+    if rope is not None and (rope.norm_q is not None or rope.norm_k is not None):
+        return "the model normalises after it turns, and chunks are turned in the kernel"
+    return tiles.why_not(q, *others)
+
+
+def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
+    """``[B, A / P, M]`` in fp32."""
+    from longspan.kernels import jit
+    from longspan.kernels.scores import triton_jit
+
+    batch, heads, tokens, parts, width = q.shape
+    count, sharing = keys.shape[2], heads // together
+    out = torch.empty(batch, sharing, count, dtype=torch.float32, device=q.device)
+    if out.numel() == 0:
+        return out
+    q, keys, padded = tiles.unit_stride(q), tiles.unit_stride(keys), tiles.power(width)
+    tile = tiles.choose(q, padded, padded, tokens)
+    places = -(-count // tile.keys)
+    tops = torch.empty(batch, heads, tokens, places, dtype=torch.float32, device=q.device)
+    grid = places, sharing, batch
+    common = (*q.stride()[:4], *keys.stride()[:3], heads, tokens, count)
+    constants = {
+        "TOGETHER": together, "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
+        "D": width, "DP": padded, "R": tile.rows, "K": tile.keys, "WIDEN": jit.WIDENS,
+        "num_warps": tile.warps, "num_stages": tile.stages,
+    }  # fmt: skip
+    with tiles.on(q.device):
+        triton_jit.tops[grid](q, keys, tops, *common, **constants)
+        top = tops.amax(dim=-1).unflatten(1, (sharing, together)).amax(dim=2).contiguous()
+        triton_jit.worth[grid](q, keys, top, out, *common, **constants)
+    return out
+
+
+def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, order: Tensor | None) -> Tensor:
+    """``[H, n, D]`` in fp32."""
+    from longspan.kernels import jit
+    from longspan.kernels.scores import triton_jit
+
+    heads, chunks, size, width = q.shape
+    out = torch.empty(heads, chunks, width, dtype=torch.float32, device=q.device)
+    if out.numel() == 0:
+        return out
+    q, k, v = (tiles.unit_stride(x) for x in (q, k, v))
+    cos, sin = (x.float().contiguous() for x in turn(rope.table, torch.arange(size), q.device))
+    channels = torch.arange(width) if order is None else order
+    padded = tiles.power(width)
+    tile = tiles.choose(q, padded, padded, size)
+    # Keys are turned as they come: four loads each, of which no second set fits beside the first.
+    tile = replace(tile, keys=min(tile.keys, tiles.power(size)), stages=1)
+    with tiles.on(q.device):
+        triton_jit.representations[(chunks, heads)](
+            q, k, v, cos, sin, channels.to(q.device, torch.int32), out,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], chunks, float(scale),
+            SIZE=size, KV_SHARE=heads // k.shape[0], D=width, DP=padded,
+            START=rope.start, HALF=cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
+            R=tile.rows, K=tile.keys, WIDEN=jit.WIDENS, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+    return out

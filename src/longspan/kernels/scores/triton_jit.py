@@ -1,0 +1,220 @@
+"""Triton kernels of scores. Importing this imports Triton."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from longspan.kernels.jit import finished, load_turned, narrowed, step
+
+
+@triton.jit
+def _scores(
+    q_ptr,
+    k_ptr,
+    t,
+    used,
+    m,
+    there,
+    q_st,
+    q_sc,
+    k_sh,
+    k_sn,
+    PARTS: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    R: tl.constexpr,
+    K: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """``[R, K]`` in fp32: queries ``t [R]`` against keys ``m [K]``, summed over parts."""
+    d = tl.arange(0, DP)
+    scores = tl.zeros([R, K], tl.float32)
+    for c in range(PARTS):
+        own = q_ptr + c * q_sc + t.to(tl.int64)[:, None] * q_st + d[None, :]
+        q = tl.load(own, mask=used[:, None] & (d < D)[None, :], other=0.0)
+        theirs = k_ptr + c * k_sh + m.to(tl.int64)[:, None] * k_sn + d[None, :]
+        k = tl.load(theirs, mask=there[:, None] & (d < D)[None, :], other=0.0)
+        if WIDEN:
+            scores += tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
+        else:
+            scores = tl.dot(q, tl.trans(k), scores, input_precision="ieee")
+    return scores
+
+
+@triton.jit(do_not_specialize=["heads", "tokens", "count"])
+def tops(
+    q_ptr,
+    k_ptr,
+    tops_ptr,
+    q_sb,
+    q_sh,
+    q_st,
+    q_sc,
+    k_sb,
+    k_sh,
+    k_sn,
+    heads,
+    tokens,
+    count,
+    TOGETHER: tl.constexpr,
+    PARTS: tl.constexpr,
+    KV_SHARE: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    R: tl.constexpr,
+    K: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """The best score of every query among the keys of a tile: ``tops [B, A, T, tiles]``.
+
+    Grid: (tiles of ``count`` keys, groups of ``TOGETHER`` heads, batch); ``KV_SHARE`` heads share a key head.
+    """
+    b = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * K + tl.arange(0, K)
+    there = m < count
+    for p in range(TOGETHER):
+        head = (tl.program_id(1) * TOGETHER + p).to(tl.int64)
+        own, theirs = q_ptr + b * q_sb + head * q_sh, k_ptr + b * k_sb + (head // KV_SHARE) * k_sh
+        for first in range(0, tokens, R):
+            t = first + tl.arange(0, R)
+            used = t < tokens
+            scores = _scores(own, theirs, t, used, m, there, q_st, q_sc, k_sh, k_sn, PARTS, D, DP, R, K, WIDEN)
+            top = tl.max(tl.where(there[None, :], scores, float("-inf")), 1)
+            row = (b * heads + head) * tokens + t
+            tl.store(tops_ptr + row * tl.num_programs(0) + tl.program_id(0), top, mask=used)
+
+
+@triton.jit(do_not_specialize=["heads", "tokens", "count"])
+def worth(
+    q_ptr,
+    k_ptr,
+    top_ptr,
+    out_ptr,
+    q_sb,
+    q_sh,
+    q_st,
+    q_sc,
+    k_sb,
+    k_sh,
+    k_sn,
+    heads,
+    tokens,
+    count,
+    TOGETHER: tl.constexpr,
+    PARTS: tl.constexpr,
+    KV_SHARE: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    R: tl.constexpr,
+    K: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """``out [B, A / TOGETHER, count]``: the largest distance of a key's scores from ``top [B, A / TOGETHER, T]``.
+
+    Grid as of ``tops``.
+    """
+    b = tl.program_id(2).to(tl.int64)
+    group = tl.program_id(1)
+    m = tl.program_id(0) * K + tl.arange(0, K)
+    there = m < count
+    best = tl.full([K], float("-inf"), tl.float32)
+    row = b * (heads // TOGETHER) + group
+    for p in range(TOGETHER):
+        head = (group * TOGETHER + p).to(tl.int64)
+        own, theirs = q_ptr + b * q_sb + head * q_sh, k_ptr + b * k_sb + (head // KV_SHARE) * k_sh
+        for first in range(0, tokens, R):
+            t = first + tl.arange(0, R)
+            used = t < tokens
+            scores = _scores(own, theirs, t, used, m, there, q_st, q_sc, k_sh, k_sn, PARTS, D, DP, R, K, WIDEN)
+            # Rows that no query is in are infinitely far from their best.
+            top = tl.load(top_ptr + row * tokens + t, mask=used, other=float("inf"))
+            best = tl.maximum(best, tl.max(scores - top[:, None], 0))
+    tl.store(out_ptr + row * count + m, best, mask=there)
+
+
+@triton.jit(do_not_specialize=["chunks"])
+def representations(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    cos_ptr,
+    sin_ptr,
+    channels_ptr,
+    out_ptr,
+    q_sh,
+    q_sc,
+    q_sn,
+    k_sh,
+    k_sc,
+    k_sn,
+    v_sh,
+    v_sc,
+    v_sn,
+    chunks,
+    scale,
+    SIZE: tl.constexpr,
+    KV_SHARE: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    START: tl.constexpr,
+    HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    R: tl.constexpr,
+    K: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """One chunk and head, Eqs 1 and 2 in turn: ``out [H, n, D]``. Grid: (chunks, heads).
+
+    Values are read in the channels' order ``channels [D]``, in which their mean meets the keys.
+    """
+    n = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    q_ptr += head * q_sh + n * q_sc
+    k_ptr += (head // KV_SHARE) * k_sh + n * k_sc
+    v_ptr += (head // KV_SHARE) * v_sh + n * v_sc
+    d = tl.arange(0, DP)
+    channel = tl.load(channels_ptr + d, mask=d < D, other=0)
+    own = q_ptr.dtype.element_ty
+    query = tl.zeros([DP], tl.float32)
+    for first in range(0, SIZE, R):
+        t = first + tl.arange(0, R)
+        used = t < SIZE
+        turn_at = t * HALF
+        q = load_turned(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
+        q = narrowed(q, own, WIDEN)
+        acc = tl.zeros([R, DP], tl.float32)
+        top = tl.full([R], float("-inf"), tl.float32)
+        total = tl.zeros([R], tl.float32)
+        for begin in range(0, SIZE, K):
+            m = begin + tl.arange(0, K)
+            there = m < SIZE
+            k = load_turned(
+                k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False
+            )  # fmt: skip
+            k = narrowed(k, own, WIDEN)
+            at = v_ptr + m[:, None] * v_sn + channel[None, :]
+            v = tl.load(at, mask=there[:, None] & (d < D)[None, :], other=0.0)
+            acc, top, total = step(
+                acc, top, total, q, tl.trans(k), v, there[None, :], scale, 0.0, SIZE % K != 0, False, WIDEN
+            )  # fmt: skip
+        out, _ = finished(acc, top, total)
+        query += tl.sum(tl.where(used[:, None], out, 0.0), 0)
+    query /= SIZE
+
+    # One query: products with it are sums, and its softmax has one maximum.
+    whole = tl.zeros([DP], tl.float32)
+    best = tl.full([1], float("-inf"), tl.float32)
+    sums = tl.zeros([1], tl.float32)
+    for begin in range(0, SIZE, K):
+        m = begin + tl.arange(0, K)
+        there = m < SIZE
+        k = load_turned(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False)
+        scores = tl.where(there, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
+        higher = tl.maximum(best, tl.max(scores, 0))
+        weights = tl.exp(scores - higher)
+        fade = tl.exp(best - higher)
+        sums = sums * fade + tl.sum(weights, 0)
+        whole = whole * fade + tl.sum(weights[:, None] * k, 0)
+        best = higher
+    tl.store(out_ptr + (head * chunks + n) * D + d, whole / sums, mask=d < D)

@@ -1,0 +1,157 @@
+"""Scores by which keys are chosen: both implementations against fp64 statements of the equations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cases import HEAD, ROPES, inv_freq
+from longspan.kernels import tiles
+from longspan.kernels.scores import representations, worth
+from longspan.rope import Rope, Table
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+DEVICE = "cpu" if tiles.interpreting() else "cuda"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.fixture(params=["torch", "triton"])
+def impl(request):
+    if request.param == "triton":
+        pytest.importorskip("triton")
+    return request.param
+
+
+def random(*shape, dtype=torch.float32, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype).to(DEVICE)
+
+
+def true_worth(q, keys, together):
+    """Eq 4, one score at a time."""
+    q, keys = q.double(), keys.double()
+    batch, heads, tokens, parts, _ = q.shape
+    f = q.new_empty(batch, heads, tokens, keys.shape[2])
+    for a in range(heads):
+        f[:, a] = sum(
+            torch.einsum("btd,bmd->btm", q[:, a, :, c], keys[:, c if parts > 1 else a * keys.shape[1] // heads])
+            for c in range(parts)
+        )
+    f = f.unflatten(1, (-1, together)).amax(dim=2)
+    return (f - f.amax(dim=-1, keepdim=True)).amax(dim=2)
+
+
+# heads, key heads, parts, together
+SHAPES = {
+    "layer, sum": (1, 4, 4, 1),
+    "group, sum": (4, 4, 1, 1),
+    "head": (8, 4, 1, 1),
+    "group, max": (8, 4, 1, 2),
+    "layer, max": (8, 4, 1, 8),
+    "reduced": (1, 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 33])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_worth(impl, shape, tokens, dtype):
+    heads, kv_heads, parts, together = SHAPES[shape]
+    for count in (1, 37):
+        q = random(2, heads, tokens, parts, HEAD, dtype=DTYPES[dtype], seed=1)
+        keys = random(2, kv_heads, count, HEAD, dtype=DTYPES[dtype], seed=2)
+        found, truth = worth(q, keys, together=together, impl=impl), true_worth(q, keys, together)
+        assert found.dtype == torch.float32 and found.shape == (2, heads // together, count)
+        # Plain products round their scores to the dtype; the kernel keeps them in fp32 whatever that is.
+        rounding = torch.finfo(DTYPES[dtype]).eps if impl == "torch" else torch.finfo(torch.float32).eps
+        largest = parts * q.double().norm(dim=-1).max() * keys.double().norm(dim=-1).max()
+        assert (found - truth).abs().max() <= rounding * largest
+
+
+@pytest.mark.parametrize("width", [20, 32, 80])
+def test_worth_of_strided_keys_of_any_size(impl, width):
+    q = random(1, 3, 2, 5, width, seed=3).permute(0, 3, 2, 1, 4)  # [1, 5, 2, 3, D]
+    keys = random(1, 40, 3, width, seed=4).transpose(1, 2)[:, :, 3:37]
+    q = q[:, :1]
+    assert (worth(q, keys, impl=impl) - true_worth(q, keys, 1)).abs().max() < 1e-4
+
+
+def test_a_query_alone_loses_nothing_to_its_best_key(impl):
+    """With one query the best key is worth 0 and every other its distance from it."""
+    q, keys = random(1, 1, 1, 1, HEAD, seed=5), random(1, 1, 50, HEAD, seed=6)
+    found = worth(q, keys, impl=impl)[0, 0]
+    f = (keys[0, 0] @ q[0, 0, 0, 0]).cpu()
+    torch.testing.assert_close(found.cpu(), f - f.max(), atol=1e-5, rtol=0)
+
+
+def test_worth_beyond_what_exp_can_hold(impl):
+    q, keys = random(1, 1, 4, 1, HEAD, seed=7) * 1e4, random(1, 1, 20, HEAD, seed=8) * 1e4
+    found = worth(q, keys, impl=impl)
+    assert found.isfinite().all() and (found <= 0).all() and (found == 0).any()
+
+
+def true_representations(q, k, v, rope, scale, order):
+    """Eqs 1 and 2 in fp64, a chunk and a head at a time."""
+    size, group = q.shape[2], q.shape[0] // k.shape[0]
+    cos, sin = (x.double().to(q.device) for x in rope.table(torch.arange(size)))
+    q, k = (rope.turn_q(x.double(), cos, sin) for x in (q, k))
+    order = torch.arange(v.shape[-1]) if order is None else order
+    out = torch.empty(q.shape[0], q.shape[1], q.shape[3], dtype=torch.float64)
+    for h in range(q.shape[0]):
+        for n in range(q.shape[1]):
+            keys, values = k[h // group, n], v[h // group, n].double()[:, order]
+            query = ((q[h, n] @ keys.T * scale).softmax(-1) @ values).mean(0)
+            out[h, n] = (query @ keys.T * scale).softmax(-1) @ keys
+    return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 5, 16, 33, 70])
+def test_representations(impl, size, dtype):
+    rope = Rope(Table(inv_freq(HEAD)), HEAD)
+    q, k, v = (random(h, 3, size, HEAD, dtype=DTYPES[dtype], seed=h) for h in (6, 2, 3))
+    v = v[:2]
+    found = representations(q, k, v, rope, 0.4, impl=impl).cpu()
+    truth = true_representations(q, k, v, rope, 0.4, None)
+    assert found.shape == (6, 3, HEAD)
+    assert (found - truth).abs().max() <= 30 * torch.finfo(DTYPES[dtype]).eps
+
+
+@pytest.mark.parametrize("name", [name for name, rope in ROPES.items() if rope().norm_q is None])
+def test_representations_of_every_layout(impl, name):
+    rope = ROPES[name]()
+    width = rope.head_dim
+    q, k, v = (random(h, 2, 19, width, seed=h) for h in (4, 2, 3))
+    v = v[:2]
+    truth = true_representations(q, k, v, rope, 0.3, None)
+    assert (representations(q, k, v, rope, 0.3, impl=impl).cpu() - truth).abs().max() < 2e-5
+    if rope.order is None:
+        return
+    # Queries and keys with the channels that turn together side by side, values as they are.
+    paired = representations(
+        rope.pair(q), rope.pair(k), v, rope.paired(), 0.3, order=rope.order, impl=impl
+    ).cpu()  # fmt: skip
+    assert (paired - truth[..., rope.order]).abs().max() < 2e-5
+
+
+def test_strided_chunks(impl):
+    rope = Rope(Table(inv_freq(HEAD)), HEAD)
+    whole = [random(1, 80, h, HEAD, seed=h).transpose(1, 2)[0, :, 7:67].unflatten(1, (4, 15)) for h in (4, 2, 2)]
+    truth = true_representations(*whole, rope, 0.4, None)
+    assert (representations(*whole, rope, 0.4, impl=impl).cpu() - truth).abs().max() < 2e-5
+
+
+def test_a_named_kernel_runs_or_raises(monkeypatch):
+    q, keys = random(1, 1, 2, 1, HEAD), random(1, 1, 5, HEAD)
+    with pytest.raises(ValueError, match="impl is one of auto, triton, torch, not 'flash'"):
+        worth(q, keys, impl="flash")
+    monkeypatch.setattr(tiles, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"triton cannot run here: .*not installed.*use impl='torch'"):
+        worth(q, keys, impl="triton")
+    monkeypatch.undo()
+    norm = torch.nn.functional.normalize
+    rope = Rope(Table(inv_freq(HEAD)), HEAD, norm_k=norm)
+    x = random(1, 1, 5, HEAD)
+    with pytest.raises(ValueError, match="triton cannot run here: the model normalises after it turns"):
+        representations(x, x, x, rope, 1.0, impl="triton")
