@@ -1,4 +1,4 @@
-"""lm-eval with longspan in it: nothing is cut to the window, batches are right, and tasks score as ``longspan eval``."""
+"""lm-eval with longspan in it: nothing is cut to the window, batches are right, tasks score as ``longspan eval``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def text(tokenizer, tokens, begin=0):
 
 def managed(tmp_path, **metadata):
     write_tasks(tmp_path)
-    return TaskManager(include_path=str(tmp_path), include_defaults=False, metadata={"tokenizer": "bundled", **metadata})
+    return TaskManager(
+        include_path=str(tmp_path), include_defaults=False, metadata={"tokenizer": "bundled", **metadata}
+    )
 
 
 # ---------------------------------------------------------------- the model
@@ -303,11 +305,12 @@ def test_a_task_on_a_local_file(tmp_path, tokenizer, monkeypatch):
 def test_the_command_line_with_rulers_own_task(tmp_path, monkeypatch, capsys):
     pytest.importorskip("wonderwords", reason="RULER of lm-eval makes its words with it")
     out = tmp_path / "out.json"
+    method = "pretrained=bundled,method=longheads:score=bounds,num_chunks=8"
+    asked = '{"max_seq_lengths": [1024], "samples": 3}'
     arguments = [
-        "longspan-lm-eval", "run", "--model", "longspan", "--model_args", "pretrained=bundled,method=longheads:score=bounds,num_chunks=8",
-        "--tasks", "niah_single_1,longspan_passkey", "--metadata", '{"max_seq_lengths": [1024], "samples": 3}',
-        "--limit", "3", "--batch_size", "3", "--output_path", str(out),
-    ]  # fmt: skip
+        *("longspan-lm-eval", "run", "--model", "longspan", "--model_args", method, "--metadata", asked),
+        *("--tasks", "niah_single_1,longspan_passkey", "--limit", "3", "--batch_size", "3", "--output_path", str(out)),
+    ]
     monkeypatch.setattr(sys, "argv", arguments)
     cli.main()
     table = capsys.readouterr().out

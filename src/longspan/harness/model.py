@@ -208,7 +208,9 @@ def _extend(
         calibration = row_of("esa", more).calibration
         return longspan.extend(model, AUTO, length=length, calibration=calibration, **where)
     if row.method is None:
-        given = next((name for name in ("kv_tier", "kv_dir", "impl") if where[name] not in ("device", "auto", None)), "")
+        given = next(
+            (name for name in ("kv_tier", "kv_dir", "impl") if where[name] not in ("device", "auto", None)), ""
+        )
         if given:
             raise LongspanError(f"the stock model runs without longspan, so {given} is not for it")
         return None

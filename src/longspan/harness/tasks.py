@@ -1,4 +1,4 @@
-"""The made tasks of ``longspan eval`` under names for lm-eval, their prompts, and the files that tell lm-eval of them."""
+"""The made tasks of ``longspan eval`` under names for lm-eval: their prompts, and the files that tell it of them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,12 @@ def study_of(task: Task, metadata: Mapping[str, Any]) -> Study:
     """
     lengths = metadata.get("max_seq_lengths", LENGTHS)
     lengths = tuple(lengths) if isinstance(lengths, (list, tuple)) else (lengths,)
-    numbers = {"samples": metadata.get("samples", SAMPLES), "seed": metadata.get("seed", 0)}
-    numbers |= {"max_seq_lengths": length for length in lengths if type(length) is not int}
-    numbers |= {"depths": metadata["depths"]} if metadata.get("depths") is not None else {}
-    for name, value in numbers.items():
+    samples, seed, depths = metadata.get("samples", SAMPLES), metadata.get("seed", 0), metadata.get("depths")
+    given = [("max_seq_lengths", length) for length in lengths] + [("samples", samples), ("seed", seed)]
+    for name, value in given if depths is None else [*given, ("depths", depths)]:
         if type(value) is not int:
             raise LongspanError(f"--metadata: {name} takes whole numbers, not {value!r}")
-    depths = metadata.get("depths") if task.at_depths else None
-    return Study((task,), (Row(STOCK, None),), lengths, numbers["samples"], depths, numbers["seed"])
+    return Study((task,), (Row(STOCK, None),), lengths, samples, depths if task.at_depths else None, seed)
 
 
 def prompts(study: Study, tokenizer: Any) -> Iterator[tuple[int, Example]]:
