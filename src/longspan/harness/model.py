@@ -56,6 +56,8 @@ class LongspanLM(HFLM):
         LongspanError: the model cannot be loaded or extended so, or an argument is not known.
     """
 
+    batch_size_per_gpu: int | str  # lm-eval's
+
     def __init__(
         self,
         pretrained: str,
