@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
+import torch
 
 from longspan.bundled import heldout_text
 from longspan.errors import DataError, LongspanError
@@ -17,6 +18,7 @@ from longspan.evaluation.datafile import FileRef
 from longspan.evaluation.measure import outcomes
 from longspan.evaluation.outcome import as_perplexity, outcome
 from longspan.evaluation.pages import Pages, cell_text
+from longspan.evaluation.perplexity import SLICE, sliced_losses, token_losses
 from longspan.evaluation.rows import parse_rows
 from longspan.evaluation.sliding import read_tokens, score_new, summed, whole_windows
 from longspan.evaluation.study import Study
@@ -157,6 +159,20 @@ def test_without_a_text_it_is_the_standard_librarys(tokenizer):
     example = build(tokenizer, length=600, seed=0, record=windows.records[0])
     assert len(example.input_ids) == 600 and example.scored == tuple(range(344, 600))
     assert f"{len(windows.records):,} windows of {STANDARD}" in str(windows) and "mode new" in str(windows)
+
+
+@pytest.mark.parametrize("mode", ["new", "whole"])
+def test_a_text_as_long_as_a_window_is_one(tokenizer, file, ids, mode):
+    for more, windows in ((0, 1), (STRIDE - 1, 1), (STRIDE, 2)):
+        found = find_windows(tokenizer, [file], longest=len(ids) - more, stride=STRIDE, mode=mode).records
+        assert len(found) == windows and found[-1]["at"] == (windows - 1) * STRIDE + (mode == "new") * (len(ids) - more)
+
+
+def test_losses_of_more_tokens_than_a_slice_has():
+    logits, tokens = torch.randn(2 * SLICE + 9, 7), torch.randint(7, (2 * SLICE + 12,))
+    positions = range(5, 2 * SLICE + 12)
+    assert sliced_losses(logits, tokens, positions) == token_losses(logits, tokens, positions).tolist()
+    assert sliced_losses(logits, tokens, []) == []
 
 
 def test_a_folder_is_its_texts(tokenizer, tmp_path):
