@@ -32,9 +32,11 @@ ALLOWED: dict[str, set[str]] = {
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {
-    "evaluation": {"cli", "analysis"},
-    "analysis": {"cli"},
-    "bundled": {"cli", "evaluation", "analysis"},
+    "evaluation": {"cli", "analysis", "harness"},
+    "analysis": {"cli", "harness"},
+    "bundled": {"cli", "evaluation", "analysis", "harness"},
+    "cli": {"harness"},
+    "harness": {"analysis", "demo"},
 }
 
 

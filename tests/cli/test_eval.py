@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from longspan.bundled import heldout_text
 from longspan.cli import main
 from longspan.cli.eval import _check_row, parse_lengths, with_address
 from longspan.errors import LongspanError
@@ -131,9 +132,53 @@ def test_a_second_run_into_the_same_folder_is_refused(run, folder, whole):
     assert ran.code == 1 and "another run" in ran.err
 
 
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    path = tmp_path_factory.mktemp("books") / "book.txt"
+    path.write_text(heldout_text()[:4000], encoding="utf-8")
+    return path
+
+
+def sliding(folder, book, out, *more):
+    return ["eval", "perplexity", "--model", folder, "--text", book, "--methods", "dca,rerope", "--lengths", "1x,192",
+            "--stride", "64", "--device", "cpu", "--out", out, *more]  # fmt: skip
+
+
+def test_perplexity_taken_up_again_is_the_same(run, folder, book, tmp_path):
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    first = run(*sliding(folder, book, part, "--samples", "2"))
+    assert first.code == 0, first.err
+    assert "windows of " in first.err and "book.txt" in first.err and "12 prompts to ask" in first.err
+    lines = (part / "samples.jsonl").read_bytes()
+    (part / "samples.jsonl").write_bytes(lines[:-20])  # killed while it wrote the last one
+    again, undisturbed = (run(*sliding(folder, book, out, "--samples", "4")) for out in (part, whole))
+    assert again.code == undisturbed.code == 0 and "13 prompts to ask" in again.err
+    assert results(part) == results(whole)
+    assert again.out == undisturbed.out == (whole / "summary.md").read_text()
+    assert {path.name for path in whole.iterdir()} == {"samples.jsonl", "results.json", "summary.md", "scores.png"}
+    body = results(whole)
+    assert [(cell["row"], cell["length"], cell["n"]) for cell in body["cells"]] == [
+        (row, length, 4) for row in ("stock", "dca", "rerope") for length in (128, 192)
+    ]
+    scores = [cell["score"] for cell in body["cells"]]
+    assert scores[0] == scores[2] != scores[3] and all(score > 1 for score in scores), (
+        "in the window dca changes nothing"
+    )
+    assert all(cell["interval"][0] < cell["score"] < cell["interval"][1] for cell in body["cells"])
+    assert "--text " in body["command"] and "--stride 64" in body["command"] and "--mode " not in body["command"]
+
+
+def test_perplexity_without_a_text_says_which_it_reads(run, folder, tmp_path):
+    ran = run("eval", "perplexity", "--model", folder, "--lengths", "1x", "--samples", "1", "--methods", "stock",
+              "--stride", "20", "--mode", "whole", "--device", "cpu", "--out", tmp_path)  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "pydoc_data.topics of Python 3." in ran.err and "pydoc_data.topics of Python 3." in ran.out
+    assert "--stride 20 --mode whole" in ran.out and "n=1" in ran.out
+
+
 def test_list(run):
     ran = run("eval", "--list")
-    assert ran.code == 0 and all(name in ran.out for name in TASKS)
+    assert ran.code == 0 and all(name in ran.out for name in [*TASKS, "perplexity", "--text"])
     assert "eval" in run("--help").out
 
 
@@ -164,6 +209,15 @@ BAD = {
     "an unknown dtype": (["passkey", "--model", "FOLDER", "--dtype", "int4"], ["int4"]),
     "no rotary positions": (["passkey", "--model", "NOT_ROPE"], ["position"]),
     "an out that is a file": (["passkey", "--model", "FOLDER", "--out", "taken"], ["taken", "exists"]),
+    "a text for nothing": (
+        ["passkey", "--model", "FOLDER", "--text", "taken", "--stride", "9"],
+        ["--text, --stride", "only perplexity"],
+    ),
+    "a text that is short": (["perplexity", "--model", "FOLDER", "--text", "taken"], ["taken", "tokens", "1,024"]),
+    "a text that is not there": (["perplexity", "--model", "FOLDER", "--text", "none"], ["none", "cannot be read"]),
+    "a mode that is none": (["perplexity", "--model", "FOLDER", "--mode", "old"], ["new or whole", "'old'"]),
+    "a stride too wide": (["perplexity", "--model", "FOLDER", "--stride", "1024"], ["perplexity at 1,024", "1025"]),
+    "no stride": (["perplexity", "--model", "FOLDER", "--stride", "0"], ["--stride"]),
     "a strange option": (["passkey", "--model", "FOLDER", "--magic"], ["--magic"]),
 }
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 import typer
@@ -25,11 +25,15 @@ from longspan.evaluation.journal import Journal
 from longspan.evaluation.measure import measure, outcomes
 from longspan.evaluation.pages import Pages
 from longspan.evaluation.rows import Row, parse_rows, split_rows
+from longspan.evaluation.sliding import STRIDE, Mode
 from longspan.evaluation.study import Study, pace_of
 from longspan.evaluation.subject import Subject
 from longspan.evaluation.task import Task
 from longspan.evaluation.tasks import TASKS
+from longspan.evaluation.windows import PERPLEXITY, find_windows
 from longspan.hf import restore
+
+KNOWN = {**TASKS, PERPLEXITY.name: PERPLEXITY}  # a pattern such as * takes none but the first
 
 
 def evaluate(
@@ -49,6 +53,17 @@ def evaluate(
         int | None, typer.Option(help="Ask at so many depths, evenly from the start of the text to its end.", min=1)
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tasks read.")] = None,
+    texts: Annotated[
+        list[Path] | None,
+        typer.Option("--text", help="For perplexity: a text file, or a folder of *.txt; repeatable."),
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help=f"For perplexity: tokens by which a window moves (default {STRIDE}).", min=1)
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="For perplexity: score the tokens new to a window (new, the default) or all of it (whole)."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run; the same command takes it up again.")] = Path(
         "longspan-eval"
     ),
@@ -80,6 +95,9 @@ def evaluate(
     chosen = _tasks(tasks or [])
     if model is None:
         raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
+    asked = {"--text": texts, "--stride": stride, "--mode": mode}
+    if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
+        raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
     rows = parse_rows(split_rows(methods))
     place = check_device(device)
     if ray is not None:
@@ -89,25 +107,34 @@ def evaluate(
     # Here on the CPU, to be hashed and checked; what reads prompts are processes that load it where it is to run.
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu"), load_tokenizer(model)
     subject = Subject.of(loaded, tokenizer, window=window)
+    sizes = parse_lengths(lengths, subject.window)
+    windows = None
+    if PERPLEXITY in chosen:
+        windows = find_windows(
+            tokenizer, texts or [], longest=max(sizes), stride=stride or STRIDE, mode=mode or get_args(Mode)[0]
+        )
     study = Study(
         tasks=chosen,
         rows=tuple(rows),
-        lengths=parse_lengths(lengths, subject.window),
+        lengths=sizes,
         samples=samples,
         depths=depths,
         seed=seed,
         data_dir=data_dir,
         max_full_seconds=max_full_seconds,
+        windows=windows,
     )
     cells = study.plan(subject, place.type, window)
     study.check(tokenizer)
     for row in study.rows:
         _check_row(row, loaded, subject, study.lengths, window)
     del loaded
+    if windows is not None:
+        console.print(f"{PERPLEXITY.name}: {windows}", markup=False, highlight=False, soft_wrap=True)
     count = threads or (1 if ray is not None else max(torch.get_num_threads() // n_workers, 1))
     load = partial(_load, model, window, dtype, device)
     pages = Pages(
-        out, study, subject, cells, _command(study, model, lengths, methods, window, dtype), str(place), count
+        out, study, subject, cells, _command(study, model, lengths, methods, texts, window, dtype), str(place), count
     )
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -168,7 +195,7 @@ def _tasks(names: Sequence[str]) -> tuple[Task, ...]:
         raise LongspanError("name at least one task; `longspan eval --list` says which there are")
     found: list[Task] = []
     for name in names:
-        fitting = [TASKS[name]] if name in TASKS else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
+        fitting = [KNOWN[name]] if name in KNOWN else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
         if not fitting:
             raise LongspanError(f"no task is called {name!r}; `longspan eval --list` says which there are")
         found += fitting
@@ -196,12 +223,24 @@ def _load(name: str, window: int | None, dtype: str, device: str) -> tuple[Any, 
     return load_model(name, window=window, dtype=dtype, device=device), load_tokenizer(name)
 
 
-def _command(study: Study, model: str, lengths: str, methods: str, window: int | None, dtype: str) -> str:
+def _command(
+    study: Study,
+    model: str,
+    lengths: str,
+    methods: str,
+    texts: Sequence[Path] | None,
+    window: int | None,
+    dtype: str,
+) -> str:
     """The command that makes this table, without what does not change it."""
     words = ["longspan", "eval", *(task.name for task in study.tasks), "--model", model]
     words += ["--methods", methods, "--lengths", lengths, "--samples", str(study.samples)]
     words += [] if study.depths is None else ["--depths", str(study.depths)]
     words += [] if study.data_dir is None else ["--data-dir", str(study.data_dir)]
+    words += [word for text in texts or () for word in ("--text", str(text))]
+    if study.windows is not None:
+        words += [] if study.windows.stride == STRIDE else ["--stride", str(study.windows.stride)]
+        words += [] if study.windows.mode == get_args(Mode)[0] else ["--mode", study.windows.mode]
     words += [] if study.max_full_seconds is None else ["--max-full-seconds", f"{study.max_full_seconds:g}"]
     words += [] if study.seed == 0 else ["--seed", str(study.seed)]
     words += [] if window is None else ["--window", str(window)]
@@ -216,10 +255,10 @@ def _listing() -> Table:
     table.add_column("answer", justify="right")
     table.add_column("data", ratio=2, overflow="fold")
     table.add_column("paper", style="dim", ratio=2, overflow="fold")
-    for task in TASKS.values():
-        data = "made" if task.data is None else task.data.name
+    for task in KNOWN.values():
+        data = "any text (--text)" if task is PERPLEXITY else "made" if task.data is None else task.data.name
         what = task.summary + (" (depths)" if task.at_depths else "")
-        table.add_row(task.name, what, f"{task.new_tokens}", data, task.paper)
+        table.add_row(task.name, what, f"{task.new_tokens or '-'}", data, task.paper)
     return table
 
 

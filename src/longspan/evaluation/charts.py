@@ -9,6 +9,8 @@ from typing import Any
 
 from longspan.evaluation.outcome import AtDepth, Outcome
 
+LABELS = {"score": "score", "perplexity": "lowest / perplexity"}  # what the colours mean
+
 Grid = Mapping[tuple[str, str, int], Outcome]  # by task, row, length
 
 
@@ -21,7 +23,10 @@ def overview(
     title: str,
     path: Path,
 ) -> None:
-    """A PNG with a panel for each task: a tile for each row and length, with the score or why there is none."""
+    """A PNG with a panel for each task: a tile for each row and length, with the score or why there is none.
+
+    A perplexity has the colour of the lowest of its panel over itself: 1 is the best there is, one half twice as much.
+    """
     across = min(3, len(tasks))
     down = math.ceil(len(tasks) / across)
     wide = max(len(row) for row in rows)
@@ -32,13 +37,16 @@ def overview(
     image = None
     for axis, task in zip(axes.flat, tasks, strict=False):
         cells = [[grid[task, row, length] for length in lengths] for row in rows]
-        image = _tiles(axis, [[cell.score for cell in line] for line in cells], colours)
+        image = _tiles(axis, _shades(cells), colours)
         for y, line in enumerate(cells):
             for x, cell in enumerate(line):
-                axis.text(x, y, _word(cell) or f"{100 * cell.score:.0f}", ha="center", va="center", fontsize=7)
+                axis.text(x, y, _word(cell) or _figure(cell), ha="center", va="center", fontsize=7)
         axis.set_title(task, fontsize=9, loc="left")
         _ticks(axis, heads, rows)
-    _finish(figure, axes, len(tasks), image, title, path)
+    kinds = {cell.measure for cell in grid.values()}
+    _finish(
+        figure, axes, len(tasks), image, title, path, ", ".join(LABELS[kind] for kind in sorted(kinds, reverse=True))
+    )
     plt.close(figure)
 
 
@@ -98,13 +106,31 @@ def _ticks(axis: Any, across: Sequence[str], down: Sequence[str]) -> None:
     axis.tick_params(which="both", length=0)
 
 
-def _finish(figure: Any, axes: Any, used: int, image: Any, title: str, path: Path) -> None:
+def _finish(figure: Any, axes: Any, used: int, image: Any, title: str, path: Path, label: str = "score") -> None:
     for axis in axes.flat[used:]:
         axis.set_visible(False)
     figure.suptitle(title, fontsize=10)
     high = figure.get_size_inches()[1]
-    figure.colorbar(image, ax=axes, shrink=min(0.8, 2.5 / high), aspect=15, label="score", format="{x:.0%}")
+    bar = figure.colorbar(image, ax=axes, shrink=min(0.8, 2.5 / high), aspect=15, format="{x:.0%}")
+    bar.set_label(label, fontsize=8)
     figure.savefig(path, dpi=150)
+
+
+def _shades(cells: Sequence[Sequence[Outcome]]) -> list[list[float]]:
+    """A panel's tiles, 0 to 1; NaN for one without a score."""
+    lowest = min(
+        (cell.score for line in cells for cell in line if cell.measure == "perplexity" and cell.n), default=0.0
+    )
+    return [[lowest / cell.score if cell.measure == "perplexity" else cell.score for cell in line] for line in cells]
+
+
+def _figure(cell: Outcome) -> str:
+    """What a tile with a score says."""
+    if cell.measure == "score":
+        return f"{100 * cell.score:.0f}"
+    if cell.score < 100:
+        return f"{cell.score:.1f}"
+    return f"{cell.score:.0f}" if cell.score < 10_000 else f"{cell.score:.0e}"
 
 
 def _word(cell: Outcome) -> str | None:

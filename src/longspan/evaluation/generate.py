@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longspan.evaluation.perplexity import token_losses
+from longspan.evaluation.perplexity import sliced_losses
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def read(
     begun = time.perf_counter()
     keep = len(input_ids) - (min(scored) - 1) if scored else 1
     logits, cache = prefill(model, ids, keep)
-    losses = token_losses(logits[0], ids[0], scored).tolist() if scored else []
+    losses = sliced_losses(logits[0], ids[0], scored)
     read_at = time.perf_counter()
     tokens: list[int] = []
     for token in decode(model, logits[:, -1:], cache, max_new_tokens):

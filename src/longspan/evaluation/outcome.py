@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 
+from longspan.evaluation.perplexity import perplexity
 from longspan.evaluation.plan import Cell
 from longspan.evaluation.results import Sample, wilson
+from longspan.evaluation.task import Measure
 
 BINS = 5  # where depths were left to the seeds, so many parts of the text are told apart
 
@@ -31,12 +33,13 @@ class Outcome:
     Attributes:
         task, row, multiple, length: where it stands.
         planned, n: prompts asked for, and answered.
-        score: the mean of their scores, 0 to 1; NaN while there is none.
-        interval: its 95% interval, Wilson's.
+        score: the mean of their scores, 0 to 1, or the perplexity of all their scored tokens; NaN while there is none.
+        interval: its 95% interval: Wilson's, or for a perplexity ``exp`` of the normal one of the prompts' mean losses.
         seconds: a prompt and its answer, on average.
         tokens: of a prompt, on average.
         depths: the score by depth; empty where the task has none.
         error: why there is no result, else None.
+        measure: what the score is.
     """
 
     task: str
@@ -51,6 +54,7 @@ class Outcome:
     tokens: float
     depths: tuple[AtDepth, ...]
     error: str | None
+    measure: Measure = "score"
 
     @property
     def mark(self) -> str | None:
@@ -66,7 +70,7 @@ def outcome(cell: Cell, samples: Mapping[str, Sample], skipped: str | None = Non
     error = skipped or next((sample.error for sample in mine if sample.error is not None), None)
     if error is not None:
         mine = []
-    score, interval = _mean(mine)
+    score, interval = _mean(mine) if cell.task.measure == "score" else _perplexity(mine)
     return Outcome(
         task=cell.task.name,
         row=cell.row.label,
@@ -80,7 +84,15 @@ def outcome(cell: Cell, samples: Mapping[str, Sample], skipped: str | None = Non
         tokens=fmean(sample.tokens for sample in mine) if mine else math.nan,
         depths=_by_depth(cell, mine),
         error=error,
+        measure=cell.task.measure,
     )
+
+
+def as_perplexity(value: float) -> str:
+    """``26.14``, ``165.2``, ``3,561`` or ``2.1e+07``."""
+    if value < 1e6:
+        return f"{value:,.{2 if value < 100 else 1 if value < 1000 else 0}f}"
+    return f"{value:.1e}"
 
 
 def _by_depth(cell: Cell, samples: Sequence[Sample]) -> tuple[AtDepth, ...]:
@@ -100,6 +112,16 @@ def _by_depth(cell: Cell, samples: Sequence[Sample]) -> tuple[AtDepth, ...]:
 def _mean(samples: Sequence[Sample]) -> tuple[float, tuple[float, float]]:
     total = math.fsum(sample.correct for sample in samples)
     return (total / len(samples) if samples else math.nan), wilson(total, len(samples))
+
+
+def _perplexity(samples: Sequence[Sample]) -> tuple[float, tuple[float, float]]:
+    """Of prompts with equally many scored tokens each, so that the mean of their means is that of all tokens."""
+    losses = [round(sample.loss, 6) for sample in samples]  # as the journal keeps them: the same when taken up again
+    if not losses:
+        return math.nan, (0.0, math.inf)
+    mean = fmean(losses)
+    half = 1.96 * stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else math.inf
+    return perplexity([mean]), (perplexity([mean - half]), perplexity([mean + half]))
 
 
 def _first_word(error: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from longspan.evaluation.outcome import Outcome
+from longspan.evaluation.outcome import Outcome, as_perplexity
 from longspan.evaluation.plan import Cell
 from longspan.evaluation.results import environment, finite
 from longspan.evaluation.study import Study
@@ -66,10 +66,11 @@ class Pages:
             "tasks": {
                 task.name: {
                     "version": task.version,
+                    "measure": task.measure,
                     "paper": task.paper,
                     "new_tokens": task.new_tokens,
                     "data": None if task.data is None else task.data.name,
-                    "records": None if task.data is None else len(study.records[task.name]),
+                    "records": len(study.records[task.name]) if task.name in study.records else None,
                     "depths": study.depths_of(task) if task.at_depths else None,
                 }
                 for task in study.tasks
@@ -78,6 +79,7 @@ class Pages:
             "samples": study.samples,
             "first_seed": study.seed,
             "max_full_seconds": study.max_full_seconds,
+            "windows": self._windows(),
             "rows": {
                 row.label: {
                     str(cell.length): cell.parameters
@@ -89,26 +91,50 @@ class Pages:
             "cells": [asdict(outcome) for outcome in grid.values()],
         }
 
+    def _windows(self) -> dict[str, Any] | None:
+        windows = self.study.windows
+        if windows is None:
+            return None
+        texts = [{"name": name, "tokens": tokens} for name, tokens in windows.texts]
+        return {"texts": texts, "stride": windows.stride, "mode": windows.mode}
+
     def _markdown(self, grid: Grid) -> str:
         study, subject = self.study, self.subject
         parts = [
             f"# {subject.name}: " + ", ".join(task.name for task in study.tasks),
             f"Window {subject.window:,} tokens, {subject.parameters:,} parameters in {subject.dtype}, weights "
-            f"`{subject.sha256[:12]}`. A cell is the mean score in percent, its 95% interval, and the number of "
-            "prompts; lengths are tokens of prompt and answer.",
+            f"`{subject.sha256[:12]}`. {self._legend()}",
         ]
         for task in study.tasks:
-            parts += [f"**{task.name}**: {task.summary} ({task.paper})", self._table(grid, task.name)]
+            over = "" if task.measure == "score" else f": {study.windows}"
+            parts += [f"**{task.name}**: {task.summary} ({task.paper}){over}", self._table(grid, task.name)]
         remarks = notes(grid)
         without = [task.name for task in study.tasks if not task.at_depths]
         if study.depths is not None and without:
             remarks.append(f"- No depth can be asked for in {', '.join(without)}.")
+        remarks += _on_windows(study)
         if remarks:
             parts += ["**Notes**", "\n".join(remarks)]
         where = environment()
         said = ", ".join(f"{name} {where[name]}" for name in ("longspan", "torch", "transformers", "python"))
         parts.append(f"`{self.command}`\n\n{said}; {where['machine']}, {self.device}, seeds from {study.seed}.")
         return "\n\n".join(parts) + "\n"
+
+    def _legend(self) -> str:
+        """What a cell has in it."""
+        kinds = {task.measure for task in self.study.tasks}
+        said = []
+        if "score" in kinds:
+            said.append(
+                "A cell is the mean score in percent, its 95% interval, and the number of prompts; lengths are tokens "
+                "of prompt and answer."
+            )
+        if "perplexity" in kinds:
+            said.append(
+                "A cell of a perplexity is `exp` of the mean loss of the scored tokens, its 95% interval over the "
+                "windows, and the number of windows; lengths are tokens of a window."
+            )
+        return " ".join(said)
 
     def _table(self, grid: Grid, task: str) -> str:
         lengths = self.study.lengths
@@ -120,12 +146,27 @@ class Pages:
         return "\n".join(lines)
 
 
+def _on_windows(study: Study) -> list[str]:
+    if study.windows is None:
+        return []
+    if study.windows.mode == "new":
+        return [
+            "- All rows and lengths score the same tokens, so that their perplexities can be told apart more finely "
+            "than by their intervals, which are mostly about the text."
+        ]
+    overlap = study.windows.stride < max(study.lengths)
+    return ["- Windows of mode whole overlap: the intervals of perplexities are too narrow."] if overlap else []
+
+
 def cell_text(cell: Outcome) -> str:
     """``98.0 (89.5-99.6) n=50``, with ``…`` while prompts are missing, or why there is no score."""
     if cell.mark is not None:
         return cell.mark
     low, high = cell.interval
     more = " …" if cell.n < cell.planned else ""
+    if cell.measure == "perplexity":
+        between = f" ({as_perplexity(low)}-{as_perplexity(high)})" if cell.n > 1 else ""
+        return f"{as_perplexity(cell.score)}{between} n={cell.n}{more}"
     return f"{100 * cell.score:.1f} ({100 * low:.1f}-{100 * high:.1f}) n={cell.n}{more}"
 
 

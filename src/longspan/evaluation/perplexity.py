@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+SLICE = 1024  # tokens whose logits are held in fp32 at once
+
 
 def token_losses(logits: Tensor, input_ids: Tensor, positions: Sequence[int]) -> Tensor:
     """The loss, in nats, of single tokens of one row.
@@ -25,6 +27,12 @@ def token_losses(logits: Tensor, input_ids: Tensor, positions: Sequence[int]) ->
         raise ValueError(f"token {min(positions)} is predicted before the first logits, those of token {first}")
     rows = [position - 1 - first for position in positions]
     return cross_entropy(logits[rows].float(), input_ids[list(positions)], reduction="none")
+
+
+def sliced_losses(logits: Tensor, input_ids: Tensor, positions: Sequence[int]) -> list[float]:
+    """``token_losses`` of many tokens, ``SLICE`` at a time, as a list."""
+    slices = (positions[at : at + SLICE] for at in range(0, len(positions), SLICE))
+    return [loss for part in slices for loss in token_losses(logits, input_ids, part).tolist()]
 
 
 def perplexity(losses: Sequence[float]) -> float:

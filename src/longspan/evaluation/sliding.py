@@ -20,12 +20,11 @@ from transformers import PreTrainedModel
 from longspan.errors import DataError
 from longspan.evaluation.filler import encode, start
 from longspan.evaluation.generate import prefill
-from longspan.evaluation.perplexity import perplexity, token_losses
+from longspan.evaluation.perplexity import perplexity, sliced_losses
 
 Mode = Literal["new", "whole"]
 
 STRIDE = 256
-_SLICE = 1024  # tokens whose logits are held in fp32 at once
 
 
 @dataclass(frozen=True)
@@ -172,25 +171,29 @@ def read_tokens(tokenizer: Any, path: Path) -> list[int]:
         DataError: the file is not there, not UTF-8, or empty.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error})") from error
+        data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    return start(tokenizer) + encode(tokenizer, decoded(data, path))
+
+
+def decoded(data: bytes, path: Path) -> str:
+    """The text in a file's bytes; raises DataError where there is none, or it is not UTF-8."""
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error})") from error
     if not text.strip():
         raise DataError(f"{path}: it holds no text")
-    return start(tokenizer) + encode(tokenizer, text)
+    return text
 
 
 @torch.inference_mode()
 def _read(model: PreTrainedModel, input_ids: Sequence[int], begin: int, end: int, first: int) -> WindowLoss:
     ids = torch.tensor([list(input_ids[begin:end])], device=model.device)
     logits, _ = prefill(model, ids, end - first + 1)
-    loss = 0.0
-    for at in range(first - begin, end - begin, _SLICE):
-        positions = range(at, min(at + _SLICE, end - begin))
-        loss += float(token_losses(logits[0], ids[0], positions).double().sum())
-    return WindowLoss(begin, end, first, loss)
+    losses = sliced_losses(logits[0], ids[0], range(first - begin, end - begin))
+    return WindowLoss(begin, end, first, math.fsum(losses))
 
 
 def _check(total: int, window: int, stride: int) -> None:

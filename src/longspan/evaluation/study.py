@@ -23,6 +23,7 @@ from longspan.evaluation.results import Sample
 from longspan.evaluation.rows import STOCK, Row
 from longspan.evaluation.subject import Subject
 from longspan.evaluation.task import Record, Task
+from longspan.evaluation.windows import PERPLEXITY, Windows
 from longspan.methods.selecting import Selecting
 
 FULL = (STOCK, "full")  # the rows that --max-full-seconds is about: the control of an experiment, and its dearest part
@@ -41,6 +42,7 @@ class Study:
             start of the text to its end.
         seed: the first prompt's.
         data_dir: where the files of tasks lie.
+        windows: those that ``perplexity`` reads.
         max_full_seconds: cells of rows in ``FULL`` whose prompts take longer are marked instead of measured.
     """
 
@@ -52,6 +54,7 @@ class Study:
     seed: int = 0
     data_dir: Path | None = None
     max_full_seconds: float | None = None
+    windows: Windows | None = None
 
     def __post_init__(self) -> None:
         given: dict[str, list[Any]] = {"task": [task.name for task in self.tasks], "length": list(self.lengths)}
@@ -69,6 +72,8 @@ class Study:
             raise LongspanError(f"depths were given, but {names} has none; see `longspan eval --list`")
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise LongspanError(f"{self.data_dir}: there is no such folder; it is to hold the tasks' data files")
+        if (self.windows is None) != (PERPLEXITY not in self.tasks):
+            raise LongspanError(f"windows are for the task {PERPLEXITY.name}, which cannot do without")
         if self.max_full_seconds is not None and not self.max_full_seconds > 0:
             raise LongspanError(f"max_full_seconds must be above 0, not {self.max_full_seconds:g}")
         if all(row.name != STOCK for row in self.rows):
@@ -82,16 +87,18 @@ class Study:
 
     @cached_property
     def records(self) -> Mapping[str, Sequence[Record]]:
-        """The records of each task that reads a file; raises LongspanError where one cannot be read."""
-        return {task.name: read_records(task, self.data_dir) for task in self.tasks if task.data is not None}
+        """The records of each task that is not made; raises LongspanError where a file cannot be read."""
+        found = {task.name: read_records(task, self.data_dir) for task in self.tasks if task.data is not None}
+        return found if self.windows is None else {**found, PERPLEXITY.name: list(self.windows.records)}
 
     def prompts(self, task: Task) -> Iterator[tuple[int, float | None, Record | None]]:
         """Seed, depth and record of each prompt of a cell.
 
-        More ``samples`` only add to them. A smaller part of a file is drawn from all of it: files are often sorted.
+        More ``samples`` only add to them. A smaller part of a file or text is drawn from all of it: files are often
+        sorted.
         """
         depths = self.depths_of(task)
-        if task.data is None:
+        if task.name not in self.records:
             for n in range(self.samples):
                 for d, depth in enumerate(depths):
                     yield self.seed + n * len(depths) + d, depth, None

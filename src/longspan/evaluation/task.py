@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from longspan.evaluation.datafile import DataFile
 
 Record = Mapping[str, Any]  # one line of a local data file
 Score = Callable[[str, Sequence[str]], float]
+Measure = Literal["score", "perplexity"]
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,14 @@ class Task:
         version: grows when ``build`` or ``score`` changes.
         paper: who states it, such as ``"Hsieh et al., 2024, arXiv 2404.06654"``.
         summary: one line.
-        new_tokens: the most tokens of an answer.
+        new_tokens: the most tokens of an answer; 0 where none is asked for.
         build: a prompt of exactly ``length - new_tokens`` tokens, or of at most that where it is made of a ``record``.
             Raises ValueError, naming the least length, where ``length`` is too short.
         score: how right a prediction is, 0 to 1.
         at_depths: whether a depth can be asked for.
         until: text after which generation may stop early; None: ``new_tokens`` or an end-of-text token.
-        data: the local file it reads; None: it is made, and needs no data.
+        data: the local file it reads; None: it is made, and needs no data, or its prompts are ``Study.windows``.
+        measure: what a table shows of it: the mean ``"score"``, or the ``"perplexity"`` of its prompts' scored tokens.
     """
 
     name: str
@@ -80,3 +82,4 @@ class Task:
     at_depths: bool = False
     until: Callable[[str], bool] | None = None
     data: DataFile | None = None
+    measure: Measure = "score"
