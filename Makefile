@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+EXTRAS := $(VENV)/.extras
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long lint format bench clean
@@ -11,7 +12,7 @@ READY  := $(VENV)/.ready
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
 	@echo "make test       the tests"
-	@echo "make test-long  the tests that take minutes"
+	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make bench      the benchmarks, against stock transformers"
@@ -23,6 +24,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,plot]'
 	@touch $@
 
+$(EXTRAS): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,plot,gpu,ray,lm-eval]'
+	@touch $@
+
 # Threads that wait by spinning slow each other down several times over where the cores are shared.
 demo: $(READY)
 	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo
@@ -31,8 +36,9 @@ demo: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-test-long: $(READY)
+test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/harness tests/kernels/test_triton*.py tests/kernels/test_scores.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
