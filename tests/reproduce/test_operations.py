@@ -24,7 +24,9 @@ def test_by_hand():
 
 
 def test_without_end_it_is_the_figure_reported():
-    assert operation_ratio(10**9, LLAMA, PAPER) == pytest.approx(128 / 8192, rel=1e-3) == pytest.approx(0.0156, abs=5e-5)
+    assert (
+        operation_ratio(10**9, LLAMA, PAPER) == pytest.approx(128 / 8192, rel=1e-3) == pytest.approx(0.0156, abs=5e-5)
+    )
 
 
 def test_while_everything_is_attended_to_nothing_is_saved():

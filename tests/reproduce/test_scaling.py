@@ -33,9 +33,9 @@ def test_longheads_at_its_own_window(at_4096):
     ntk = made(rows["LongHeads w/ NTK init"], LongHeads)
     assert ntk.prefill == "full" and ntk.angles.dynamic and ntk.angles.factor == 2.0
     assert longheads.half(at_4096) == 2048
-    assert {(made(row, LongHeads).chunk_length, row.method.num_chunks) for row in longheads.analysed(at_4096).values()} == {
-        (256, 8)
-    }
+    assert {
+        (made(row, LongHeads).chunk_length, row.method.num_chunks) for row in longheads.analysed(at_4096).values()
+    } == {(256, 8)}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,11 @@ def test_longheads_lengths(at_window):
 def test_dca_at_its_own_window(at_4096):
     method = made(dca.method(at_4096), DCA)
     assert (method.chunk_size, method.local_window, method.window) == (3072, 1024, 4096)
-    assert [made(dca.method(at_4096, more), DCA).parts for more in dca.PARTS.values()] == ["intra", "intra+inter", "all"]
+    assert [made(dca.method(at_4096, more), DCA).parts for more in dca.PARTS.values()] == [
+        "intra",
+        "intra+inter",
+        "all",
+    ]
 
 
 @pytest.mark.parametrize("window", [8192, 32_768, 512, 1000, 131_072])

@@ -31,7 +31,8 @@ def reproduce(
     tables: Annotated[str | None, typer.Option(help="Tables, set apart by commas; all unless given.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tables read.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; the same command takes it up again.  [default: reproduce/PAPER]")
+        Path | None,
+        typer.Option(help="Folder of the run; the same command takes it up again.  [default: reproduce/PAPER]"),
     ] = None,
     scale: Annotated[
         str, typer.Option(help="paper: the paper's numbers of prompts; quick: a few; auto: quick for 'bundled'.")
@@ -107,7 +108,7 @@ def reproduce(
                 lab,
                 journal,
                 console=console,
-                finished=lambda: pages.write(journal.samples),  # type: ignore[arg-type, return-value]
+                finished=lambda: pages.write(journal.samples),  # type: ignore[arg-type]
                 deadline=deadline,
             )
         except KeyboardInterrupt:
@@ -124,7 +125,9 @@ def reproduce(
     if not pictures and any(table.chart for table in wanted):
         console.print("no pictures: matplotlib is missing (pip install 'longspan[plot]')", markup=False)
     if stopped or not whole:
-        console.print("stopped; the same command goes on from here" if stopped else "the time is over; the same command goes on")
+        console.print(
+            "stopped; the same command goes on from here" if stopped else "the time is over; the same command goes on"
+        )
     if stopped:
         raise typer.Exit(130)
 

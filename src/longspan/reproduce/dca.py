@@ -70,8 +70,9 @@ def _perplexity(lab: Lab) -> Sequence[Cell]:
 def _perplexity_protocol(lab: Lab) -> str:
     count = _windows(lab)
     return (
-        f"Windows {_stride(lab):,} tokens apart, each scored whole, its first tokens too, as the paper's code does (256 "
-        f"apart at 4,096): so longer windows are better by that alone. {'All' if count is None else count} windows a cell."
+        f"Windows {_stride(lab):,} tokens apart, each scored whole, its first tokens too, as the paper's code does "
+        "(256 apart at 4,096): so longer windows are better by that alone. "
+        f"{'All' if count is None else count} windows a cell."
     )
 
 
@@ -86,8 +87,8 @@ def _passkey(lab: Lab) -> Sequence[Cell]:
 
 def _passkey_protocol(lab: Lab) -> str:
     return (
-        f"Five digits in noise at {lab.choose(10, 5)} depths, prompts a depth: {lab.prompts(20, 1)} (the paper: 20, at 4k "
-        "to 20k). The two ablations leave out attention across chunks, and to the chunk before at its true distance."
+        f"Five digits in noise at {lab.choose(10, 5)} depths, prompts a depth: {lab.prompts(20, 1)} (the paper: 20, at "
+        "4k to 20k). The two ablations leave out attention across chunks, and to the chunk before at its true distance."
     )
 
 
@@ -113,7 +114,9 @@ def _few_shot(lab: Lab) -> Sequence[Cell]:
 
 
 def _few_shot_protocol(lab: Lab) -> str:
-    return "0, 2, 2 and 1 examples; F1, F1, exact match and the geometric mean of ROUGE; cut from the left to 4 windows."
+    return (
+        "0, 2, 2 and 1 examples; F1, F1, exact match and the geometric mean of ROUGE; cut from the left to 4 windows."
+    )
 
 
 def _examples(lab: Lab) -> Sequence[Cell]:
@@ -176,8 +179,8 @@ def _efficiency(lab: Lab) -> Sequence[Cell]:
 
 def _efficiency_protocol(lab: Lab) -> str:
     return (
-        f"The prefill of a prompt, {lab.prompts(5, 3)} rounds, rows taking turns; medians. Flash is torch's own (sdpa). "
-        "Memory is the most in use above what was before the prompt, weights not counted."
+        f"The prefill of a prompt, {lab.prompts(5, 3)} rounds, rows taking turns; medians. Flash is torch's own "
+        "(sdpa). Memory is the most in use above what was before the prompt, weights not counted."
     )
 
 

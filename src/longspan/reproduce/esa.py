@@ -95,14 +95,16 @@ def _equal(lab: Lab) -> Sequence[Cell]:
 def _equal_protocol(lab: Lab) -> str:
     numbers = ", ".join(f"{lab.tokens(n, WINDOW):,} {what}" for n, what in
                         ((INITIAL, "first"), (LOCAL, "local"), (TOP_K, "chosen")))  # fmt: skip
-    extra = "" if lab.scale == "paper" else f" {EASY} is not the paper's: it is what a small model can do at all."
-    return (
-        f"Each method that selects keeps as many tokens: {numbers} (the paper: 128, 4,096, 2,048 at a window of 8,192). "
-        f"{lab.prompts(50, 2)} made prompts a cell, filled to the length. The first column of each task at one window is "
-        f"what the model can do without any method.{extra}"
-        if lab.scale == "quick"
-        else f"Each method that selects keeps as many tokens: {numbers}. {lab.prompts(50, 2)} made prompts a cell."
+    said = (
+        f"Each method that selects keeps as many tokens: {numbers} (the paper: 128, 4,096, 2,048 at a window of "
+        f"8,192). {lab.prompts(50, 2)} made prompts a cell, filled to the length."
     )
+    if lab.scale == "quick":
+        said += (
+            " At one window every row is the model without any method: what it cannot do there, no method can add. "
+            f"{EASY} is not the paper's, but what a small model can do."
+        )
+    return said
 
 
 def proximities(lab: Lab) -> dict[str, Row]:
@@ -130,8 +132,8 @@ def _recall(lab: Lab) -> Sequence[Cell]:
     length, queries = lab.tokens(25_000, WINDOW), lab.tokens(2_000, WINDOW)
     text = at_hand(lab.tokenizer)
     if lab.calibration is None:
-        reason = "make one with `longspan calibrate`, and give it with --calibration"
-        return [missing_row("every layer", text.name, "a calibration", reason)]
+        how = "make one with `longspan calibrate`, and give it with --calibration"
+        return [missing_row("every layer", text.name, "a calibration", how)]
     made = Calibration.load(lab.calibration)
     count = lab.prompts(5, 3)
     begins = range(0, len(text.ids) - length + 1, length)[:count]
@@ -149,9 +151,9 @@ def _recall(lab: Lab) -> Sequence[Cell]:
 
 def _recall_protocol(lab: Lab) -> str:
     return (
-        f"Of the {lab.tokens(TOP_K, WINDOW):,} best-scored keys, how many are among as many under the reduced scores, for "
-        f"the queries from {lab.tokens(23_000, WINDOW):,} to {lab.tokens(25_000, WINDOW):,} (the paper: 2,048, for 23k to "
-        "25k); read under DCA."
+        f"Of the {lab.tokens(TOP_K, WINDOW):,} best-scored keys, how many are among as many under the reduced scores, "
+        f"for the queries from {lab.tokens(23_000, WINDOW):,} to {lab.tokens(25_000, WINDOW):,} (the paper: 2,048, for "
+        "23k to 25k); read under DCA."
     )
 
 
@@ -163,7 +165,8 @@ def _sizes(lab: Lab) -> Sizes:
     shape = Shape.of(lab.model)
     # Without a calibration scores are exact: every channel of the keys.
     short = shape.kv_channels if made is None else made.reduced
-    return Sizes(*(lab.tokens(n, WINDOW) for n in (INITIAL, LOCAL, TOP_K)), short)
+    initial, local, top_k = (lab.tokens(n, WINDOW) for n in (INITIAL, LOCAL, TOP_K))
+    return Sizes(initial, local, top_k, short)
 
 
 def _operations(lab: Lab) -> Sequence[Cell]:
@@ -180,10 +183,11 @@ def _operations(lab: Lab) -> Sequence[Cell]:
     row, text = reduced(lab) or method(lab), at_hand(lab.tokenizer)
     for length in lab.lengths([n * K for n in (16, 32, 64, 128)], WINDOW):
         label = f"this model, d_H {shape.channels:,}, d' = {own.reduced}, {length:,} tokens"
-        ratio, more = operation_ratio(length, shape, own), cache_overhead(shape, own.reduced)
-        cells.append(Cell(f"computed: {label}", "operations", figure=Figure(ratio, "share")))
+        computed = Figure(operation_ratio(length, shape, own), "share")
+        cells.append(Cell(f"computed: {label}", "operations", figure=computed))
         if lab.calibration is not None:
-            cells.append(Cell(f"computed: {label}", "reduced keys", figure=Figure(more, "share")))
+            more = Figure(cache_overhead(shape, own.reduced), "share")
+            cells.append(Cell(f"computed: {label}", "reduced keys", figure=more))
         reason = too_long(lab, length)
         if reason is None and len(text.ids) < length:
             reason = f"{text.name} has {len(text.ids):,} tokens, fewer than {length:,}"
@@ -207,7 +211,9 @@ def _operations_protocol(lab: Lab) -> str:
 
 def _longbench(lab: Lab) -> Sequence[Cell]:
     samples = lab.samples if lab.scale == "paper" else lab.prompts(5, 5)
-    return data_cells(lab, rows(lab), [f"longbench-{name}" for name in LONGBENCH], lab.lengths([32 * K], WINDOW), samples)
+    return data_cells(
+        lab, rows(lab), [f"longbench-{name}" for name in LONGBENCH], lab.lengths([32 * K], WINDOW), samples
+    )
 
 
 def _infinitebench(lab: Lab) -> Sequence[Cell]:

@@ -50,7 +50,9 @@ class Figure:
             low, high = self.interval
             return f"{100 * self.value:.0f}% ({100 * low:.0f}-{100 * high:.0f}) n={self.n}"
         if self.unit == "perplexity":
-            return "inf" if math.isinf(self.value) else f"{self.value:.2f}" if self.value < 99.995 else short(self.value)
+            return (
+                "inf" if math.isinf(self.value) else f"{self.value:.2f}" if self.value < 99.995 else short(self.value)
+            )
         if self.unit == "seconds":
             return f"{1000 * self.value:.3g} ms" if self.value < 1 else f"{self.value:.3g} s"
         if self.unit == "bytes":

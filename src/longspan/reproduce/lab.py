@@ -173,5 +173,3 @@ class Lab:
 def digest(text: str) -> str:
     """SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-

@@ -91,9 +91,8 @@ class Windowed:
         else:
             windows = whole_windows(lab.model, ids, window=size)
         (one,) = windows
-        return Sample(
-            self.row.label, size, self.begin, None, "", loss=one.loss / one.scored, scored=one.scored, tokens=size
-        )
+        loss = round(one.loss / one.scored, 6)  # as it will be read again, so that a run taken up again says the same
+        return Sample(self.row.label, size, self.begin, None, "", loss=loss, scored=one.scored, tokens=size)
 
 
 @dataclass(frozen=True)
@@ -297,8 +296,6 @@ class Counted:
 
 def _row(row: Row, lab: Lab, length: int) -> dict[str, Any]:
     return {"row": row.label, "parameters": row.parameters(lab.subject.window, length)}
-
-
 
 
 def _tokens(choice: Choice) -> int:

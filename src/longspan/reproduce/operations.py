@@ -1,9 +1,9 @@
 """What choosing costs, counted from the definitions: operations of a decoded token and bytes of the cache (ESA).
 
 In a layer with ``d_H`` query channels, one token that attends to ``n`` keys takes ``2 n d_H`` multiplications and
-additions: ``n d_H`` for the scores and as many for the values. ESA scores the ``N - l_I - l_L`` tokens between the first
-and the local ones by ``d'`` numbers each, and attends to ``l_I + l_L + k``. (What reducing the query itself takes does not
-grow with the text and is left out.)
+additions: ``n d_H`` for the scores and as many for the values. ESA scores the ``N - l_I - l_L`` tokens between the
+first and the local ones by ``d'`` numbers each, and attends to ``l_I + l_L + k``. (What reducing the query itself takes
+does not grow with the text and is left out.)
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Sizes:
 def operation_ratio(total: int, shape: Shape, sizes: Sizes) -> float:
     """Operations of one decoded token under ESA over those of full attention, ``total`` tokens held.
 
-    ``((N - l_I - l_L) d' + 2 (l_I + l_L + k) d_H) / (2 N d_H)``, which tends to ``d' / (2 d_H)``. 1 while ESA attends to
-    everything and scores nothing.
+    ``((N - l_I - l_L) d' + 2 (l_I + l_L + k) d_H) / (2 N d_H)``, which tends to ``d' / (2 d_H)``. 1 while ESA attends
+    to everything and scores nothing.
     """
     attended = sizes.initial + sizes.local + sizes.top_k
     if total <= attended:

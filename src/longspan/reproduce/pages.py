@@ -143,7 +143,9 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
     lines = [f"- {_where(found, outcomes)}: {reason}." for reason, found in places.items()]
     unfinished = sum(one.planned > 0 for one in outcomes if one.reason is None)
     if unfinished:
-        lines.append(f"- {unfinished} of {len(outcomes)} cells are unfinished: `·` has nothing yet, `…` not everything.")
+        lines.append(
+            f"- {unfinished} of {len(outcomes)} cells are unfinished: `·` has nothing yet, `…` not everything."
+        )
     return lines
 
 
@@ -160,8 +162,8 @@ def _where(found: Sequence[Outcome], every: Sequence[Outcome]) -> str:
 def _scale(lab: Lab) -> str:
     said = {
         "paper": "Scale `paper`: as many prompts as the paper has.",
-        "quick": "Scale `quick`: a few prompts a cell instead of the paper's, as each table says; its intervals say how "
-        "little that is.",
+        "quick": "Scale `quick`: a few prompts a cell instead of the paper's, as each table says; its intervals say "
+        "how little that is.",
     }[lab.scale]
     said += f" At most {lab.samples} a cell (`--samples`)." if lab.samples is not None else ""
     return said + (f" Nothing longer than {lab.max_length:,} tokens." if lab.max_length is not None else "")

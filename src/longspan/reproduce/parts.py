@@ -92,7 +92,9 @@ def data_cells(lab: Lab, rows: Rows, tasks: Sequence[str], lengths: Sequence[int
         records = read_records(task, lab.data_dir)
         picked = random.Random(0).sample(range(len(records)), len(records))[:samples]
         for column, row, length in columns:
-            reason = too_long(lab, length) or _unfit(row, lab, length) or _unbuilt(lab, task, length, records[picked[0]])
+            reason = (
+                too_long(lab, length) or _unfit(row, lab, length) or _unbuilt(lab, task, length, records[picked[0]])
+            )
             asked = () if reason else tuple(Asked(row, task, length, n, None, records[n]) for n in picked)
             cells.append(Cell(name, column, FOUND, asked, missing=reason))
     return cells

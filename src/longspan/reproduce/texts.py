@@ -69,4 +69,3 @@ def at_hand(tokenizer: Any) -> Text:
 @lru_cache(maxsize=4)
 def _encoded(tokenizer: Any, name: str, text: str) -> Text:
     return Text.of(name, start(tokenizer) + encode(tokenizer, text))
-

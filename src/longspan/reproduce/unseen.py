@@ -1,7 +1,7 @@
 """Questions on a document that the model cannot have seen: a text and questions of the user's own.
 
-``unseen/paper.txt`` is the text, such as a paper that is newer than the model; ``unseen/questions.jsonl`` has a question
-and its answer a line.
+``unseen/paper.txt`` is the text, such as a paper that is newer than the model; ``unseen/questions.jsonl`` has a
+question and its answer a line.
 """
 
 from __future__ import annotations
