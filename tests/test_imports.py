@@ -32,9 +32,10 @@ ALLOWED: dict[str, set[str]] = {
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {
-    "evaluation": {"cli", "analysis"},
-    "analysis": {"cli"},
-    "bundled": {"cli", "evaluation", "analysis"},
+    "evaluation": {"cli", "analysis", "reproduce"},
+    "analysis": {"cli", "reproduce"},
+    "reproduce": {"cli"},
+    "bundled": {"cli", "evaluation", "analysis", "reproduce"},
 }
 
 

@@ -14,6 +14,7 @@ from longspan.reproduce.figures import (
     FOUND,
     PERPLEXITY,
     Figure,
+    against,
     found_where,
     mean_of,
     median_of,
@@ -52,6 +53,20 @@ def test_means_and_medians_leave_out_what_is_not_known():
     assert mean_of("hit", "share").reduce(samples).value == 0.5
     assert median_of("hit", "share").reduce(samples).value == 0.25
     assert math.isnan(mean_of("other", "share").reduce(samples).value)
+
+
+def timed(task, seed, seconds):
+    return Sample("a", 1, seed, None, "", task=task, figures={"prefill": seconds})
+
+
+def test_ratios_are_within_a_round():
+    # The second round was disturbed, both rows of it.
+    samples = [timed("own", n, seconds) for n, seconds in enumerate((2.0, 60.0, 3.0))]
+    samples += [timed("base", n, seconds) for n, seconds in enumerate((1.0, 30.0, 1.0))]
+    figure = against("prefill", "base").reduce(samples)
+    assert figure.value == 2.0 and figure.shown() == "2"
+    assert math.isnan(against("prefill", "base").reduce(samples[:3]).value)
+    assert against("prefill", "base").reduce(samples[:-1]).value == 2.0
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_protocols_at_the_papers_own_window(at_4096, monkeypatch, paper, table, 
     # Prompts this long take seconds to make, which planning does to see that a length will do.
     monkeypatch.setattr("longspan.reproduce.parts._unbuilt", lambda *_: None)
     (chosen,) = (one for one in PAPERS[paper].tables if one.name == table)
-    cells = [cell for cell in chosen.cells(at_4096) if cell.measures]
+    cells = [cell for cell in chosen.cells(at_4096) if cell.measures and "over" not in cell.column]  # ratios have two
     assert sorted({measure.length for cell in cells for measure in cell.measures}) == lengths
     assert {len(cell.measures) for cell in cells} == {each}
     assert {type(measure) for cell in cells for measure in cell.measures} <= {Asked, Looked, Timed}

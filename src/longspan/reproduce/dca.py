@@ -10,7 +10,7 @@ from longspan.evaluation.datafile import read_records
 from longspan.evaluation.rows import Row, parse_row
 from longspan.evaluation.sliding import STRIDE
 from longspan.methods.parse import parse_method
-from longspan.reproduce.figures import ANSWERS, FOUND, Figure, median_of
+from longspan.reproduce.figures import ANSWERS, FOUND, Figure, against, median_of
 from longspan.reproduce.lab import Lab
 from longspan.reproduce.measures import Asked, Timed
 from longspan.reproduce.parts import data_cells, grid, perplexity_cells, spread, too_long
@@ -163,24 +163,28 @@ def _unseen_protocol(lab: Lab) -> str:
 def _efficiency(lab: Lab) -> Sequence[Cell]:
     implementations = {"stock, eager": "eager", "stock, flash": "sdpa", "DCA": None}
     shown = {"prefill": median_of("prefill", "seconds"), "memory": median_of("memory", "bytes")}
+    stock = parse_row("stock")
     cells = []
     for n in lab.choose((1, 2, 4, 8, 16), (1, 2, 4, 8)):
         length = lab.tokens(n * WINDOW, WINDOW)
+        reason = too_long(lab, length)
+        rounds = range(0 if reason else lab.prompts(5, 3))
+        base = tuple(Timed(stock, length, r, answers=False, implementation="sdpa") for r in rounds)
         for label, implementation in implementations.items():
-            row = parse_row("stock") if implementation is not None else method(lab)
-            reason = too_long(lab, length)
-            rounds = range(lab.prompts(5, 3))
+            row, where = method(lab) if implementation is None else stock, f"{label}, {length:,} tokens"
             timed = tuple(Timed(row, length, r, answers=False, implementation=implementation) for r in rounds)
-            for column, show in shown.items():
-                where = f"{label}, {length:,} tokens", column
-                cells.append(Cell(*where, show, () if reason else timed, missing=reason))
+            cells += [Cell(where, column, show, timed, missing=reason) for column, show in shown.items()]
+            if implementation != "sdpa":
+                show = against("prefill", Timed(stock, length, 0, implementation="sdpa").told)
+                cells.append(Cell(where, "prefill, over flash", show, timed + base, missing=reason))
     return cells
 
 
 def _efficiency_protocol(lab: Lab) -> str:
     return (
-        f"The prefill of a prompt, {lab.prompts(5, 3)} rounds, rows taking turns; medians. Flash is torch's own "
-        "(sdpa). Memory is the most in use above what was before the prompt, weights not counted."
+        f"The prefill of a prompt, {lab.prompts(5, 3)} rounds, rows taking turns; medians, and ratios "
+        "within a round. Flash is torch's own (sdpa). Memory is the most in use above what was before "
+        "the prompt, weights not counted."
     )
 
 

@@ -113,6 +113,23 @@ def found_where(name: str, value: float) -> Show:
     return Show("share", partial(_found, where=(name, value)))
 
 
+def _against(name: str, base: str, samples: Sequence[Sample]) -> Figure:
+    rounds: dict[int, dict[bool, float]] = {}
+    for sample in samples:
+        rounds.setdefault(sample.seed, {})[sample.task == base] = sample.figures.get(name, math.nan)
+    ratios = [pair[False] / pair[True] for pair in rounds.values() if len(pair) == 2]
+    ratios = [ratio for ratio in ratios if not math.isnan(ratio)]
+    return Figure(median(ratios) if ratios else math.nan, "number", len(samples))
+
+
+def against(name: str, base: str) -> Show:
+    """The median over rounds of a figure over that of the samples of the task ``base`` in the same round.
+
+    What disturbs a machine disturbs both, so ratios hold where times do not.
+    """
+    return Show("number", partial(_against, name, base))
+
+
 def mean_of(name: str, unit: Unit) -> Show:
     """The mean of a figure over the samples that have it."""
     return Show(unit, partial(_of, name, unit, False))

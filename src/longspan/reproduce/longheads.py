@@ -8,12 +8,13 @@ from longspan.evaluation.datafile import read_records
 from longspan.evaluation.filler import encode, start
 from longspan.evaluation.rows import Row, parse_row
 from longspan.evaluation.tasks import TASKS
-from longspan.reproduce.figures import FOUND, Show, found_where, mean_of, median_of
+from longspan.reproduce.figures import FOUND, Show, against, found_where, mean_of, median_of
 from longspan.reproduce.lab import Lab
 from longspan.reproduce.measures import Looked, Timed
 from longspan.reproduce.parts import data_cells, grid, perplexity_cells, spread, too_long
 from longspan.reproduce.table import Cell, Paper, Table, missing_file, missing_row
 from longspan.reproduce.texts import PG19, PROOF_PILE, Text
+from longspan.store import Tier
 
 WINDOW = 4096
 K = 1000  # the paper's "1k to 50k"; lengths such as 32k of a model are 1,024s
@@ -28,6 +29,7 @@ ABLATIONS = {  # after the two of chunk length and number of chunks that all sha
     "layers fixed": "fix_layers=true",
     "heads and layers fixed": "share=layer,fix_layers=true",
 }
+NO_OFFLOAD = "offloading is from a GPU to the host's memory, and this model runs in that memory"
 PI_REASON = "PI needs a model that was fine-tuned with it, and rows of fine-tuned models are quoted, never rerun"
 LONGBENCH = [  # LongBench-E for the tasks that it has
     "narrativeqa", "e-qasper", "e-multifieldqa-en", "e-hotpotqa", "e-2wikimqa", "musique", "e-gov-report", "qmsum",
@@ -275,26 +277,32 @@ def _efficiency(lab: Lab) -> Sequence[Cell]:
         "memory": median_of("memory", "bytes"),
         "found": FOUND,
     }
+    stock = parse_row("stock")
     cells = []
     for length in lab.lengths([WINDOW * n for n in lab.choose((1, 2, 4, 8, 32), (1, 2, 4, 8))], WINDOW):
-        for label, row, tier in (
-            ("stock", parse_row("stock"), "device"),
-            ("LongHeads", method(lab), "device"),
-            ("LongHeads, offloaded", method(lab), "host"),
-        ):
-            where, reason = f"{label}, {length:,} tokens", too_long(lab, length)
-            if reason is None and tier == "host" and lab.device.type == "cpu":
-                reason = "offloading is from a GPU to the host's memory, and this model runs in that memory"
-            rounds = range(lab.prompts(10, 3))
-            timed = () if reason else tuple(Timed(row, length, n, kv_tier=tier) for n in rounds)  # type: ignore[arg-type]
-            cells += [Cell(where, column, show, timed, missing=reason) for column, show in shown.items()]
+        where, reason = f"{length:,} tokens", too_long(lab, length)
+        tiers: dict[str, Tier] = {"LongHeads": "device", "LongHeads, offloaded": "host"}
+        rounds = range(0 if reason else lab.prompts(10, 3))
+        base = tuple(Timed(stock, length, n) for n in rounds)
+        cells += [Cell(f"stock, {where}", column, show, base, missing=reason) for column, show in shown.items()]
+        for label, tier in tiers.items():
+            if tier == "host" and lab.device.type == "cpu":
+                cells.append(missing_row(f"{label}, {where}", "prefill", "a GPU", NO_OFFLOAD))
+                continue
+            timed = tuple(Timed(method(lab), length, n, kv_tier=tier) for n in rounds)
+            cells += [Cell(f"{label}, {where}", name, show, timed, missing=reason) for name, show in shown.items()]
+            for name in ("prefill", "token"):
+                pairs = timed + base
+                show = against(name, Timed(stock, length, 0).told)
+                column = f"{'a ' if name == 'token' else ''}{name}, over stock's"
+                cells.append(Cell(f"{label}, {where}", column, show, pairs, missing=reason))
     return cells
 
 
 def _efficiency_protocol(lab: Lab) -> str:
     return (
-        f"{lab.prompts(10, 3)} passkey prompts a length, rows taking turns; medians. Memory is the most in use above "
-        "what was before the prompt, weights not counted."
+        f"{lab.prompts(10, 3)} passkey prompts a length, rows taking turns; medians, and ratios "
+        "within a round. Memory is the most in use above what was before the prompt, weights not counted."
     )
 
 

@@ -170,6 +170,11 @@ class Timed:
     implementation: str | None = None
     kv_tier: Tier = "device"
 
+    @property
+    def told(self) -> str:
+        """What tells its samples from those of other rows."""
+        return f"timed {self.row.name} {self.implementation or self.kv_tier}"
+
     def what(self, lab: Lab) -> dict[str, Any]:
         return {
             **_row(self.row, lab, self.length),
@@ -179,6 +184,7 @@ class Timed:
             "implementation": self.implementation,
             "kv_tier": self.kv_tier,
             "threads": torch.get_num_threads(),
+            "measure": 2,
             "version": passkey.VERSION,
         }
 
@@ -209,6 +215,7 @@ class Timed:
             prediction=text,
             correct=passkey.score(text, example.references) if self.answers else 0.0,
             seconds=done - begun,
+            task=self.told,
             tokens=len(example.input_ids),
             figures=figures,
         )

@@ -81,11 +81,12 @@ def data_cells(lab: Lab, rows: Rows, tasks: Sequence[str], lengths: Sequence[int
         DataError: a file is there, and cannot be used.
     """
     columns = [(f"{label}, {length:,}", row, length) for length in lengths for label, row in rows.items()]
+    files = {name: task.data for name in tasks if (task := TASKS[name]).data is not None}
+    some = any(missing_file(lab, name, "", file.name, file.source) is None for name, file in files.items())
     cells: list[Cell] = []
-    for name in tasks:
+    for name, file in files.items():
         task = TASKS[name]
-        assert task.data is not None
-        absent = missing_file(lab, name, columns[0][0], task.data.name, task.data.source)
+        absent = missing_file(lab, name, columns[0][0] if some else "score", file.name, file.source)
         if absent is not None:
             cells.append(absent)
             continue

@@ -51,9 +51,11 @@ class Corpus:
         return Text.of(self.name, read_tokens(lab.tokenizer, lab.data_dir / self.file))
 
 
-PG19 = Corpus("PG19", "perplexity/pg19.txt", "the test books of deepmind/pg19 one after the other, as UTF-8 text")
+PG19 = Corpus("PG19", "perplexity/pg19.txt", "deepmind/pg19: its test books one after the other, as UTF-8 text")
 PROOF_PILE = Corpus(
-    "Proof-pile", "perplexity/proof-pile.txt", "test documents of hoskinson-center/proof-pile, as UTF-8 text"
+    "Proof-pile",
+    "perplexity/proof-pile.txt",
+    "hoskinson-center/proof-pile: test documents one after the other, as UTF-8 text",
 )
 
 
