@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -29,6 +33,25 @@ def test_a_table_and_again(run, folder, tmp_path):
     again = run(*words)
     assert again.code == 0 and "perplexity: nothing left to measure" in again.err
     assert json.loads((out / "results.json").read_text()) == first
+
+
+@pytest.mark.long
+def test_killed_in_the_middle_it_gives_the_same(run, folder, tmp_path):
+    words = ["reproduce", "longheads", "--model", str(folder), "--tables", "perplexity,passkey", "--scale", "quick"]
+    words += ["--samples", "2", "--max-length", "512"]
+    assert run(*words, "--out", tmp_path / "straight").code == 0
+    script = f"from longspan.cli import main; main({[*words, '--out', str(tmp_path / 'killed')]!r})"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    samples = tmp_path / "killed" / "samples.jsonl"
+    while not (samples.exists() and samples.read_bytes().count(b"\n") >= 5):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert samples.read_bytes().count(b"\n") < (tmp_path / "straight" / "samples.jsonl").read_bytes().count(b"\n")
+    assert run(*words, "--out", tmp_path / "killed").code == 0
+    for name in ("results.json", "summary.md"):
+        assert (tmp_path / "killed" / name).read_text() == (tmp_path / "straight" / name).read_text()
 
 
 def test_the_bundled_model_is_quick_and_has_its_calibration(run, tmp_path):
