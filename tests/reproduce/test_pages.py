@@ -73,7 +73,8 @@ def test_ratios_are_within_a_round():
     ("figure", "shown"),
     [
         (Figure(0.5, "share", 4, (0.15, 0.85)), "50% (15-85) n=4"),
-        (Figure(0.0156, "share"), "1.6%"),
+        (Figure(0.0625, "share"), "6.25%"),
+        (Figure(0.394, "share"), "39.4%"),
         (Figure(12.345, "perplexity", 2), "12.35"),
         (Figure(227.4, "perplexity", 2), "227"),
         (Figure(math.inf, "perplexity", 2), "inf"),

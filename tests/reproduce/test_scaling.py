@@ -115,7 +115,7 @@ def test_proximities(at_window):
 )
 def test_protocols_at_the_papers_own_window(at_4096, monkeypatch, paper, table, lengths, each):
     # Prompts this long take seconds to make, which planning does to see that a length will do.
-    monkeypatch.setattr("longspan.reproduce.parts._unbuilt", lambda *_: None)
+    monkeypatch.setattr(Lab, "unbuilt", lambda *_: None)
     (chosen,) = (one for one in PAPERS[paper].tables if one.name == table)
     cells = [cell for cell in chosen.cells(at_4096) if cell.measures and "over" not in cell.column]  # ratios have two
     assert sorted({measure.length for cell in cells for measure in cell.measures}) == lengths
@@ -124,7 +124,7 @@ def test_protocols_at_the_papers_own_window(at_4096, monkeypatch, paper, table, 
 
 
 def test_needles_are_ten_a_depth(at_4096, monkeypatch):
-    monkeypatch.setattr("longspan.reproduce.parts._unbuilt", lambda *_: None)
+    monkeypatch.setattr(Lab, "unbuilt", lambda *_: None)
     (chosen,) = (one for one in PAPERS["longheads"].tables if one.name == "needle")
     depths = [measure.depth for measure in chosen.cells(at_4096)[0].measures]
     assert {depths.count(depth) for depth in depths} == {10} and min(depths) == 0 and max(depths) == 1

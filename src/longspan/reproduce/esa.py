@@ -101,8 +101,8 @@ def _equal_protocol(lab: Lab) -> str:
     )
     if lab.scale == "quick":
         said += (
-            " At one window every row is the model without any method: what it cannot do there, no method can add. "
-            f"{EASY} is not the paper's, but what a small model can do."
+            " Stock at one window is what the model can do without any method; what it cannot do there, no method can "
+            f"add. {EASY} is not the paper's, but what a small model can do."
         )
     return said
 

@@ -46,7 +46,7 @@ class Figure:
     def _number(self) -> str:
         if self.unit == "share":
             if self.interval is None:
-                return f"{100 * self.value:.1f}%"
+                return f"{100 * self.value:.{1 if self.value >= 0.1 else 2}f}%"
             low, high = self.interval
             return f"{100 * self.value:.0f}% ({100 * low:.0f}-{100 * high:.0f}) n={self.n}"
         if self.unit == "perplexity":

@@ -19,6 +19,7 @@ from longspan.evaluation.rows import Row
 from longspan.evaluation.runner import out_of_memory
 from longspan.evaluation.study import versions
 from longspan.evaluation.subject import Subject
+from longspan.evaluation.task import Record, Task
 from longspan.hf import extend, restore
 from longspan.store import Tier
 
@@ -64,6 +65,8 @@ class Lab:
     calibration: Path | None = None
     window: int | None = None
     _attached: tuple[Any, ...] | None = field(default=None, repr=False)
+    _parameters: dict[tuple[Row, int, int], dict[str, Any]] = field(default_factory=dict, repr=False)
+    _unbuilt: dict[tuple[str, int], str | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.scale not in ("paper", "quick"):
@@ -94,6 +97,20 @@ class Lab:
     def lengths(self, paper: Sequence[float], of: int) -> list[int]:
         """``tokens`` of each, every length once."""
         return list(dict.fromkeys(self.tokens(length, of) for length in paper))
+
+    def parameters(self, row: Row, length: int, window: int | None = None) -> dict[str, Any]:
+        """A row's name and parameters, worked out once: those of a calibration take reading its file."""
+        place = row, length, window or self.subject.window
+        if place not in self._parameters:
+            self._parameters[place] = row.parameters(place[2], length)
+        return {"row": row.label, "parameters": self._parameters[place]}
+
+    def unbuilt(self, task: Task, length: int) -> str | None:
+        """Why a made task cannot be asked at a length, or None; found by making a prompt, once."""
+        place = task.name, length
+        if place not in self._unbuilt:
+            self._unbuilt[place] = why_unbuilt(self.tokenizer, task, length)
+        return self._unbuilt[place]
 
     def key(self, measure: Measure) -> str:
         """The key of a measure's sample: it changes with anything that the sample depends on."""
@@ -168,6 +185,15 @@ class Lab:
                 where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
                 reason = " ".join(f"{type(error).__name__}: {error} ({where})".split())
             return Sample("", measure.length, 0, None, "", error=reason)
+
+
+def why_unbuilt(tokenizer: Any, task: Task, length: int, record: Record | None = None) -> str | None:
+    """Why a task has no prompt of a length, or None."""
+    try:
+        task.build(tokenizer, length=length, seed=0, record=record)
+    except ValueError as error:
+        return str(error) if task.name in str(error) else f"{task.name}: {error}"
+    return None
 
 
 def digest(text: str) -> str:

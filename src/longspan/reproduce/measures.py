@@ -45,7 +45,7 @@ class Asked:
 
     def what(self, lab: Lab) -> dict[str, Any]:
         return {
-            **_row(self.row, lab, self.length),
+            **lab.parameters(self.row, self.length),
             "task": self.task.name,
             "version": self.task.version,
             "new_tokens": self.task.new_tokens,
@@ -80,7 +80,7 @@ class Windowed:
 
     def what(self, lab: Lab) -> dict[str, Any]:
         span = {"begin": self.begin, "end": self.end, "first": self.first, "mode": self.mode}
-        return {**_row(self.row, lab, self.length), "text": self.text.sha256, **span}
+        return {**lab.parameters(self.row, self.length), "text": self.text.sha256, **span}
 
     def run(self, lab: Lab) -> Sample:
         lab.attach(self.row, self.length)
@@ -114,8 +114,7 @@ class Looked:
     def what(self, lab: Lab) -> dict[str, Any]:
         window = self.window or lab.subject.window
         return {
-            "row": self.row.label,
-            "parameters": self.row.parameters(window, self.length),
+            **lab.parameters(self.row, self.length, window),
             "attention_window": window,
             "length": self.length,
             "seed": self.seed,
@@ -177,7 +176,7 @@ class Timed:
 
     def what(self, lab: Lab) -> dict[str, Any]:
         return {
-            **_row(self.row, lab, self.length),
+            **lab.parameters(self.row, self.length),
             "length": self.length,
             "seed": self.seed,
             "answers": self.answers,
@@ -264,7 +263,7 @@ class Counted:
 
     def what(self, lab: Lab) -> dict[str, Any]:
         sizes = {"length": self.length, "reduced": self.reduced}
-        return {**_row(self.row, lab, self.length), "text": self.text.sha256, **sizes}
+        return {**lab.parameters(self.row, self.length), "text": self.text.sha256, **sizes}
 
     @torch.inference_mode()
     def run(self, lab: Lab) -> Sample:
@@ -299,10 +298,6 @@ class Counted:
                 "overhead": index / plain if index else math.nan,
             },
         )
-
-
-def _row(row: Row, lab: Lab, length: int) -> dict[str, Any]:
-    return {"row": row.label, "parameters": row.parameters(lab.subject.window, length)}
 
 
 def _tokens(choice: Choice) -> int:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from longspan.evaluation.datafile import read_records
 from longspan.evaluation.rows import Row
 from longspan.evaluation.sliding import Mode
-from longspan.evaluation.task import Record, Task
+from longspan.evaluation.task import Task
 from longspan.evaluation.tasks import TASKS
 from longspan.reproduce.figures import FOUND, PERPLEXITY, Show
-from longspan.reproduce.lab import Lab
+from longspan.reproduce.lab import Lab, why_unbuilt
 from longspan.reproduce.measures import Asked, Windowed
 from longspan.reproduce.table import Cell, missing_file
 from longspan.reproduce.texts import Corpus, Text, at_hand
@@ -43,7 +43,7 @@ def task_cell(
     show: Show = FOUND,
 ) -> Cell:
     """A cell of ``samples`` prompts (at each depth, where depths are given) of a made task."""
-    reason = too_long(lab, length) or _unfit(row, lab, length) or _unbuilt(lab, task, length)
+    reason = too_long(lab, length) or _unfit(row, lab, length) or lab.unbuilt(task, length)
     if reason is not None:
         return Cell(label, column, missing=reason)
     asked = tuple(
@@ -94,7 +94,9 @@ def data_cells(lab: Lab, rows: Rows, tasks: Sequence[str], lengths: Sequence[int
         picked = random.Random(0).sample(range(len(records)), len(records))[:samples]
         for column, row, length in columns:
             reason = (
-                too_long(lab, length) or _unfit(row, lab, length) or _unbuilt(lab, task, length, records[picked[0]])
+                too_long(lab, length)
+                or _unfit(row, lab, length)
+                or why_unbuilt(lab.tokenizer, task, length, records[picked[0]])
             )
             asked = () if reason else tuple(Asked(row, task, length, n, None, records[n]) for n in picked)
             cells.append(Cell(name, column, FOUND, asked, missing=reason))
@@ -157,16 +159,7 @@ def _windows(
     return [(end - length, end, end - length + 1) for end in range(longest, total + 1, stride)][:most]
 
 
-def _unbuilt(lab: Lab, task: Task, length: int, record: Record | None = None) -> str | None:
-    """Why a task cannot be asked at a length, or None."""
-    try:
-        task.build(lab.tokenizer, length=length, seed=0, record=record)
-    except ValueError as error:
-        return f"{task.name}: {error}"
-    return None
-
-
 def _unfit(row: Row, lab: Lab, length: int) -> str | None:
     """Why a row's parameters cannot be at the model's window, or None."""
-    problem = row.parameters(lab.subject.window, length).get("error")
+    problem = lab.parameters(row, length)["parameters"].get("error")
     return None if problem is None else str(problem)
