@@ -92,6 +92,15 @@ def test_every_table_runs(paper, name, lab, tmp_path):
     assert len(body["cells"]) == len(outcomes) and len(body["published"]) == len(published(paper, name))
 
 
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_is_planned_at_the_papers_scale(paper, at_window):
+    lab = at_window(128, scale="paper", samples=2, max_length=1024)
+    for table in PAPERS[paper].tables:
+        plan = Plan(table, lab)
+        assert plan.cells and len(plan.protocol) > 40
+        assert all(one.text in ("·", "n/a") or one.figure or "needs" in one.text for one in plan.outcomes({}))
+
+
 @pytest.mark.parametrize(("paper", "name"), [*sorted(READS.keys() - {("esa", "longbench")}), ("dca", "perplexity")])
 def test_with_data(paper, name, lab, tmp_path):
     data = tmp_path / "data"

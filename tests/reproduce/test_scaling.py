@@ -164,5 +164,5 @@ def test_keys_change_with_what_a_sample_depends_on(at_window):
     lab, other = at_window(512, scale="quick"), at_window(1024, scale="quick")
     table = PAPERS["esa"].tables[0]
     keys = set(Plan(table, lab)._keys[0])
-    assert len(keys) == 2 and not keys & set(Plan(table, other)._keys[0])
+    assert len(keys) == 4 and not keys & set(Plan(table, other)._keys[0])
     assert isinstance(lab, Lab)

@@ -37,7 +37,7 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="paper: the paper's numbers of prompts; quick: a few; auto: quick for 'bundled'.")
     ] = "auto",
-    samples: Annotated[int | None, typer.Option(help="Prompts a cell at most.", min=1)] = None,
+    samples: Annotated[int | None, typer.Option(help="Prompts, or windows of a text, a cell at most.", min=1)] = None,
     max_length: Annotated[int | None, typer.Option(help="Leave out cells of more tokens.", min=1)] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Begin nothing new after this many minutes.")] = None,
     calibration: Annotated[Path | None, typer.Option(help="Reduced scores for esa; 'bundled' has its own.")] = None,

@@ -72,7 +72,8 @@ def _perplexity_protocol(lab: Lab) -> str:
     return (
         f"Windows {_stride(lab):,} tokens apart, each scored whole, its first tokens too, as the paper's code does "
         "(256 apart at 4,096): so longer windows are better by that alone. "
-        f"{'All' if count is None else count} windows a cell."
+        f"{'All' if count is None else count} windows a cell"
+        + ("." if count is None else ", which are too few to even out the text: compare rows, not columns.")
     )
 
 

@@ -89,7 +89,7 @@ def _lengths(lab: Lab) -> list[int]:
 
 def _equal(lab: Lab) -> Sequence[Cell]:
     tasks = lab.choose(MADE, (EASY, *MADE))
-    return _tasks(lab, rows(lab), tasks, _lengths(lab), lab.prompts(50, 2))
+    return _tasks(lab, rows(lab), tasks, _lengths(lab), lab.prompts(50, 4))
 
 
 def _equal_protocol(lab: Lab) -> str:
@@ -97,7 +97,7 @@ def _equal_protocol(lab: Lab) -> str:
                         ((INITIAL, "first"), (LOCAL, "local"), (TOP_K, "chosen")))  # fmt: skip
     said = (
         f"Each method that selects keeps as many tokens: {numbers} (the paper: 128, 4,096, 2,048 at a window of "
-        f"8,192). {lab.prompts(50, 2)} made prompts a cell, filled to the length."
+        f"8,192). {lab.prompts(50, 4)} made prompts a cell, filled to the length."
     )
     if lab.scale == "quick":
         said += (

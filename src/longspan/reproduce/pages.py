@@ -91,12 +91,13 @@ class Pages:
         subject, paper = self.lab.subject, self.paper
         where = environment()
         said = ", ".join(f"{name} {where[name]}" for name in ("longspan", "torch", "transformers", "python"))
+        threads = "1 thread" if where["threads"] == 1 else f"{where['threads']} threads"
         parts = [
             f"# {paper.name} on {subject.name}",
             f"The tables of *{paper.title}* ({paper.cite}), with its parameters scaled from a window of "
             f"{paper.window:,} tokens to {subject.window:,}.",
             f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
-            f"`{subject.sha256[:12]}`; {said}; {where['machine']}, {self.processor}, {where['threads']} threads. "
+            f"`{subject.sha256[:12]}`; {said}; {where['machine']}, {self.processor}, {threads}. "
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
             "compared is how the rows of one stand to each other.",
             _scale(self.lab),

@@ -10,7 +10,7 @@ from typing import Literal
 from longspan.reproduce.figures import Figure, Show
 from longspan.reproduce.lab import Lab, Measure
 
-Chart = Literal["lines", "tiles"]
+Chart = Literal["lines"]
 
 
 @dataclass(frozen=True)
