@@ -32,11 +32,12 @@ ALLOWED: dict[str, set[str]] = {
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {
-    "evaluation": {"cli", "analysis", "harness"},
-    "analysis": {"cli", "harness"},
-    "bundled": {"cli", "evaluation", "analysis", "harness"},
+    "evaluation": {"cli", "analysis", "harness", "reproduce"},
+    "analysis": {"cli", "harness", "reproduce"},
+    "reproduce": {"cli", "harness"},
+    "bundled": {"cli", "evaluation", "analysis", "harness", "reproduce"},
     "cli": {"harness"},
-    "harness": {"analysis", "demo"},
+    "harness": {"analysis", "demo", "reproduce"},
 }
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from longspan.cli import analyze, calibrate, demo, eval, generate, inspect, methods
+from longspan.cli import analyze, calibrate, demo, eval, generate, inspect, methods, reproduce
 from longspan.errors import LongspanError
 from longspan.evaluation.runner import out_of_memory
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate, analyze.analyze):
     app.command()(command)
 app.command("eval")(eval.evaluate)
+app.command()(reproduce.reproduce)
 
 
 def main(args: Sequence[str] | None = None) -> None:

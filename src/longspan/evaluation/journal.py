@@ -22,7 +22,7 @@ except ImportError:  # Windows has no such locks; there two runs at once into on
     fcntl = None
 
 _FIELDS = {f.name for f in fields(Sample)}
-_IF_ANY = ("filler", "task", "tokens", "references")  # left out of a line where a sample has none
+_IF_ANY = ("filler", "task", "tokens", "references", "figures")  # left out of a line where a sample has none
 
 
 def read_samples(path: Path) -> dict[str, Sample]:
@@ -127,6 +127,9 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
             if body["loss"] is None:
                 body["loss"] = math.nan
             body["references"] = tuple(body.get("references", ()))
+            body["figures"] = {
+                name: math.nan if value is None else float(value) for name, value in body.get("figures", {}).items()
+            }
             samples[key] = Sample(**body)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LongspanError(

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Sample:
         task: the task's name.
         tokens: of the prompt alone; 0 where none was read.
         references: all answers that count as right, where there are several.
+        figures: whatever else was measured, by name.
     """
 
     method: str
@@ -53,6 +54,7 @@ class Sample:
     task: str = ""
     tokens: int = 0
     references: tuple[str, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

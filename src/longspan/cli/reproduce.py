@@ -1,0 +1,162 @@
+"""``longspan reproduce``: a paper's tables, measured on a model."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from longspan.bundled import FOLDER
+from longspan.calibration import Calibration
+from longspan.cli.options import BUNDLED, load_model, load_tokenizer, quiet
+from longspan.errors import LongspanError
+from longspan.evaluation.journal import Journal
+from longspan.evaluation.subject import Subject
+from longspan.reproduce import PAPERS
+from longspan.reproduce.lab import Lab
+from longspan.reproduce.pages import Pages
+from longspan.reproduce.run import Plan, run, select
+
+
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help=f"{', '.join(PAPERS)}.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    tables: Annotated[str | None, typer.Option(help="Tables, set apart by commas; all unless given.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tables read.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run; the same command takes it up again.  [default: reproduce/PAPER]"),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="paper: the paper's numbers of prompts; quick: a few; auto: quick for 'bundled'.")
+    ] = "auto",
+    samples: Annotated[int | None, typer.Option(help="Prompts, or windows of a text, a cell at most.", min=1)] = None,
+    max_length: Annotated[int | None, typer.Option(help="Leave out cells of more tokens.", min=1)] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Begin nothing new after this many minutes.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Reduced scores for esa; 'bundled' has its own.")] = None,
+    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    list_tables: Annotated[bool, typer.Option("--list", help="Say which tables there are.")] = False,
+) -> None:
+    """Make a paper's tables again with a model: the paper's parameters, scaled to its window, and its figures beside.
+
+    Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
+    """
+    if list_tables:
+        Console(highlight=False).print(_listing())
+        return
+    if paper not in PAPERS:
+        known = ", ".join(PAPERS)
+        raise LongspanError(f"no paper is called {paper!r}; there are {known}" if paper else f"name a paper: {known}")
+    if model is None:
+        raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
+    if scale not in ("auto", "paper", "quick"):
+        raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}")
+    if max_minutes is not None and not max_minutes > 0:
+        raise LongspanError(f"--max-minutes must be above 0, not {max_minutes:g}")
+    chosen = PAPERS[paper]
+    wanted = select(chosen, None if tables is None else [name.strip() for name in tables.split(",")])
+    begun = time.monotonic()
+    quiet()
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    if calibration is None and model == BUNDLED:
+        calibration = FOLDER / "calibration.safetensors"
+    if calibration is not None:
+        Calibration.load(calibration)  # what is wrong with it is better heard now than after hours
+    if scale == "auto":
+        scale = "quick" if model == BUNDLED else "paper"
+    lab = Lab(
+        loaded,
+        tokenizer,
+        Subject.of(loaded, tokenizer, window=window),
+        scale=scale,  # type: ignore[arg-type]
+        samples=samples,
+        max_length=max_length,
+        data_dir=data_dir,
+        calibration=calibration,
+        window=window,
+    )
+    folder = Path("reproduce") / paper if out is None else out
+    if folder.exists() and not folder.is_dir():
+        raise LongspanError(f"--out {folder}: is a file; name a folder")
+    plans = [Plan(table, lab) for table in wanted]
+    pages = Pages(
+        folder,
+        chosen,
+        lab,
+        plans,
+        _command(paper, model, tables, scale, samples, max_length, data_dir, window, dtype),
+        str(lab.device),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True, highlight=False)
+    deadline = None if max_minutes is None else begun + 60 * max_minutes
+    stopped, whole = False, True
+    with Journal(folder / "samples.jsonl") as journal:
+        pages.write(journal.samples)  # better to hear now than after the measurement that nothing can be written there
+        try:
+            whole = run(
+                plans,
+                lab,
+                journal,
+                console=console,
+                finished=lambda: pages.write(journal.samples),  # type: ignore[arg-type]
+                deadline=deadline,
+            )
+        except KeyboardInterrupt:
+            stopped = True
+        text = pages.write(journal.samples)
+        pictures = pages.draw(journal.samples)
+    page = Console(highlight=False)
+    if page.is_terminal:
+        page.print(Markdown(text))
+    else:
+        print(text, end="")
+    names = ", ".join(["results.json", "summary.md", "samples.jsonl", *pictures])
+    console.print(f"in {folder}: {names}", markup=False, soft_wrap=True)
+    if not pictures and any(table.chart for table in wanted):
+        console.print("no pictures: matplotlib is missing (pip install 'longspan[plot]')", markup=False)
+    if stopped or not whole:
+        console.print(
+            "stopped; the same command goes on from here" if stopped else "the time is over; the same command goes on"
+        )
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _command(
+    paper: str,
+    model: str,
+    tables: str | None,
+    scale: str,
+    samples: int | None,
+    max_length: int | None,
+    data_dir: Path | None,
+    window: int | None,
+    dtype: str,
+) -> str:
+    """The command that makes these tables, without what does not change them."""
+    words = ["longspan", "reproduce", paper, "--model", model, "--scale", scale]
+    given = {"--tables": tables, "--samples": samples, "--max-length": max_length, "--data-dir": data_dir}
+    given |= {"--window": window, "--dtype": None if dtype == "auto" else dtype}
+    for name, value in given.items():
+        words += [] if value is None else [name, str(value)]
+    return shlex.join(words)
+
+
+def _listing() -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1))
+    for name, style in (("paper", "bold"), ("table", "cyan"), ("what it shows", ""), ("there", "dim")):
+        table.add_column(name, style=style, no_wrap=name != "what it shows")
+    for paper in PAPERS.values():
+        for one in paper.tables:
+            table.add_row(paper.name, one.name, one.title, one.where)
+    return table

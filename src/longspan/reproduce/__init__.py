@@ -1,0 +1,13 @@
+"""Papers' tables, made again with any model: their parameters scaled to its window, their figures beside ours.
+
+A paper is one file of tables and one line below; a table is a list of cells, each with what is measured for it.
+"""
+
+from longspan.reproduce.dca import DCA_PAPER
+from longspan.reproduce.esa import ESA_PAPER
+from longspan.reproduce.longheads import LONGHEADS
+from longspan.reproduce.table import Paper
+
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in (LONGHEADS, DCA_PAPER, ESA_PAPER)}
+
+__all__ = ["PAPERS", "Paper"]

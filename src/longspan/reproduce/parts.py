@@ -1,0 +1,165 @@
+"""What tables are put together from: cells of tasks, of perplexity, of times, by row and length."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from longspan.evaluation.datafile import read_records
+from longspan.evaluation.rows import Row
+from longspan.evaluation.sliding import Mode
+from longspan.evaluation.task import Task
+from longspan.evaluation.tasks import TASKS
+from longspan.reproduce.figures import FOUND, PERPLEXITY, Show
+from longspan.reproduce.lab import Lab, why_unbuilt
+from longspan.reproduce.measures import Asked, Windowed
+from longspan.reproduce.table import Cell, missing_file
+from longspan.reproduce.texts import Corpus, Text, at_hand
+
+Rows = Mapping[str, Row]  # by what a table calls them
+
+
+def too_long(lab: Lab, length: int) -> str | None:
+    """Why a cell of that length is left out, or None."""
+    if lab.max_length is not None and length > lab.max_length:
+        return f"{length:,} tokens are more than --max-length {lab.max_length:,}"
+    return None
+
+
+def spread(depths: int) -> tuple[float, ...]:
+    """So many depths, evenly from the start of a text to its end; the middle where it is one."""
+    return (0.5,) if depths == 1 else tuple(n / (depths - 1) for n in range(depths))
+
+
+def task_cell(
+    lab: Lab,
+    label: str,
+    column: str,
+    row: Row,
+    task: Task,
+    length: int,
+    samples: int,
+    depths: Sequence[float | None] = (None,),
+    show: Show = FOUND,
+) -> Cell:
+    """A cell of ``samples`` prompts (at each depth, where depths are given) of a made task."""
+    reason = too_long(lab, length) or _unfit(row, lab, length) or lab.unbuilt(task, length)
+    if reason is not None:
+        return Cell(label, column, missing=reason)
+    asked = tuple(
+        Asked(row, task, length, n * len(depths) + d, depth) for n in range(samples) for d, depth in enumerate(depths)
+    )
+    return Cell(label, column, show, asked)
+
+
+def grid(
+    lab: Lab,
+    rows: Rows,
+    task: str,
+    lengths: Sequence[int],
+    samples: int,
+    depths: Sequence[float | None] = (None,),
+    column: str = "{length:,}",
+) -> list[Cell]:
+    """Cells of a made task by row and length."""
+    return [
+        task_cell(lab, label, column.format(length=length), row, TASKS[task], length, samples, depths)
+        for label, row in rows.items()
+        for length in lengths
+    ]
+
+
+def data_cells(lab: Lab, rows: Rows, tasks: Sequence[str], lengths: Sequence[int], samples: int | None) -> list[Cell]:
+    """Cells of tasks from files: a row for each task, a column for each of ``rows`` and length.
+
+    A file that is not there makes a row that says so. One that is not as its task needs it is an error at once.
+
+    Args:
+        samples: records a cell; None: all of a file.
+
+    Raises:
+        DataError: a file is there, and cannot be used.
+    """
+    columns = [(f"{label}, {length:,}", row, length) for length in lengths for label, row in rows.items()]
+    files = {name: task.data for name in tasks if (task := TASKS[name]).data is not None}
+    some = any(missing_file(lab, name, "", file.name, file.source) is None for name, file in files.items())
+    cells: list[Cell] = []
+    for name, file in files.items():
+        task = TASKS[name]
+        absent = missing_file(lab, name, columns[0][0] if some else "score", file.name, file.source)
+        if absent is not None:
+            cells.append(absent)
+            continue
+        records = read_records(task, lab.data_dir)
+        picked = random.Random(0).sample(range(len(records)), len(records))[:samples]
+        for column, row, length in columns:
+            reason = (
+                too_long(lab, length)
+                or _unfit(row, lab, length)
+                or why_unbuilt(lab.tokenizer, task, length, records[picked[0]])
+            )
+            asked = () if reason else tuple(Asked(row, task, length, n, None, records[n]) for n in picked)
+            cells.append(Cell(name, column, FOUND, asked, missing=reason))
+    return cells
+
+
+def perplexity_cells(
+    lab: Lab,
+    rows: Rows,
+    corpora: Sequence[Corpus],
+    lengths: Sequence[int],
+    *,
+    stride: int,
+    mode: Mode,
+    windows: int | None,
+) -> list[Cell]:
+    """Cells of sliding-window perplexity by text, row and window.
+
+    Every window of a text ends where another length's does, so in mode ``"new"`` all score the same tokens: those from
+    the longest window on. A text of the standard library stands for texts that are not there, under its own name.
+
+    Args:
+        stride: tokens between two windows.
+        windows: so many at most; None: as many as the text has.
+    """
+    texts: list[Text] = []
+    cells: list[Cell] = []
+    fit = [length for length in lengths if too_long(lab, length) is None]
+    for corpus in corpora:
+        absent = missing_file(lab, corpus.name, f"{lengths[0]:,}", corpus.file, corpus.source)
+        if absent is None:
+            texts.append(corpus.read(lab))
+        else:
+            cells.append(absent)
+    if not texts:
+        texts.append(at_hand(lab.tokenizer))
+    made = []
+    for text in texts:
+        for label, row in rows.items():
+            for length in lengths:
+                where = f"{text.name}: {label}", f"{length:,}"
+                reason = too_long(lab, length) or _unfit(row, lab, length)
+                spans = [] if reason else _windows(text, length, max(fit), stride, mode, windows)
+                if reason is None and not spans:
+                    reason = f"{text.name} has {len(text.ids):,} tokens, too few for a window of {max(fit):,}"
+                made.append(
+                    Cell(*where, PERPLEXITY, tuple(Windowed(row, text, *span, mode) for span in spans), missing=reason)
+                )
+    return made + cells
+
+
+def _windows(
+    text: Text, length: int, longest: int, stride: int, mode: Mode, most: int | None
+) -> list[tuple[int, int, int]]:
+    """``(begin, end, first scored)`` of each window."""
+    total = len(text.ids)
+    if mode == "new":
+        ends = range(longest + stride, total + 1, stride)
+        return [(end - length, end, end - stride) for end in ends][:most]
+    return [(end - length, end, end - length + 1) for end in range(longest, total + 1, stride)][:most]
+
+
+def _unfit(row: Row, lab: Lab, length: int) -> str | None:
+    """Why a row's parameters cannot be at the model's window, or None."""
+    problem = lab.parameters(row, length)["parameters"].get("error")
+    return None if problem is None else str(problem)

@@ -1,0 +1,164 @@
+"""Measures a paper's tables one after the other; every sample is on disk as soon as it is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from longspan.errors import LongspanError
+from longspan.evaluation.journal import Journal
+from longspan.evaluation.results import Sample
+from longspan.reproduce.figures import Figure
+from longspan.reproduce.lab import Lab, Measure
+from longspan.reproduce.table import Cell, Paper, Table, order
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a cell: its figure, how many samples it has of how many planned, or why it has none."""
+
+    cell: Cell
+    figure: Figure | None
+    planned: int
+    reason: str | None
+
+    @property
+    def text(self) -> str:
+        """As a table has it; a cell without a figure says in a word why."""
+        if self.cell.missing is not None:
+            return self.cell.brief
+        if self.reason is not None:
+            return "out of memory" if self.reason == "out of memory" else "error"
+        assert self.figure is not None
+        return self.figure.shown(self.planned)
+
+
+class Plan:
+    """A table's cells on a lab, and the keys of what is measured for them."""
+
+    def __init__(self, table: Table, lab: Lab) -> None:
+        self.table = table
+        self.protocol = table.protocol(lab)
+        self.cells: Sequence[Cell] = table.cells(lab)
+        places = [(cell.row, cell.column) for cell in self.cells]
+        if len(set(places)) < len(places):
+            raise RuntimeError(f"{table.name}: two cells have one place")
+        self._keys = [tuple(lab.key(measure) for measure in cell.measures) for cell in self.cells]
+
+    @cached_property
+    def steps(self) -> list[tuple[str, Measure, int]]:
+        """What to measure with its key, each once, in the order in which to do it; and the number of its cell."""
+        by_identity = {
+            id(measure): key
+            for cell, keys in zip(self.cells, self._keys, strict=True)
+            for measure, key in zip(cell.measures, keys, strict=True)
+        }
+        made: dict[str, tuple[str, Measure, int]] = {}
+        for n, measure in order(self.cells, self.table.interleaved):
+            key = by_identity[id(measure)]
+            made.setdefault(key, (key, measure, n))
+        return list(made.values())
+
+    def failed(self, n: int, samples: Mapping[str, Sample]) -> bool:
+        """Whether one of a cell's measures failed, so that the others would too."""
+        return any(samples[key].error is not None for key in self._keys[n] if key in samples)
+
+    def outcome(self, n: int, samples: Mapping[str, Sample]) -> Outcome:
+        """The outcome of cell ``n``."""
+        cell, keys = self.cells[n], dict.fromkeys(self._keys[n])
+        if cell.missing is not None:
+            return Outcome(cell, None, 0, cell.missing)
+        if cell.figure is not None:
+            return Outcome(cell, cell.figure, 0, None)
+        have = [samples[key] for key in keys if key in samples]
+        error = next((sample.error for sample in have if sample.error is not None), None)
+        if error is not None:
+            return Outcome(cell, None, len(keys), error)
+        assert cell.show is not None
+        figure = cell.show.reduce(have)
+        # Of some samples a figure may not be (those that were not split, say): n of the figure is of what is planned
+        # only while samples are missing.
+        planned = len(keys) if len(have) < len(keys) else 0
+        return Outcome(cell, figure, max(planned, figure.n + 1) if planned else 0, None)
+
+    def outcomes(self, samples: Mapping[str, Sample]) -> list[Outcome]:
+        """The outcome of every cell."""
+        return [self.outcome(n, samples) for n in range(len(self.cells))]
+
+    def left(self, samples: Mapping[str, Sample]) -> list[tuple[str, Measure, int]]:
+        """What is still to measure."""
+        return [step for step in self.steps if step[0] not in samples and not self.failed(step[2], samples)]
+
+
+def select(paper: Paper, names: Sequence[str] | None) -> tuple[Table, ...]:
+    """The tables of these names, in the paper's order; all unless given.
+
+    Raises:
+        LongspanError: there is no such table, or one is named twice.
+    """
+    if names is None:
+        return paper.tables
+    known = [table.name for table in paper.tables]
+    for name in names:
+        if name not in known:
+            raise LongspanError(f"{paper.name} has no table {name!r}; it has {', '.join(known)}")
+        if names.count(name) > 1:
+            raise LongspanError(f"the table {name} is named twice")
+    return tuple(table for table in paper.tables if table.name in names)
+
+
+def run(
+    plans: Sequence[Plan],
+    lab: Lab,
+    journal: Journal,
+    *,
+    console: Console,
+    finished: Callable[[], None],
+    deadline: float | None = None,
+) -> bool:
+    """Measure what is left.
+
+    Args:
+        finished: called after each table.
+        deadline: a ``time.monotonic()`` after which nothing new is begun.
+
+    Returns:
+        whether everything is measured.
+    """
+    whole = True
+    try:
+        for plan in plans:
+            left = plan.left(journal.samples)
+            name = plan.table.name
+            with Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=30),
+                TextColumn("{task.completed} of {task.total}"),
+                TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            ) as bar:
+                reading = bar.add_task(name, total=len(left))
+                for key, measure, n in left:
+                    if deadline is not None and time.monotonic() > deadline:
+                        whole = False
+                        break
+                    if not plan.failed(n, journal.samples):
+                        sample = lab.measure(measure)
+                        journal.append(key, sample)
+                        if sample.error is not None:
+                            cell = plan.cells[n]
+                            console.print(
+                                f"{name}, {cell.row}, {cell.column}: {sample.error}", style="magenta", markup=False
+                            )
+                    bar.advance(reading)
+            console.print(f"{name}: {len(left)} measured" if left else f"{name}: nothing left to measure", markup=False)
+            finished()
+    finally:
+        lab.detach()
+    return whole

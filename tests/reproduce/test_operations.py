@@ -1,0 +1,62 @@
+"""Operations and bytes of ESA, by hand, and as the code does them."""
+
+from __future__ import annotations
+
+import pytest
+
+import longspan
+from longspan.bundled import FOLDER, load_bundled
+from longspan.evaluation.subject import Subject
+from longspan.reproduce import esa
+from longspan.reproduce.lab import Lab
+from longspan.reproduce.measures import Counted
+from longspan.reproduce.operations import Shape, Sizes, cache_overhead, counted_ratio, operation_ratio
+from longspan.reproduce.texts import at_hand
+
+LLAMA, MISTRAL = Shape(4096, 4096), Shape(4096, 1024)
+PAPER = Sizes(128, 4096, 2048, 128)
+
+
+def test_by_hand():
+    # 28,544 middle tokens by 128 numbers, and 6,272 keys by 4,096 channels twice, over 32,768 keys by as many.
+    assert operation_ratio(32_768, MISTRAL, PAPER) == (28_544 * 128 + 2 * 6272 * 4096) / (2 * 32_768 * 4096)
+    assert operation_ratio(32_768, MISTRAL, PAPER) == pytest.approx(0.2050, abs=5e-5)
+
+
+def test_without_end_it_is_the_figure_reported():
+    assert (
+        operation_ratio(10**9, LLAMA, PAPER) == pytest.approx(128 / 8192, rel=1e-3) == pytest.approx(0.0156, abs=5e-5)
+    )
+
+
+def test_while_everything_is_attended_to_nothing_is_saved():
+    assert operation_ratio(6272, LLAMA, PAPER) == operation_ratio(10, LLAMA, PAPER) == 1.0
+    assert operation_ratio(6400, LLAMA, PAPER) < 1.0
+
+
+@pytest.mark.parametrize(("shape", "overhead"), [(MISTRAL, 0.0625), (LLAMA, 0.015625)])
+def test_cache(shape, overhead):
+    assert cache_overhead(shape, 128) == overhead
+
+
+def test_counted_from_nothing_is_nothing():
+    assert counted_ratio(100, 0, 0, LLAMA, 128) == 0.0 and counted_ratio(100, 0, 100, LLAMA, 128) == 1.0
+
+
+def test_the_code_does_what_is_computed():
+    model, tokenizer = load_bundled()
+    lab = Lab(
+        model, tokenizer, Subject.of(model, tokenizer), scale="quick", calibration=FOLDER / "calibration.safetensors"
+    )
+    shape, sizes = Shape.of(model), Sizes(8, 256, 128, 8)
+    assert shape == Shape(192, 64)
+    length = 1025  # the last token begins a piece, so the local ones are those right before it
+    sample = lab.measure(Counted(esa.reduced(lab), at_hand(tokenizer), length, 8))
+    lab.detach()
+    assert sample.error is None
+    # The computation leaves the query's own key aside.
+    assert sample.figures["attended"] == 8 + 256 + 128 + 1
+    assert sample.figures["scored"] == length - 1 - 8 - 256
+    assert sample.figures["ratio"] == pytest.approx(operation_ratio(length, shape, sizes), abs=2e-3)
+    assert sample.figures["overhead"] == pytest.approx(cache_overhead(shape, 8), rel=1e-6)
+    assert longspan.Calibration.load(lab.calibration).reduced == 8

@@ -1,0 +1,342 @@
+"""Every table runs; a run that was killed gives the same as one that was not; what is missing is named."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+
+from longspan.errors import DataError, LongspanError
+from longspan.evaluation.datafile import SAMPLES
+from longspan.evaluation.journal import Journal
+from longspan.evaluation.results import Sample
+from longspan.evaluation.rows import parse_row
+from longspan.evaluation.sliding import sliding_perplexity
+from longspan.evaluation.tasks import TASKS
+from longspan.hf.attach import attachment_of
+from longspan.reproduce import PAPERS
+from longspan.reproduce.figures import FOUND, mean_of
+from longspan.reproduce.lab import Lab
+from longspan.reproduce.measures import Asked, Looked, Timed, Windowed
+from longspan.reproduce.memory import Peak
+from longspan.reproduce.pages import Pages
+from longspan.reproduce.parts import data_cells, grid, perplexity_cells, spread
+from longspan.reproduce.published import published
+from longspan.reproduce.run import Plan, run, select
+from longspan.reproduce.table import Cell, Paper, Table, order
+from longspan.reproduce.texts import PG19, Text
+
+EVERY = [(paper, table.name) for paper, made in PAPERS.items() for table in made.tables]
+READS = {  # tables that have nothing without data, and a file of each
+    ("longheads", "longbench"): "longbench/narrativeqa.jsonl",
+    ("longheads", "analysis-reports"): "longbench/gov_report.jsonl",
+    ("dca", "few-shot"): "scrolls/narrative_qa/validation.jsonl",
+    ("dca", "examples"): "scrolls/qasper/validation.jsonl",
+    ("dca", "zero-shot"): "leval/tpo.jsonl",
+    ("dca", "unseen"): "unseen/questions.jsonl",
+    ("esa", "longbench"): "longbench/narrativeqa.jsonl",
+    ("esa", "infinitebench"): "infinitebench/code_debug.jsonl",
+}
+
+
+def quietly(plans, lab, path, **more):
+    with Journal(path) as journal:
+        whole = run(plans, lab, journal, console=Console(file=io.StringIO()), finished=lambda: None, **more)
+        return whole, dict(journal.samples)
+
+
+def plan_of(paper, name, lab):
+    return Plan(select(PAPERS[paper], [name])[0], lab)
+
+
+def few(table, lab):
+    """A plan of a table with the corners of what is measured, and all that takes no measuring."""
+    cells = table.cells(lab)
+    rows = list(dict.fromkeys(cell.row for cell in cells if cell.measures))
+    columns = list(dict.fromkeys(cell.column for cell in cells if cell.measures))
+    edges = {*rows[:1], *rows[-1:]}, {*columns[:1], *columns[-1:]}
+    kept = [cell for cell in cells if not cell.measures or (cell.row in edges[0] and cell.column in edges[1])]
+    return Plan(replace(table, cells=lambda _: kept), lab)
+
+
+@pytest.mark.parametrize(("paper", "name"), EVERY)
+def test_every_table_runs(paper, name, lab, tmp_path):
+    if name == "passkey-far":
+        lab.max_length = 16 * lab.subject.window
+    plan = few(select(PAPERS[paper], [name])[0], lab)
+    whole, samples = quietly([plan], lab, tmp_path / "samples.jsonl")
+    assert whole and attachment_of(lab.model) is None
+    outcomes = plan.outcomes(samples)
+    wrong = [one.reason for one in outcomes if one.cell.missing is None and one.reason is not None]
+    assert not wrong
+    with_figures = [one for one in outcomes if one.figure is not None]
+    assert all(one.planned == 0 for one in with_figures)
+    if (paper, name) in READS:
+        assert not with_figures
+        assert any(READS[paper, name] in one.text and "--data-dir" in one.reason for one in outcomes)
+    elif (paper, name) == ("esa", "recall"):
+        assert "a calibration" in outcomes[0].text and "longspan calibrate" in outcomes[0].reason
+    else:
+        assert len(with_figures) >= (1 if name == "passkey-far" else 2)
+    pages = Pages(tmp_path, PAPERS[paper], lab, [plan], "longspan reproduce", "cpu")
+    text = pages.write(samples)
+    assert text == (tmp_path / "summary.md").read_text() and "/" + "work" not in text
+    assert plan.table.where in text and "not at hand: see" in text and PAPERS[paper].hardware in text
+    body = json.loads((tmp_path / "results.json").read_text())["tables"][name]
+    assert len(body["cells"]) == len(outcomes) and len(body["published"]) == len(published(paper, name))
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_is_planned_at_the_papers_scale(paper, at_window):
+    lab = at_window(128, scale="paper", samples=2, max_length=1024)
+    for table in PAPERS[paper].tables:
+        plan = Plan(table, lab)
+        assert plan.cells and len(plan.protocol) > 40
+        assert all(one.text in ("·", "n/a") or one.figure or "needs" in one.text for one in plan.outcomes({}))
+
+
+@pytest.mark.parametrize(("paper", "name"), [*sorted(READS.keys() - {("esa", "longbench")}), ("dca", "perplexity")])
+def test_with_data(paper, name, lab, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLES, data)
+    (data / "perplexity").mkdir()
+    (data / "perplexity" / "pg19.txt").write_text("It was a dark night and the sea was calm. " * 150)
+    lab.data_dir, lab.max_length = data, None
+    table = select(PAPERS[paper], [name])[0]
+    plan = Plan(table, lab)
+    # One of each kind of cell is enough: the tasks are tested by themselves.
+    measured = [n for n, cell in enumerate(plan.cells) if cell.measures][:3]
+    assert measured
+    for n in measured:
+        for key, measure, _ in [step for step in plan.steps if step[2] == n][:1]:
+            sample = lab.measure(measure)
+            assert sample.error is None, sample.error
+            assert key == lab.key(measure)
+    lab.detach()
+    if name == "perplexity":
+        assert plan.cells[0].row == "PG19: stock"
+
+
+def test_a_broken_file_is_an_error_before_anything_is_measured(lab, tmp_path):
+    (tmp_path / "leval").mkdir()
+    (tmp_path / "leval" / "tpo.jsonl").write_text('{"input": 1}\n')
+    lab.data_dir = tmp_path
+    with pytest.raises(DataError, match=r"tpo\.jsonl, line 1"):
+        plan_of("dca", "zero-shot", lab)
+
+
+def test_questions_without_a_paper(lab, tmp_path):
+    (tmp_path / "unseen").mkdir()
+    shutil.copy(SAMPLES / "unseen" / "questions.jsonl", tmp_path / "unseen")
+    lab.data_dir = tmp_path
+    with pytest.raises(DataError, match=r"paper\.txt: there is no text"):
+        plan_of("dca", "unseen", lab)
+
+
+class Killed(BaseException):
+    """What a signal is to the code that it ends."""
+
+
+def test_a_kill_and_resume_give_the_same(lab, tmp_path, monkeypatch, after=5):
+    def without_times(samples):
+        return {key: (one.prediction, one.correct, str(one.loss), one.error) for key, one in samples.items()}
+
+    lab.max_length = 2 * lab.subject.window
+    plans = [few(select(PAPERS["longheads"], [name])[0], lab) for name in ("perplexity", "passkey", "split")]
+    _, straight = quietly(plans, lab, tmp_path / "straight.jsonl")
+    measure, done = Lab.measure, []
+
+    def dies(self, one):
+        if len(done) == after:
+            raise Killed
+        done.append(one)
+        return measure(self, one)
+
+    monkeypatch.setattr(Lab, "measure", dies)
+    with pytest.raises(Killed):
+        quietly(plans, lab, tmp_path / "killed.jsonl")
+    assert attachment_of(lab.model) is None
+    monkeypatch.setattr(Lab, "measure", measure)
+    with (tmp_path / "killed.jsonl").open("ab") as file:
+        file.write(b'{"key": "torn')
+    _, resumed = quietly(plans, lab, tmp_path / "killed.jsonl")
+    assert len(resumed) > after and without_times(resumed) == without_times(straight)
+    for plan in plans:
+        told = [[one.text for one in plan.outcomes(samples)] for samples in (straight, resumed)]
+        assert told[0] == told[1]
+    assert not any(plan.left(resumed) for plan in plans)
+
+
+def test_a_deadline_begins_nothing_new(lab, tmp_path):
+    plan = plan_of("longheads", "passkey", lab)
+    whole, samples = quietly([plan], lab, tmp_path / "samples.jsonl", deadline=0.0)
+    assert not whole and not samples
+    assert {one.text for one in plan.outcomes(samples)} == {"·", "n/a"}
+
+
+def table_of(cells, **more):
+    return Table("made", "Made", "Table 0", lambda lab: "a protocol", lambda lab: cells, **more)
+
+
+def passkeys(count, row="stock", length=300):
+    return tuple(Asked(parse_row(row), TASKS["passkey"], length, n) for n in range(count))
+
+
+def test_an_error_ends_its_cell_and_no_other(lab, tmp_path):
+    cells = [Cell("bad", "x", FOUND, passkeys(3, length=20)), Cell("good", "x", FOUND, passkeys(2))]
+    plan = Plan(table_of(cells), lab)
+    _, samples = quietly([plan], lab, tmp_path / "samples.jsonl")
+    bad, good = plan.outcomes(samples)
+    assert bad.text == "error" and "20 tokens are too few" in bad.reason and good.figure.n == 2
+    assert len(samples) == 3 and not plan.left(samples)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_out_of_memory_is_a_figure(lab, tmp_path, monkeypatch, error):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("longspan.reproduce.measures.run_example", fails)
+    plan = Plan(table_of([Cell("a", "x", FOUND, passkeys(2))]), lab)
+    _, samples = quietly([plan], lab, tmp_path / "samples.jsonl")
+    assert plan.outcomes(samples)[0].text == "out of memory"
+
+
+def test_a_mistake_says_where(lab, monkeypatch):
+    monkeypatch.setattr("longspan.reproduce.measures.run_example", lambda *_: 1 // 0)
+    assert "ZeroDivisionError" in (error := lab.measure(passkeys(1)[0]).error) and "test_run.py" in error
+
+
+def test_cells_that_share_measures_measure_once(lab, tmp_path):
+    looks = (Looked(parse_row("longheads"), 400, 0, TASKS["passkey-prose"]),)
+    cells = [Cell("a", "cover", mean_of("cover", "share"), looks), Cell("a", "Gini", mean_of("gini", "number"), looks)]
+    plan = Plan(table_of(cells), lab)
+    _, samples = quietly([plan], lab, tmp_path / "samples.jsonl")
+    assert len(samples) == 1 and all(one.figure.n == 1 for one in plan.outcomes(samples))
+    (one,) = samples.values()
+    assert 0 < one.figures["cover"] <= 1 and one.figures["split"] in (0.0, 1.0)
+
+
+def test_two_cells_in_one_place_are_a_mistake(lab):
+    with pytest.raises(RuntimeError, match="one place"):
+        Plan(table_of([Cell("a", "x", FOUND), Cell("a", "x", FOUND)]), lab)
+
+
+def test_order_says_something_of_every_cell_first():
+    cells = [Cell("a", "x", FOUND, passkeys(12)), Cell("b", "x", FOUND, passkeys(2))]
+    assert [n for n, _ in order(cells)] == [0, 1, *[0] * 9, 1, 0, 0]
+    assert [n for n, _ in order(cells, interleaved=True)] == [0, 1, 0, 1, *[0] * 10]
+    assert [measure for _, measure in order(cells)].count(passkeys(12)[11]) == 1
+    assert order([]) == []
+
+
+def test_tables_are_selected_by_name():
+    paper = PAPERS["longheads"]
+    assert [table.name for table in select(paper, ["split", "passkey"])] == ["passkey", "split"]
+    assert select(paper, None) == paper.tables
+    with pytest.raises(LongspanError, match="no table 'nine'; it has perplexity"):
+        select(paper, ["nine"])
+    with pytest.raises(LongspanError, match="passkey is named twice"):
+        select(paper, ["passkey", "passkey"])
+
+
+def test_names_are_told_apart():
+    for paper in PAPERS.values():
+        assert isinstance(paper, Paper) and len({table.name for table in paper.tables}) == len(paper.tables)
+
+
+# What is measured
+
+
+def test_windows_are_those_of_the_sliding_perplexity(lab, tmp_path):
+    text = "It was a dark night and the sea was calm, and nobody knew. " * 60
+    (tmp_path / "perplexity").mkdir()
+    path = tmp_path / "perplexity" / "pg19.txt"
+    path.write_text(text)
+    lab.data_dir = tmp_path
+    for mode, longest in (("new", 128), ("whole", 128)):
+        cells = perplexity_cells(
+            lab, {"stock": parse_row("stock")}, (PG19,), [64, longest], stride=32, mode=mode, windows=None
+        )
+        cell = next(cell for cell in cells if cell.column == "128")
+        got = cell.show.reduce([lab.measure(one) for one in cell.measures])
+        whole = sliding_perplexity(
+            lab.model, lab.tokenizer, path, window=128, stride=32, mode=mode, skip=longest if mode == "new" else 0
+        )
+        # Ours leaves out what is left over at the end of the text, in mode "new".
+        left = 0 if mode == "whole" else (len(PG19.read(lab).ids) - longest) % 32
+        assert len(cell.measures) == whole.windows - (1 if left else 0)
+        assert got.value == pytest.approx(whole.value, rel=0.05 if left else 1e-5)
+
+
+def test_windows_of_every_length_score_the_same_tokens(lab):
+    text = Text.of("made", list(range(2, 800)))
+    rows = {"stock": parse_row("stock")}
+    made = perplexity_cells(lab, rows, (), [64, 128], stride=16, mode="new", windows=3)
+    spans = [[(one.first, one.end) for one in cell.measures] for cell in made]
+    assert spans[0] == spans[1] == [(128, 144), (144, 160), (160, 176)]
+    assert [one.length for one in made[0].measures] == [64] * 3
+    sample = lab.measure(Windowed(rows["stock"], text, 0, 64, 48, "new"))
+    assert sample.scored == 16 and math.isfinite(sample.loss)
+    assert lab.measure(Windowed(rows["stock"], text, 0, 64, 1, "whole")).scored == 63
+
+
+def test_a_text_that_is_too_short_says_so(lab, tmp_path):
+    (tmp_path / "perplexity").mkdir()
+    (tmp_path / "perplexity" / "pg19.txt").write_text("Short.")
+    lab.data_dir = tmp_path
+    (cell,) = perplexity_cells(lab, {"a": parse_row("stock")}, (PG19,), [64], stride=8, mode="new", windows=2)
+    assert "too few for a window of 64" in cell.missing
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", None])
+def test_timed(lab, implementation):
+    lab.model.generation_config.eos_token_id = None
+    before = lab.model.config._attn_implementation
+    row = parse_row("stock" if implementation else "dca")
+    sample = lab.measure(Timed(row, 300, 0, answers=implementation is None, implementation=implementation))
+    assert sample.error is None and sample.figures["prefill"] > 0 and sample.figures["memory"] >= 0
+    assert ("token" in sample.figures) is (implementation is None)
+    if implementation is not None:
+        assert lab.model.config._attn_implementation == implementation
+    lab.detach()
+    assert lab.model.config._attn_implementation == before
+
+
+def test_memory_is_what_the_work_takes():
+    with Peak(torch.device("cpu")) as peak:
+        held = torch.ones(40_000_000)
+        del held
+    if math.isnan(peak.bytes):
+        pytest.skip("nobody counts resident memory here")
+    assert 155e6 < peak.bytes < 240e6
+
+
+def test_rows_that_do_not_fit_the_window_say_why(lab):
+    (cell,) = grid(lab, {"big": parse_row("dca:chunk_size=9999")}, "passkey", [300], 1)
+    assert "chunk_size + local_window" in cell.missing
+
+
+def test_data_rows_name_their_file(lab):
+    cells = data_cells(lab, {"stock": parse_row("stock")}, ["leval-toefl"], [512], 3)
+    assert [(cell.row, cell.brief) for cell in cells] == [("leval-toefl", "needs `leval/tpo.jsonl`")]
+    assert "--data-dir" in cells[0].missing and "L4NLP" in cells[0].missing
+
+
+def test_depths():
+    assert spread(1) == (0.5,) and spread(3) == (0.0, 0.5, 1.0)
+
+
+def test_figures_survive_the_journal(tmp_path):
+    sample = Sample("a", 1, 2, None, "", figures={"cover": 0.5, "hit1": math.nan})
+    with Journal(tmp_path / "s.jsonl") as journal:
+        journal.append("k", sample)
+    with Journal(tmp_path / "s.jsonl") as journal:
+        read = journal.samples["k"].figures
+    assert read["cover"] == 0.5 and math.isnan(read["hit1"])
