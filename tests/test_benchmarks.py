@@ -1,4 +1,4 @@
-"""The benchmark suite's own logic: floors by hand and by the oracle, exponents, bars, files, refusals; no time is judged."""
+"""The benchmark suite's own logic: floors by hand and by the oracle, exponents, bars, files, refusals."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ import gates  # noqa: E402
 import gpu  # noqa: E402
 import memory  # noqa: E402
 import parts  # noqa: E402
+import report  # noqa: E402
 import suite  # noqa: E402
 import verdicts  # noqa: E402
 import whole  # noqa: E402
@@ -367,3 +368,28 @@ def test_overhead_is_hooks_masks_and_store(store, verdict):
     assert float(found["overhead"]) == pytest.approx(0.005 + store) and found["verdict"] == verdict
     with pytest.raises(ValueError, match="no forward of kind 'decode'"):
         whole.summary("bundled", "dca", 100, "decode", [])
+
+
+# The report
+
+
+def test_the_report_is_made_of_the_files(tmp_path):
+    rows = [row(length=n, seconds=str(n / 1e5), method=m) for m in ("full", "esa") for n in (4096, 65536)]
+    rows += [row(phase="prefill", dtype="fp32", heads=8, length=4096, method="flash", over_stock="0.9")]
+    rows += [row(phase="decode", heads=8, length=4096, method="full", seconds="7")]  # another shape, with fewer lengths
+    suite.write(tmp_path, rows, verdicts.CPU_BARS, 2)
+    assert report.main(["--folder", str(tmp_path)]) == 0
+    text = (tmp_path / "speed.md").read_text()
+    assert text.count("\n| decode | bf16 |") == 5 + 2 and "| prefill | fp32 | 8 |" in text
+    assert text.count("not measured") == len(verdicts.CPU_BARS) and torch.__version__ in text
+    assert all((tmp_path / f"{name}.png").stat().st_size > 1000 for name in ("prefill", "decode"))
+    found = report.points(common.load(tmp_path / "cases.csv"), "decode", "bf16")
+    assert found["full"] == {4096: 0.04096, 65536: 0.65536} and list(found) == ["full", "esa"]
+
+
+def test_a_report_of_nothing_says_what_to_run(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        report.main(["--folder", str(tmp_path)])
+    assert "has no cases, growth, bars; run benchmarks/suite.py first" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no row of a prefill in bf16"):
+        report.points([row()], "prefill", "bf16")
