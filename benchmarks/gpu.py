@@ -177,9 +177,9 @@ def main(argv: list[str] | None = None) -> int:
     if "layers" in args.what:
         cases = right(console, layer_cases(), why_no_kvpress(), "cuda")
         memory = tuple((case.phase, case.dtype, case.length) for case in cases)
-        rows, failed = run_cases(console, cases, 2, memory, "cuda")
+        keep = lambda rows: write(args.out, rows, GPU_BARS, 2, name)  # noqa: E731
+        rows, failed = run_cases(console, cases, 2, memory, "cuda", keep)
         show(console, rows, judge(GPU_BARS, rows))
-        write(args.out, rows, GPU_BARS, 2, name)
     if "models" in args.what:
         save(args.out / "table5.csv", table_5(console, "cuda"), 2, device=name)
     if "million" in args.what:

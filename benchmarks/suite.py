@@ -255,8 +255,12 @@ def run_cases(
     threads: int,
     memory: tuple[tuple[str, str, int], ...],
     device: str = "cpu",
+    keep: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
 ) -> tuple[list[dict[str, Any]], int]:
-    """The rows of all cases, and how many cases failed; one that fails is said to, and the others go on."""
+    """The rows of all cases, and how many cases failed; one that fails is said to, and the others go on.
+
+    ``keep`` is given the rows so far after each case, so that an interrupted run leaves what it measured.
+    """
     rows: list[dict[str, Any]] = []
     failed, begun = 0, time.monotonic()
     for case in cases:
@@ -274,6 +278,7 @@ def run_cases(
             failed += 1
             continue
         rows += [with_floor(row, rates, case.shape, device) for row in found]
+        keep(rows)
         console.print(f"{time.monotonic() - begun:5.0f} s  {case.text}")
     return rows, failed
 
@@ -310,11 +315,10 @@ def main(argv: list[str] | None = None) -> int:
         console.print(f"[yellow]without kvpress:[/] {missing}")
     cases = right(console, cases, missing)
     memory = () if args.no_memory else MEMORY
-    rows, failed = run_cases(console, cases, args.threads, memory)
+    keep = (lambda rows: None) if args.quick else (lambda rows: write(out, rows, CPU_BARS, args.threads))
+    rows, failed = run_cases(console, cases, args.threads, memory, keep=keep)
     verdicts = judge(CPU_BARS, rows)
     show(console, rows, verdicts)
-    if not args.quick and rows:
-        write(out, rows, CPU_BARS, args.threads)
     console.print(f"{(time.monotonic() - begun) / 60:.1f} minutes")
     return 1 if failed else 0
 

@@ -25,6 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import longspan
 from common import blocks, clock, save, version
@@ -48,7 +49,6 @@ def load(name: str) -> PreTrainedModel:
     """The bundled model, or a random one of TinyLlama's shape: 1.1 billion parameters, 4.4 GB."""
     if name == "bundled":
         return load_bundled()[0]
-    torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=32000,
         hidden_size=2048,
@@ -59,7 +59,14 @@ def load(name: str) -> PreTrainedModel:
         max_position_embeddings=2048,
         eos_token_id=None,
     )
-    return LlamaForCausalLM(config).eval()
+    with torch.device("meta"):  # its own initialisation takes longer than what is measured
+        model = LlamaForCausalLM(config)
+    model.to_empty(device="cpu")
+    g = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        weight.data.uniform_(-0.02, 0.02, generator=g)
+    model.model.rotary_emb = LlamaRotaryEmbedding(config)  # its frequencies are no parameters
+    return model.eval()
 
 
 def extend(model: PreTrainedModel, method: str) -> None:
@@ -213,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--methods", nargs="+", choices=(STOCK, *METHODS), default=list(METHODS_RUN))
     parser.add_argument("--lengths", type=int, nargs="+", help="of all models, instead of each one's own")
-    parser.add_argument("--piece", type=int, default=256, help="tokens of the prompt that are read over a filled cache")
+    parser.add_argument("--piece", type=int, default=128, help="tokens of a piece of the prompt")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-save", action="store_true")
     args = parser.parse_args(argv)

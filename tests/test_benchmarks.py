@@ -393,3 +393,16 @@ def test_a_report_of_nothing_says_what_to_run(tmp_path, capsys):
     assert "has no cases, growth, bars; run benchmarks/suite.py first" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no row of a prefill in bf16"):
         report.points([row()], "prefill", "bf16")
+
+
+def test_the_bars_go_between_the_marks_of_the_readme(tmp_path):
+    suite.write(tmp_path, [row(over_stock="0.01")], verdicts.CPU_BARS, 1)
+    cases, bars = (common.load(tmp_path / f"{name}.csv") for name in ("cases", "bars"))
+    text = f"before\n{report.MARKS[0]}\n| old |\n{report.MARKS[1]}\nafter\n"
+    made = report.into_readme(text, cases, bars)
+    assert made.startswith(f"before\n{report.MARKS[0]}\n| at most |") and made.endswith(f"\n{report.MARKS[1]}\nafter\n")
+    assert "| old |" not in made and made.count("| met |") == 1 and "not measured" not in made
+    assert "one thread, its CPU time" in made and report.into_readme(made, cases, bars) == made
+    with pytest.raises(ValueError, match="put them back"):
+        report.into_readme("no marks", cases, bars)
+    assert report.into_readme(report.README.read_text(), cases, bars)
