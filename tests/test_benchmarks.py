@@ -230,8 +230,12 @@ def test_filling_is_what_appending_would_have_held():
     one = ours(CHOOSING["longheads, bounds"])
     one.fill(100)
     assert [store.length for store in one.stores] == [100] * 3
+    assert len({id(store.index) for store in one.stores}) == 3
+    assert all(torch.equal(x.index._held.held, one.stores[0].index._held.held) for x in one.stores)
+    one(*SMALL.qkv(5, torch.float32))
+    assert [store.index._length for store in one.stores] == [105] * 3
     q, k, v = contestants.random_block(SMALL, torch.float32, "cpu")
-    assert torch.equal(one.stores[0].values, v[:, :, :100])
+    assert torch.equal(one.stores[0].values[:, :, :100], v[:, :, :100])
     bounds = one.stores[0].index._held.held[0, :, :2]
     assert torch.equal(bounds, torch.stack((k[0, :, :8].amin(1), k[0, :, :8].amax(1)), 1)[..., one.rope.order])
 
