@@ -29,33 +29,37 @@ class Rates:
     operations: float
 
 
-def measure_rates(dtype: torch.dtype, device: str = "cpu", rounds: int = 7, copied: int = COPIED) -> Rates:
-    """The best of some rounds each.
+def measure_rates(
+    dtype: torch.dtype,
+    device: str = "cpu",
+    rounds: int = 7,
+    copied: int = COPIED,
+    now: Callable[[], float] = time.perf_counter,
+) -> Rates:
+    """The best of some rounds each, by the clock that the cases are timed by.
 
     Bytes: of a copy, those read and those written, or of a sum, those read, whichever is more. Operations: of a product
     in ``dtype`` or in fp32, whichever is more, since a processor without instructions for bf16 does better to convert.
     """
     source = torch.ones(copied // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    moved = 2 * source.nbytes / _best(lambda: target.copy_(source), rounds, device)
-    moved = max(moved, source.nbytes / _best(lambda: source.sum(), rounds, device))
+    moved = 2 * source.nbytes / _best(lambda: target.copy_(source), rounds, now)
+    moved = max(moved, source.nbytes / _best(lambda: source.sum(), rounds, now))
     size = MULTIPLIED if device == "cpu" else 8192
     operations = 0.0
     for kind in {dtype, torch.float32}:
         x = torch.randn(size, size, device=device).to(kind)
         tries = rounds if kind == torch.float32 or device != "cpu" else 1  # bf16 takes seconds where it is slow
-        operations = max(operations, 2 * size**3 / _best(lambda x=x: x @ x, tries, device))
+        operations = max(operations, 2 * size**3 / _best(lambda x=x: x @ x, tries, now))
     return Rates(moved, operations)
 
 
-def _best(work: Callable[[], Tensor], rounds: int, device: str) -> float:
+def _best(work: Callable[[], Tensor], rounds: int, now: Callable[[], float]) -> float:
     times = []
     for _ in range(rounds + (rounds > 1)):
-        begun = time.perf_counter()
+        begun = now()
         work()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begun)
+        times.append(now() - begun)
     return min(times[1:] or times)
 
 

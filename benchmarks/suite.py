@@ -183,7 +183,7 @@ def peak_bytes(case: Case, method: str, threads: int, device: str = "cpu") -> in
 def rates_of(dtype: str, threads: int, device: str = "cpu") -> Rates:
     """In a process of its own."""
     torch.set_num_threads(threads)
-    return measure_rates(DTYPES[dtype], device)
+    return measure_rates(DTYPES[dtype], device, now=clock(threads, device))
 
 
 def gated(methods: dict[str, tuple[str, ...]], dtype: str, device: str = "cpu") -> dict[str, str]:

@@ -36,7 +36,7 @@ from longspan.methods import METHODS
 from memory import alone
 from parts import MODEL, OVERHEAD, PARTS, Parts, Step
 
-RESULTS = Path(__file__).parent / "results" / "speed" / "whole.csv"
+RESULTS = Path(__file__).parent / "results" / "speed"
 BAR = 0.03  # the most of a step that is no attention and not the model's
 CASES = {"bundled": (8192, 16384, 32768, 65536), "1b": (16384,)}
 STOCK = "stock"  # the model as it was, for its seconds
@@ -186,7 +186,7 @@ def _try_press() -> str | None:
 
 
 @torch.inference_mode()
-def operators(name: str, length: int, method: str, piece: int, threads: int, top: int = 12) -> list[dict[str, Any]]:
+def operators(name: str, length: int, method: str, threads: int, top: int = 12) -> list[dict[str, Any]]:
     """The operators of the decoding steps that take most of the time themselves; in a process of its own."""
     torch.set_num_threads(threads)
     model = load(name)
@@ -223,6 +223,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--piece", type=int, default=128, help="tokens of a piece of the prompt")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-save", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
     args = parser.parse_args(argv)
     if args.piece < 2 or any(length <= PIECES * args.piece for length in args.lengths or ()):
         parser.error(f"--piece is two tokens or more, and every length longer than {PIECES} of them, not {args.piece}")
@@ -234,7 +235,10 @@ def main(argv: list[str] | None = None) -> int:
         for method in args.methods:
             with console.status(f"{name}, {method} …"):
                 rows += alone(measure, name, lengths, method, args.piece, args.threads, preload=PRELOAD)
-                found += alone(operators, name, lengths[-1], method, args.piece, args.threads, preload=PRELOAD)
+                found += alone(operators, name, lengths[-1], method, args.threads, preload=PRELOAD)
+            if not args.no_save:  # after each, so that an interrupted run leaves what it measured
+                save(args.out / "whole.csv", rows, args.threads)
+                save(args.out / "operators.csv", found, args.threads)
     table = Table(title="shares of a forward; overhead: hooks, masks and store")
     for column in rows[0]:
         table.add_column(column, justify="right")
@@ -256,9 +260,6 @@ def main(argv: list[str] | None = None) -> int:
         f"overhead under {BAR:.0%} in {len(rated) - len(missed)} of {len(rated)}; most {float(worst['overhead']):.2%}: "
         f"{worst['model']}, {worst['method']}, {worst['step']} at {worst['length']:,}"
     )
-    if not args.no_save:
-        save(RESULTS, rows, args.threads, "wall")
-        save(RESULTS.with_name("operators.csv"), found, args.threads, "wall")
     return 0
 
 

@@ -107,6 +107,12 @@ def test_a_floor_is_the_slowest_that_cannot_be_undercut():
     assert floors.floor_seconds("prefill", one, 99, rates) == floors.prefill_operations(one, 99) / 1e12
 
 
+def test_rates_are_of_the_clock_that_is_given():
+    ticks = iter(range(100))  # a second for whatever is run
+    rates = floors.measure_rates(torch.float32, rounds=1, copied=1 << 20, now=lambda: next(ticks))
+    assert rates == floors.Rates(bytes=2 << 20, operations=2 * floors.MULTIPLIED**3)
+
+
 def test_rates_are_measured():
     rates = floors.measure_rates(torch.float32, rounds=1, copied=1 << 20)
     assert 0 < rates.bytes < math.inf and 0 < rates.operations < math.inf
