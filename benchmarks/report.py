@@ -138,8 +138,13 @@ def main(argv: list[str] | None = None) -> int:
     if args.readme:
         README.write_text(into_readme(README.read_text(), cases, bars))
     where = machine_of(cases[0]).split(", torch")[0]
-    draw(points(cases, "prefill", "fp32"), f"Prefill, fp32; {where}", "seconds", args.folder / "prefill.png")
-    draw(points(cases, "decode", "bf16"), f"Decoding, bf16; {where}", "seconds a token", args.folder / "decode.png")
+    for phase, dtype, label in (("prefill", "fp32", "seconds"), ("decode", "bf16", "seconds a token")):
+        try:
+            found = points(cases, phase, dtype)
+        except ValueError as error:  # a run with --phases
+            print(f"no picture of it: {error}", file=sys.stderr)
+            continue
+        draw(found, f"{phase.capitalize()}, {dtype}; {where}", label, args.folder / f"{phase}.png")
     return 0
 
 
