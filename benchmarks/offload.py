@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -38,40 +37,10 @@ import longspan
 from common import machine
 from longspan.methods.parse import parse_method
 from longspan.store import KVStore
+from memory import Peaks
 
 LAYERS, KV_HEADS, HEAD, VOCABULARY = 4, 8, 128, 256
 RESULTS = Path(__file__).parent / "results" / "offload.json"
-STATUS = ("RssAnon", "VmData", "RssFile", "RssShmem")
-
-
-class Peaks:
-    """The highest values of /proc/self/status while it runs, in bytes, by a thread that looks every 10 ms."""
-
-    def __init__(self) -> None:
-        self.peaks = dict.fromkeys(STATUS, 0)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def look(self) -> dict[str, int]:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        found = dict(line.split(":", 1) for line in lines if ":" in line)
-        now = {name: int(found[name].split()[0]) * 1024 for name in STATUS}
-        self.peaks = {name: max(value, self.peaks[name]) for name, value in now.items()}
-        return now
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.01):
-            self.look()
-
-    def __enter__(self) -> Peaks:
-        self.look()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.look()
 
 
 def build(window: int, heads: int) -> LlamaForCausalLM:

@@ -37,6 +37,23 @@ def test_the_same_tokens(model, tier, method, tmp_path):
             assert torch.equal(model.generate(ids, **options, **mode), tokens_expected)
 
 
+@pytest.mark.parametrize("method", ["dca", longspan.LongHeads(chunk_length=4, num_chunks=4), "infllm", "esa"])
+def test_a_copy_made_in_inference_mode_goes_on_anywhere(model, method):
+    ids = prompts(1).repeat(1, 4)
+    with longspan.extended(model, method):
+        expected = model(ids).logits[:, -1]
+        with torch.inference_mode():
+            cache = longspan.new_cache(model)
+            model(ids[:, :-9], past_key_values=cache)
+            twins = [copy.deepcopy(cache), copy.deepcopy(cache)]
+            whole = model(ids[:, -9:], past_key_values=cache).logits[:, -1]
+            assert torch.equal(model(ids[:, -9:], past_key_values=twins[0]).logits[:, -1], whole)
+        with torch.no_grad():
+            assert torch.equal(model(ids[:, -9:], past_key_values=twins[1]).logits[:, -1], whole)
+        if not isinstance(method, str) or method == "dca":
+            torch.testing.assert_close(whole, expected)
+
+
 def test_a_kept_document(model, tmp_path):
     """A cache on disk that is filled once, copied for one question and cropped for another."""
     text, question = prompts(1), prompts(1)[:, :5]

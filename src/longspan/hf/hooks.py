@@ -40,6 +40,16 @@ class Attachment:
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
         self.observer: Observer | None = None
+        self._bare: tuple[Any, Any] = (lambda: None, None)
+
+    def bare(self, position_embeddings: Any) -> Any:
+        """``unrotated``, made once for all layers that are given the same tensors."""
+        first = position_embeddings if isinstance(position_embeddings, Tensor) else position_embeddings[0]
+        made_for, bare = self._bare
+        if made_for() is not first:
+            bare = unrotated(position_embeddings)
+            self._bare = weakref.ref(first), bare
+        return bare
 
     def attach(self, model: PreTrainedModel) -> None:
         """Put the method on the model; everything that can fail was tried in the probe."""
@@ -163,7 +173,7 @@ class _LayerHook:
             kwargs["longspan"] = self.stock
             return args, kwargs
         cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
-        kwargs["position_embeddings"] = unrotated(kwargs["position_embeddings"])
+        kwargs["position_embeddings"] = self.attachment.bare(kwargs["position_embeddings"])
 
         def run(
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,3 +66,9 @@ class Tail:
     @torch.inference_mode(False)
     def repeat(self, times: int) -> None:
         self._data = [x.repeat_interleave(times, dim=0) for x in self._data]
+
+    @torch.inference_mode(False)  # the copy is written to as well
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tail:
+        twin = Tail(self.keep, self.room)
+        twin._data, twin.start, twin.stop = [x.clone() for x in self._data], self.start, self.stop
+        return twin

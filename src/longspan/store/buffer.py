@@ -88,6 +88,10 @@ class Buffer:
         """``[B, H, capacity, D]``, a view; on the CPU in the tiers ``"host"`` and ``"disk"``."""
         return self._made().tensor[:, :, : self.capacity]
 
+    def first(self, tokens: int) -> Tensor:
+        """``[B, H, tokens, D]``, a view; there must be as many."""
+        return self._made().tensor.narrow(2, 0, tokens)
+
     @property
     def apart(self) -> bool:
         """Whether what is held lies elsewhere than on the device it was made for."""

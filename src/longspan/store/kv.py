@@ -91,12 +91,12 @@ class KVStore:
     @property
     def keys(self) -> list[Tensor]:
         """Each stored rotation of the keys, ``[B, Hkv, length, D]``, as views of where they lie."""
-        return [buffer.held[:, :, : self.length] for buffer in self._buffers[:-1]]
+        return [buffer.first(self.length) for buffer in self._buffers[:-1]]
 
     @property
     def values(self) -> Tensor:
         """``[B, Hkv, length, Dv]``, a view of where they lie."""
-        return self._buffers[-1].held[:, :, : self.length]
+        return self._buffers[-1].first(self.length)
 
     def append(self, keys: Sequence[Tensor], values: Tensor) -> None:
         """Add ``T`` tokens: ``[B, Hkv, T, D]`` for each rotation, and ``[B, Hkv, T, Dv]``.
@@ -113,7 +113,8 @@ class KVStore:
         buffers = self._buffers or [Buffer(self.tier, self.directory) for _ in new]
         stop = self.length + tokens
         for buffer, x in zip(buffers, new, strict=True):
-            buffer.reserve(x, stop)
+            if stop > buffer.capacity or buffer.kind is None:
+                buffer.reserve(x, stop)
         # What can fail comes first, and until the length says so nothing counts as held.
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)

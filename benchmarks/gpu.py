@@ -1,0 +1,192 @@
+"""The same on a GPU: Llama-2-7B's and Llama-3-8B's shapes in bf16, whole models at 4k to 128k, and a million tokens.
+
+    python benchmarks/gpu.py                          # all of it; it needs CUDA and says so where there is none
+    python benchmarks/gpu.py --what layers            # attention and cache of a layer at 32k and 128k, with the bars
+    python benchmarks/gpu.py --what models            # LongHeads' Table 5: seconds a token and GB at 4k, 16k, 32k, 128k
+    python benchmarks/gpu.py --what million           # 1,048,576 tokens, keys and values in the host's memory
+
+Weights are random: time and memory do not depend on them. The accuracy of Table 5 needs a trained model; `longspan eval
+passkey --model PATH --methods longheads --lengths 4k,16k,32k,128k` measures it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import longspan
+from common import blocks, clock, save
+from contestants import DECODE, PREFILL, Shape, why_no_kvpress
+from memory import Failed, alone
+from suite import PRELOAD, Case, right, run_cases, show, write
+from verdicts import GPU_BARS, judge
+
+RESULTS = Path(__file__).parent / "results" / "gpu"
+LLAMA_3 = Shape(layers=1)
+LLAMA_2 = Shape(heads=32, kv_heads=32, layers=1, window=4096, base=10_000.0)
+# Seconds a token and GB of the paper's Table 5 (one A100; 128k with the keys and values in the host's memory).
+PAPER = {131072: (4.14, 42.3)}
+MILLION = 1 << 20
+
+
+def layer_cases(lengths: tuple[int, ...] = (32768, 131072)) -> list[Case]:
+    """Attention and cache of one layer of both shapes."""
+    cases = []
+    for shape in (LLAMA_3, LLAMA_2):
+        for n in lengths:
+            cases.append(Case("decode", "bf16", n, ("flash", *DECODE), 21, shape))
+            cases.append(Case("prefill", "bf16", n, PREFILL, 5, shape))
+    return cases
+
+
+def config(shape: Shape, layers: int, hidden: int, inner: int, vocabulary: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.width,
+        max_position_embeddings=shape.window,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.base},
+        eos_token_id=None,
+    )
+
+
+def layers_that_fit(shape: Shape, tokens: int, gib: float, itemsize: int = 2) -> int:
+    """How many layers' keys and values of ``tokens`` tokens fit into ``gib`` GiB, 32 at most.
+
+    Raises:
+        ValueError: not even one.
+    """
+    each = 2 * shape.kv_heads * shape.width * itemsize * tokens
+    layers = min(32, int(gib * 2**30) // each)
+    if layers < 1:
+        raise ValueError(
+            f"one layer's keys and values of {tokens:,} tokens are {each / 2**30:.2f} GiB, and {gib:g} are given"
+        )
+    return layers
+
+
+@torch.inference_mode()
+def read_and_go_on(
+    made: LlamaConfig, method: str | None, tokens: int, piece: int, steps: int, tier: str, device: str
+) -> dict[str, Any]:
+    """Read ``tokens`` random tokens in pieces and go on for ``steps``; ``method`` None is the stock model.
+
+    In a process of its own.
+    """
+    torch.manual_seed(0)
+    now = clock(1 if device == "cpu" else 2, device)
+    dtype = torch.bfloat16 if device != "cpu" else torch.float32
+    with torch.device(device):
+        model = LlamaForCausalLM(made).to(dtype).eval()
+    cache = None
+    if method is not None:
+        longspan.extend(model, method, kv_tier=tier)  # type: ignore[arg-type]
+        cache = longspan.new_cache(model)
+    ids = torch.randint(made.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(1)).to(device)
+    begun = now()
+    for a, b in blocks(tokens, piece):
+        out = model(ids[:, a:b], past_key_values=cache, logits_to_keep=1, use_cache=True)
+        cache = out.past_key_values
+    prefill, times = now() - begun, []
+    token = out.logits[:, -1].argmax(-1, keepdim=True)
+    for _ in range(steps):
+        begun = now()
+        token = model(token, past_key_values=cache, logits_to_keep=1).logits[:, -1].argmax(-1, keepdim=True)
+        times.append(now() - begun)
+    peak = torch.cuda.max_memory_allocated() / 1e9 if device != "cpu" else float("nan")
+    return {
+        "layers": made.num_hidden_layers,
+        "method": method or "stock",
+        "tier": tier,
+        "length": tokens,
+        "prefill_seconds": f"{prefill:.2f}",
+        "seconds_per_token": f"{statistics.median(times):.4f}",
+        "device_gb": f"{peak:.2f}",
+    }
+
+
+def table_5(
+    console: Console, device: str, lengths: tuple[int, ...] = (4096, 16384, 32768, 131072)
+) -> list[dict[str, Any]]:
+    """Llama-2-7B's shape: stock, full, LongHeads, and LongHeads with its keys and values in host memory."""
+    made, rows = config(LLAMA_2, 32, 4096, 11008, 32000), []
+    for length in lengths:
+        for method, tier in ((None, "device"), ("full", "device"), ("longheads", "device"), ("longheads", "host")):
+            try:
+                row = alone(read_and_go_on, made, method, length, 4096, 32, tier, device, preload=PRELOAD)
+            except Failed as error:
+                row = {
+                    "layers": 32,
+                    "method": method or "stock",
+                    "tier": tier,
+                    "length": length,
+                    "failed": str(error)[:200],
+                }
+            paper = PAPER.get(length, ("", "")) if method == "longheads" else ("", "")
+            rows.append({**row, "paper_seconds_per_token": paper[0], "paper_gb": paper[1]})
+            console.print(rows[-1])
+    return rows
+
+
+def million(console: Console, device: str, gib: float, tokens: int = MILLION) -> list[dict[str, Any]]:
+    """One sequence through LongHeads, as many layers of Llama-3-8B's shape as fit, keys and values in host memory."""
+    layers = layers_that_fit(LLAMA_3, tokens, gib)
+    made = config(LLAMA_3, layers, 4096, 14336, 32000)
+    row = alone(read_and_go_on, made, "longheads", tokens, 8192, 32, "host", device, preload=PRELOAD)
+    console.print(f"{tokens:,} tokens, {layers} layers of Llama-3-8B's shape, {gib:g} GiB of keys and values: {row}")
+    return [row]
+
+
+def refusal() -> str | None:
+    """Why nothing can be measured here; None where it can."""
+    if torch.cuda.is_available():
+        return None
+    built = "was built without CUDA" if torch.version.cuda is None else "finds no CUDA device"
+    return (
+        f"torch {torch.__version__} {built}, and this benchmark is of a GPU alone; run it where "
+        "torch.cuda.is_available(), or `make bench` for the CPU"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--what", nargs="+", choices=("layers", "models", "million"), default=["layers", "models", "million"]
+    )
+    parser.add_argument("--kv-gib", type=float, default=80.0, help="GiB of host memory for the million tokens' cache")
+    parser.add_argument("--tokens", type=int, default=MILLION, help="instead of a million")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
+    args = parser.parse_args(argv)
+    if reason := refusal():
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    console, begun = Console(width=150), time.monotonic()
+    name, failed = torch.cuda.get_device_name(), 0
+    if "layers" in args.what:
+        cases = right(console, layer_cases(), why_no_kvpress(), "cuda")
+        memory = tuple((case.phase, case.dtype, case.length) for case in cases)
+        keep = lambda rows: write(args.out, rows, GPU_BARS, 2, name)  # noqa: E731
+        rows, failed = run_cases(console, cases, 2, memory, "cuda", keep)
+        show(console, rows, judge(GPU_BARS, rows))
+    if "models" in args.what:
+        save(args.out / "table5.csv", table_5(console, "cuda"), 2, device=name)
+    if "million" in args.what:
+        save(args.out / "million.csv", million(console, "cuda", args.kv_gib, args.tokens), 2, device=name)
+    console.print(f"{(time.monotonic() - begun) / 60:.1f} minutes")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

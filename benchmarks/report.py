@@ -1,0 +1,152 @@
+"""The benchmark suite's results to read: a page of tables, and pictures of time against length.
+
+python benchmarks/report.py                # from the CSV files in results/speed: speed.md, prefill.png and decode.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import load
+from verdicts import fit_exponent
+
+FOLDER = Path(__file__).parent / "results" / "speed"
+README = Path(__file__).parents[1] / "README.md"
+MARKS = "<!-- speed -->", "<!-- /speed -->"
+NAMES = {
+    "flash": "flash attention alone",
+    "stock": "transformers, YaRN",
+    "kvpress": "kvpress, SnapKV",
+    "full": "longspan full",
+    "dca": "longspan dca",
+    "longheads": "longspan longheads",
+    "esa": "longspan esa",
+}
+Points = dict[str, dict[int, float]]  # seconds by length by method
+
+
+def points(rows: Sequence[dict[str, str]], phase: str, dtype: str) -> Points:
+    """What a picture shows: of each method the times in the shape in which it has most lengths.
+
+    Raises:
+        ValueError: no row is of this phase and dtype.
+    """
+    shapes: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for row in rows:
+        if (row["phase"], row["dtype"]) == (phase, dtype) and row["method"] in NAMES:
+            by_shape = shapes.setdefault(row["method"], {})
+            by_shape.setdefault((row["heads"], row["layers"]), {})[int(row["length"])] = float(row["seconds"])
+    if not shapes:
+        raise ValueError(f"no row of a {phase} in {dtype}; run benchmarks/suite.py first")
+    return {name: max(shapes[name].values(), key=len) for name in NAMES if name in shapes}
+
+
+def draw(found: Points, title: str, label: str, path: Path) -> None:
+    """One picture as PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 4.2), dpi=130)
+    for (name, by_length), marker in zip(found.items(), "osv^Dx*", strict=False):
+        lengths = sorted(by_length)
+        seconds = [by_length[n] for n in lengths]
+        grows = f" (n^{fit_exponent(lengths, seconds):.2f})" if len(lengths) > 1 else ""
+        axes.loglog(lengths, seconds, marker=marker, markersize=5, linewidth=1.4, label=NAMES[name] + grows)
+    ticks = sorted({n for by_length in found.values() for n in by_length})
+    axes.set_xticks(ticks, [f"{n // 1024}k" for n in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens")
+    axes.set_ylabel(label)
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def machine_of(row: dict[str, str]) -> str:
+    """The machine that a row is from, in words."""
+    threads = "one thread, its CPU time" if row["threads"] == "1" else f"{row['threads']} threads, wall time"
+    versions = f"torch {row['torch']}, transformers {row['transformers']}, kvpress {row['kvpress']}"
+    return f"{row['device']} ({row['cpu']}), {threads}, {versions}"
+
+
+def markdown(rows: Sequence[dict[str, str]], columns: dict[str, str]) -> list[str]:
+    """A table of these columns, under their headings."""
+    lines = ["| " + " | ".join(columns.values()) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
+    return [*lines, *("| " + " | ".join(row.get(name, "") for name in columns) + " |" for row in rows)]
+
+
+def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
+    """All of it as Markdown."""
+    columns = {"phase": "", "dtype": "", "heads": "heads", "layers": "layers", "length": "tokens", "method": "method"}
+    columns |= {"seconds": "seconds", "over_flash": "over flash", "over_stock": "over stock", "over_full": "over full"}
+    columns |= {"over_short": "over its time at 16k", "of_floor": "of the floor", "peak_mib": "peak MiB"}
+    lines = ["# Speed of attention and cache", "", f"`python benchmarks/suite.py`, {machine_of(cases[0])}.", ""]
+    lines += [
+        "Ratios are medians of ratios within a round. Of the floor: the share reached of what the machine itself moves",
+        "(decoding) or computes (prefill) in the same run. Peak: anonymous memory of a process with that method alone.",
+        "",
+        "## Bars",
+        "",
+        *markdown(bars, {"bar": "at most", "dtype": "", "heads": "heads", "value": "measured", "verdict": ""}),
+        "",
+        "## All cases",
+        "",
+        *markdown(cases, columns),
+        "",
+        "## Growth: time ~ length to the power of",
+        "",
+        *markdown(
+            grown, {"phase": "", "dtype": "", "method": "method", "exponent": "exponent", "lengths": "fitted to"}
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def into_readme(text: str, cases: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
+    """The README with its table of bars made anew.
+
+    Raises:
+        ValueError: it has not both marks, in their order.
+    """
+    before, begun, rest = text.partition(MARKS[0])
+    _, ended, after = rest.partition(MARKS[1])
+    if not begun or not ended:
+        raise ValueError(f"README.md has no {MARKS[0]} … {MARKS[1]}, between which the table goes; put them back")
+    measured = [row for row in bars if row["verdict"] != "not measured"]
+    table = markdown(measured, {"bar": "at most", "dtype": "", "value": "measured", "verdict": ""})
+    return "\n".join((before + begun, *table, "", f"{machine_of(cases[0])}.", ended + after))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the CSV files of benchmarks/suite.py")
+    parser.add_argument("--readme", action="store_true", help="also put the bars into README.md")
+    args = parser.parse_args(argv)
+    if missing := [name for name in ("cases", "growth", "bars") if not (args.folder / f"{name}.csv").exists()]:
+        parser.error(f"{args.folder} has no {', '.join(missing)}; run benchmarks/suite.py first")
+    cases, grown, bars = (load(args.folder / f"{name}.csv") for name in ("cases", "growth", "bars"))
+    (args.folder / "speed.md").write_text(page(cases, grown, bars))
+    if args.readme:
+        README.write_text(into_readme(README.read_text(), cases, bars))
+    where = machine_of(cases[0]).split(", torch")[0]
+    for phase, dtype, label in (("prefill", "fp32", "seconds"), ("decode", "bf16", "seconds a token")):
+        try:
+            found = points(cases, phase, dtype)
+        except ValueError as error:  # a run with --phases
+            print(f"no picture of it: {error}", file=sys.stderr)
+            continue
+        draw(found, f"{phase.capitalize()}, {dtype}; {where}", label, args.folder / f"{phase}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,418 @@
+"""The benchmark suite's own logic: floors by hand and by the oracle, exponents, bars, files, refusals."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longspan.methods import ESA, Full, LongHeads
+from longspan.methods.dca import DCA
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import common  # noqa: E402
+import contestants  # noqa: E402
+import floors  # noqa: E402
+import gates  # noqa: E402
+import gpu  # noqa: E402
+import memory  # noqa: E402
+import parts  # noqa: E402
+import report  # noqa: E402
+import suite  # noqa: E402
+import verdicts  # noqa: E402
+import whole  # noqa: E402
+
+SMALL = contestants.Shape(heads=4, kv_heads=2, width=8, layers=3, window=64)
+CHOOSING = {
+    "longheads": LongHeads(chunk_length=8, num_chunks=5),
+    "longheads, mean": LongHeads(chunk_length=8, num_chunks=5, score="mean"),
+    "longheads, bounds": LongHeads(chunk_length=8, num_chunks=8, local_chunks=1, score="bounds"),
+    "esa": ESA(initial=4, local=16, top_k=12, piece=8),
+}
+
+
+def ours(method, dtype=torch.float32, **more):
+    return contestants.Longspan("one", SMALL, dtype, method, **more)
+
+
+def row(**changes):
+    base = {"phase": "decode", "dtype": "bf16", "heads": 32, "kv_heads": 8, "layers": 1, "method": "esa"}
+    return {**base, "length": 65536, "seconds": "0.5", "over_stock": "", **changes}
+
+
+# Floors
+
+
+def test_decoding_must_read_every_kept_key_and_value_once_for_each_key_head():
+    # 3 layers, keys and values, 100 tokens, 2 key heads of 8 numbers of 4 bytes.
+    assert floors.decode_bytes(ours(Full()), 100) == 3 * 2 * 100 * 2 * 8 * 4
+    assert floors.decode_bytes(ours(DCA()), 100) == 3 * 2 * 100 * 2 * 8 * 4
+    assert floors.decode_bytes(ours(Full(), torch.bfloat16), 100) == 3 * 2 * 100 * 2 * 8 * 2
+    assert floors.decode_bytes(contestants.Stock("stock", SMALL, torch.float32), 100) == 3 * 2 * 100 * 2 * 8 * 4
+
+
+@pytest.mark.parametrize(("name", "vectors"), [("longheads", 4), ("longheads, mean", 2)])
+def test_longheads_reads_its_chunks_and_what_stands_for_the_others(name, vectors):
+    # The 100th token is in chunk 12, at place 3: 4 whole chunks of 8 and 4 keys. Chunks 1 to 10 are chosen from.
+    keys, scored = 4 * 8 + 4, 10 * vectors * 8 * 4
+    assert floors.decode_bytes(ours(CHOOSING[name]), 100) == 3 * (2 * keys * 2 * 8 * 4 + scored)
+
+
+def test_esa_reads_what_it_chose_and_a_reduced_key_of_each_token_between():
+    # 4 initial, 12 chosen and 16 local ones and the token itself; 99 - 16 - 4 between.
+    kept = 2 * (4 + 12 + 16 + 1) * 2 * 8 * 2
+    assert floors.decode_bytes(ours(CHOOSING["esa"], torch.bfloat16, reduced=3), 100) == 3 * (kept + 79 * 3 * 2)
+    assert floors.decode_bytes(ours(CHOOSING["esa"], torch.bfloat16), 100) == 3 * (kept + 79 * 2 * 8 * 2)
+
+
+@pytest.mark.parametrize("method", [Full(), *CHOOSING.values()], ids=["full", *CHOOSING])
+def test_inside_the_window_nothing_is_left_out(method):
+    assert floors.decode_bytes(ours(method), 64) == floors.decode_bytes(ours(Full()), 64)
+    assert floors.prefill_operations(ours(method), 64) == 3 * 4 * 4 * (64 * 65 // 2) * 8
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+@pytest.mark.parametrize("length", [65, 90, 131])
+def test_pairs_are_those_of_the_oracle(name, length, monkeypatch):
+    one = ours(CHOOSING[name])
+    monkeypatch.setattr(gates, "SHAPE", SMALL)
+    monkeypatch.setattr(gates, "TOKENS", length)
+    monkeypatch.setattr(gates, "_pieces", lambda: [(0, length)])
+    q, k, v = SMALL.qkv(length, torch.float32)
+    keep, _ = gates._layout(one, [q, k, v], None, own_choice=False)
+    assert floors.kept_pairs(one, length) == int(keep[0, 0].sum())
+
+
+def test_operations_of_scoring_by_hand():
+    # 70 tokens: queries 64 to 69 are in chunk 8 and choose from chunks 1 to 6, by 2 vectors each of 8 channels.
+    base = 4 * 4 * floors.kept_pairs(ours(CHOOSING["longheads, mean"]), 70) * 8
+    assert floors.prefill_operations(ours(CHOOSING["longheads, mean"]), 70) == 3 * (base + 2 * 2 * (6 * 6) * 8)
+    # Eq 1 is attention inside each of 8 full chunks, for 4 heads.
+    eq_1 = 4 * 4 * 8 * 8 * 8 * 8
+    assert floors.prefill_operations(ours(CHOOSING["longheads"]), 70) == 3 * (base + 2 * 4 * (6 * 6) * 8 + eq_1)
+
+
+def test_a_floor_is_the_slowest_that_cannot_be_undercut():
+    rates = floors.Rates(bytes=1e9, operations=1e12)
+    one = ours(Full())
+    assert floors.floor_seconds("decode", one, 99, rates) == floors.decode_bytes(one, 100) / 1e9
+    assert floors.floor_seconds("prefill", one, 99, rates) == floors.prefill_operations(one, 99) / 1e12
+
+
+def test_rates_are_of_the_clock_that_is_given():
+    ticks = iter(range(100))  # a second for whatever is run
+    rates = floors.measure_rates(torch.float32, rounds=1, copied=1 << 20, now=lambda: next(ticks))
+    assert rates == floors.Rates(bytes=2 << 20, operations=2 * floors.MULTIPLIED**3)
+
+
+def test_rates_are_measured():
+    rates = floors.measure_rates(torch.float32, rounds=1, copied=1 << 20)
+    assert 0 < rates.bytes < math.inf and 0 < rates.operations < math.inf
+
+
+# Exponents and bars
+
+
+@given(b=st.floats(0.0, 2.5), a=st.floats(1e-6, 1e3), lengths=st.sets(st.integers(1, 1 << 20), min_size=2, max_size=6))
+def test_the_exponent_of_a_power_is_found(a, b, lengths):
+    lengths = sorted(lengths)
+    assert verdicts.fit_exponent(lengths, [a * n**b for n in lengths]) == pytest.approx(b, abs=1e-5)
+
+
+def test_the_exponent_is_the_one_of_the_least_squares():
+    # log2: points (0, 0), (1, 3), (2, 2); the line through their middle has slope (2 - 0) / 2.
+    assert verdicts.fit_exponent([1, 2, 4], [1, 8, 4]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "seconds", "says"),
+    [([4, 4], [1, 2], "two different lengths"), ([1, 2], [1, 0], "positive"), ([1, 2], [1], "2 lengths and 1 times")],
+)
+def test_what_no_exponent_fits_is_refused(lengths, seconds, says):
+    with pytest.raises(ValueError, match=says):
+        verdicts.fit_exponent(lengths, seconds)
+
+
+def test_growth_is_of_one_method_in_one_shape():
+    rows = [row(length=n, seconds=str(n**1.5)) for n in (4, 16)]
+    rows += [row(length=8, heads=8, seconds="9"), row(method="dca", length=4), row(method="dca", length=64, seconds="")]
+    assert [(r["method"], r["exponent"], r["lengths"]) for r in verdicts.growth(rows)] == [("esa", "1.50", "4 16")]
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [("0.0499", "met"), ("0.0500", "met"), ("0.0501", "missed"), ("nan", "missed")]
+)
+def test_a_bar_is_met_up_to_its_limit(value, verdict):
+    bar = verdicts.Bar("decode", "esa", 65536, "over_stock", 0.05)
+    (found,) = verdicts.judge([bar], [row(over_stock=value), row(over_stock=value, length=4096), row(method="dca")])
+    assert found["verdict"] == verdict and found["dtype"] == "bf16"
+
+
+def test_a_bar_that_nothing_was_measured_for_is_not_passed_over():
+    bar = verdicts.Bar("decode", "esa", 65536, "over_stock", 0.05, dtype="fp32")
+    assert [v["verdict"] for v in verdicts.judge([bar], [row(over_stock="0.01")])] == ["not measured"]
+    assert [v["verdict"] for v in verdicts.judge([bar], [row(dtype="fp32", over_stock="")])] == ["not measured"]
+
+
+@pytest.mark.parametrize("bars", ["cpu", "gpu"])
+def test_every_bar_is_about_something_that_is_measured(bars):
+    cases = suite.plan() if bars == "cpu" else gpu.layer_cases()
+    for bar in verdicts.CPU_BARS if bars == "cpu" else verdicts.GPU_BARS:
+        about = [c for c in cases if (c.phase, c.length) == (bar.phase, bar.length) and bar.method in c.methods]
+        over = bar.column.removeprefix("over_")
+        assert any(over in c.methods or over == "floor" or (over == "short" and c.against_short) for c in about), bar
+
+
+# Runs
+
+
+def test_turns_begin_with_another_one_every_round():
+    order = []
+    ticks = iter(range(1000))
+    runs = {name: lambda name=name: order.append(name) for name in "abc"}
+    times = common.take_turns(runs, 3, lambda: next(ticks), after=lambda name: order.append(name.upper()))
+    assert "".join(order) == "aAbBcC" + "bBcCaA" + "cCaAbB"
+    assert times == [dict.fromkeys("abc", 1)] * 3
+
+
+def test_a_ratio_is_the_median_of_the_ratios_within_a_round():
+    times = [{"x": 1, "y": 2}, {"x": 30, "y": 10}, {"x": 2, "y": 2}]
+    assert common.ratio(times, "x", "y") == 1.0
+
+
+def test_results_come_back_from_their_file(tmp_path):
+    path = tmp_path / "new" / "rows.csv"
+    rows = [{"method": "a, b", "seconds": "0.1"}, {"method": "dca", "seconds": "0.2", "peak": 3}]
+    common.save(path, rows, 2, kvpress="none")
+    back = common.load(path)
+    assert [r["method"] for r in back] == ["a, b", "dca"] and [r["peak"] for r in back] == ["", "3"]
+    assert all(
+        (r["torch"], r["threads"], r["clock"], r["device"]) == (torch.__version__, "2", "wall", "cpu") for r in back
+    )
+    with pytest.raises(ValueError, match="nothing was measured"):
+        common.save(path, [], 2)
+    assert common.load(path) == back
+
+
+@pytest.mark.parametrize("name", [name for name in contestants.PREFILL if name != "kvpress"])
+@torch.inference_mode()
+def test_a_small_case_runs_for_every_contestant(name, monkeypatch):
+    case = suite.Case("prefill", "fp32", 96, (name,), 1, SMALL)
+    monkeypatch.setattr(contestants, "PREFILL_WINDOW", 64)
+    monkeypatch.setattr(suite, "make", small_make)
+    (found,) = suite.timed(case, torch.get_num_threads())
+    assert found["method"] == name and float(found["seconds"]) > 0
+    assert found.get(f"over_{name}", "1.0000") == "1.0000"
+    with_floor = suite.with_floor(found, floors.Rates(1e9, 1e9), SMALL)
+    assert float(with_floor["over_floor"]) * float(with_floor["of_floor"]) == pytest.approx(1, rel=0.2)
+
+
+def small_make(phase, name, shape, dtype, device="cpu"):
+    if name in ("flash", "stock", "full", "dca"):
+        return contestants.make(phase, name, shape, dtype, device)
+    method = CHOOSING[name.replace("-", ", ")]
+    return contestants.Longspan(name, shape, dtype, method, device=device)
+
+
+@torch.inference_mode()
+def test_decoding_takes_turns_with_a_shorter_length(monkeypatch):
+    monkeypatch.setattr(suite, "make", small_make)
+    monkeypatch.setattr(suite, "SHORT", 80)
+    case = suite.Case("decode", "fp32", 200, ("longheads", "esa"), 2, SMALL, against_short=True)
+    found = suite.timed(case, torch.get_num_threads())
+    assert [(r["method"], r["length"]) for r in found] == [("longheads", 200), ("esa", 200)]
+    assert all(float(r["over_short"]) > 0 for r in found)
+
+
+def test_filling_is_what_appending_would_have_held():
+    one = ours(CHOOSING["longheads, bounds"])
+    one.fill(100)
+    assert [store.length for store in one.stores] == [100] * 3
+    assert len({id(store.index) for store in one.stores}) == 3
+    assert all(torch.equal(x.index._held.held, one.stores[0].index._held.held) for x in one.stores)
+    one(*SMALL.qkv(5, torch.float32))
+    assert [store.index._length for store in one.stores] == [105] * 3
+    q, k, v = contestants.random_block(SMALL, torch.float32, "cpu")
+    assert torch.equal(one.stores[0].values[:, :, :100], v[:, :, :100])
+    bounds = one.stores[0].index._held.held[0, :, :2]
+    assert torch.equal(bounds, torch.stack((k[0, :, :8].amin(1), k[0, :, :8].amax(1)), 1)[..., one.rope.order])
+
+
+def test_an_unknown_contestant_is_named():
+    with pytest.raises(ValueError, match="'slowformer'; there are flash, stock"):
+        contestants.make("decode", "slowformer", SMALL, torch.float32)
+
+
+# Gates
+
+
+@pytest.fixture
+def small_gate(monkeypatch):
+    monkeypatch.setattr(gates, "TOKENS", 110)
+    monkeypatch.setattr(gates, "_pieces", lambda: [(0, 71), (71, 107), (107, 108), (108, 109), (109, 110)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gate_is_green(small_gate, dtype):
+    with torch.inference_mode():
+        assert gates.gate({"prefill": contestants.PREFILL, "decode": contestants.DECODE}, dtype) == {}
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), 0.01])
+def test_the_gate_is_red_for_a_wrong_kernel_and_for_that_one_alone(small_gate, monkeypatch, spoilt):
+    own = contestants.Longspan.__call__
+
+    def wrong(self, q, k, v):
+        out = own(self, q, k, v)
+        return out + spoilt if isinstance(self.method, DCA) else out
+
+    monkeypatch.setattr(contestants.Longspan, "__call__", wrong)
+    with torch.inference_mode():
+        assert list(gates.gate({"decode": ("stock", "full", "dca", "longheads-mean")}, torch.float32)) == ["dca"]
+
+
+def test_what_is_wrong_or_missing_is_not_timed(monkeypatch):
+    monkeypatch.setattr(
+        suite, "alone", lambda work, methods, dtype, *more, **kw: {"dca": "off"} if dtype == "bf16" else {}
+    )
+    cases = [suite.Case("decode", dtype, 9, ("dca", "kvpress", "esa"), 1, SMALL) for dtype in ("fp32", "bf16")]
+    cases.append(suite.Case("decode", "bf16", 9, ("dca",), 1, SMALL))
+    said = common_console()
+    kept = suite.right(said, cases, "kvpress is not installed")
+    assert [(c.dtype, c.methods) for c in kept] == [("fp32", ("dca", "esa")), ("bf16", ("esa",))]
+    assert "dca: wrong, so it is not timed" in said.export_text()
+
+
+def common_console():
+    from rich.console import Console
+
+    return Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
+
+
+# Processes and refusals
+
+
+def allocates(size):
+    with memory.Peaks() as peaks:
+        before = memory.resident()
+        x = bytearray(size)
+        x[::4096] = b"x" * len(x[::4096])
+        peaks.look()
+    return peaks.peaks["RssAnon"] - before
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_peak_memory_is_what_was_touched():
+    assert 60 << 20 < allocates(64 << 20) < 100 << 20
+
+
+def test_without_cuda_the_gpu_benchmark_refuses(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main([]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: torch ") and "make bench" in said
+
+
+def test_a_model_without_kvpress_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(contestants, "version", lambda name: None)
+    assert "make bench-peers" in contestants.why_no_kvpress()
+
+
+@pytest.mark.parametrize(("gib", "layers"), [(80, 20), (4, 1), (1000, 32)])
+def test_layers_of_a_million_tokens(gib, layers):
+    # 8 key-value heads of 128 in bf16: 4 KiB a token, 4 GiB a layer.
+    assert gpu.layers_that_fit(gpu.LLAMA_3, 1 << 20, gib) == layers
+    with pytest.raises(ValueError, match="4.00 GiB, and 3 are given"):
+        gpu.layers_that_fit(gpu.LLAMA_3, 1 << 20, 3)
+
+
+@pytest.mark.parametrize("method", [None, "longheads"])
+def test_the_gpu_script_reads_and_goes_on(method):
+    shape = contestants.Shape(heads=2, kv_heads=1, width=16, window=64)
+    made = gpu.config(shape, 2, 32, 32, 64)
+    found = gpu.read_and_go_on(made, method, 300, 128, 2, "device", "cpu")
+    assert found["length"] == 300 and float(found["seconds_per_token"]) > 0 and found["layers"] == 2
+
+
+# Parts of a forward
+
+
+def test_the_parts_of_a_forward_add_up_to_it():
+    with torch.inference_mode(), parts.Parts(time.perf_counter) as found:
+        model = whole.load("bundled")
+        whole.longspan.extend(model, "longheads")
+        found.watch(model)
+        whole.go_on(model, 2000, 64, 3)
+    pieces = [step for step in found.steps if step.tokens > 1]
+    assert [step.tokens for step in found.steps] == [64] * 5 + [1] * 3 and len(pieces) == 5
+    for step in found.steps:
+        assert sum(step.spent.values()) == pytest.approx(step.seconds, rel=0.1)
+        assert all(step.spent[part] > 0 for part in ("hooks", "store", "kernels", "choosing", "index", parts.MODEL))
+    for functions in parts.PARTS.values():
+        assert all(not hasattr(vars(owner)[name], "__wrapped__") for owner, name in functions)
+
+
+def test_a_part_is_without_the_parts_it_calls():
+    ticks = iter([0.0, 1.0, 4.0, 10.0])
+    found = parts.Parts(time.perf_counter)
+    found._now, found._inside, found._outside = lambda: next(ticks), 0.0, 0.0
+    found._spent = {}
+    inner = found._around("inner", lambda: None)
+    found._around("outer", inner)()
+    assert found._spent == {"inner": 3.0, "outer": 7.0}
+
+
+@pytest.mark.parametrize(("store", "verdict"), [(0.001, "met"), (0.03, "missed")])
+def test_overhead_is_hooks_masks_and_store(store, verdict):
+    spent = dict.fromkeys((*parts.PARTS, parts.MODEL), 0.1) | {"hooks": 0.004, "masks": 0.001, "store": store}
+    steps = [parts.Step(1, 1.0, spent)] * 3
+    found = whole.summary("bundled", "dca", 100, "decode", steps)
+    assert float(found["overhead"]) == pytest.approx(0.005 + store) and found["verdict"] == verdict
+    with pytest.raises(ValueError, match="no forward of kind 'decode'"):
+        whole.summary("bundled", "dca", 100, "decode", [])
+
+
+# The report
+
+
+def test_the_report_is_made_of_the_files(tmp_path):
+    rows = [row(length=n, seconds=str(n / 1e5), method=m) for m in ("full", "esa") for n in (4096, 65536)]
+    rows += [row(phase="prefill", dtype="fp32", heads=8, length=4096, method="flash", over_stock="0.9")]
+    rows += [row(phase="decode", heads=8, length=4096, method="full", seconds="7")]  # another shape, with fewer lengths
+    suite.write(tmp_path, rows, verdicts.CPU_BARS, 2)
+    assert report.main(["--folder", str(tmp_path)]) == 0
+    text = (tmp_path / "speed.md").read_text()
+    assert text.count("\n| decode | bf16 |") == 5 + 2 and "| prefill | fp32 | 8 |" in text
+    assert text.count("not measured") == len(verdicts.CPU_BARS) and torch.__version__ in text
+    assert all((tmp_path / f"{name}.png").stat().st_size > 1000 for name in ("prefill", "decode"))
+    found = report.points(common.load(tmp_path / "cases.csv"), "decode", "bf16")
+    assert found["full"] == {4096: 0.04096, 65536: 0.65536} and list(found) == ["full", "esa"]
+
+
+def test_a_report_of_nothing_says_what_to_run(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        report.main(["--folder", str(tmp_path)])
+    assert "has no cases, growth, bars; run benchmarks/suite.py first" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no row of a prefill in bf16"):
+        report.points([row()], "prefill", "bf16")
+
+
+def test_the_bars_go_between_the_marks_of_the_readme(tmp_path):
+    suite.write(tmp_path, [row(over_stock="0.01")], verdicts.CPU_BARS, 1)
+    cases, bars = (common.load(tmp_path / f"{name}.csv") for name in ("cases", "bars"))
+    text = f"before\n{report.MARKS[0]}\n| old |\n{report.MARKS[1]}\nafter\n"
+    made = report.into_readme(text, cases, bars)
+    assert made.startswith(f"before\n{report.MARKS[0]}\n| at most |") and made.endswith(f"\n{report.MARKS[1]}\nafter\n")
+    assert "| old |" not in made and made.count("| met |") == 1 and "not measured" not in made
+    assert "one thread, its CPU time" in made and report.into_readme(made, cases, bars) == made
+    with pytest.raises(ValueError, match="put them back"):
+        report.into_readme("no marks", cases, bars)
+    assert report.into_readme(report.README.read_text(), cases, bars)
