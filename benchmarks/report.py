@@ -34,11 +34,13 @@ def points(rows: Sequence[dict[str, str]], phase: str, dtype: str) -> Points:
     Raises:
         ValueError: no row is of this phase and dtype.
     """
-    shapes: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    shapes: dict[str, dict[tuple[str, ...], dict[int, float]]] = {}
     for row in rows:
         if (row["phase"], row["dtype"]) == (phase, dtype) and row["method"] in NAMES:
             by_shape = shapes.setdefault(row["method"], {})
-            by_shape.setdefault((row["heads"], row["layers"]), {})[int(row["length"])] = float(row["seconds"])
+            by_shape.setdefault((row["heads"], row["width"], row["layers"]), {})[int(row["length"])] = float(
+                row["seconds"]
+            )
     if not shapes:
         raise ValueError(f"no row of a {phase} in {dtype}; run benchmarks/suite.py first")
     return {name: max(shapes[name].values(), key=len) for name in NAMES if name in shapes}
@@ -85,7 +87,15 @@ def markdown(rows: Sequence[dict[str, str]], columns: dict[str, str]) -> list[st
 
 def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
     """All of it as Markdown."""
-    columns = {"phase": "", "dtype": "", "heads": "heads", "layers": "layers", "length": "tokens", "method": "method"}
+    columns = {
+        "phase": "",
+        "dtype": "",
+        "heads": "heads",
+        "width": "of",
+        "layers": "layers",
+        "length": "tokens",
+        "method": "method",
+    }
     columns |= {"seconds": "seconds", "over_flash": "over flash", "over_stock": "over stock", "over_full": "over full"}
     columns |= {"over_short": "over its time at 16k", "of_floor": "of the floor", "peak_mib": "peak MiB"}
     lines = ["# Speed of attention and cache", "", f"`python benchmarks/suite.py`, {machine_of(cases[0])}.", ""]

@@ -42,6 +42,7 @@ PRELOAD = ("contestants", "transformers.models.llama.modeling_llama")
 MEMORY = (("prefill", "fp32", 16384), ("decode", "bf16", 65536))  # cases whose memory is measured
 SHORT = 16384  # what a longer length of the same method is held against
 QUARTER = Shape(heads=8, kv_heads=2, layers=1)
+NARROW = replace(QUARTER, width=64)
 WHOLE = Shape(layers=2)
 
 
@@ -59,7 +60,8 @@ class Case:
 
     @property
     def text(self) -> str:
-        return f"{self.phase} {self.length:,} {self.dtype}, {self.shape.heads} heads, {self.rounds} rounds"
+        heads = f"{self.shape.heads} heads of {self.shape.width}"
+        return f"{self.phase} {self.length:,} {self.dtype}, {heads}, {self.rounds} rounds"
 
 
 def plan(long: bool = False, quick: bool = False) -> list[Case]:
@@ -76,7 +78,9 @@ def plan(long: bool = False, quick: bool = False) -> list[Case]:
         Case("decode", "fp32", 65536, DECODE, 5, replace(WHOLE, layers=1)),
         Case("decode", "bf16", 262144, ("longheads", "longheads-mean"), 21, replace(WHOLE, layers=1), True),
         *(Case("prefill", "fp32", n, PREFILL, rounds, QUARTER) for n, rounds in ((4096, 3), (8192, 3), (16384, 3))),
+        Case("prefill", "fp32", 16384, (*linear, "longheads-bounds", "esa"), 5, NARROW),
         Case("prefill", "fp32", 65536, linear, 3, QUARTER),
+        Case("prefill", "fp32", 65536, linear, 1, NARROW),
     ]
     if long:
         whole = replace(WHOLE, layers=1)
@@ -136,6 +140,7 @@ def timed(case: Case, threads: int, device: str = "cpu") -> list[dict[str, Any]]
             "dtype": case.dtype,
             "heads": shape.heads,
             "kv_heads": shape.kv_heads,
+            "width": shape.width,
             "layers": shape.layers,
             "length": length,
             "method": method,
@@ -208,7 +213,18 @@ def with_floor(row: dict[str, Any], rates: Rates, shape: Shape, device: str = "c
 
 def show(console: Console, rows: list[dict[str, Any]], verdicts: list[dict[str, object]]) -> None:
     table = Table(title="seconds of a prefill or of a token; of_floor: the share of the machine's own rate reached")
-    columns = ("phase", "dtype", "heads", "length", "method", "seconds", "over_flash", "over_stock", "over_full")
+    columns = (
+        "phase",
+        "dtype",
+        "heads",
+        "width",
+        "length",
+        "method",
+        "seconds",
+        "over_flash",
+        "over_stock",
+        "over_full",
+    )
     columns += ("over_short", "of_floor", "peak_mib")
     for name in columns:
         table.add_column(name.replace("_", " "), justify="right")

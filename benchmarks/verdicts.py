@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Row = Mapping[str, object]
+SHAPE = ("phase", "dtype", "heads", "kv_heads", "width", "layers", "method")  # what has a growth of its own
 
 
 def fit_exponent(lengths: Sequence[float], seconds: Sequence[float]) -> float:
@@ -33,18 +34,17 @@ def growth(rows: Iterable[Row]) -> list[dict[str, object]]:
     for row in rows:
         if row.get("seconds") in (None, ""):
             continue
-        key = tuple(row[name] for name in ("phase", "dtype", "heads", "kv_heads", "layers", "method"))
+        key = tuple(row[name] for name in SHAPE)
         by_method.setdefault(key, {})[int(str(row["length"]))] = float(str(row["seconds"]))
     found = []
     for key, points in by_method.items():
         if len(points) < 2:
             continue
-        names = ("phase", "dtype", "heads", "kv_heads", "layers", "method")
         lengths = sorted(points)
         exponent = fit_exponent(lengths, [points[n] for n in lengths])
         found.append(
             {
-                **dict(zip(names, key, strict=True)),
+                **dict(zip(SHAPE, key, strict=True)),
                 "exponent": f"{exponent:.2f}",
                 "lengths": " ".join(map(str, lengths)),
             }
@@ -61,6 +61,7 @@ class Bar:
             medians of ratios in one round, or ``over_floor``.
         limit: the most.
         dtype: of the row; any unless given.
+        width: of the row's heads.
     """
 
     phase: str
@@ -69,17 +70,23 @@ class Bar:
     column: str
     limit: float
     dtype: str | None = None
+    width: int = 128
 
     @property
     def text(self) -> str:
-        return f"{self.phase} at {self.length:,}: {self.method} {self.column.replace('_', ' ')} ≤ {self.limit:.3g}"
+        heads = "" if self.width == 128 else f", heads of {self.width}"
+        return (
+            f"{self.phase} at {self.length:,}{heads}: {self.method} {self.column.replace('_', ' ')} ≤ {self.limit:.3g}"
+        )
 
     def judge(self, rows: Iterable[Row]) -> list[dict[str, object]]:
         """A verdict for each row that it is about: ``met``, or ``missed``."""
         found: list[dict[str, object]] = []
         for row in rows:
             here = row["phase"], row["method"], int(str(row["length"]))
-            if here != (self.phase, self.method, self.length) or self.dtype not in (None, row["dtype"]):
+            if here != (self.phase, self.method, self.length) or int(str(row["width"])) != self.width:
+                continue
+            if self.dtype not in (None, row["dtype"]):
                 continue
             if row.get(self.column) in (None, ""):
                 continue
@@ -102,6 +109,11 @@ CPU_BARS = [
     Bar("prefill", "longheads", 16384, "over_flash", 0.30),
     Bar("prefill", "longheads", 65536, "over_flash", 0.09),
     Bar("prefill", "esa", 16384, "over_flash", 0.35),
+    Bar("prefill", "longheads", 16384, "over_flash", 0.35, width=64),
+    Bar("prefill", "longheads", 65536, "over_flash", 0.12, width=64),
+    Bar("decode", "dca", 65536, "over_full", 1.1, dtype="bf16"),
+    Bar("decode", "longheads", 65536, "over_full", 1 / 7, dtype="bf16"),
+    Bar("decode", "esa", 65536, "over_full", 1 / 3.5, dtype="bf16"),
     Bar("decode", "full", 65536, "over_stock", 1 / 4),
     Bar("decode", "dca", 65536, "over_stock", 1 / 4),
     Bar("decode", "longheads", 65536, "over_stock", 1 / 40),

@@ -44,7 +44,8 @@ def ours(method, dtype=torch.float32, **more):
 
 
 def row(**changes):
-    base = {"phase": "decode", "dtype": "bf16", "heads": 32, "kv_heads": 8, "layers": 1, "method": "esa"}
+    base = {"phase": "decode", "dtype": "bf16", "heads": 32, "kv_heads": 8, "width": 128, "layers": 1}
+    base["method"] = "esa"
     return {**base, "length": 65536, "seconds": "0.5", "over_stock": "", **changes}
 
 
@@ -152,7 +153,8 @@ def test_growth_is_of_one_method_in_one_shape():
 )
 def test_a_bar_is_met_up_to_its_limit(value, verdict):
     bar = verdicts.Bar("decode", "esa", 65536, "over_stock", 0.05)
-    (found,) = verdicts.judge([bar], [row(over_stock=value), row(over_stock=value, length=4096), row(method="dca")])
+    others = [row(over_stock=value, length=4096), row(over_stock=value, width=64), row(method="dca")]
+    (found,) = verdicts.judge([bar], [row(over_stock=value), *others])
     assert found["verdict"] == verdict and found["dtype"] == "bf16"
 
 
