@@ -265,13 +265,18 @@ def _judge(bar: Bar, table: Quality, grid: dict[tuple[str, float, str], Summary]
 
 
 def _best(method: str, multiple: float, table: Quality, grid: dict[tuple[str, float, str], Summary]) -> str | None:
-    """The method's row that finds the largest share at a length over all fillers; of equal ones the least perplexed."""
+    """Of the method's rows that were asked most, the one that finds the largest share at a length over all fillers.
+
+    Few prompts say too little to be chosen by; of equal rows it is the least perplexed.
+    """
     scored = []
     for row in table.rows:
         cells = [grid[key] for filler in table.fillers if (key := (row.label, multiple, filler)) in grid]
-        if row.name == method and cells and all(cell.n for cell in cells):
-            scored.append((-sum(cell.rate for cell in cells), sum(cell.comparable for cell in cells), row.label))
-    return min(scored)[2] if scored else None
+        if row.name == method and cells and (asked := min(cell.n for cell in cells)):
+            found, perplexed = sum(cell.rate for cell in cells), sum(cell.comparable for cell in cells)
+            scored.append((asked, -found, perplexed, row.label))
+    most = max((asked for asked, *_ in scored), default=0)
+    return min(rest for asked, *rest in scored if asked == most)[-1] if scored else None
 
 
 def _markdown(
@@ -300,7 +305,7 @@ def _markdown(
             heading += f" ({tables.number(window)}, by which each ratio is multiplied)"
         parts += [heading, tables.perplexity_table(grid, labels, table.multiples, filler)]
     if bars:
-        parts += ["**Bars** (of each method the row that finds most at that length)"]
+        parts += ["**Bars** (of each method the row that finds most at that length, of those asked most)"]
         parts += ["\n".join(f"- {what}: {judged}" for what, judged in bars)]
     remarks = tables.notes(grid)
     if remarks:
