@@ -13,7 +13,6 @@ from longspan.attend.merge import merge
 from longspan.attend.observing import Observer
 from longspan.attend.rows import Choices, Rows
 from longspan.calibration import Calibration
-from longspan.dtypes import widen
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex, exact_scores, exact_worth
 from longspan.kernels.gathered import Impl, PerPiece, PerRow, gathered
 from longspan.methods.esa import ESA
@@ -195,7 +194,7 @@ class Chooser:
         q, selection = self._asking(rows, r0, r1, index, shared), self.selection
         assert isinstance(selection, Tokens)
         if index is not None:
-            return widen(index.scores(q, rows.batch, rows.padding + low, rows.padding + high))
+            return index.scores(q, rows.batch, rows.padding + low, rows.padding + high)
         assert rows.scored is not None
         return exact_scores(q, rows.scored[:, :, low:high], selection.share, selection.combine)
 

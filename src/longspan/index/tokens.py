@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from longspan.dtypes import accumulator
+from longspan.dtypes import products
 from longspan.kernels.scores import worth
 from longspan.rope import Rope
 from longspan.store import Buffer
+
+_PIECE = 2048  # tokens reduced at a time
 
 
 class TokenIndex:
@@ -33,7 +36,9 @@ class TokenIndex:
         """Take in the tokens that follow those seen so far: ``k`` ``[B, Hkv, T, D]``, unrotated."""
         k = rope.norm_k(k) if rope.norm_k is not None else k
         self.theta_k, self.theta_q = self.theta_k.to(k), self.theta_q.to(k)
-        reduced = (k.transpose(1, 2).flatten(2) @ self.theta_k.mT)[:, None]
+        # Some tokens at a time: on a CPU, memory that is new for all of them costs more than the products.
+        parts = [products(x, self.theta_k).to(k.dtype) for x in k.transpose(1, 2).flatten(2).split(_PIECE, dim=1)]
+        reduced = torch.cat(parts, dim=1)[:, None]
         stop = self._length + k.shape[2]
         self._held.reserve(reduced, stop)
         self._held.held[:, :, self._length : stop] = reduced
@@ -45,10 +50,10 @@ class TokenIndex:
 
     def scores(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
         """``f`` of the same: ``[B, 1, T, M]``."""
-        return (self._reduced(q) @ self._held.held[rows, 0, start:stop].mT)[:, None]
+        return products(self._reduced(q), self._held.held[rows, 0, start:stop])[:, None]
 
     def _reduced(self, q: Tensor) -> Tensor:
-        return q.transpose(1, 2).flatten(2).to(self.theta_q) @ self.theta_q.mT
+        return products(q.transpose(1, 2).flatten(2).to(self.theta_q), self.theta_q).to(self.theta_q.dtype)
 
     def crop(self, length: int) -> None:
         self._length = length
@@ -93,20 +98,17 @@ def exact_scores(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
 
 
 def _exact(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
-    batch, heads, tokens, width = q.shape
-    wide = accumulator(q)
     grouped = q.unflatten(1, (keys.shape[1], -1))
     if share == "head" or combine == "max":
-        found = grouped.flatten(2, 3) @ keys.mT
-        found = found.view(batch, heads, tokens, -1)
+        found = products(grouped.flatten(2, 3), keys).unflatten(2, (-1, q.shape[2]))
         if share == "head":
-            return found.to(wide)
-        found = found.unflatten(1, (keys.shape[1], -1)).amax(dim=2)
-        return (found if share == "group" else found.amax(dim=1, keepdim=True)).to(wide)
+            return found.flatten(1, 2)
+        found = found.amax(dim=2)
+        return found if share == "group" else found.amax(dim=1, keepdim=True)
     summed = grouped.sum(dim=2)
     if share == "group":
-        return (summed @ keys.mT).to(wide)
-    total = (summed[:, 0] @ keys[:, 0].mT).to(wide)
+        return products(summed, keys)
+    total = products(summed[:, 0], keys[:, 0])
     for head in range(1, keys.shape[1]):
-        total += summed[:, head] @ keys[:, head].mT
+        total += products(summed[:, head], keys[:, head])
     return total[:, None]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longspan.dtypes import accumulator, widen
+from longspan.dtypes import accumulator, products
 from longspan.rope import Rope, turn
 
 
 def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     parts, kv_heads = q.shape[3], keys.shape[1]
     if parts > 1:
-        found = widen(q[:, :, :, 0] @ keys[:, :1].mT)
+        found = products(q[:, :, :, 0], keys[:, :1])
         for c in range(1, parts):
-            found += q[:, :, :, c] @ keys[:, c : c + 1].mT
+            found += products(q[:, :, :, c], keys[:, c : c + 1])
     else:
         spread = q[:, :, :, 0].unflatten(1, (kv_heads, -1))  # a key head's queries are rows of one product
-        found = widen(spread.flatten(2, 3) @ keys.mT).view(*q.shape[:3], -1)
+        found = products(spread.flatten(2, 3), keys).view(*q.shape[:3], -1)
     return worth_of(found.unflatten(1, (-1, together)).amax(dim=2) if together > 1 else found)
 
 
