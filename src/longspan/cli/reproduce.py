@@ -67,6 +67,7 @@ def reproduce(
     begun = time.monotonic()
     quiet()
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    given = calibration
     if calibration is None and model == BUNDLED:
         calibration = FOLDER / "calibration.safetensors"
     if calibration is not None:
@@ -93,7 +94,7 @@ def reproduce(
         chosen,
         lab,
         plans,
-        _command(paper, model, tables, scale, samples, max_length, data_dir, window, dtype),
+        _command(paper, model, tables, scale, samples, max_length, data_dir, given, window, dtype),
         str(lab.device),
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,13 +141,14 @@ def _command(
     samples: int | None,
     max_length: int | None,
     data_dir: Path | None,
+    calibration: Path | None,
     window: int | None,
     dtype: str,
 ) -> str:
     """The command that makes these tables, without what does not change them."""
     words = ["longspan", "reproduce", paper, "--model", model, "--scale", scale]
     given = {"--tables": tables, "--samples": samples, "--max-length": max_length, "--data-dir": data_dir}
-    given |= {"--window": window, "--dtype": None if dtype == "auto" else dtype}
+    given |= {"--calibration": calibration, "--window": window, "--dtype": None if dtype == "auto" else dtype}
     for name, value in given.items():
         words += [] if value is None else [name, str(value)]
     return shlex.join(words)
