@@ -73,6 +73,20 @@ def test_the_command_has_a_calibration_that_was_given(run, tmp_path):
         assert command.endswith(" ".join(["--max-length 1", *map(str, given)]))
 
 
+def test_an_error_stays_until_it_is_to_be_tried_again(run, folder, tmp_path, monkeypatch):
+    words = ["reproduce", "longheads", "--model", folder, "--tables", "passkey", "--out", tmp_path, *SMALL]
+
+    def errors():
+        cells = json.loads((tmp_path / "results.json").read_text())["tables"]["passkey"]["cells"]
+        return sum("ZeroDivisionError" in (cell["reason"] or "") for cell in cells)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("longspan.reproduce.measures.run_example", lambda *_: 1 // 0)
+        assert run(*words).code == 0 and errors() > 0
+    assert run(*words).code == 0 and errors() > 0
+    assert run(*words, "--retry-errors").code == 0 and errors() == 0
+
+
 def test_time_that_is_over(run, folder, tmp_path):
     ran = run(
         "reproduce", "longheads", "--model", folder, "--tables", "passkey", "--max-minutes", "0.00001", "--out",

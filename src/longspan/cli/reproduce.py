@@ -44,6 +44,7 @@ def reproduce(
     window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    retry_errors: Annotated[bool, typer.Option(help="Measure again what ended in an error.")] = False,
     list_tables: Annotated[bool, typer.Option("--list", help="Say which tables there are.")] = False,
 ) -> None:
     """Make a paper's tables again with a model: the paper's parameters, scaled to its window, and its figures beside.
@@ -102,6 +103,9 @@ def reproduce(
     deadline = None if max_minutes is None else begun + 60 * max_minutes
     stopped, whole = False, True
     with Journal(folder / "samples.jsonl") as journal:
+        if retry_errors:
+            keys = (key for plan in plans for key, _, _ in plan.steps if key in journal.samples)
+            journal.forget({key for key in keys if journal.samples[key].error is not None})
         pages.write(journal.samples)  # better to hear now than after the measurement that nothing can be written there
         try:
             whole = run(
