@@ -57,7 +57,8 @@ def test_one_prompt(bundled, prompt, method, units, chunks):
     for one in seen.choices:
         # The last token chose for itself.
         assert tuple(one.units.shape) == units and one.first == one.query == len(seen.ids) - 1
-    assert seen.answers == seen.chunks.holding(prompt.answers) and seen.split is (len(seen.answers) > 1)
+    assert seen.answers == seen.chunks.holding(prompt.answers)
+    assert seen.split is any(len(seen.chunks.holding([place])) > 1 for place in prompt.answers)
     assert 0 < seen.cover <= 1 and 0 <= seen.gini < 1 and 0 <= seen.hit1 <= seen.hit5 <= 1
     if method.name != "infllm":
         assert seen.score == 1.0
@@ -120,13 +121,30 @@ def test_chunks_of_methods():
     assert chunks_for(longspan.ESA().resolve(512), 512, 40, 25) == Chunking((0, 25), 40)
 
 
-def made(score, answers, cover=0.5, hit=0.25):
-    return Look(Prompt([1] * 10), [1] * 10, Chunking((0, 4, 8), 10), [], answers, cover, 0.1, hit, hit, "", score)
+def made(score, places, cover=0.5, hit=0.25):
+    chunks = Chunking((0, 4, 8), 10)
+    prompt = Prompt([1] * 10, tuple(places))
+    return Look(prompt, prompt.ids, chunks, [], chunks.holding(places), cover, 0.1, hit, hit, "", score)
+
+
+@pytest.mark.parametrize(
+    ("places", "split"),
+    [
+        ([], None),
+        ([(4, 8)], False),
+        ([(3, 5)], True),
+        ([(1, 3), (5, 7)], False),  # whole in each of two chunks, as a passkey that is told twice
+        ([(1, 3), (7, 9)], True),
+    ],
+)
+def test_split_is_cut_by_a_border(places, split):
+    assert made(1.0, places).split is split
 
 
 def test_a_row():
     nan = math.nan
-    looks = [made(1.0, [1], 0.2), made(0.0, [1, 2], 0.6, 0.75), made(1.0, [0, 1], 0.4, nan), made(nan, [], 0.4, nan)]
+    looks = [made(1.0, [(5, 6)], 0.2), made(0.0, [(6, 9)], 0.6, 0.75), made(1.0, [(2, 5)], 0.4, nan)]
+    looks += [made(nan, [], 0.4, nan)]
     row = summarise(12, looks)
     assert (row.length, row.tokens, row.chunks, row.n) == (12, 10, 3, 4)
     assert row.cover == pytest.approx(0.4) and row.gini == pytest.approx(0.1)

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from longspan.bundled import FOLDER
+
 SMALL = ["--samples", 1, "--max-length", 256, "--scale", "quick"]
 
 
@@ -61,6 +63,28 @@ def test_the_bundled_model_is_quick_and_has_its_calibration(run, tmp_path):
     assert body["scale"] == "quick"
     cells = {cell["row"]: cell["value"] for cell in body["tables"]["recall"]["cells"]}
     assert set(cells) == {"layer 0", "layer 1", "layer 2", "layer 3", "mean"} and 0.3 < cells["mean"] < 1.0
+
+
+def test_the_command_has_a_calibration_that_was_given(run, tmp_path):
+    words = ["reproduce", "esa", "--model", "bundled", "--tables", "operations", "--max-length", 1, "--out", tmp_path]
+    for given in ([], ["--calibration", FOLDER / "calibration.safetensors"]):
+        assert run(*words, *given).code == 0
+        command = json.loads((tmp_path / "results.json").read_text())["command"]
+        assert command.endswith(" ".join(["--max-length 1", *map(str, given)]))
+
+
+def test_an_error_stays_until_it_is_to_be_tried_again(run, folder, tmp_path, monkeypatch):
+    words = ["reproduce", "longheads", "--model", folder, "--tables", "passkey", "--out", tmp_path, *SMALL]
+
+    def errors():
+        cells = json.loads((tmp_path / "results.json").read_text())["tables"]["passkey"]["cells"]
+        return sum("ZeroDivisionError" in (cell["reason"] or "") for cell in cells)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("longspan.reproduce.measures.run_example", lambda *_: 1 // 0)
+        assert run(*words).code == 0 and errors() > 0
+    assert run(*words).code == 0 and errors() > 0
+    assert run(*words, "--retry-errors").code == 0 and errors() == 0
 
 
 def test_time_that_is_over(run, folder, tmp_path):

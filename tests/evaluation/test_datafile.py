@@ -49,6 +49,8 @@ def test_lines_come_as_they_are(write):
         ({"names": "x"}, "field 'names' must be a list, each of it text, not text"),
         ({"names": ["x", 2]}, "field 'names[1]' must be text, not a whole number"),
         ({"maybe": {}}, "field 'maybe' must be a list, each of it text or null, not an object"),
+        ({"text": "ab\ud83d c"}, "field 'text' has \\ud83d without its other half at character 3"),
+        ({"names": ["x", "\ude00"]}, "field 'names[1]' has \\ude00 without its other half at character 1"),
     ],
 )
 def test_a_wrong_field_is_named_with_file_and_line(write, change, said):

@@ -7,6 +7,7 @@ import pytest
 import longspan
 from longspan.bundled import FOLDER, load_bundled
 from longspan.evaluation.subject import Subject
+from longspan.evaluation.windows import build, find_windows
 from longspan.reproduce import esa
 from longspan.reproduce.lab import Lab
 from longspan.reproduce.measures import Counted
@@ -41,6 +42,15 @@ def test_cache(shape, overhead):
 
 def test_counted_from_nothing_is_nothing():
     assert counted_ratio(100, 0, 0, LLAMA, 128) == 0.0 and counted_ratio(100, 0, 100, LLAMA, 128) == 1.0
+
+
+def test_the_text_at_hand_is_the_one_that_perplexity_reads():
+    tokenizer = load_bundled()[1]
+    text = at_hand(tokenizer)
+    windows = find_windows(tokenizer, [], longest=4096, mode="whole")
+    assert windows.texts == ((text.name, len(text.ids)),)
+    first = build(tokenizer, length=4096, seed=0, record=windows.records[0])
+    assert first.input_ids == list(text.ids[:4096])
 
 
 def test_the_code_does_what_is_computed():

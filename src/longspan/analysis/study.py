@@ -87,8 +87,13 @@ class Look:
 
     @property
     def split(self) -> bool | None:
-        """Whether the answer lies in more than one chunk; None where that is not known."""
-        return len(self.answers) > 1 if self.answers else None
+        """Whether a chunk's border cuts the answer at one of its places; None where those are not known.
+
+        An answer that stands whole in two chunks, such as a passkey that is told twice, is not split.
+        """
+        if not self.answers:
+            return None
+        return any(len(self.chunks.holding([place])) > 1 for place in self.prompt.answers)
 
 
 @torch.inference_mode()
@@ -181,7 +186,7 @@ class Row:
         length: tokens asked for. tokens: of a prompt, on average. chunks: of a prompt, on average.
         n: prompts.
         cover, gini, hit1, hit5: means over the prompts; NaN where nobody can say.
-        found: right answers. split, whole: the same where the answer lies in several chunks, and in one.
+        found: right answers. split, whole: the same where a chunk's border cuts the answer, and where none does.
     """
 
     length: int

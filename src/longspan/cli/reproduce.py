@@ -44,6 +44,7 @@ def reproduce(
     window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    retry_errors: Annotated[bool, typer.Option(help="Measure again what ended in an error.")] = False,
     list_tables: Annotated[bool, typer.Option("--list", help="Say which tables there are.")] = False,
 ) -> None:
     """Make a paper's tables again with a model: the paper's parameters, scaled to its window, and its figures beside.
@@ -67,6 +68,7 @@ def reproduce(
     begun = time.monotonic()
     quiet()
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    given = calibration
     if calibration is None and model == BUNDLED:
         calibration = FOLDER / "calibration.safetensors"
     if calibration is not None:
@@ -93,7 +95,7 @@ def reproduce(
         chosen,
         lab,
         plans,
-        _command(paper, model, tables, scale, samples, max_length, data_dir, window, dtype),
+        _command(paper, model, tables, scale, samples, max_length, data_dir, given, window, dtype),
         str(lab.device),
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,6 +103,9 @@ def reproduce(
     deadline = None if max_minutes is None else begun + 60 * max_minutes
     stopped, whole = False, True
     with Journal(folder / "samples.jsonl") as journal:
+        if retry_errors:
+            keys = (key for plan in plans for key, _, _ in plan.steps if key in journal.samples)
+            journal.forget({key for key in keys if journal.samples[key].error is not None})
         pages.write(journal.samples)  # better to hear now than after the measurement that nothing can be written there
         try:
             whole = run(
@@ -140,13 +145,14 @@ def _command(
     samples: int | None,
     max_length: int | None,
     data_dir: Path | None,
+    calibration: Path | None,
     window: int | None,
     dtype: str,
 ) -> str:
     """The command that makes these tables, without what does not change them."""
     words = ["longspan", "reproduce", paper, "--model", model, "--scale", scale]
     given = {"--tables": tables, "--samples": samples, "--max-length": max_length, "--data-dir": data_dir}
-    given |= {"--window": window, "--dtype": None if dtype == "auto" else dtype}
+    given |= {"--calibration": calibration, "--window": window, "--dtype": None if dtype == "auto" else dtype}
     for name, value in given.items():
         words += [] if value is None else [name, str(value)]
     return shlex.join(words)

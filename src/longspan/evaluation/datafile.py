@@ -201,8 +201,19 @@ def _check(value: Any, name: str, kind: Any) -> None:
         plain = (int, float) if one is float else one
         # In Python true is a whole number; in a file it is not.
         if get_origin(one) is None and isinstance(value, plain) and (one is bool or not isinstance(value, bool)):
+            if isinstance(value, str):
+                _check_text(value, name)
             return
     raise ValueError(f"field {name!r} must be {' or '.join(map(_say, kinds))}, not {_name_of(value)}")
+
+
+def _check_text(text: str, name: str) -> None:
+    """JSON can write half of a character that takes two escapes, and tokenizers take none of those."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise ValueError(f"field {name!r} has {half} without its other half at character {error.start + 1}") from error
 
 
 def _say(kind: Any) -> str:

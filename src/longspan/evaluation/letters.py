@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from longspan.evaluation.metrics import several
 
+# Words after which "A" is an option: no article stands before them.
+_AFTER_OPTION = "and|or|is|are|was|because|since|as|for|from|by|in|on|with|which|but"
+
 
 def book_choice(prediction: str, references: Sequence[str]) -> float:
     """InfiniteBench's rule for En.MC (Zhang et al., 2024): 1.0 or 0.0.
@@ -80,9 +83,9 @@ def options_named(answer: str) -> frozenset[str]:
 
     They stand at its beginning, or after "answer", "option" or "choice" (and "is", "are", ":"), or else are the first
     capitals that stand alone; and all that follow on the first with a comma, "/", "&", "and" or "or" between them. "A"
-    before a small letter is the article.
+    before a small letter is the article, unless that begins a word that no article stands before, such as "because".
     """
-    one = r"(?:[A-H]{2,8}|[B-H]|A(?!\s+(?!(?:and|or|is|are)\b)[a-z]))\b(?!['’])"
+    one = rf"(?:[A-H]{{2,8}}|[B-H]|A(?!\s+(?!(?:{_AFTER_OPTION})(?![\w-]))[a-z]))\b(?!['’])"
     group = rf"[(\[*\"']*{one}[)\]*\"']*"
     run = rf"{group}(?:(?: *[,/&] *(?:and |or )?| (?:and|or) ){group})*"
     patterns = (

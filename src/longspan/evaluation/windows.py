@@ -121,8 +121,7 @@ PERPLEXITY = Task(
 def _sources(paths: Sequence[Path]) -> list[tuple[str, str]]:
     """The name of each text, and the SHA-256 of it by which it is found again."""
     if not paths:
-        python = ".".join(map(str, sys.version_info[:2]))
-        return [(f"{STANDARD} of Python {python}", hashlib.sha256(_standard().encode()).hexdigest())]
+        return [(standard_name(), hashlib.sha256(standard_text().encode()).hexdigest())]
     files: list[Path] = []
     for path in paths:
         inside = sorted(path.glob("*.txt")) if path.is_dir() else [path]
@@ -137,15 +136,21 @@ def _sources(paths: Sequence[Path]) -> list[tuple[str, str]]:
     return list(refs)
 
 
+def standard_name() -> str:
+    """What ``standard_text`` is called; it differs from one Python to the next."""
+    return f"{STANDARD} of Python {'.'.join(map(str, sys.version_info[:2]))}"
+
+
 @lru_cache(maxsize=1)
-def _standard() -> str:
+def standard_text() -> str:
+    """About 450,000 characters of prose that every Python has."""
     from pydoc_data.topics import topics
 
-    return "\n".join(topics.values())
+    return "\n\n".join(topics[name] for name in sorted(topics))
 
 
 @lru_cache(maxsize=16)
 def _tokens(tokenizer: Any, ref: str) -> list[int]:
     """The tokens of a text, after the one that the tokenizer puts before a text, if it does so."""
-    text = decoded(ref.read(), ref.path) if isinstance(ref, FileRef) else _standard()
+    text = decoded(ref.read(), ref.path) if isinstance(ref, FileRef) else standard_text()
     return start(tokenizer) + encode(tokenizer, text)

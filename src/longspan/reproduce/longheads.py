@@ -264,7 +264,10 @@ def _split(lab: Lab) -> Sequence[Cell]:
 
 
 def _split_protocol(lab: Lab) -> str:
-    return "The prompts of the analysis, all lengths together, by whether the digits lie in one chunk or in several."
+    return (
+        "The prompts of the analysis, all lengths together, by whether a chunk's border cuts the digits at one of the "
+        "two places where they stand."
+    )
 
 
 # Table 5: efficiency

@@ -120,6 +120,7 @@ class Looked:
             "seed": self.seed,
             "task": None if self.task is None else [self.task.name, self.task.version],
             "text": None if self.text is None else self.text.sha256,
+            "measure": 2,
         }
 
     def run(self, lab: Lab) -> Sample:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from longspan.errors import DataError
 from longspan.evaluation.filler import encode, start
 from longspan.evaluation.sliding import read_tokens
+from longspan.evaluation.windows import standard_name, standard_text
 from longspan.reproduce.lab import Lab, digest
 
 
@@ -60,12 +60,8 @@ PROOF_PILE = Corpus(
 
 
 def at_hand(tokenizer: Any) -> Text:
-    """The standard library's ``pydoc_data.topics``: about 450,000 characters that every Python has."""
-    from pydoc_data.topics import topics
-
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    major, minor, _ = platform.python_version_tuple()
-    return _encoded(tokenizer, f"pydoc_data.topics of Python {major}.{minor}", text)
+    """The text that ``longspan eval perplexity`` reads where none is given."""
+    return _encoded(tokenizer, standard_name(), standard_text())
 
 
 @lru_cache(maxsize=4)

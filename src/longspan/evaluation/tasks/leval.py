@@ -97,7 +97,7 @@ def _questions(records: list[Record], path: Path) -> list[Record]:
 LEVAL = tuple(
     Task(
         name=f"leval-{exam.title}",
-        version=1,
+        version=2,
         paper=PAPER,
         summary=exam.summary,
         new_tokens=NEW_TOKENS,
