@@ -32,6 +32,12 @@ def prompt(bundled):
     return Prompt.of_task(TASKS["passkey-prose"], bundled[1], length=700, seed=1)
 
 
+@pytest.mark.parametrize("name", ["infinitebench-math-find", "ruler-cwe"])
+def test_a_task_whose_answers_stand_all_over_the_prompt(bundled, name):
+    with pytest.raises(longspan.LongspanError, match=f"{name}: its .* answers stand at .* places"):
+        Prompt.of_task(TASKS[name], bundled[1], length=2048, seed=0)
+
+
 def test_the_prompt_of_a_task(bundled, prompt):
     _, tokenizer = bundled
     assert len(prompt.ids) == 692 and prompt.seed == 1 and len(prompt.answers) == 2

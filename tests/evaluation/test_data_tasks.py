@@ -16,7 +16,6 @@ from longspan.evaluation import metrics
 from longspan.evaluation.datafile import SAMPLES, read_records
 from longspan.evaluation.generate import read
 from longspan.evaluation.tasks import TASKS
-from longspan.evaluation.tasks.longbench import length_band
 
 DATA = {name: task for name, task in TASKS.items() if task.data is not None}
 EVERY = pytest.mark.parametrize("name", DATA)
@@ -190,14 +189,6 @@ def test_prompt_of_ruler(tokenizer, chatty):
 
 
 # What single families do
-
-
-def test_bands_of_longbench_e():
-    assert [length_band({"length": n}) for n in (0, 3999, 4000, 7999, 8000, 20000)] == [
-        *["0-4k"] * 2,
-        *["4-8k"] * 2,
-        *["8k+"] * 2,
-    ]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from longspan.evaluation.task import Task
 from longspan.hf.attach import attachment_of
 from longspan.methods import Method
 
+_PLACES = 2  # where an answer may stand in a prompt of a made task: some tell it twice
+
 Score = Callable[[str], float]
 
 
@@ -50,6 +52,11 @@ class Prompt:
         """A made task's prompt; where its answers lie is found by their text."""
         example = task.build(tokenizer, length=length, seed=seed)
         answers = sorted({at for text in example.references for at in locate(tokenizer, example.input_ids, text)})
+        if len(answers) > _PLACES * len(example.references):
+            raise LongspanError(
+                f"{task.name}: its {len(example.references)} answers stand at {len(answers)} places of the prompt, and "
+                "where to read them cannot be told; take a task whose answers stand nowhere else, such as passkey"
+            )
         return cls(
             example.input_ids, tuple(answers), lambda text: task.score(text, example.references), task.new_tokens,
             task.until, seed,

@@ -116,7 +116,8 @@ def _few_shot(lab: Lab) -> Sequence[Cell]:
 
 def _few_shot_protocol(lab: Lab) -> str:
     return (
-        "0, 2, 2 and 1 examples; F1, F1, exact match and the geometric mean of ROUGE; cut from the left to 4 windows."
+        "0, 2, 2 and 1 examples; F1, F1, exact match and the geometric mean of ROUGE, here the mean of each answer's, "
+        "which is never more than SCROLLS' own, made of the means; cut from the left to 4 windows."
     )
 
 

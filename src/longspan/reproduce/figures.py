@@ -95,7 +95,7 @@ def _perplexity(samples: Sequence[Sample]) -> Figure:
 def _of(name: str, unit: Unit, middle: bool, samples: Sequence[Sample]) -> Figure:
     values = [sample.figures[name] for sample in samples if not math.isnan(sample.figures.get(name, math.nan))]
     value = (median(values) if middle else fmean(values)) if values else math.nan
-    return Figure(value, unit, len(samples))
+    return Figure(value, unit, len(values))
 
 
 def _answers(samples: Sequence[Sample]) -> Figure:
@@ -119,7 +119,7 @@ def _against(name: str, base: str, samples: Sequence[Sample]) -> Figure:
         rounds.setdefault(sample.seed, {})[sample.task == base] = sample.figures.get(name, math.nan)
     ratios = [pair[False] / pair[True] for pair in rounds.values() if len(pair) == 2]
     ratios = [ratio for ratio in ratios if not math.isnan(ratio)]
-    return Figure(median(ratios) if ratios else math.nan, "number", len(samples))
+    return Figure(median(ratios) if ratios else math.nan, "number", len(ratios))
 
 
 def against(name: str, base: str) -> Show:

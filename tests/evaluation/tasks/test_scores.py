@@ -104,7 +104,8 @@ def test_word_in_answer(prediction, expected):
         ('{"little_penguin": [69, 42, 117, 15]}', 1.0),
         ('```json\n{"little_penguin": [15, 42]}\n```', 0.5),
         ("15, 15, 15, 15]", 0.25),
-        ("15, 15, 117, 117, 42, 69]", 0.5),  # the first four count
+        ("15, 15, 117, 117, 42, 69]", 1.0),
+        ("15, 15, 1, 1, 117, 2, 42, 69]", 0.5),  # the first four that differ count
         ("1, 2, 3, 4, 15, 117, 42, 69]", 0.0),
         ("15, 117]} and then 42, 69", 0.5),
         ("15 117 42 69", 1.0),

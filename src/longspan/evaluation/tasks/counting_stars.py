@@ -91,7 +91,7 @@ def list_complete(text: str) -> bool:
 def _task(name: str, reasoning: bool, summary: str) -> Task:
     return Task(
         name=name,
-        version=1,
+        version=2,
         paper="Song et al., 2024, arXiv 2403.11802",
         summary=summary,
         new_tokens=NEW_TOKENS,

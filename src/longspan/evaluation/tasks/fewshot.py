@@ -125,6 +125,8 @@ def _parts(record: Record) -> tuple[str, str]:
 def _check(record: Record) -> None:
     if not all(_parts(record)):
         raise ValueError("field 'input' must be a question, a blank line, and a document")
+    if not record["output"].strip():
+        raise ValueError("field 'output' must hold an answer")
 
 
 def _unpack(dataset: Dataset, records: list[Record], path: Path) -> list[Record]:

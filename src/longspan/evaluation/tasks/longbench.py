@@ -22,7 +22,6 @@ from longspan.evaluation.tasks.longbench_prompts import PROMPTS
 PAPER = "Bai et al., 2023, arXiv 2308.14508"
 SOURCE = "data.zip of zai-org/LongBench on Hugging Face"
 FIELDS = {"input": str, "context": str, "answers": list[str], "all_classes": (list[str], type(None)), "length": int}
-BANDS = ((4000, "0-4k"), (8000, "4-8k"))
 
 
 @dataclass(frozen=True)
@@ -135,11 +134,6 @@ def build(
     )
     classes = record["all_classes"] if name == "trec" else ()
     return Example(ids, (*record["answers"], *classes), seed, None, None)
-
-
-def length_band(record: Record) -> str:
-    """The band of LongBench-E's tables that a record belongs to, by its length in words."""
-    return next((band for below, band in BANDS if record["length"] < below), "8k+")
 
 
 def _check(name: str, record: Record) -> None:
