@@ -45,6 +45,9 @@ def test_found_where():
 def test_perplexity_weighs_tokens():
     figure = PERPLEXITY.reduce([sample(loss=1.0, scored=10), sample(loss=4.0, scored=20)])
     assert figure.value == pytest.approx(math.exp(3.0)) and figure.n == 2
+    # Losses of 1 and 4 have a deviation of 3 / √2, their mean an error of 1.5.
+    assert figure.interval == pytest.approx((math.exp(3.0 - 1.96 * 1.5), math.exp(3.0 + 1.96 * 1.5)))
+    assert PERPLEXITY.reduce([sample(loss=1.0, scored=10)]).shown() == "2.72"
     assert math.isnan(PERPLEXITY.reduce([]).value)
 
 

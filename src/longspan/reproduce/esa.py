@@ -115,7 +115,8 @@ def proximities(lab: Lab) -> dict[str, Row]:
 def _proximity(lab: Lab) -> Sequence[Cell]:
     tasks = ("infinitebench-kv", "multi-needle")
     lengths = lab.lengths(lab.choose([32 * K, 128 * K], [32 * K]), WINDOW)
-    return _tasks(lab, proximities(lab), lab.choose(tasks, (EASY, *tasks)), lengths, lab.prompts(50, 4))
+    made = {"stock": parse_row("stock"), **proximities(lab)}
+    return _tasks(lab, made, lab.choose(tasks, (EASY, *tasks)), lengths, lab.prompts(50, 4))
 
 
 def _proximity_protocol(lab: Lab) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Literal
 
 from longspan.evaluation.perplexity import perplexity
@@ -24,7 +24,7 @@ class Figure:
         value: NaN where there is none, or where it is a text.
         unit: what it is: a share of 0 to 1, a perplexity, seconds, bytes, another number, or a text.
         n: samples it is of; 0 for what is computed.
-        interval: its 95% interval, Wilson's, for shares of prompts.
+        interval: its 95% interval: Wilson's for shares of prompts, a normal one of the mean loss for perplexities.
         text: what is shown instead of the number.
     """
 
@@ -50,14 +50,19 @@ class Figure:
             low, high = self.interval
             return f"{100 * self.value:.0f}% ({100 * low:.0f}-{100 * high:.0f}) n={self.n}"
         if self.unit == "perplexity":
-            return (
-                "inf" if math.isinf(self.value) else f"{self.value:.2f}" if self.value < 99.995 else short(self.value)
-            )
+            shown = _perplexity_text(self.value)
+            if self.interval is None:
+                return shown
+            return f"{shown} ({'-'.join(map(_perplexity_text, self.interval))}) n={self.n}"
         if self.unit == "seconds":
             return f"{1000 * self.value:.3g} ms" if self.value < 1 else f"{self.value:.3g} s"
         if self.unit == "bytes":
             return written_bytes(self.value)
         return f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.3g}"
+
+
+def _perplexity_text(value: float) -> str:
+    return "inf" if math.isinf(value) else f"{value:.2f}" if value < 99.995 else short(value)
 
 
 def written_bytes(size: float) -> str:
@@ -89,7 +94,11 @@ def _perplexity(samples: Sequence[Sample]) -> Figure:
     if not scored:
         return Figure(math.nan, "perplexity", len(samples))
     mean = math.fsum(sample.loss * sample.scored for sample in samples) / scored
-    return Figure(perplexity([mean]), "perplexity", len(samples))
+    if len(samples) == 1:
+        return Figure(perplexity([mean]), "perplexity", 1)
+    half = 1.96 * stdev(sample.loss for sample in samples) / math.sqrt(len(samples))
+    interval = perplexity([mean - half]), perplexity([mean + half])
+    return Figure(perplexity([mean]), "perplexity", len(samples), interval)
 
 
 def _of(name: str, unit: Unit, middle: bool, samples: Sequence[Sample]) -> Figure:

@@ -162,7 +162,7 @@ def ablations(lab: Lab) -> dict[str, Row]:
 
 def _ablations(lab: Lab) -> Sequence[Cell]:
     lengths = lab.lengths([WINDOW * n for n in lab.choose((4, 8), (4,))], WINDOW)
-    made = ablations(lab)
+    made = {"stock": parse_row("stock"), **ablations(lab)}
     cells = grid(lab, made, "passkey", lengths, lab.prompts(50, 5), column="passkey, {length:,}")
     measured = perplexity_cells(lab, made, (), lengths, stride=_stride(lab), mode="new", windows=_windows(lab))
     for cell in measured:
