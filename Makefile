@@ -57,11 +57,11 @@ bench-peers: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt kvpress
 
 bench: bench-peers
-	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/suite.py
+	$(BIN)/python benchmarks/suite.py
 	$(BIN)/python benchmarks/report.py
 
 bench-long: bench-peers
-	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/suite.py --long
+	$(BIN)/python benchmarks/suite.py --long
 	$(BIN)/python benchmarks/whole.py
 
 bench-gpu: bench-peers

@@ -314,6 +314,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small lengths, nothing saved")
     parser.add_argument("--phases", nargs="+", choices=("prefill", "decode"), default=["prefill", "decode"])
     parser.add_argument("--max-length", type=int, default=1 << 30, help="leave out longer cases")
+    parser.add_argument("--width", type=int, help="only cases with heads of so many channels, 64 or 128")
     parser.add_argument("--no-memory", action="store_true", help="leave out the processes that measure memory")
     parser.add_argument(
         "--out", type=Path, help="folder of the CSV files (results/speed, with --long results/speed-long)"
@@ -324,8 +325,9 @@ def main(argv: list[str] | None = None) -> int:
     out = args.out or (RESULTS.with_name("speed-long") if args.long else RESULTS)
     console, begun = Console(width=150), time.monotonic()
     cases = [c for c in plan(args.long, args.quick) if c.phase in args.phases and c.length <= args.max_length]
+    cases = [c for c in cases if args.width in (None, c.shape.width)]
     if not cases:
-        parser.error("--phases and --max-length leave no case")
+        parser.error("--phases, --max-length and --width leave no case")
     missing = alone(why_no_kvpress, preload=PRELOAD)
     if missing:
         console.print(f"[yellow]without kvpress:[/] {missing}")
