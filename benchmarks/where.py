@@ -1,6 +1,7 @@
-"""Where the time of one layer's prefill goes: the kernels in C, and torch's operations.
+"""Where the time of one layer's prefill, or of a layer's share of a token, goes: kernels in C, and torch's operations.
 
 python benchmarks/where.py longheads --tokens 16384 --width 64
+python benchmarks/where.py longheads --decode --tokens 65536
 """
 
 from __future__ import annotations
@@ -23,15 +24,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("method", choices=[name for name in PREFILL if name not in ("flash", "stock", "kvpress")])
     parser.add_argument("--tokens", type=int, default=16384)
-    parser.add_argument("--width", type=int, default=64, help="channels of a head")
+    parser.add_argument("--decode", action="store_true", help="one token after so many, Llama-3-8B's layer in bf16")
+    parser.add_argument("--width", type=int, default=64, help="channels of a head, in prefill")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rows", type=int, default=8, help="torch's operations that are shown")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    shape = Shape(heads=8, kv_heads=2, layers=1, width=args.width)
-    now = clock(args.threads, "cpu")
-    one = make("prefill", args.method, shape, torch.float32, "cpu")
-    given, spent = shape.qkv(args.tokens, torch.float32), Counter[str]()
+    now, spent = clock(args.threads, "cpu"), Counter[str]()
+    if args.decode:
+        times, shape, dtype, phase = 20, Shape(layers=1), torch.bfloat16, "decode"
+    else:
+        times, shape, dtype, phase = 1, Shape(heads=8, kv_heads=2, layers=1, width=args.width), torch.float32, "prefill"
+    one = make(phase, args.method, shape, dtype, "cpu")
+    given = shape.qkv(1 if args.decode else args.tokens, dtype)
+
+    def begin() -> None:
+        if not args.decode:
+            one.clear()
 
     def watched(name: str, calls: Sequence[Callable[[], int]]) -> None:
         begun = now()
@@ -40,23 +49,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     shared, native.everywhere = native.everywhere, watched
     with torch.inference_mode():
-        one(*given)  # what a first call sets up is no part of a prefill
-        one.clear()
+        if args.decode:
+            one.fill(args.tokens)
+        for _ in range(2):
+            one(*given)  # what a first call sets up is no part of it
+            begin()
         spent.clear()
         begun = now()
-        one(*given)
-        whole = now() - begun
-        kernels = dict(spent)
-        one.clear()
+        for _ in range(times):
+            one(*given)
+        whole = (now() - begun) / times
+        kernels = {name: seconds / times for name, seconds in spent.items()}
+        begin()
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
             one(*given)
-    table = Table("part", "seconds", "share", title=f"{args.method}, {args.tokens:,} tokens: {whole:.2f} s")
+    table = Table("part", "ms", "share", title=f"{args.method}, {args.tokens:,} tokens: {1e3 * whole:.3g} ms")
     for name, seconds in sorted(kernels.items(), key=lambda pair: -pair[1]):
-        table.add_row(name, f"{seconds:.3f}", f"{seconds / whole:.0%}")
+        table.add_row(name, f"{1e3 * seconds:.3g}", f"{seconds / whole:.0%}")
     table.add_section()
     operations = sorted(profiled.key_averages(), key=lambda row: -row.self_cpu_time_total)
     for row in operations[: args.rows]:
-        table.add_row(row.key, f"{row.self_cpu_time_total / 1e6:.3f}", f"{row.self_cpu_time_total / 1e6 / whole:.0%}")
+        table.add_row(row.key, f"{row.self_cpu_time_total / 1e3:.3g}", f"{row.self_cpu_time_total / 1e6 / whole:.0%}")
     Console().print(table)
     return 0
 

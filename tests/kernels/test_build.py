@@ -163,10 +163,11 @@ def test_a_compiler_has_arguments(cache, quick, monkeypatch):
     built()
 
 
-def test_a_switch_and_named_implementations_leave_it_out(monkeypatch):
+def test_a_switch_and_named_implementations_leave_it_out(monkeypatch, unbuilt):
     monkeypatch.setenv(native.SWITCH, "0")
     assert native.why_no_library() == f"{native.SWITCH}=0 is set"
     monkeypatch.undo()
+    native._loaded.cache_clear()
     called = []
     shared = native.everywhere
     monkeypatch.setattr(native, "everywhere", lambda name, calls: called.append(name) or shared(name, calls))

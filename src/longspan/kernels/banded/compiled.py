@@ -37,7 +37,7 @@ def run(
     out, lse = calls.room(q, v)
     held = plan.kept.get("compiled")
     if held is None or held[0] is not turns:
-        own = [(cos.contiguous(), sin.contiguous()) for cos, sin in turns]
+        own = [calls.plain(turn) for turn in turns]
         # The angles are kept along, since the tables are but their addresses.
         held = turns, own, calls.tables(own), torch.stack(plan.lo), torch.stack(plan.hi)
         plan.kept["compiled"] = held

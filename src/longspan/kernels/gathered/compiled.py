@@ -45,13 +45,12 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, more: bool) -> None:
     units, at, count = job.units, job.positions, job.units.shape[-1]
     q, keys, v = (calls.side_by_side(x) for x in (job.q, job.keys, job.v))
     sharing = max(v.shape[1], units.shape[1])
-    units = _each(units.contiguous(), sharing)
-    at = at.contiguous()
+    units, at, table = _each(units.long().contiguous(), sharing), at.long().contiguous(), calls.plain(job.table)
     at = at.expand(*units.shape[:2], -1, -1) if at.dim() == 2 else _each(at, sharing)
     arguments = (
         calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
         calls.keys([keys]),
-        calls.tables([job.table]),
+        calls.tables([table]),
         units.data_ptr(),
         calls.steps(units),
         at.data_ptr(),
@@ -72,11 +71,11 @@ def _by_piece(job: PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
         job = _turned(job, job.key_turn)
     q, keys, v = (calls.side_by_side(x) for x in (job.q, job.keys, job.v))
     sharing = max(v.shape[1], job.tokens.shape[1])
-    tokens = job.tokens.contiguous()
+    tokens = job.tokens.long().contiguous()
     ends = job.ends if job.ends is not None else torch.full((1, 1, 1), tokens.shape[2], device="cpu")
-    ends = ends.contiguous().expand(tokens.shape[0], sharing, -1)
+    ends = ends.long().contiguous().expand(tokens.shape[0], sharing, -1)
     tokens = _each(tokens, sharing)
-    turns = [(cos.contiguous(), sin.contiguous()) for cos, sin in job.turns]
+    turns = [calls.plain(turn) for turn in job.turns]
     arguments = (
         calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
         calls.keys([keys]),

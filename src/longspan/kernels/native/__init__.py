@@ -57,6 +57,8 @@ def without() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _loaded() -> ctypes.CDLL | str:
     """The library, or why there is none; looked for once a process."""
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0 is set"
     try:
         with library_for(compiler()) as path:
             found = ctypes.CDLL(str(path))
@@ -70,8 +72,6 @@ def _loaded() -> ctypes.CDLL | str:
 
 def why_no_library() -> str | None:
     """Why there is no compiled library here, or None. The first call may take some seconds to compile it."""
-    if os.environ.get(SWITCH) == "0":
-        return f"{SWITCH}=0 is set"
     if _switched_off.get():
         return "another implementation was named"
     found = _loaded()
@@ -117,11 +117,9 @@ def run(name: str, items: int, *arguments: Any) -> None:
     Raises:
         MemoryError: there was not enough.
     """
-    library = _loaded()
-    assert not isinstance(library, str)
-    call: Callable[..., int] = getattr(library, name)
     if items == 0:
         return
+    call = _function(name)
     shares = min(torch.get_num_threads(), items)
     edges = [items * n // shares for n in range(shares + 1)]
     everywhere(name, [partial(call, *arguments, a, z) for a, z in zip(edges[:-1], edges[1:], strict=True)])
@@ -133,12 +131,16 @@ def run_many(name: str, items: int, *arguments: Any) -> None:
     Raises:
         MemoryError: there was not enough.
     """
+    taken = ctypes.c_int64(0)
+    one = partial(_function(name), *arguments, items, ctypes.byref(taken))
+    everywhere(name, [one] * min(torch.get_num_threads(), items))
+
+
+def _function(name: str) -> Callable[..., int]:
     library = _loaded()
     assert not isinstance(library, str)
-    call: Callable[..., int] = getattr(library, name)
-    taken = ctypes.c_int64(0)
-    one = partial(call, *arguments, items, ctypes.byref(taken))
-    everywhere(name, [one] * min(torch.get_num_threads(), items))
+    found: Callable[..., int] = getattr(library, name)
+    return found
 
 
 def everywhere(name: str, calls: Sequence[Callable[[], int]]) -> None:

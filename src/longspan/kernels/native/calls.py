@@ -61,6 +61,12 @@ def keys(tensors: Sequence[Tensor]) -> bytes:
     return struct.pack(f"={'Q3q' * len(tensors)}", *(n for x in tensors for n in (x.data_ptr(), *x.stride()[:3])))
 
 
+def plain(turn: Turn) -> Turn:
+    """cos and sin as C reads them; who calls keeps them."""
+    cos, sin = turn
+    return cos.float().contiguous(), sin.float().contiguous()
+
+
 def tables(turns: Sequence[Turn]) -> bytes:
     """``Table[]``."""
     return struct.pack(f"={2 * len(turns)}Q", *(x.data_ptr() for turn in turns for x in turn))

@@ -38,7 +38,7 @@ INLINE void products(const float *q, const Run *run, int64_t first, int n, int d
         }
         if (!later) fetch(run->values, run->value_step, run, first + j, first + j + width, dv * bytes_of(kind));
         f8 part[LANES], x, y;
-        for (int n = 0; n < LANES; n++) part[n] = all(0.0f);
+        for (int c = 0; c < LANES; c++) part[c] = all(0.0f);
         int d = 0;
         for (; d + PAIR <= dk; d += PAIR) {
 #pragma GCC unroll 8

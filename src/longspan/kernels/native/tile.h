@@ -73,7 +73,7 @@ INLINE void transpose(f8 *x) {
     }
 }
 
-/* `count` rows [LANES, channels] in a row each become lanes `first : first + LANES` of a panel. */
+/* Rows [LANES, channels] become lanes `first : first + LANES` of a panel. */
 INLINE void into_lanes(float *panel, int stride, int first, const float *rows, int channels) {
     for (int d = 0; d < channels; d += LANES) {
         f8 x[LANES];

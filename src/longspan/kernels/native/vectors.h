@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { LANES = 8, PAIR = 16 };
-enum { FP32, BF16, FP16 }; /* the kinds of stored numbers; build.py knows them by these values */
+enum { FP32, BF16, FP16 }; /* the kinds of stored numbers; the Python side knows them by these values */
 
 typedef float f8 __attribute__((vector_size(32)));
 typedef int32_t i8 __attribute__((vector_size(32)));

@@ -7,6 +7,7 @@ comes, for any query ``c``, to the best of all candidates. ``representations`` a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, get_args
 
 from torch import Tensor
@@ -51,7 +52,7 @@ def worth(q: Tensor, keys: Tensor, *, together: int = 1, impl: Impl = "auto") ->
         keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the heads of
             queries are spread over the key heads in order.
         together: ``P``, how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
-        impl: ``"auto"`` takes the Triton kernel for CUDA tensors where it can run, and ``products`` as it chooses.
+        impl: ``"auto"`` takes the Triton kernel for CUDA tensors where it can run, else ``products`` as it chooses.
 
     Returns:
         ``[B, A / P, M]`` in fp32 (fp64 for fp64).
@@ -61,7 +62,8 @@ def worth(q: Tensor, keys: Tensor, *, together: int = 1, impl: Impl = "auto") ->
     """
     if _triton(impl, q, keys):
         return triton.worth(q, keys, together)
-    return torch_ops.worth(q, keys, together, dtypes.products if impl == "torch" else products)
+    made = partial(products, impl="compiled" if impl == "compiled" else "torch" if impl == "torch" else "auto")
+    return torch_ops.worth(q, keys, together, made)
 
 
 def representations(

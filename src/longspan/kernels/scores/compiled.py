@@ -39,13 +39,13 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     out = torch.empty(heads, chunks, width, dtype=torch.float32, device="cpu")
     channels = torch.arange(width, device="cpu") if order is None else order.cpu().contiguous()
     tokens = native.tile_tokens(heads // k.shape[1])
-    cos, sin = (x.float().contiguous() for x in turn(rope.table, torch.arange(size, device="cpu"), q.device))
+    table = calls.plain(turn(rope.table, torch.arange(size, device="cpu"), q.device))
     native.run_many(
         "longspan_representations",
         chunks * k.shape[1],
         calls.job(q, v, out[:, :, None], out, rope, scale, None, k.shape[1], False),
         calls.keys([k]),
-        calls.tables([(cos, sin)]),
+        calls.tables([table]),
         channels.data_ptr(),
         out.data_ptr(),
         chunks,

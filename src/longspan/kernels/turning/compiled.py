@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels import native
+from longspan.kernels.native import calls
 from longspan.rope import Rope
 
 
@@ -17,7 +18,7 @@ def why_not(x: Tensor) -> str | None:
 def turned(rope: Rope, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     heads, rows, width = x.shape[1:]
     pairs, out = rope.rotated // 2, torch.empty_like(x)
-    cos, sin = cos.contiguous(), sin.contiguous()
+    cos, sin = calls.plain((cos, sin))
     native.run(
         "longspan_turn",
         heads,
