@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
+from longspan.store.pages import advise_huge
 
 ROOM = 2**20  # tokens a new file has addresses for
 
@@ -48,6 +49,8 @@ class Memory:
         device = torch.device("cpu") if host else kind.device
         pinned = host and kind.device.type == "cuda"
         self.tensor = torch.empty(shape, dtype=kind.dtype, device=device, pin_memory=pinned)
+        if not pinned:
+            advise_huge(self.tensor, capacity * kind.token_bytes)
         self.capacity = capacity
 
     def widen(self, tokens: int) -> bool:

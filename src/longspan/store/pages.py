@@ -1,0 +1,31 @@
+"""Huge pages: of chosen tokens, which lie here and there, a processor with small ones spends its time on addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+HUGE = 2**21  # bytes
+
+
+def advise_huge(x: Tensor, part: int) -> None:
+    """Ask the system to keep a CPU tensor in huge pages, where it has them: advice, which it may leave.
+
+    Args:
+        part: bytes that fill up by themselves, from their begin on: the last page of each is memory before it is
+            needed, so parts of fewer than two pages are left alone.
+    """
+    if x.device.type != "cpu" or part < 2 * HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    first = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (x.data_ptr() + x.numel() * x.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE
+    _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_HUGEPAGE)
+
+
+@lru_cache(maxsize=1)
+def _libc() -> Any:
+    return ctypes.CDLL(None)

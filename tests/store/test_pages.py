@@ -1,0 +1,36 @@
+"""Large caches ask for huge pages; small ones do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from longspan.store import Buffer
+from longspan.store.pages import HUGE
+
+HAS_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def flags_at(address):
+    """What the system says of the memory there, two letters each."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, last = line.split(" ")[0].partition("-")
+        if last:
+            inside = int(first, 16) <= address < int(last, 16)
+        elif inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+@pytest.mark.skipif(not HAS_HUGE.exists(), reason="the system has no transparent huge pages")
+@pytest.mark.parametrize("tokens, asks", [(1000, False), (2 * HUGE // 256 + 1, True)])
+def test_a_large_buffer_asks_for_huge_pages(tokens, asks):
+    buffer, like = Buffer(), torch.zeros(1, 3, 1, 128, dtype=torch.bfloat16)
+    buffer.reserve(like, tokens)
+    middle = buffer.held.data_ptr() + buffer.nbytes // 2
+    assert ("hg" in flags_at(middle)) == asks
+    buffer.write(tokens - 1, like + 1)
+    assert (buffer.held[:, :, tokens - 1] == 1).all()
