@@ -16,6 +16,7 @@ from longspan.kernels.native import KINDS
 from longspan.rope import Rope, Turn
 
 _JOB = struct.Struct("=4Q23q2f")
+_WORTH = struct.Struct("=3Q12q")
 
 
 def job(
@@ -59,6 +60,26 @@ def job(
 def keys(tensors: Sequence[Tensor]) -> bytes:
     """``Keys[]``."""
     return struct.pack(f"={'Q3q' * len(tensors)}", *(n for x in tensors for n in (x.data_ptr(), *x.stride()[:3])))
+
+
+def worth(q: Tensor, keys: Tensor, out: Tensor, heads: int, tile: int) -> bytes:
+    """``Worth``, of ``heads`` heads for each that chooses."""
+    _, all_heads, rows, parts, width = q.shape
+    return _WORTH.pack(
+        q.data_ptr(),
+        keys.data_ptr(),
+        out.data_ptr(),
+        *keys.stride()[:3],
+        all_heads // heads,
+        heads,
+        rows,
+        parts,
+        width,
+        keys.shape[1],
+        keys.shape[2],
+        tile,
+        KINDS[keys.dtype],
+    )
 
 
 def plain(turn: Turn) -> Turn:

@@ -40,14 +40,26 @@ INLINE void products(const float *q, const Run *run, int64_t first, int n, int d
         f8 part[LANES], x, y;
         for (int c = 0; c < LANES; c++) part[c] = all(0.0f);
         int d = 0;
-        for (; d + PAIR <= dk; d += PAIR) {
+        if (tile == 1) { /* key after key, as they lie: memory is read ahead, which eight at once would hide from it */
 #pragma GCC unroll 8
             for (int c = 0; c < width; c++) {
-                load_pair(key[c] + d * bytes_of(kind), kind, &x, &y);
+                f8 odd = all(0.0f);
+                for (d = 0; d + PAIR <= dk; d += PAIR) {
+                    load_pair(key[c] + d * bytes_of(kind), kind, &x, &y);
+                    part[c] += x * load(q + d, FP32), odd += y * load(q + d + LANES, FP32);
+                }
+                part[c] += odd;
+            }
+        } else {
+            for (; d + PAIR <= dk; d += PAIR) {
 #pragma GCC unroll 8
-                for (int r = 0; r < tile; r++) part[c * tile + r] += x * load(q + r * dk + d, FP32);
+                for (int c = 0; c < width; c++) {
+                    load_pair(key[c] + d * bytes_of(kind), kind, &x, &y);
 #pragma GCC unroll 8
-                for (int r = 0; r < tile; r++) part[c * tile + r] += y * load(q + r * dk + d + LANES, FP32);
+                    for (int r = 0; r < tile; r++) part[c * tile + r] += x * load(q + r * dk + d, FP32);
+#pragma GCC unroll 8
+                    for (int r = 0; r < tile; r++) part[c * tile + r] += y * load(q + r * dk + d + LANES, FP32);
+                }
             }
         }
         if (d < dk)

@@ -6,9 +6,6 @@
 #include "job.h"
 #include "tile.h"
 
-/* The next item of those that whoever works shares. */
-INLINE int64_t take(int64_t *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
-
 /* Whose rows a tile has: the queries of a group's heads, token by token, counted from `first`. */
 typedef struct {
     const Job *job;

@@ -1,16 +1,15 @@
 /* Attention of many query rows to runs of stored keys. A vector's lanes are rows, so that keys and values are read as
-   they lie, one number for all rows at once, and a softmax's maxima and sums need nothing of a lane's neighbours.
-
-   Scores are [key, row] = K Q^T, and outputs [channel, row] = V^T P: two products of one shape. */
+   they lie, and a softmax's maxima and sums need nothing of a lane's neighbours. */
 
 #ifndef LONGSPAN_TILE_H
 #define LONGSPAN_TILE_H
 
 #include <stdlib.h>
 
+#include "panels.h"
 #include "products.h"
 
-enum { WIDE = 3, STEP = 128, MOST = 192 }; /* vectors of a panel's row, keys of a step, rows of a tile */
+enum { STEP = 128, MOST = 192 }; /* keys of a step, rows of a tile */
 
 /* Rows that see the same keys, in panels of `wide` vectors; each is [dk or dv or key, wide * LANES]. */
 typedef struct {
@@ -25,11 +24,7 @@ typedef struct {
     void *held;
 } Tile;
 
-/* Rows are spread over as few panels as take them, and those made as narrow as that allows. */
-INLINE void shape(Tile *tile, int rows) {
-    tile->panels = (rows + WIDE * LANES - 1) / (WIDE * LANES);
-    tile->wide = (rows + tile->panels * LANES - 1) / (tile->panels * LANES);
-}
+INLINE void shape(Tile *tile, int rows) { shape_of(rows, &tile->panels, &tile->wide); }
 
 /* Room for up to `rows` rows; false when there is no memory. */
 static int make_tile(Tile *tile, int rows, int dk, int dv, int kind, float softcap) {
@@ -55,78 +50,6 @@ static void begin_tile(Tile *tile) {
     for (size_t r = 0; r < lanes; r++) tile->top[r] = -INFINITY, tile->total[r] = 0.0f;
 }
 
-INLINE void transpose(f8 *x) {
-    f8 a[8];
-    for (int n = 0; n < 8; n += 2) {
-        a[n] = SHUFFLE(x[n], x[n + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        a[n + 1] = SHUFFLE(x[n], x[n + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-    f8 b[8];
-    for (int n = 0; n < 8; n += 4)
-        for (int c = 0; c < 2; c++) {
-            b[n + c] = SHUFFLE(a[n + c], a[n + 2 + c], 0, 1, 8, 9, 4, 5, 12, 13);
-            b[n + 2 + c] = SHUFFLE(a[n + c], a[n + 2 + c], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int n = 0; n < 4; n++) {
-        x[n] = SHUFFLE(b[n], b[n + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        x[n + 4] = SHUFFLE(b[n], b[n + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-}
-
-/* Rows [LANES, channels] become lanes `first : first + LANES` of a panel. */
-INLINE void into_lanes(float *panel, int stride, int first, const float *rows, int channels) {
-    for (int d = 0; d < channels; d += LANES) {
-        f8 x[LANES];
-#pragma GCC unroll 8
-        for (int n = 0; n < LANES; n++) x[n] = load(rows + n * channels + d, FP32);
-        transpose(x);
-#pragma GCC unroll 8
-        for (int n = 0; n < LANES; n++) store8(panel + (d + n) * stride + first, x[n]);
-    }
-}
-
-/* The other way round. */
-INLINE void from_lanes(float *rows, const float *panel, int stride, int first, int channels) {
-    for (int d = 0; d < channels; d += LANES) {
-        f8 x[LANES];
-#pragma GCC unroll 8
-        for (int n = 0; n < LANES; n++) x[n] = load(panel + (d + n) * stride + first, FP32);
-        transpose(x);
-#pragma GCC unroll 8
-        for (int n = 0; n < LANES; n++) store8(rows + n * channels + d, x[n]);
-    }
-}
-
-/* Compilers read a vector from memory at every use of it if they may; there are more uses than ports to read by. */
-#if defined(__AVX__)
-#define KEEP(x) __asm__("" : "+x"(x))
-#else
-#define KEEP(x) (void)(x)
-#endif
-
-/* to [many, row] = a [many, depth] . b [depth, row], where `a` is read a number at a time. */
-INLINE void scores_of(float *to, const float *const *a, const float *b, int depth, const int many, const int wide) {
-    f8 sum[LANES * 2];
-#pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) sum[x] = all(0.0f);
-    for (int d = 0; d < depth; d++) {
-        f8 row[WIDE];
-#pragma GCC unroll 4
-        for (int c = 0; c < wide; c++) {
-            row[c] = load(b + (d * wide + c) * LANES, FP32);
-            KEEP(row[c]);
-        }
-#pragma GCC unroll 8
-        for (int n = 0; n < many; n++) {
-            f8 one = all(a[n][d]);
-#pragma GCC unroll 4
-            for (int c = 0; c < wide; c++) sum[n * wide + c] += one * row[c];
-        }
-    }
-#pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) store8(to + x * LANES, sum[x]);
-}
-
 /* to [many, row] = fade [row] * to + a [depth, many]^T . b [depth, row]; a's rows are `step` bytes apart, or `rows`. */
 INLINE void weigh_in(float *to, const f8 *fade, const char *a, int64_t step, const float *const *rows, int at,
                      const float *b, int depth, const int many, const int wide, const int spread) {
@@ -150,14 +73,6 @@ INLINE void weigh_in(float *to, const f8 *fade, const char *a, int64_t step, con
     }
 #pragma GCC unroll 16
     for (int x = 0; x < many * wide; x++) store8(to + x * LANES, sum[x]);
-}
-
-INLINE f8 larger(f8 a, f8 b) {
-#if defined(__AVX__)
-    return __builtin_ia32_maxps256(a, b);
-#else
-    return either((i8)(a > b), a, b);
-#endif
 }
 
 INLINE f8 tanh_of(f8 x) {
@@ -213,11 +128,8 @@ INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float 
     }
 }
 
-/* Products stand by themselves: where they are part of more, compilers run out of registers for their sums. */
-#define PRODUCTS(wide, many)                                                                                           \
-    static __attribute__((noinline)) void scores_##wide(float *to, const float *const *a, const float *b, int depth) { \
-        scores_of(to, a, b, depth, many, wide);                                                                        \
-    }                                                                                                                  \
+/* By themselves, as scores are. */
+#define ALONE(wide, many)                                                                                              \
     static __attribute__((noinline)) void weigh_##wide(float *to, const f8 *fade, const char *a, int64_t step,         \
                                                        const float *b, int depth) {                                    \
         weigh_in(to, fade, a, step, 0, 0, b, depth, many, wide, 0);                                                    \
@@ -231,10 +143,10 @@ INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float 
                                                         int64_t first) {                                               \
         soften_lanes(scores, n, softcap, top, total, fade, low, high, first, wide);                                    \
     }
-PRODUCTS(1, 8)
-PRODUCTS(2, 4)
-PRODUCTS(3, 4)
-#undef PRODUCTS
+ALONE(1, 8)
+ALONE(2, 4)
+ALONE(3, 4)
+#undef ALONE
 
 /* The keys of a step, of which the panel's rows see those between `low` and `high` where these are given. */
 #define SEE(wide, many)                                                                                                \

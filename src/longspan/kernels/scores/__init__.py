@@ -52,7 +52,8 @@ def worth(q: Tensor, keys: Tensor, *, together: int = 1, impl: Impl = "auto") ->
         keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the heads of
             queries are spread over the key heads in order.
         together: ``P``, how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
-        impl: ``"auto"`` takes the Triton kernel for CUDA tensors where it can run, else ``products`` as it chooses.
+        impl: ``"auto"`` takes the Triton kernel for CUDA tensors where it can run, the compiled one for many queries on
+            a CPU; else ``products`` as it chooses.
 
     Returns:
         ``[B, A / P, M]`` in fp32 (fp64 for fp64).
@@ -62,8 +63,13 @@ def worth(q: Tensor, keys: Tensor, *, together: int = 1, impl: Impl = "auto") ->
     """
     if _triton(impl, q, keys):
         return triton.worth(q, keys, together)
-    made = partial(products, impl="compiled" if impl == "compiled" else "torch" if impl == "torch" else "auto")
-    return torch_ops.worth(q, keys, together, made)
+    if impl == "compiled" or impl == "auto" and q.shape[2] > _FEW:
+        reason = compiled.why_no_worth(q, keys, together)
+        if reason is None:
+            return compiled.worth(q, keys, together)
+        if impl == "compiled":
+            raise ValueError(f"compiled cannot run here: {reason}; use impl='torch'")
+    return torch_ops.worth(q, keys, together, partial(products, impl="torch" if impl == "torch" else "auto"))
 
 
 def representations(

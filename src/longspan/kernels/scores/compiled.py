@@ -1,4 +1,4 @@
-"""Scores of few queries in C: the keys are read once, where they lie."""
+"""Scores in C: the keys are read where they lie."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch import Tensor
 from longspan.kernels import native
 from longspan.kernels.native import calls
 from longspan.rope import Rope, turn
+
+_ROWS = 96  # queries whose scores are held together
 
 
 def why_not(q: Tensor, keys: Tensor) -> str | None:
@@ -21,6 +23,15 @@ def why_not(q: Tensor, keys: Tensor) -> str | None:
     if torch.is_grad_enabled() and q.requires_grad:
         return "it gives no gradients"
     return native.why_not(keys, keys)
+
+
+def why_no_worth(q: Tensor, keys: Tensor, together: int) -> str | None:
+    """Why what keys are worth cannot be found here, or None."""
+    if q.shape[3] > 1 and together > 1:
+        return "queries in parts choose together"
+    if q.shape[3] > keys.shape[1]:
+        return f"queries are in {q.shape[3]} parts and keys in {keys.shape[1]}"
+    return why_not(q, keys)
 
 
 def why_no_chunks(q: Tensor, k: Tensor, v: Tensor, rope: Rope) -> str | None:
@@ -76,3 +87,13 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
             native.KINDS[keys.dtype],
         )
     return out
+
+
+def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
+    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp32."""
+    batch, heads, rows = q.shape[:3]
+    q, tiles = q.float().contiguous(), -(-rows // _ROWS)
+    found = torch.empty(batch, heads // together, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
+    job = calls.worth(q, keys, found, together, _ROWS)
+    native.run_many("longspan_worth", found.shape[:3].numel(), job)
+    return found[:, :, 0] if tiles == 1 else found.amax(dim=2)
