@@ -163,8 +163,10 @@ def test_products(dtype, queries):
 
 @pytest.mark.parametrize("tie", [0.0, 0.05])
 @pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("near", [0, 1, 4])
 @pytest.mark.parametrize("n, count", [(1, 1), (7, 7), (50, 1), (333, 100), (5000, 999), (5000, 64), (97, 65), (700, 5)])
-def test_best(n, count, last, tie):
+def test_best(n, count, last, tie, near):
+    """Also of scores that share what is best nearby, of which many are equal."""
     g = torch.Generator().manual_seed(6)
     stops = torch.randint(count, n + 1, (9,), generator=g)
     for x in (
@@ -173,8 +175,17 @@ def test_best(n, count, last, tie):
         torch.arange(n).float().expand(2, 9, n),
     ):
         for start, own_stops in ((0, None), (0, stops), (min(3, n - count), (stops + 3).clamp(max=n))):
-            found = best_compiled.best(x, count, tie, last, start, own_stops)
-            assert torch.equal(found, best_torch.best(x, count, tie, last, start, own_stops))
+            found = best_compiled.best(x, count, tie, last, start, own_stops, near)
+            assert torch.equal(found, best_torch.best(x, count, tie, last, start, own_stops, near))
+
+
+@pytest.mark.parametrize("near", [0, 1, 2, 3, 9])
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+def test_best_nearby(n, near):
+    scores = random(2, 3, n)
+    found = best_torch.best_nearby(scores, near)
+    for j in range(n):
+        assert torch.equal(found[..., j], scores[..., max(j - near, 0) : j + near + 1].amax(dim=-1))
 
 
 @pytest.mark.parametrize("count", [5, 70])

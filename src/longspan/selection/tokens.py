@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from longspan.kernels.best import best
+from longspan.kernels.best import best, best_nearby
 from longspan.selection.chunks import Share
 from longspan.selection.pieces import ByPiece
 
@@ -60,7 +60,7 @@ class Tokens(ByPiece):
             ``[B, S, top_k]`` int64, counted from the first candidate.
         """
         # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
-        return best(self._near(worth), self.top_k)
+        return best(worth, self.top_k, near=self.proximity)
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """F' of all tokens before a piece, for those who look on: ``choose`` needs that of the candidates alone.
@@ -76,16 +76,4 @@ class Tokens(ByPiece):
         """
         most = scores.amax(dim=-1, keepdim=True)
         parts = [(part - most).amax(dim=-2) for part in (before, scores, after)]
-        return torch.cat([self._near(part) if part.shape[-1] else part for part in parts], dim=-1)
-
-    def _near(self, worth: Tensor) -> Tensor:
-        """Eq 8."""
-        if not self.proximity:
-            return worth
-        if self.proximity > 2 or worth.device.type != "cpu":
-            return torch.nn.functional.max_pool1d(worth, 2 * self.proximity + 1, stride=1, padding=self.proximity)
-        near = worth.clone()  # a few passes are several times faster on a CPU
-        for n in range(1, min(self.proximity, worth.shape[-1] - 1) + 1):
-            torch.maximum(near[..., n:], worth[..., :-n], out=near[..., n:])
-            torch.maximum(near[..., :-n], worth[..., n:], out=near[..., :-n])
-        return near
+        return torch.cat([best_nearby(part, self.proximity) for part in parts], dim=-1)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from torch import Tensor
 
 from longspan.kernels.best import compiled, torch_ops
+from longspan.kernels.best.torch_ops import best_nearby
 
-__all__ = ["best"]
+__all__ = ["best", "best_nearby"]
 
 
 def best(
-    scores: Tensor, count: int, *, tie: float = 0.0, last: bool = False, start: int = 0, stops: Tensor | None = None
+    scores: Tensor,
+    count: int,
+    *,
+    tie: float = 0.0,
+    last: bool = False,
+    start: int = 0,
+    stops: Tensor | None = None,
+    near: int = 0,
 ) -> Tensor:
     """The ``count`` best of scores ``[..., T, n]`` as ascending indices ``[..., T, count]`` int64.
 
@@ -21,6 +29,7 @@ def best(
             them win, or the ``last`` ones.
         start, stops: only places ``start ≤ j < stops[t]`` count, ``[T]`` int64 on the CPU, of which every row has
             ``count``; all of them where ``stops`` is None.
+        near: a score counts as the best within so many places of it, of those that count.
     """
     runs = compiled if compiled.why_not(scores) is None else torch_ops
-    return runs.best(scores, count, tie, last, start, stops)
+    return runs.best(scores, count, tie, last, start, stops, near)

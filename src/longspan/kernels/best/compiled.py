@@ -15,7 +15,7 @@ def why_not(scores: Tensor) -> str | None:
     return f"no {scores.dtype}" if scores.dtype != torch.float32 else native.why_no_library()
 
 
-def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor | None) -> Tensor:
+def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor | None, near: int = 0) -> Tensor:
     rows, n = scores.shape[:-1], scores.shape[-1]
     scores = scores.contiguous()
     found = torch.empty(*rows, count, dtype=torch.int64, device="cpu")
@@ -36,6 +36,7 @@ def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
         rows[-1] if rows else 1,
         tie,
         int(last),
+        near,
         found.data_ptr(),
     )
     return found

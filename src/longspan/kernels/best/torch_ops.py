@@ -6,19 +6,35 @@ import torch
 from torch import Tensor
 
 
-def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor | None) -> Tensor:
+def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor | None, near: int = 0) -> Tensor:
     if stops is not None and len(stops) == 1:  # the row's places are a range, of which a copy is cheaper than masks
-        return best(scores[..., start : int(stops)], count, tie, last, 0, None) + start
+        return best(scores[..., start : int(stops)], count, tie, last, 0, None, near) + start
     slack: Tensor | float = 0.0
     if start or stops is not None:
         place = torch.arange(scores.shape[-1])
         outside = place < start if stops is None else (place < start) | (place >= stops[:, None])
         outside = outside.to(scores.device)
+        scores = best_nearby(scores.masked_fill(outside, float("-inf")), near)
         slack = _tie(scores.masked_fill(outside, 0), tie) if tie else slack
-        scores = scores.masked_fill(outside, float("-inf"))
-    elif tie:
-        slack = _tie(scores, tie)
+        scores = scores.masked_fill(outside, float("-inf")) if near else scores
+    else:
+        scores = best_nearby(scores, near)
+        slack = _tie(scores, tie) if tie else slack
     return _best(scores, count, slack, last)
+
+
+def best_nearby(scores: Tensor, near: int) -> Tensor:
+    """Each score ``[..., n]`` becomes the best within ``near`` places of it."""
+    if not near or not scores.shape[-1]:
+        return scores
+    if near > 2 or scores.device.type != "cpu":
+        rows = scores.reshape(1, -1, scores.shape[-1])
+        return torch.nn.functional.max_pool1d(rows, 2 * near + 1, stride=1, padding=near).view(scores.shape)
+    best = scores.clone()  # a few passes are several times faster on a CPU
+    for n in range(1, min(near, scores.shape[-1] - 1) + 1):
+        torch.maximum(best[..., n:], scores[..., :-n], out=best[..., n:])
+        torch.maximum(best[..., :-n], scores[..., n:], out=best[..., :-n])
+    return best
 
 
 def _tie(scores: Tensor, tie: float) -> Tensor:

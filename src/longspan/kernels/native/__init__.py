@@ -33,7 +33,7 @@ _ARGUMENTS = {
     "longspan_tokens": [_AT] * 7 + [_COUNT] * 3,
     "longspan_representations": [_AT] * 5 + [_COUNT] * 3 + [_AT],
     "longspan_products": [_AT, _COUNT, _AT, _COUNT, _COUNT, _AT, *[_COUNT] * 6],
-    "longspan_best": [_AT, *[_COUNT] * 3, _AT, _COUNT, ctypes.c_float, _COUNT, _AT, *[_COUNT] * 2],
+    "longspan_best": [_AT, *[_COUNT] * 3, _AT, _COUNT, ctypes.c_float, _COUNT, _COUNT, _AT, *[_COUNT] * 2],
     "longspan_worth": [_AT, _COUNT, _AT],
     "longspan_turn": [_AT, _COUNT, _COUNT, _AT, _COUNT, _COUNT, _AT, _AT, *[_COUNT] * 8],
     "longspan_banded_many": [_AT] * 5 + [_COUNT] * 3 + [_AT],

@@ -1,5 +1,7 @@
 /* Which of many scores are the best. */
 
+#include <stdlib.h>
+
 #include "vectors.h"
 
 enum { FEW_BEST = 64, STRIDE = 32 }; /* places up to which the best are kept in order; scores looked at together */
@@ -118,11 +120,31 @@ static void take_no_numbers(const float *scores, int64_t n, int64_t count, int64
     }
 }
 
+INLINE f8 larger_of(f8 a, f8 b) { return either((i8)(a > b), a, b); }
+
+/* Of n scores each becomes the best within `near` places. */
+static void best_nearby(const float *scores, int64_t n, int64_t near, float *to) {
+    for (int64_t j = 0; j < n;) {
+        if (j >= near && j + near + LANES <= n) {
+            f8 best = load(scores + j - near, FP32);
+            for (int64_t d = 1 - near; d <= near; d++) best = larger_of(load(scores + j + d, FP32), best);
+            store8(to + j, best);
+            j += LANES;
+            continue;
+        }
+        int64_t first = j > near ? j - near : 0, last = j + near < n ? j + near : n - 1;
+        for (to[j] = scores[first]; first <= last; first++) to[j] = scores[first] > to[j] ? scores[first] : to[j];
+        j++;
+    }
+}
+
 /* Of each of the rows [n] `count` places from `from` on and before stops[row % tokens] (all where that is null), in
    ascending order: those of the best scores. What is within `tie` times the row's largest score of the last of them
-   ties for its place, and the first of those win, or the last. */
+   ties for its place, and the first of those win, or the last. A score counts as the best within `near` places. */
 int longspan_best(const float *scores, int64_t n, int64_t count, int64_t from, const int64_t *stops, int64_t tokens,
-                  float tie, int64_t prefer_last, int64_t *to, int64_t first, int64_t last) {
+                  float tie, int64_t prefer_last, int64_t near, int64_t *to, int64_t first, int64_t last) {
+    float *nearby = near ? malloc(sizeof(float) * (size_t)n) : 0;
+    if (near && !nearby) return 0;
     for (int64_t row = first; row < last; row++) {
         const float *own = scores + row * n + from;
         const int64_t stop = stops && stops[row % tokens] < n ? stops[row % tokens] : n, size = stop - from;
@@ -130,6 +152,10 @@ int longspan_best(const float *scores, int64_t n, int64_t count, int64_t from, c
         if (has_no_number(own, size)) {
             take_no_numbers(own, size, count, from, found);
             continue;
+        }
+        if (near) {
+            best_nearby(own, size, near, nearby);
+            own = nearby;
         }
         const float least = count <= FEW_BEST ? threshold_of_few(own, size, count) : threshold(own, size, count);
         const float slack = tie > 0 ? tie * largest(own, size) : 0.0f, low = least - slack, high = least + slack;
@@ -146,5 +172,6 @@ int longspan_best(const float *scores, int64_t n, int64_t count, int64_t from, c
             }
         }
     }
+    free(nearby);
     return 1;
 }
