@@ -67,11 +67,12 @@ INLINE void from_lanes(float *rows, const float *panel, int stride, int first, i
 #define KEEP(x) (void)(x)
 #endif
 
-/* to [many, row] = a [many, depth] . b [depth, row], where `a` is read a number at a time. */
-INLINE void scores_of(float *to, const float *const *a, const float *b, int depth, const int many, const int wide) {
+/* to [many, row] = a [many, depth] . b [depth, row], where `a` is read a number at a time; or is so much more. */
+INLINE void scores_of(float *to, const float *const *a, const float *b, int depth, const int many, const int wide,
+                      const int more) {
     f8 sum[LANES * 2];
 #pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) sum[x] = all(0.0f);
+    for (int x = 0; x < many * wide; x++) sum[x] = more ? load(to + x * LANES, FP32) : all(0.0f);
     for (int d = 0; d < depth; d++) {
         f8 row[WIDE];
 #pragma GCC unroll 4
@@ -99,13 +100,12 @@ INLINE f8 larger(f8 a, f8 b) {
 }
 
 /* Products stand by themselves: where they are part of more, compilers run out of registers for their sums. */
-#define SCORES(wide, many)                                                                                             \
-    static __attribute__((noinline)) void scores_##wide(float *to, const float *const *a, const float *b, int depth) { \
-        scores_of(to, a, b, depth, many, wide);                                                                        \
+#define SCORES(name, wide, many, more)                                                                                 \
+    static __attribute__((noinline)) void name(float *to, const float *const *a, const float *b, int depth) {          \
+        scores_of(to, a, b, depth, many, wide, more);                                                                  \
     }
-SCORES(1, 8)
-SCORES(2, 4)
-SCORES(3, 4)
-#undef SCORES
+SCORES(scores_1, 1, 8, 0)
+SCORES(scores_2, 2, 4, 0)
+SCORES(scores_3, 3, 4, 0)
 
 #endif

@@ -6,7 +6,11 @@
 
 #include "panels.h"
 
-enum { KEYS = 128 }; /* keys of a step: they stay near while all panels meet them */
+SCORES(more_1, 1, 8, 1)
+SCORES(more_2, 2, 4, 1)
+SCORES(more_3, 3, 4, 1)
+
+enum { KEYS = 128, SPARE = 4096 }; /* keys of a step, which stay near while all panels meet them; of room */
 
 typedef struct {
     const float *q;  /* [batch row, chooser, head, query, part, channel] */
@@ -20,20 +24,21 @@ typedef struct {
     int panels, wide;
     int64_t room;         /* keys that a panel's scores have room for */
     float *q, *scores;    /* [head or part, panel, channel, row], [panel, key, row] */
-    float *more;          /* [KEYS, row] of one panel */
+    float *other;         /* [KEYS, row] of one panel */
     float *top;           /* [panel, row] */
     float *keys, *rows;   /* [KEYS, channel] where they are not stored as fp32; [LANES, channel] */
-    f8 flaw;              /* 0, or NaN once a score was not finite */
+    f8 flaw;              /* NaN once a score is not a number, or none can be compared with it */
 } Tile;
 
 static int make(Tile *tile, const Worth *job) {
     size_t lanes = (size_t)job->tile + 2 * WIDE * LANES, width = (size_t)job->width;
-    tile->room = job->count + LANES;
+    /* What is as large as the last time needs no new pages of the system. */
+    tile->room = (job->count + SPARE - 1) / SPARE * SPARE + LANES;
     size_t q = (size_t)(job->heads * job->parts) * lanes * width, scores = (size_t)tile->room * lanes;
     tile->q = malloc((q + scores + (KEYS + LANES) * WIDE * LANES + lanes + (KEYS + LANES) * width) * sizeof(float));
     if (!tile->q) return 0;
-    tile->scores = tile->q + q, tile->more = tile->scores + scores;
-    tile->top = tile->more + (KEYS + LANES) * WIDE * LANES;
+    tile->scores = tile->q + q, tile->other = tile->scores + scores;
+    tile->top = tile->other + (KEYS + LANES) * WIDE * LANES;
     tile->keys = tile->top + lanes, tile->rows = tile->keys + KEYS * width;
     return 1;
 }
@@ -46,7 +51,8 @@ static void load_queries(Tile *tile, const Worth *job, int64_t chooser, int64_t 
     for (int64_t h = 0; h < job->heads; h++)
         for (int64_t c = 0; c < job->parts; c++)
             for (int at = 0; at < all_lanes; at += LANES) {
-                const float *from = job->q + (((chooser * job->heads + h) * job->rows + first) * job->parts + c) * width;
+                int64_t query = (chooser * job->heads + h) * job->rows + first;
+                const float *from = job->q + (query * job->parts + c) * width;
                 for (int64_t n = 0; n < LANES; n++) {
                     float *row = tile->rows + n * width;
                     if (at + n < count)
@@ -58,7 +64,7 @@ static void load_queries(Tile *tile, const Worth *job, int64_t chooser, int64_t 
             }
 }
 
-/* Where n keys are, as fp32; those that a product takes beyond them are the last one. */
+/* Where n keys are, as fp32; those that products take beyond them are the last one. */
 static void load_keys(Tile *tile, const Worth *job, const char *from, int n, const float **to) {
     const int64_t width = job->width, step = job->step[2] * bytes_of((int)job->kind);
     for (int j = 0; j < n; j++) {
@@ -73,14 +79,13 @@ static void load_keys(Tile *tile, const Worth *job, const char *from, int n, con
     for (int j = n; j < n + LANES; j++) to[j] = to[n - 1];
 }
 
-static void score(float *to, const float *const *keys, const float *q, int n, int width, int wide) {
-    const int lanes = wide * LANES;
-    if (wide == 3)
-        for (int j = 0; j < n; j += 4) scores_3(to + j * lanes, keys + j, q, width);
-    else if (wide == 2)
-        for (int j = 0; j < n; j += 4) scores_2(to + j * lanes, keys + j, q, width);
-    else
-        for (int j = 0; j < n; j += 8) scores_1(to + j * lanes, keys + j, q, width);
+static void score(float *to, const float *const *keys, const float *q, int n, int width, int wide, int more) {
+    const int many = wide == 1 ? 8 : 4, lanes = wide * LANES;
+    for (int j = 0; j < (n + LANES - 1) / LANES * LANES; j += many, to += many * lanes) {
+        if (wide == 3) (more ? more_3 : scores_3)(to, keys + j, q, width);
+        else if (wide == 2) (more ? more_2 : scores_2)(to, keys + j, q, width);
+        else (more ? more_1 : scores_1)(to, keys + j, q, width);
+    }
 }
 
 /* f of a step's keys for all rows: the sum of a query's parts, or the largest of its heads; and each row's best. */
@@ -94,18 +99,13 @@ static void score_step(Tile *tile, const Worth *job, int64_t b, int64_t s, int64
         load_keys(tile, job, job->keys + at * size, n, keys);
         for (int p = 0; p < tile->panels; p++, q += width * lanes) {
             float *own = tile->scores + (p * tile->room + first) * lanes, *top = tile->top + p * lanes;
-            score(x ? tile->more : own, keys, q, n, (int)width, tile->wide);
-            for (int j = 0; x && j < n * lanes; j += LANES) {
-                f8 before = load(own + j, FP32), more = load(tile->more + j, FP32);
-                tile->flaw += more - more;
-                store8(own + j, parts > 1 ? before + more : larger(before, more));
-            }
+            const int whole = parts == 1 && x > 0;
+            score(whole ? tile->other : own, keys, q, n, (int)width, tile->wide, !whole && x > 0);
+            for (int j = 0; whole && j < n * lanes; j += LANES)
+                store8(own + j, larger(load(own + j, FP32), load(tile->other + j, FP32)));
             for (int c = 0; x == terms - 1 && c < lanes; c += LANES) {
                 f8 best = load(top + c, FP32);
-                for (int j = 0; j < n; j++) {
-                    f8 found = load(own + j * lanes + c, FP32);
-                    best = larger(best, found), tile->flaw += found - found;
-                }
+                for (int j = 0; j < n; j++) best = larger(load(own + j * lanes + c, FP32), best);
                 store8(top + c, best);
             }
         }
@@ -113,7 +113,7 @@ static void score_step(Tile *tile, const Worth *job, int64_t b, int64_t s, int64
 }
 
 /* How near each key comes, for any row, to the row's best. */
-static void compare(const Tile *tile, int64_t count, float *to) {
+static void compare(Tile *tile, int64_t count, float *to) {
     const int lanes = tile->wide * LANES;
     for (int64_t first = 0; first < count; first += LANES) {
         f8 near[LANES];
@@ -123,7 +123,10 @@ static void compare(const Tile *tile, int64_t count, float *to) {
                 f8 top = load(tile->top + p * lanes + c, FP32);
                 const float *scores = tile->scores + (p * tile->room + first) * lanes + c;
 #pragma GCC unroll 8
-                for (int n = 0; n < LANES; n++) near[n] = larger(near[n], load(scores + n * lanes, FP32) - top);
+                for (int n = 0; n < LANES; n++) {
+                    f8 found = load(scores + n * lanes, FP32) - top;
+                    near[n] = larger(found, near[n]), tile->flaw += found;
+                }
             }
         transpose(near);
         for (int n = 1; n < LANES; n++) near[0] = larger(near[0], near[n]);
@@ -131,7 +134,7 @@ static void compare(const Tile *tile, int64_t count, float *to) {
     }
 }
 
-/* Each item's rows are a tile of `job->tile` queries. Where a score is not finite, nothing that was made is a number. */
+/* Each item's rows are a tile of `job->tile` queries. Where a score is no number, nothing that is made of it is one. */
 int longspan_worth(const Worth *job, int64_t items, int64_t *next) {
     Tile tile;
     if (!make(&tile, job)) return 0;
