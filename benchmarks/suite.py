@@ -10,7 +10,8 @@ is what has to move (decoding) or be computed (prefill), over the machine's own 
 (``floors.py``). Nothing is timed that is not right (``gates.py``).
 
 Prefills are of 8 query heads and 2 key-value heads of 128 in fp32, a quarter of a layer of Llama-3-8B, methods that
-choose at a window of 2,048; decoding is of whole layers, two in bf16, over random keys and values.
+choose at a window of 2,048; decoding is of whole layers, four in bf16 (they share what a step
+makes once), over random keys and values.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MEMORY = (("prefill", "fp32", 16384), ("decode", "bf16", 65536))  # cases whose 
 SHORT = 16384  # what a longer length of the same method is held against
 QUARTER = Shape(heads=8, kv_heads=2, layers=1)
 NARROW = replace(QUARTER, width=64)
-WHOLE = Shape(layers=2)
+WHOLE = Shape(layers=4)
 
 
 @dataclass(frozen=True)

@@ -214,11 +214,29 @@ def test_without_a_compiler_torch_runs_and_says_so(monkeypatch, cache, unbuilt):
     assert torch.equal(model.generate(prompts(1, 100), max_new_tokens=5, do_sample=False), without)
 
 
+def test_threads_share_what_is_enough_for_several(monkeypatch):
+    calls = []
+    monkeypatch.setattr(native, "_function", lambda name: lambda a, z: calls.append((a, z)) or 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for items, numbers, shares in (
+        (8, 5, [(0, 8)]),
+        (8, 2 * native._SHARE, [(0, 4), (4, 8)]),
+        (7, 99 * native._SHARE, [(0, 2), (2, 4), (4, 7)]),
+        (2, 99 * native._SHARE, [(0, 1), (1, 2)]),
+        (0, 99 * native._SHARE, []),
+    ):
+        calls.clear()
+        native.run("anything", items, numbers)
+        assert sorted(calls) == shares
+
+
 def test_a_process_that_is_copied_has_threads_of_its_own():
     code = """
         import os, sys, torch
         torch.set_num_threads(2)
+        from longspan.kernels import native
         from longspan.kernels.best import compiled
+        native._SHARE = 1
         assert compiled.why_not(torch.rand(4, 9)) is None
         compiled.best(torch.rand(4, 9), 3, 0.0, False, 0, None)
         child = os.fork()

@@ -104,8 +104,9 @@ def test_merged_into_a_part(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_bands(dtype, threads):
+def test_bands(dtype, threads, monkeypatch):
     """Bands of one key, of none for some rows, and longer ones; on several threads."""
+    monkeypatch.setattr(native, "_SHARE", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

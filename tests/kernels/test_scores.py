@@ -44,6 +44,8 @@ def true_worth(q, keys, together):
     return (f - f.amax(dim=-1, keepdim=True)).amax(dim=2)
 
 
+compiled_here = pytest.mark.skipif(native.why_no_library() is not None, reason="there is no compiler here")
+
 # heads, key heads, parts, together
 SHAPES = {
     "layer, sum": (1, 4, 4, 1),
@@ -161,3 +163,38 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
     x = random(1, 1, 5, HEAD)
     with pytest.raises(ValueError, match="triton cannot run here: the model normalises after it turns"):
         representations(x, x, x, rope, 1.0, impl="triton")
+
+
+@compiled_here
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [5, 17, 24, 50, 97, 200])
+@pytest.mark.parametrize("shape", ["layer, sum", "group, max"])
+def test_worth_to_many_queries(shape, tokens, threads):
+    """Panels of each width, several tiles and threads, several steps of keys and one that is not whole."""
+    heads, kv_heads, parts, together = SHAPES[shape]
+    q, keys = random(1, heads, tokens, parts, 16, seed=1), random(1, kv_heads, 301, 16, seed=2)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        found = worth(q, keys, together=together, impl="compiled")
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(found.double(), true_worth(q, keys, together), atol=2e-5, rtol=0)
+
+
+@compiled_here
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_worth_of_what_is_no_number_is_none(wrong):
+    """What cannot be compared shows, and does not just fall behind."""
+    q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, 77, 16, seed=2)
+    keys[0, 1, 40, 3] = wrong
+    found = worth(q, keys, impl="compiled")
+    assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
+
+
+@compiled_here
+def test_what_the_compiled_worth_cannot_take():
+    with pytest.raises(ValueError, match="queries in parts choose together"):
+        worth(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), together=2, impl="compiled")
+    with pytest.raises(ValueError, match="queries are in 3 parts and keys in 2"):
+        worth(random(1, 1, 9, 3, 16), random(1, 2, 20, 16), impl="compiled")

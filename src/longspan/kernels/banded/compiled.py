@@ -39,14 +39,15 @@ def run(
     if held is None or held[0] is not turns:
         own = [calls.plain(turn) for turn in turns]
         # The angles are kept along, since the tables are but their addresses.
-        held = turns, own, calls.tables(own), torch.stack(plan.lo), torch.stack(plan.hi)
+        low, high = torch.stack(plan.lo), torch.stack(plan.hi)
+        held = turns, own, calls.tables(own), low, high, int((high - low).clamp(min=0).sum())
         plan.kept["compiled"] = held
-    _, _, tables, low, high = held
+    _, _, tables, low, high, seen = held
     job = calls.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)
     arguments = job, calls.keys(keys), tables, low.data_ptr(), high.data_ptr(), len(keys)
     items = q.shape[0] * v.shape[1]
     if q.shape[2] <= native.FEW:
-        native.run("longspan_banded", items, *arguments)
+        native.run("longspan_banded", items, items * seen * calls.token(q, v), *arguments)
     else:
         tokens = native.tile_tokens(q.shape[1] // v.shape[1])
         native.run_many("longspan_banded_many", items * -(-q.shape[2] // tokens), *arguments, tokens)

@@ -28,6 +28,7 @@ def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
     native.run(
         "longspan_best",
         rows.numel(),
+        scores.numel(),
         scores.data_ptr(),
         n,
         count,

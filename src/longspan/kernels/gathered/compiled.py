@@ -60,7 +60,7 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, more: bool) -> None:
     )
     items, rows, available = q.shape[0] * sharing, q.shape[2], keys.shape[2] // job.size
     if job.size < _SHORT or rows <= native.FEW or rows * count <= available:
-        native.run("longspan_units", items, *arguments)
+        native.run("longspan_units", items, items * rows * count * job.size * calls.token(q, v), *arguments)
     else:
         tokens = max(1, min(rows, _HELD // (q.shape[1] // sharing)))
         native.run_many("longspan_units_many", items * -(-rows // tokens), *arguments, available, tokens)
@@ -88,7 +88,8 @@ def _by_piece(job: PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
     )
     items = q.shape[0] * sharing
     if q.shape[2] <= native.FEW:
-        native.run("longspan_tokens", items, *arguments)
+        numbers = items * q.shape[2] * tokens.shape[2] * calls.token(q, v)
+        native.run("longspan_tokens", items, numbers, *arguments)
     else:
         each = native.tile_tokens(q.shape[1] // sharing)
         native.run_many("longspan_tokens_many", items * -(-q.shape[2] // each), *arguments, each)

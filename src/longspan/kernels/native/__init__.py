@@ -24,6 +24,7 @@ LANES = 8  # head sizes are multiples of it
 
 SWITCH = "LONGSPAN_COMPILED"  # set to 0, an environment variable that leaves the library out
 FEW = 2  # rows up to which each reads its keys by itself
+_SHARE = 2**21  # numbers that take as long to read as it takes to wake a thread
 _TILE = 192  # rows that see keys together, as in tile.h
 
 _COUNT, _AT = ctypes.c_int64, ctypes.c_void_p
@@ -112,8 +113,11 @@ def tile_tokens(group: int) -> int:
     return max(1, _TILE // group)
 
 
-def run(name: str, items: int, *arguments: Any) -> None:
-    """Call a function on all its items, spread over torch's threads.
+def run(name: str, items: int, numbers: int, *arguments: Any) -> None:
+    """Call a function on all its items, spread over torch's threads where there is enough to do for several.
+
+    Args:
+        numbers: about how many stored numbers it reads.
 
     Raises:
         MemoryError: there was not enough.
@@ -121,7 +125,7 @@ def run(name: str, items: int, *arguments: Any) -> None:
     if items == 0:
         return
     call = _function(name)
-    shares = min(torch.get_num_threads(), items)
+    shares = min(torch.get_num_threads(), items, max(1, numbers // _SHARE))
     edges = [items * n // shares for n in range(shares + 1)]
     everywhere(name, [partial(call, *arguments, a, z) for a, z in zip(edges[:-1], edges[1:], strict=True)])
 

@@ -93,6 +93,11 @@ def tables(turns: Sequence[Turn]) -> bytes:
     return struct.pack(f"={2 * len(turns)}Q", *(x.data_ptr() for turn in turns for x in turn))
 
 
+def token(q: Tensor, v: Tensor) -> int:
+    """Numbers of a token's key and value of one head."""
+    return q.shape[-1] + v.shape[-1]
+
+
 def steps(x: Tensor) -> bytes:
     """``x``'s three first strides."""
     return struct.pack("=3q", *x.stride()[:3])

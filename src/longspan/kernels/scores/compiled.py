@@ -9,7 +9,7 @@ from longspan.kernels import native
 from longspan.kernels.native import calls
 from longspan.rope import Rope, turn
 
-_ROWS = 96  # queries whose scores are held together
+_ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
 
 
 def why_not(q: Tensor, keys: Tensor) -> str | None:
@@ -75,6 +75,7 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
         native.run(
             "longspan_products",
             heads,
+            heads * rows * count * width,
             q.data_ptr() + 4 * b * heads * rows * width,
             rows * width,
             at + b * row * keys.element_size(),
@@ -92,8 +93,10 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
 def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp32."""
     batch, heads, rows = q.shape[:3]
-    q, tiles = q.float().contiguous(), -(-rows // _ROWS)
+    q, threads = q.float().contiguous(), min(torch.get_num_threads(), rows // _FEWEST)
+    each = min(_ROWS, -(-rows // threads)) if threads > 1 else _ROWS
+    tiles = -(-rows // each)
     found = torch.empty(batch, heads // together, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
-    job = calls.worth(q, keys, found, together, _ROWS)
+    job = calls.worth(q, keys, found, together, each)
     native.run_many("longspan_worth", found.shape[:3].numel(), job)
     return found[:, :, 0] if tiles == 1 else found.amax(dim=2)

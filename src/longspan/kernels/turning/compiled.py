@@ -22,6 +22,7 @@ def turned(rope: Rope, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     native.run(
         "longspan_turn",
         heads,
+        x.numel(),
         x.data_ptr(),
         *x.stride()[1:3],
         out.data_ptr(),
