@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,8 +18,10 @@ from longspan.errors import LongspanError
 from longspan.kernels import native
 from longspan.kernels.native import build
 
-if not any(map(shutil.which, build.COMPILERS)):
-    pytest.skip("there is no C compiler", allow_module_level=True)
+try:
+    build.compiler()
+except build.BuildError as error:
+    pytest.skip(str(error), allow_module_level=True)
 
 BUILD = """
 import sys
