@@ -199,6 +199,12 @@ def test_what_is_no_number_is_among_the_best(count):
         assert row[own].isnan().sum() == min(count, int(row.isnan().sum()))
 
 
+def test_scores_without_end_tie():
+    scores = random(2, 12)
+    scores[:, [7, 9]] = float("inf")
+    assert best_compiled.best(scores, 2, 0.1, False, 0, None).tolist() == [[7, 9]] * 2
+
+
 def test_there_have_to_be_so_many():
     with pytest.raises(ValueError, match="a row has 3 scores of which 5"):
         best_compiled.best(random(2, 9), 5, 0.0, True, 1, torch.tensor([8, 4]))

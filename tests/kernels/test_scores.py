@@ -183,13 +183,27 @@ def test_worth_to_many_queries(shape, tokens, threads):
 
 
 @compiled_here
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_worth_of_what_is_no_number_is_none(wrong):
-    """What cannot be compared shows, and does not just fall behind."""
-    q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, 77, 16, seed=2)
-    keys[0, 1, 40, 3] = wrong
-    found = worth(q, keys, impl="compiled")
-    assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
+@pytest.mark.parametrize("count", [77, 80])
+def test_worth_of_what_is_no_number_is_none(count):
+    """What cannot be compared shows, and does not just fall behind: in a head's own worth, and in that of all."""
+    q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, count, 16, seed=2)
+    for wrong in (float("nan"), float("inf")):
+        keys[0, 1, 40, 3] = wrong
+        found = worth(q, keys, impl="compiled")
+        assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
+    for head in (0, 1):
+        q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, count, 16, seed=2)
+        keys[0, head, 40, 3] = float("nan")
+        assert worth(q, keys, together=2, impl="compiled").isnan().all()
+
+
+@compiled_here
+@pytest.mark.parametrize("tokens", [23, 24])
+def test_a_key_that_is_endlessly_far_is_worth_nothing(tokens):
+    q, keys = random(1, 1, tokens, 1, 16, seed=1).abs() + 0.1, random(1, 1, 20, 16, seed=2)
+    keys[0, 0, 4, 2] = float("-inf")
+    found = worth(q, keys, impl="compiled")[0, 0]
+    assert found[4] == float("-inf") and found.isfinite().sum() == 19
 
 
 @compiled_here
@@ -198,3 +212,6 @@ def test_what_the_compiled_worth_cannot_take():
         worth(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), together=2, impl="compiled")
     with pytest.raises(ValueError, match="queries are in 3 parts and keys in 2"):
         worth(random(1, 1, 9, 3, 16), random(1, 2, 20, 16), impl="compiled")
+    for heads, together in ((4, 3), (3, 1)):
+        with pytest.raises(ValueError, match=f"{heads} heads are not spread over 2 key heads, {together} together"):
+            worth(random(1, heads, 9, 1, 16), random(1, 2, 20, 16), together=together, impl="compiled")

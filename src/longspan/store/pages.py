@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-HUGE = 2**21  # bytes
+HUGE = 2**21  # bytes, where the small ones are of 4,096
 
 
 def advise_huge(x: Tensor, part: int) -> None:
@@ -19,7 +19,9 @@ def advise_huge(x: Tensor, part: int) -> None:
         part: bytes that fill up by themselves, from their begin on: the last page of each is memory before it is
             needed, so parts of fewer than two pages are left alone.
     """
-    if x.device.type != "cpu" or part < 2 * HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if x.device.type != "cpu" or part < 2 * HUGE or mmap.PAGESIZE != 4096:
+        return
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
         return
     first = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (x.data_ptr() + x.numel() * x.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE

@@ -136,6 +136,8 @@ def run_many(name: str, items: int, *arguments: Any) -> None:
     Raises:
         MemoryError: there was not enough.
     """
+    if items == 0:
+        return
     taken = ctypes.c_int64(0)
     one = partial(_function(name), *arguments, items, ctypes.byref(taken))
     everywhere(name, [one] * min(torch.get_num_threads(), items))

@@ -1,5 +1,6 @@
 /* Which of many scores are the best. */
 
+#include <float.h>
 #include <stdlib.h>
 
 #include "vectors.h"
@@ -120,14 +121,12 @@ static void take_no_numbers(const float *scores, int64_t n, int64_t count, int64
     }
 }
 
-INLINE f8 larger_of(f8 a, f8 b) { return either((i8)(a > b), a, b); }
-
 /* Of n scores each becomes the best within `near` places. */
 static void best_nearby(const float *scores, int64_t n, int64_t near, float *to) {
     for (int64_t j = 0; j < n;) {
         if (j >= near && j + near + LANES <= n) {
             f8 best = load(scores + j - near, FP32);
-            for (int64_t d = 1 - near; d <= near; d++) best = larger_of(load(scores + j + d, FP32), best);
+            for (int64_t d = 1 - near; d <= near; d++) best = larger(load(scores + j + d, FP32), best);
             store8(to + j, best);
             j += LANES;
             continue;
@@ -158,9 +157,10 @@ int longspan_best(const float *scores, int64_t n, int64_t count, int64_t from, c
             own = nearby;
         }
         const float least = count <= FEW_BEST ? threshold_of_few(own, size, count) : threshold(own, size, count);
-        const float slack = tie > 0 ? tie * largest(own, size) : 0.0f, low = least - slack, high = least + slack;
-        int64_t above = reach(own, size, high, 0), near = reach(own, size, low, 1) - above, at = 0;
-        int64_t taken = count - above, skipped = prefer_last ? near - taken : 0, met = 0;
+        const float slack = tie > 0 ? fminf(tie * largest(own, size), FLT_MAX) : 0.0f;
+        const float low = least - slack, high = least + slack;
+        int64_t above = reach(own, size, high, 0), equal = reach(own, size, low, 1) - above, at = 0;
+        int64_t taken = count - above, skipped = prefer_last ? equal - taken : 0, met = 0;
         for (int64_t j = 0; j < size && at < count;) {
             if (j + STRIDE <= size && !any_of(own + j, low)) {
                 j += STRIDE;

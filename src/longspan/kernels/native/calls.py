@@ -1,4 +1,4 @@
-"""What the C functions of attention are handed: the structures of ``attention.c``, packed from tensors.
+"""What the C functions of attention are handed: the structures of ``job.h`` and ``worth.c``, packed from tensors.
 
 Packed they are bytes, which take a tenth of the time to make that structures of ctypes take. They keep no hold on the
 tensors: who calls does.

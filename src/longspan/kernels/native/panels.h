@@ -91,14 +91,6 @@ INLINE void scores_of(float *to, const float *const *a, const float *b, int dept
     for (int x = 0; x < many * wide; x++) store8(to + x * LANES, sum[x]);
 }
 
-INLINE f8 larger(f8 a, f8 b) {
-#if defined(__AVX__)
-    return __builtin_ia32_maxps256(a, b);
-#else
-    return either((i8)(a > b), a, b);
-#endif
-}
-
 /* Products stand by themselves: where they are part of more, compilers run out of registers for their sums. */
 #define SCORES(name, wide, many, more)                                                                                 \
     static __attribute__((noinline)) void name(float *to, const float *const *a, const float *b, int depth) {          \

@@ -32,6 +32,14 @@ INLINE f8 all(float x) { return (f8){x, x, x, x, x, x, x, x}; }
 
 INLINE f8 either(i8 first, f8 a, f8 b) { return (f8)((first & (i8)a) | (~first & (i8)b)); }
 
+INLINE f8 larger(f8 a, f8 b) {
+#if defined(__AVX__)
+    return __builtin_ia32_maxps256(a, b);
+#else
+    return either((i8)(a > b), a, b);
+#endif
+}
+
 /* Eight stored numbers as fp32. */
 INLINE f8 load(const void *from, const int kind) {
     if (kind == FP32) {

@@ -10,14 +10,19 @@ SCORES(more_1, 1, 8, 1)
 SCORES(more_2, 2, 4, 1)
 SCORES(more_3, 3, 4, 1)
 
-enum { KEYS = 128, SPARE = 4096 }; /* keys of a step, which stay near while all panels meet them; of room */
+enum { KEYS = 128 };   /* of a step: they stay near while all panels meet them */
+enum { SPARE = 4096 }; /* keys by which room grows */
 
 typedef struct {
     const float *q;  /* [batch row, chooser, head, query, part, channel] */
     const char *keys;
     float *out;      /* [batch row, chooser, tile, key] */
     int64_t step[3]; /* of the keys' batch rows, heads and tokens, in numbers */
-    int64_t sharing, heads, rows, parts, width, kv_heads, count, tile, kind; /* heads of a chooser; rows of a tile */
+    int64_t sharing;     /* choosers in a row of the batch */
+    int64_t heads;       /* of a chooser; its queries are in several parts, or of several heads, and not both */
+    int64_t rows, parts, width, kv_heads, count;
+    int64_t tile;        /* queries whose scores are held together */
+    int64_t kind;
 } Worth;
 
 typedef struct {
@@ -31,8 +36,8 @@ typedef struct {
 } Tile;
 
 static int make(Tile *tile, const Worth *job) {
-    size_t lanes = (size_t)job->tile + 2 * WIDE * LANES, width = (size_t)job->width;
-    /* What is as large as the last time needs no new pages of the system. */
+    size_t lanes = (size_t)(job->tile + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES), width = (size_t)job->width;
+    /* In steps, for what is as large as the last time is often the same pages again. */
     tile->room = (job->count + SPARE - 1) / SPARE * SPARE + LANES;
     size_t q = (size_t)(job->heads * job->parts) * lanes * width, scores = (size_t)tile->room * lanes;
     tile->q = malloc((q + scores + (KEYS + LANES) * WIDE * LANES + lanes + (KEYS + LANES) * width) * sizeof(float));
@@ -53,11 +58,9 @@ static void load_queries(Tile *tile, const Worth *job, int64_t chooser, int64_t 
             for (int at = 0; at < all_lanes; at += LANES) {
                 int64_t query = (chooser * job->heads + h) * job->rows + first;
                 const float *from = job->q + (query * job->parts + c) * width;
-                for (int64_t n = 0; n < LANES; n++) {
-                    float *row = tile->rows + n * width;
-                    if (at + n < count)
-                        memcpy(row, from + (at + n) * job->parts * width, sizeof(float) * (size_t)width);
-                    else memset(row, 0, sizeof(float) * (size_t)width);
+                for (int64_t n = 0; n < LANES; n++) { /* the last one fills up a panel: it changes no maximum */
+                    int64_t r = at + n < count ? at + n : count - 1;
+                    memcpy(tile->rows + n * width, from + r * job->parts * width, sizeof(float) * (size_t)width);
                 }
                 into_lanes(panel, lanes, at % lanes, tile->rows, (int)width);
                 if ((at + LANES) % lanes == 0) panel += lanes * width;
@@ -101,8 +104,10 @@ static void score_step(Tile *tile, const Worth *job, int64_t b, int64_t s, int64
             float *own = tile->scores + (p * tile->room + first) * lanes, *top = tile->top + p * lanes;
             const int whole = parts == 1 && x > 0;
             score(whole ? tile->other : own, keys, q, n, (int)width, tile->wide, !whole && x > 0);
-            for (int j = 0; whole && j < n * lanes; j += LANES)
-                store8(own + j, larger(load(own + j, FP32), load(tile->other + j, FP32)));
+            for (int j = 0; whole && j < n * lanes; j += LANES) {
+                f8 one = load(own + j, FP32); /* which stays, where it is no number */
+                store8(own + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
+            }
             for (int c = 0; x == terms - 1 && c < lanes; c += LANES) {
                 f8 best = load(top + c, FP32);
                 for (int j = 0; j < n; j++) best = larger(load(own + j * lanes + c, FP32), best);
@@ -151,7 +156,6 @@ int longspan_worth(const Worth *job, int64_t items, int64_t *next) {
         for (int64_t at = 0; at < job->count; at += KEYS)
             score_step(&tile, job, chooser / job->sharing, chooser % job->sharing, at,
                        job->count - at < KEYS ? (int)(job->count - at) : KEYS);
-        for (int64_t r = count; r < lanes; r++) tile.top[r] = INFINITY; /* rows that fill up are nobody's */
         compare(&tile, job->count, to);
         float flaw = 0.0f;
         for (int n = 0; n < LANES; n++) flaw += tile.flaw[n];

@@ -31,6 +31,8 @@ def why_no_worth(q: Tensor, keys: Tensor, together: int) -> str | None:
         return "queries in parts choose together"
     if q.shape[3] > keys.shape[1]:
         return f"queries are in {q.shape[3]} parts and keys in {keys.shape[1]}"
+    if q.shape[1] % together or q.shape[3] == 1 and q.shape[1] % keys.shape[1]:
+        return f"{q.shape[1]} heads are not spread over {keys.shape[1]} key heads, {together} together"
     return why_not(q, keys)
 
 
@@ -93,8 +95,9 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
 def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp32."""
     batch, heads, rows = q.shape[:3]
-    q, threads = q.float().contiguous(), min(torch.get_num_threads(), rows // _FEWEST)
-    each = min(_ROWS, -(-rows // threads)) if threads > 1 else _ROWS
+    q, choosing = q.float().contiguous(), batch * heads // together
+    shares = min(-(-torch.get_num_threads() // choosing), rows // _FEWEST)
+    each = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
     tiles = -(-rows // each)
     found = torch.empty(batch, heads // together, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
     job = calls.worth(q, keys, found, together, each)
