@@ -10,8 +10,8 @@ is what has to move (decoding) or be computed (prefill), over the machine's own 
 (``floors.py``). Nothing is timed that is not right (``gates.py``).
 
 Prefills are of 8 query heads and 2 key-value heads of 128 in fp32, a quarter of a layer of Llama-3-8B, methods that
-choose at a window of 2,048; decoding is of whole layers, four in bf16 (they share what a step
-makes once), over random keys and values.
+choose at a window of 2,048; decoding is of whole layers, four in bf16 (which share what a step makes once), over random
+keys and values.
 """
 
 from __future__ import annotations
