@@ -4,7 +4,7 @@ from longspan.analysis import record
 from longspan.bundled import bundled_calibration, load_bundled
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, CacheError, CalibrationError, LongspanError
-from longspan.hf import LongspanCache, Report, calibrate, extend, extended, inspect, new_cache, restore
+from longspan.hf import LongspanCache, Report, calibrate, extend, extended, graphed, inspect, new_cache, restore
 from longspan.methods import (
     DCA,
     ESA,
@@ -52,6 +52,7 @@ __all__ = [
     "calibrate",
     "extend",
     "extended",
+    "graphed",
     "inspect",
     "load_bundled",
     "new_cache",

@@ -2,6 +2,7 @@
 
 from longspan.attend.attender import Attender
 from longspan.attend.calibrated import uses_calibration
+from longspan.attend.fixed import FixedStep, why_not_fixed
 from longspan.attend.observing import Choice, Observer
 
-__all__ = ["Attender", "Choice", "Observer", "uses_calibration"]
+__all__ = ["Attender", "Choice", "FixedStep", "Observer", "uses_calibration", "why_not_fixed"]

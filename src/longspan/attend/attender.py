@@ -192,7 +192,7 @@ class Attender:
                 index = store.index = self.new_index(layer, rope)
             if index is not None:
                 # Chunk representations are made within the window, where dynamic angles are the model's own.
-                inside = own.rope.with_table(self._table(rope.table, 0))
+                inside = own.rope.with_table(self.table(rope.table, 0))
                 index.extend(turned_q, turned_k, v, pads, inside, scale)
         else:
             keys, values = new_keys, v
@@ -218,7 +218,7 @@ class Attender:
         start, total = step.past + skipped - pad, step.past + step.tokens - pad
         chooses = self._chooser is not None and not (self._prefill_full and step.tokens > 1)
         # In generation after a full prefill, dynamic angles are the window's: nothing is seen farther away than that.
-        table = self._table(layer.rope.table, min(total, self.window) if chooses and self._prefill_full else total)
+        table = self.table(layer.rope.table, min(total, self.window) if chooses and self._prefill_full else total)
         rope = layer.rope.with_table(table)
         if pad not in step.plans:
             bands = self._bands(start, total, chooses)
@@ -286,7 +286,7 @@ class Attender:
 
     def _rotate_new(self, k: Tensor, rope: Rope) -> list[Tensor]:
         step = self._step
-        table = self._table(rope.table, 0)
+        table = self.table(rope.table, 0)
         rope = rope.with_table(table)
         here = None, table, k.device
         if here not in step.key_turns:
@@ -298,7 +298,8 @@ class Attender:
             step.key_turns[here] = [turn(table, to(own), k.device) for to in self.key_maps]
         return [turned_keys(rope, k, *angles) for angles in step.key_turns[here]]
 
-    def _table(self, own: Table, total: int) -> Table:
+    def table(self, own: Table, total: int) -> Table:
+        """The angles that stand for the layer's ``own`` where there are ``total`` tokens; the same object every time."""
         if not self._dynamic:
             if own not in self._static_tables:
                 self._static_tables[own] = self.method.angles.table(own, self.window, total)

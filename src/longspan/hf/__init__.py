@@ -3,6 +3,7 @@
 from longspan.hf.attach import extend, extended, inspect, new_cache, restore
 from longspan.hf.cache import LongspanCache
 from longspan.hf.calibrating import calibrate, calibrate_each, measure_recall
+from longspan.hf.graphs import graphed
 from longspan.hf.report import LayerReport, Report
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "calibrate_each",
     "extend",
     "extended",
+    "graphed",
     "inspect",
     "measure_recall",
     "new_cache",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from longspan.attend import Attender
+from longspan.attend import Attender, FixedStep
 from longspan.errors import CacheError
 from longspan.hf.tiers import refuse_apart
 from longspan.store import KVStore, Tier
@@ -83,6 +83,7 @@ class LongspanCache(Cache):
         owner: the model it belongs to, as a weak reference.
         attender: the method it was filled under.
         padding: padding tokens at the start of each row, or None while empty.
+        fixed: what all layers run their next token through while a step is recorded; None at other times.
     """
 
     def __init__(self, owner: ReferenceType[Any], attender: Attender, layers: list[Any]) -> None:
@@ -90,6 +91,12 @@ class LongspanCache(Cache):
         self.owner = owner
         self.attender = attender
         self.padding: tuple[int, ...] | None = None
+        self.fixed: FixedStep | None = None
+
+    @property
+    def stores(self) -> list[KVStore]:
+        """Those of the attached layers."""
+        return [layer.store for layer in self.layers if isinstance(layer, StoreLayer)]
 
     @property
     def nbytes(self) -> int:
@@ -100,10 +107,9 @@ class LongspanCache(Cache):
     def bytes_by_tier(self) -> dict[Tier, int]:
         """Bytes allocated by the attached layers on the device, in host memory and on disk."""
         sizes: dict[Tier, int] = {"device": 0, "host": 0, "disk": 0}
-        for layer in self.layers:
-            if isinstance(layer, StoreLayer):
-                for tier, size in layer.store.bytes_by_tier.items():
-                    sizes[tier] += size
+        for store in self.stores:
+            for tier, size in store.bytes_by_tier.items():
+                sizes[tier] += size
         return sizes
 
     def accept(self, padding: tuple[int, ...], mask_given: bool, held: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from longspan.attend import Attender
+from longspan.attend import Attender, FixedStep
 from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
@@ -201,6 +201,8 @@ class _LayerHook:
         """Attention ``[B, T, H, Dv]`` of one attached layer."""
         if not isinstance(mask, interface.Mask):
             raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
+        if cache is not None and cache.fixed is not None:
+            return self._fixed(cache.fixed, cache.layers[self.layer.index].store, module, q, k, v, given)
         if self.attachment.observer is not None:
             self.attachment.observer(self.layer, q, k, v, mask.padding)
         store = None
@@ -222,6 +224,23 @@ class _LayerHook:
                 layer=self.layer.index,
             )
         return interface.inference_only(out.transpose(1, 2).contiguous(), q)
+
+    def _fixed(
+        self, step: FixedStep, store: KVStore, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]
+    ) -> Tensor:
+        """The same for one token in the form that is recorded; whoever records has checked padding and cache."""
+        assert self.layer.rope is not None
+        out = step(
+            q,
+            k,
+            v,
+            self.layer.rope,
+            scale=scaling(module, given),
+            store=store,
+            softcap=given.get("softcap"),
+            sinks=given.get("s_aux"),
+        )
+        return out.transpose(1, 2).contiguous()
 
 
 def _give_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:

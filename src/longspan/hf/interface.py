@@ -45,7 +45,7 @@ class Mask:
                     "this forward puts something on top of the causal mask (packed sequences, image blocks or a "
                     "prefix); longspan attends causally: pass one sequence per row, with an attention_mask for padding"
                 )
-            self._padding = _left_padding(
+            self._padding = left_padding(
                 self._arguments["attention_mask"], self._arguments["batch_size"], self._arguments["kv_length"]
             )
         return self._padding
@@ -63,7 +63,12 @@ class Mask:
         return self._dense[implementation]
 
 
-def _left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...]:
+def left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...]:
+    """Padding tokens at the start of each row of a mask ``[batch, length]``.
+
+    Raises:
+        LongspanError: it has another length, or a hole.
+    """
     if mask is None:
         return (0,) * batch
     if mask.shape[-1] != length:

@@ -125,6 +125,28 @@ class KVStore:
             mirror.append(new)
         self._buffers, self._mirror, self.length = buffers, mirror, stop
 
+    def reserve(self, tokens: int) -> None:
+        """Have room for ``tokens`` in all, so that appending up to there moves nothing; the store is not empty.
+
+        Raises:
+            CacheError: the disk has no room; the store is as it was.
+        """
+        for buffer in self._buffers:
+            buffer.reserve(buffer.held, tokens)
+
+    @property
+    def room(self) -> list[Tensor]:
+        """Each rotation of the keys, then the values, ``[B, Hkv, capacity, D]``, with what is not filled yet."""
+        return [buffer.held for buffer in self._buffers]
+
+    def put(self, place: Tensor, keys: Sequence[Tensor], values: Tensor) -> None:
+        """Write the token ``[B, Hkv, 1, D]`` of each stream to where ``place`` ``[1]`` (int64, on the device) says.
+
+        It counts as held once ``length`` does; there is room for it, and no tier apart from the device.
+        """
+        for held, x in zip(self.room, (*keys, values), strict=True):
+            held.index_copy_(2, place, x)
+
     def take(self, stream: int | None, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)`` of a stream, on the device: ``[B, Hkv, stop - start, D]``.
 

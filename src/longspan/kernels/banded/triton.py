@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,23 @@ from longspan.rope import Rope, Turn
 
 _MAPS = 4  # different rotations of the keys in one call
 _BANDS = 31  # bands of which two bits each of an int64 can name the rotation
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the kernel reads besides queries.
+
+    Attributes:
+        keys: the different rotations ``[B, Hkv, N, D]``, one stride for all.
+        maps: which of those each band reads, two bits each.
+        values: ``[B, Hkv, N, Dv]``.
+        ranges: ``[bands, 2, T]`` int32, the keys ``lo ≤ j < hi`` of each query.
+    """
+
+    keys: list[Tensor]
+    maps: int
+    values: Tensor
+    ranges: Tensor
 
 
 def why_not(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | None:
@@ -37,42 +55,71 @@ def run(
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
+    held = _laid_out(keys, v, plan, q.device)
+    if rope.norm_q is None:
+        angles = _angles(plan, turns)
+    else:  # a module of the model's own; the kernel takes what comes out of it
+        q, angles = torch.stack([rope.turn_q(q, cos, sin) for cos, sin in turns]), None
+    return launch(q, held, angles, rope, scale=scale, softcap=softcap, first=plan.start, reach=_reach(plan))
+
+
+def launch(
+    q: Tensor,
+    held: Held,
+    angles: Turn | None,
+    rope: Rope,
+    *,
+    scale: float,
+    softcap: float | None,
+    first: int,
+    reach: int,
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel on tensors as it takes them; nothing here waits for the device or looks into its memory.
+
+    Args:
+        q: ``[B, H, T, D]``, or without angles ``[bands, B, H, T, D]``, turned already.
+        angles: cos, sin ``[bands, T, r / 2]`` in fp32.
+        first: the first query's own index, by which tiles are laid.
+        reach: the most keys that a row sees.
+    """
     from longspan.kernels import jit
     from longspan.kernels.banded import triton_jit
 
-    batch, heads, rows, dk = q.shape
-    kv_heads, dv = v.shape[1], v.shape[-1]
+    bands, values, distinct = held.ranges.shape[0], held.values, held.keys
+    q = tiles.unit_stride(q)
+    q = q if angles is None else q[None].expand(bands, *q.shape)
+    cos, sin = (q, q) if angles is None else angles
+    batch, heads, rows, dk = q.shape[1:]
+    kv_heads, dv = values.shape[1], values.shape[-1]
     # In memory tokens come before heads, as the caller's projection wants them.
     out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out, lse
     group = heads // kv_heads
-    distinct, maps, values, ranges = _laid_out(keys, v, plan, q.device)
-    q, (cos, sin), half = _queries(q, plan, turns, rope)
 
     padded = tiles.power(dk), tiles.power(dv)
     tile = tiles.choose(q, *padded, rows * group)
     tile_heads = min(group, tile.rows)
     tokens = tile.rows // tile_heads
-    shift = plan.start % tokens if rows > 1 else 0
+    shift = first % tokens if rows > 1 else 0
     count = -(-(rows + shift) // tokens)
     columns = kv_heads * -(-group // tile_heads)
-    parts = tiles.splits(count * columns * batch, _steps(plan, tile.keys), q.device)
+    parts = tiles.splits(count * columns * batch, -(-reach // tile.keys), q.device)
 
     whole, whole_lse = out, lse
     if parts > 1:
         whole = torch.empty(batch, heads, rows, parts, dv, dtype=torch.float32, device=q.device)
         whole_lse = torch.empty(batch, heads, rows, parts, dtype=torch.float32, device=q.device)
-    held = distinct + [distinct[0]] * (_MAPS - len(distinct))
+    four = distinct + [distinct[0]] * (_MAPS - len(distinct))
     with tiles.on(q.device):
         triton_jit.banded[(count * parts, columns, batch)](
-            q, *held, values, cos, sin, ranges, whole, whole_lse,
-            *q.stride()[1:4], q.stride(0), *held[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
-            heads, rows, shift, maps, len(keys), parts, float(scale), float(softcap or 0.0),
+            q, *four, values, cos, sin, held.ranges, whole, whole_lse,
+            *q.stride()[1:4], q.stride(0), *four[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
+            heads, rows, shift, held.maps, bands, parts, float(scale), float(softcap or 0.0),
             MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
             D=dk, DV=dv, DP=padded[0], DVP=padded[1],
-            START=rope.start, HALF=half, INTERLEAVED=rope.layout == "interleaved",
+            START=rope.start, HALF=0 if angles is None else cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
             R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=jit.WIDENS,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
@@ -85,37 +132,34 @@ def run(
     return out, lse
 
 
-def _queries(q: Tensor, plan: Plan, turns: Sequence[Turn], rope: Rope) -> tuple[Tensor, tuple[Tensor, Tensor], int]:
-    """Queries ``[bands or 1, B, H, T, D]``, cos and sin ``[bands, T, r / 2]``, and how many pairs the kernel turns."""
-    if rope.norm_q is not None:  # a module of the model's own; the kernel takes what comes out of it
-        turned = torch.stack([rope.turn_q(q, cos, sin) for cos, sin in turns])
-        return turned, (turned, turned), 0
-    # All layers of a call share the angles, so they are laid side by side once.
+def _angles(plan: Plan, turns: Sequence[Turn]) -> Turn:
+    """All layers of a call share the angles, so they are laid side by side once."""
     key = "turns", *(id(x) for turn in turns for x in turn)
     if key not in plan.kept:
         stacked = tuple(torch.stack([turn[n].float() for turn in turns]) for n in (0, 1))
         plan.kept[key] = stacked, turns  # the second keeps the numbers in the key from being given away
     cos, sin = plan.kept[key][0]
-    spread = tiles.unit_stride(q)[None].expand(len(turns), *q.shape)
-    return spread, (cos, sin), cos.shape[-1]
+    return cos, sin
 
 
-def _laid_out(
-    keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device
-) -> tuple[list[Tensor], int, Tensor, Tensor]:
-    """The different rotations of the keys, which band reads which (two bits each), values, ranges ``[bands, 2, T]``."""
+def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device) -> Held:
     distinct = list({id(k): k for k in keys}.values())
-    order = [id(k) for k in distinct]
-    maps = sum(order.index(id(k)) << (2 * band) for band, k in enumerate(keys))  # 0 where there is but one
+    maps = which([id(k) for k in keys])
     if not tiles.apart(v):
         distinct, values = [tiles.unit_stride(k) for k in distinct], tiles.unit_stride(v)
         if any(k.stride() != distinct[0].stride() for k in distinct):
             distinct = [k.contiguous() for k in distinct]
-        return distinct, maps, values, _ranges(plan, [0] * len(keys), device)
+        return Held(distinct, maps, values, _ranges(plan, [0] * len(keys), device))
     # Kept apart from the device: what any band sees is brought, range by range, and laid side by side.
     spans, moved = _brought(plan)
     packed = [torch.cat([x[:, :, a:z] for a, z in spans], dim=2) for x in (*distinct, v)]
-    return packed[:-1], maps, packed[-1], _ranges(plan, moved, device)
+    return Held(packed[:-1], maps, packed[-1], _ranges(plan, moved, device))
+
+
+def which(keys: Sequence[Hashable]) -> int:
+    """Which of the different keys each band reads, in order of their first band, two bits each."""
+    order = list(dict.fromkeys(keys))
+    return sum(order.index(k) << (2 * band) for band, k in enumerate(keys))  # 0 where there is but one
 
 
 def _brought(plan: Plan) -> tuple[list[tuple[int, int]], list[int]]:
@@ -142,9 +186,9 @@ def _ranges(plan: Plan, moved: Sequence[int], device: torch.device) -> Tensor:
     return plan.kept[key]
 
 
-def _steps(plan: Plan, size: int) -> int:
-    """How many steps of ``size`` keys the longest row takes."""
+def _reach(plan: Plan) -> int:
     if "reach" not in plan.kept:
         widths = [hi - lo for lo, hi in zip(plan.lo, plan.hi, strict=True)]
         plan.kept["reach"] = int(torch.stack(widths).sum(dim=0).max())
-    return -(-plan.kept["reach"] // size)
+    reach: int = plan.kept["reach"]
+    return reach

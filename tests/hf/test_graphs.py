@@ -1,0 +1,199 @@
+"""A recorded decoding step, replayed, gives the tokens of the model that is called; recorded here by ``tape``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longspan
+from hf_models import WINDOW, left_padded, make, prompts
+from longspan.hf import graphs as module
+from longspan.store.buffer import SPARE
+
+pytest.importorskip("triton")
+tape = pytest.importorskip("tape")
+
+BANDED = ["full", "dca", "rerope", "self-extend", "string", "streaming-llm", "lm-infinite", "pi", "ntk", "yarn"]
+
+
+def method(name):
+    angles = {"pi": longspan.PI(scale=4), "ntk": longspan.NTK(scale=4), "yarn": longspan.YaRN(factor=4)}
+    return angles.get(name) or longspan.METHODS[name]()
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Counts recordings; a tape stands in for the graph."""
+    made = []
+
+    def record(run):
+        made.append(run)
+        return tape.record(run)
+
+    monkeypatch.setattr(module, "record", record)
+    monkeypatch.setattr(module, "why_no_graph", lambda device: None)
+    return made
+
+
+def steps(model, ids, count, mask=None, cache=None):
+    """Logits of the prompt's last token and of ``count - 1`` greedy ones, and the cache."""
+    cache = cache or longspan.new_cache(model)
+    found = []
+    with torch.no_grad():
+        for _ in range(count):
+            logits = model(input_ids=ids, attention_mask=mask, past_key_values=cache).logits[:, -1:]
+            found.append(logits)
+            ids = logits.argmax(dim=-1)
+            mask = mask if mask is None else torch.cat((mask, torch.ones_like(ids)), dim=1)
+    return torch.cat(found, dim=1), cache
+
+
+@pytest.mark.parametrize("name", BANDED)
+@pytest.mark.usefixtures("poisoned")
+def test_replays_equal_calls(name, recorded):
+    """From inside the window to beyond it; what is called runs on other kernels here, which makes two checks of one."""
+    model, ids = make("llama"), prompts(1, WINDOW - 3)
+    longspan.extend(model, method(name))
+    plain, cache = steps(model, ids, 6)
+    with longspan.graphed(model):
+        found, own = steps(model, ids, 6)
+    assert len(recorded) == 1
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
+    assert own.get_seq_length() == cache.get_seq_length()
+    for a, b in zip(own.stores, cache.stores, strict=True):
+        torch.testing.assert_close(a.values, b.values, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(a.keys, b.keys, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "family", ["llama-mha", "qwen3", "phi", "glm4", "gpt_neox", "hunyuan_v1_dense"]
+)
+def test_families(family, recorded):
+    """Partial rotations, interleaved ones, norms before and after the rotation."""
+    model, ids = make(family), prompts(1, WINDOW + 9)
+    longspan.extend(model, "dca")
+    plain, _ = steps(model, ids, 4)
+    with longspan.graphed(model):
+        found, _ = steps(model, ids, 4)
+    assert len(recorded) == 1
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pads", [[5, 5], [0, 7, 7]])
+def test_padded_rows(pads, recorded):
+    model = make("llama")
+    ids, mask, _ = left_padded(prompts(len(pads), WINDOW + 2), pads)
+    longspan.extend(model, "dca")
+    plain, _ = steps(model, ids, 4, mask)
+    with longspan.graphed(model):
+        found, _ = steps(model, ids, 4, mask)
+    assert len(recorded) == 1
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_the_cache_grows_and_is_recorded_again(recorded):
+    model, ids = make("llama"), prompts(1, WINDOW)
+    longspan.extend(model, "dca")
+    _, cache = steps(model, ids, 1)
+    with longspan.graphed(model, room=1), torch.no_grad():
+        more, _ = steps(model, prompts(1, SPARE - 2, seed=1), 5, cache=cache)  # room for SPARE tokens is left
+    assert len(recorded) == 2
+    _, cache = steps(model, ids, 1)
+    plain, _ = steps(model, prompts(1, SPARE - 2, seed=1), 5, cache=cache)
+    torch.testing.assert_close(more, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_generate_and_what_runs_as_before(recorded):
+    model, ids = make("llama"), prompts(2, WINDOW + 5)
+    longspan.extend(model, "rerope")
+    options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+    plain = model.generate(ids, **options)
+    assert len(recorded) == 0
+    with longspan.graphed(model):
+        assert torch.equal(model.generate(ids, **options), plain)
+        assert len(recorded) == 1
+        assert torch.equal(model.generate(ids, **options), plain), "another cache"
+        assert len(recorded) == 2
+        cache = longspan.new_cache(model)
+        with torch.no_grad():
+            model(ids, past_key_values=cache)
+            some = model(ids[:, :1], past_key_values=cache, output_hidden_states=True)
+        assert some.hidden_states is not None and len(recorded) == 2
+        assert model(ids[:, :1], past_key_values=cache).logits.requires_grad and len(recorded) == 2
+    assert "forward" not in vars(model)
+    assert torch.equal(model.generate(ids, **options), plain)
+    assert len(recorded) == 2
+
+
+def test_a_crop_and_a_prompt_between_steps(recorded):
+    """What is dropped or appended between steps moves nothing, so the recording holds."""
+    model, ids = make("llama"), prompts(1, WINDOW + 5)
+    longspan.extend(model, "dca")
+    found = []
+    for inside in (False, True):
+        with longspan.graphed(model) if inside else torch.no_grad():
+            _, cache = steps(model, ids, 5)
+            cache.crop(-3)
+            more, _ = steps(model, prompts(1, 4, seed=3), 5, cache=cache)
+        found.append(more)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert len(recorded) == 1
+
+
+def test_a_moved_cache_is_refused(recorded):
+    model, ids = make("llama"), prompts(1, WINDOW)
+    longspan.extend(model, "dca")
+    with longspan.graphed(model), pytest.raises(longspan.CacheError, match="beam search"):
+        model.generate(ids, max_new_tokens=6, num_beams=3, do_sample=False, eos_token_id=None)
+
+
+def test_padding_that_changes_is_refused(recorded):
+    model = make("llama")
+    ids, mask, _ = left_padded(prompts(1, WINDOW), [4])
+    longspan.extend(model, "dca")
+    with longspan.graphed(model):
+        _, cache = steps(model, ids, 3, mask)
+        with pytest.raises(longspan.CacheError, match="padding"), torch.no_grad():
+            model(input_ids=ids[:, -1:], past_key_values=cache)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "match"),
+    [
+        ("llama", {"method": "longheads"}, "longheads chooses keys"),
+        ("llama", {"method": "dynamic-ntk"}, "follow the length"),
+        ("gemma2", {"method": "dca"}, "stayed stock"),
+        ("llama", {"method": "dca", "kv_tier": "host"}, "kv_tier='host'"),
+        ("llama", {"method": "dca", "impl": "tiled"}, "impl='tiled'"),
+    ],
+)
+def test_what_cannot_be_recorded_says_so(family, options, match, recorded):
+    model = make(family)
+    longspan.extend(model, **options)
+    with pytest.raises(longspan.LongspanError, match=match), longspan.graphed(model):
+        raise AssertionError("not reached")
+    assert "forward" not in vars(model)
+
+
+def test_a_cpu_is_named():
+    model = make("llama")
+    with pytest.raises(longspan.LongspanError, match="not extended"), longspan.graphed(model):
+        pass
+    longspan.extend(model, "dca")
+    with pytest.raises(longspan.LongspanError, match="the model is on cpu"), longspan.graphed(model):
+        pass
+    with pytest.raises(ValueError, match="room"), longspan.graphed(model, room=0):
+        pass
+
+
+def test_a_tape_shows_what_a_graph_would():
+    """The recorder itself: numbers given then stay, memory is read anew, and waiting is refused."""
+    x = torch.zeros(3)
+    steps = [1]
+    out, replay = tape.record(lambda: (x + steps[0]).mul_(2))
+    steps[0] = 5
+    x += 1
+    replay()
+    assert out.tolist() == [4.0] * 3
+    with pytest.raises(RuntimeError, match="waits"):
+        tape.record(lambda: x[0].item())

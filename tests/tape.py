@@ -1,0 +1,91 @@
+"""A recording of torch's operations and Triton's kernels that can be replayed, as a CUDA graph would be.
+
+What is recorded are calls on tensors with the numbers given then; a replay runs them again on the same memory. So a
+number that should have changed since, or a look into a tensor, shows as it would on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from longspan.kernels import jit
+from longspan.kernels.banded import triton_jit
+
+WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique")  # for the device to be done
+
+
+class Tape(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[Callable[[], None]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in WAITS:
+            raise RuntimeError(f"{name} waits for the device, which no recording can")
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        made = [x for x in tree_flatten(out)[0] if isinstance(x, Tensor)]
+        inside = {x.untyped_storage().data_ptr() for x in given}
+        if not func._schema.is_mutable and made and all(x.untyped_storage().data_ptr() in inside for x in made):
+            return out  # a view, of memory that stays
+
+        def again() -> None:
+            new = [x for x in tree_flatten(func(*args, **kwargs))[0] if isinstance(x, Tensor)]
+            for old, x in zip(made, new, strict=True):
+                if x is not old and old.numel() and x.data_ptr() != old.data_ptr():
+                    old.copy_(x)
+
+        self.entries.append(again)
+        return out
+
+    def launch(self, kernel: Any, grid: Any) -> Callable[..., None]:
+        def run(*args: Any, **kwargs: Any) -> None:
+            def again() -> None:
+                kernel[grid](*args, **kwargs)
+
+            with torch.utils._python_dispatch._disable_current_modes():  # what interprets it is no part of it
+                again()
+            self.entries.append(again)
+
+        return run
+
+    def replay(self) -> None:
+        for entry in self.entries:
+            entry()
+
+
+class _Kernel:
+    def __init__(self, kernel: Any, tape: Tape) -> None:
+        self.kernel, self.tape = kernel, tape
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self.tape.launch(self.kernel, grid)
+
+
+@contextmanager
+def _watched(tape: Tape) -> Iterator[None]:
+    kept = triton_jit.banded, jit.merge
+    triton_jit.banded, jit.merge = (_Kernel(x, tape) for x in kept)
+    try:
+        with tape:
+            yield
+    finally:
+        triton_jit.banded, jit.merge = kept
+
+
+def record(run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+    """In place of ``longspan.hf.graphs.record``."""
+    run()  # what a first call sets up is no part of it
+    tape = Tape()
+    with _watched(tape):
+        out = run()
+    return out, tape.replay
