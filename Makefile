@@ -40,7 +40,7 @@ test: $(READY)
 
 test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-seed=0 tests/harness tests/kernels/test_triton*.py tests/kernels/test_scores.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-seed=0 tests/harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

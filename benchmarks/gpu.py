@@ -15,6 +15,7 @@ import argparse
 import statistics
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ LLAMA_2 = Shape(heads=32, kv_heads=32, layers=1, window=4096, base=10_000.0)
 # Seconds a token and GB of the paper's Table 5 (one A100; 128k with the keys and values in the host's memory).
 PAPER = {131072: (4.14, 42.3)}
 MILLION = 1 << 20
+# Method, tier of keys and values, whether steps are replayed from a CUDA graph.
+TABLE_5 = (
+    (None, "device", False),
+    *((name, "device", graph) for name in ("full", "dca") for graph in (False, True)),
+    ("longheads", "device", False),
+    ("longheads", "host", False),
+)
 
 
 def layer_cases(lengths: tuple[int, ...] = (32768, 131072)) -> list[Case]:
@@ -79,9 +87,18 @@ def layers_that_fit(shape: Shape, tokens: int, gib: float, itemsize: int = 2) ->
 
 @torch.inference_mode()
 def read_and_go_on(
-    made: LlamaConfig, method: str | None, tokens: int, piece: int, steps: int, tier: str, device: str
+    made: LlamaConfig,
+    method: str | None,
+    tokens: int,
+    piece: int,
+    steps: int,
+    tier: str,
+    device: str,
+    graph: bool = False,
 ) -> dict[str, Any]:
     """Read ``tokens`` random tokens in pieces and go on for ``steps``; ``method`` None is the stock model.
+
+    With ``graph`` the steps are replayed from a CUDA graph (``longspan.graphed``).
 
     In a process of its own.
     """
@@ -101,14 +118,16 @@ def read_and_go_on(
         cache = out.past_key_values
     prefill, times = now() - begun, []
     token = out.logits[:, -1].argmax(-1, keepdim=True)
-    for _ in range(steps):
-        begun = now()
-        token = model(token, past_key_values=cache, logits_to_keep=1).logits[:, -1].argmax(-1, keepdim=True)
-        times.append(now() - begun)
+    with longspan.graphed(model) if graph else nullcontext():
+        for _ in range(steps):
+            begun = now()
+            token = model(input_ids=token, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)
+            times.append(now() - begun)
     peak = torch.cuda.max_memory_allocated() / 1e9 if device != "cpu" else float("nan")
     return {
         "layers": made.num_hidden_layers,
         "method": method or "stock",
+        "graph": graph,
         "tier": tier,
         "length": tokens,
         "prefill_seconds": f"{prefill:.2f}",
@@ -120,16 +139,17 @@ def read_and_go_on(
 def table_5(
     console: Console, device: str, lengths: tuple[int, ...] = (4096, 16384, 32768, 131072)
 ) -> list[dict[str, Any]]:
-    """Llama-2-7B's shape: stock, full, LongHeads, and LongHeads with its keys and values in host memory."""
+    """Llama-2-7B's shape: stock, full and DCA with and without a CUDA graph, LongHeads with and without offload."""
     made, rows = config(LLAMA_2, 32, 4096, 11008, 32000), []
     for length in lengths:
-        for method, tier in ((None, "device"), ("full", "device"), ("longheads", "device"), ("longheads", "host")):
+        for method, tier, graph in TABLE_5:
             try:
-                row = alone(read_and_go_on, made, method, length, 4096, 32, tier, device, preload=PRELOAD)
+                row = alone(read_and_go_on, made, method, length, 4096, 32, tier, device, graph, preload=PRELOAD)
             except Failed as error:
                 row = {
                     "layers": 32,
                     "method": method or "stock",
+                    "graph": graph,
                     "tier": tier,
                     "length": length,
                     "failed": str(error)[:200],

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -42,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.decode:
             one.clear()
 
-    def watched(name: str, calls: Sequence[Callable[[], int]]) -> None:
+    def watched(name: str, *given: Any) -> None:
         begun = now()
-        shared(name, calls)
+        together(name, *given)
         spent[name] += now() - begun
 
-    shared, native.everywhere = native.everywhere, watched
+    together, native.together = native.together, watched
     with torch.inference_mode():
         if args.decode:
             one.fill(args.tokens)

@@ -170,8 +170,8 @@ def test_a_switch_and_named_implementations_leave_it_out(monkeypatch, unbuilt):
     monkeypatch.undo()
     native._loaded.cache_clear()
     called = []
-    shared = native.everywhere
-    monkeypatch.setattr(native, "everywhere", lambda name, calls: called.append(name) or shared(name, calls))
+    together = native.together
+    monkeypatch.setattr(native, "together", lambda name, *given: called.append(name) or together(name, *given))
     model = make("llama")
     for impl in ("tiled", "compiled"):
         longspan.extend(model, "longheads", impl=impl)
@@ -216,19 +216,21 @@ def test_without_a_compiler_torch_runs_and_says_so(monkeypatch, cache, unbuilt):
 
 
 def test_threads_share_what_is_enough_for_several(monkeypatch):
-    calls = []
-    monkeypatch.setattr(native, "_function", lambda name: lambda a, z: calls.append((a, z)) or 1)
+    asked = []
+    monkeypatch.setattr(native, "together", lambda name, items, given, threads: asked.append(threads))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    for items, numbers, shares in (
-        (8, 5, [(0, 8)]),
-        (8, 2 * native._SHARE, [(0, 4), (4, 8)]),
-        (7, 99 * native._SHARE, [(0, 2), (2, 4), (4, 7)]),
-        (2, 99 * native._SHARE, [(0, 1), (1, 2)]),
+    for items, numbers, threads in (
+        (8, 5, [1]),
+        (8, 2 * native._SHARE - 1, [1]),
+        (8, 2 * native._SHARE, [3]),
+        (2, 99 * native._SHARE, [3]),
+        (1, 99 * native._SHARE, [1]),
+        (2, None, [3]),
         (0, 99 * native._SHARE, []),
     ):
-        calls.clear()
-        native.run("anything", items, numbers)
-        assert sorted(calls) == shares
+        asked.clear()
+        native.run("anything", items, b"", numbers)
+        assert asked == threads
 
 
 def test_a_process_that_is_copied_has_threads_of_its_own():

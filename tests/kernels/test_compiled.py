@@ -151,7 +151,7 @@ def test_decoding_is_the_prefill(case, dtype, rope):
 @pytest.mark.parametrize("queries", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_products(dtype, queries):
-    for width, count in ((8, 1), (16, 33), (40, 70), (512, 31)):
+    for width, count in ((8, 1), (16, 33), (40, 70), (512, 31), (8, 4096), (16, 9001)):
         q, keys = random(2, 3, 2, width, dtype=queries), random(2, 3, count, width, dtype=dtype, seed=1)
         truth = q.double() @ keys.double().mT
         found = products(q, keys, impl="compiled")

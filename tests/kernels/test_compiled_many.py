@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -142,18 +141,16 @@ def test_nobody_asks():
     assert out.shape == (0, *job.q.shape[1:])
 
 
-def test_an_interrupt_waits_for_who_works(monkeypatch):
-    """What works on memory is waited for, whatever ends the first of the calls."""
-    ended = []
-
-    def slow():
-        time.sleep(0.3)
-        ended.append(1)
-        return 1
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        native.everywhere("name", [interrupted, slow, slow])
-    assert ended == [1, 1]
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("openmp", [True, False])
+def test_any_number_of_threads_gives_the_same(threads, openmp, monkeypatch):
+    """Those of torch's OpenMP, or of the call's own; more of them than there is to do."""
+    job = per_row(200, 16, 5)
+    ((_, alone, _),) = gathered(job, "compiled")
+    asked, together = [], native.together
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(native, "together", lambda *given: asked.append(given[-1]) or together(*given))
+    if not openmp:
+        monkeypatch.setattr(native, "_openmp", lambda: None)
+    ((_, out, _),) = gathered(job, "compiled")
+    assert asked == [threads] and torch.equal(out, alone)

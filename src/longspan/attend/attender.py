@@ -299,7 +299,7 @@ class Attender:
         return [turned_keys(rope, k, *angles) for angles in step.key_turns[here]]
 
     def table(self, own: Table, total: int) -> Table:
-        """The angles that stand for the layer's ``own`` where there are ``total`` tokens; the same object every time."""
+        """The angles that stand for a layer's ``own`` where there are ``total`` tokens; the same object every time."""
         if not self._dynamic:
             if own not in self._static_tables:
                 self._static_tables[own] = self.method.angles.table(own, self.window, total)

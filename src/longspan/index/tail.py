@@ -45,7 +45,7 @@ class Tail:
             self.start += skipped
         at = self.stop + skipped - self.start
         for held, x in zip(self._data, new, strict=True):
-            held[:, :, at : at + tokens - skipped] = x[:, :, skipped:]
+            held.narrow(2, at, tokens - skipped).copy_(x[:, :, skipped:] if skipped else x)
         self.stop += tokens
 
     def slice(self, n: int, start: int, stop: int) -> Tensor:

@@ -40,7 +40,7 @@ class TokenIndex:
         reduced = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))[:, None]
         stop = self._length + k.shape[2]
         self._held.reserve(reduced, stop)
-        self._held.held[:, :, self._length : stop] = reduced
+        self._held.write(self._length, reduced)
         self._length = stop
 
     def worth(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:

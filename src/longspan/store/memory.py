@@ -61,9 +61,10 @@ class Memory:
         """Whether ``tokens`` may be asked for; memory says so only when it is."""
         return True
 
-    def write(self, start: int, x: Tensor, rows: slice = slice(None)) -> None:
-        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch."""
-        self.tensor[rows, :, start : start + x.shape[2]] = x
+    def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
+        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
+        to = self.tensor if rows is None else self.tensor[rows]
+        to.narrow(2, start, x.shape[2]).copy_(x)
 
 
 class Mapped:
@@ -132,8 +133,9 @@ class Mapped:
         kept = self.capacity if tokens <= self._room else 0
         return (tokens - kept) * self._rows * self._token_bytes <= _free(self._file.fileno())
 
-    def write(self, start: int, x: Tensor, rows: slice = slice(None)) -> None:
-        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch."""
+    def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
+        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
+        rows = slice(None) if rows is None else rows
         if self._file is None or not hasattr(mmap, "MADV_RANDOM"):
             self.tensor[rows, :, start : start + x.shape[2]] = x
             return

@@ -43,12 +43,12 @@ def run(
         held = turns, own, calls.tables(own), low, high, int((high - low).clamp(min=0).sum())
         plan.kept["compiled"] = held
     _, _, tables, low, high, seen = held
+    items, tokens = q.shape[0] * v.shape[1], native.tile_tokens(q.shape[1] // v.shape[1])
     job = calls.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)
-    arguments = job, calls.keys(keys), tables, low.data_ptr(), high.data_ptr(), len(keys)
-    items = q.shape[0] * v.shape[1]
+    ranges = calls.numbers(low.data_ptr(), high.data_ptr(), len(keys), tokens)
+    given = b"".join((job, ranges, calls.keys(keys), tables))
     if q.shape[2] <= native.FEW:
-        native.run("longspan_banded", items, items * seen * calls.token(q, v), *arguments)
+        native.run("banded", items, given, items * seen * calls.token(q, v))
     else:
-        tokens = native.tile_tokens(q.shape[1] // v.shape[1])
-        native.run_many("longspan_banded_many", items * -(-q.shape[2] // tokens), *arguments, tokens)
+        native.run("banded_many", items * -(-q.shape[2] // tokens), given)
     return out, lse

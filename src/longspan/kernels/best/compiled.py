@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 import torch
 from torch import Tensor
 
 from longspan.kernels import native
+
+_GIVEN = struct.Struct("=9qd")
 
 
 def why_not(scores: Tensor) -> str | None:
@@ -25,19 +29,7 @@ def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
     places = (n if ends is None else min(n, int(ends.min()))) - start
     if places < count:
         raise ValueError(f"a row has {places} scores of which {count} are to be the best")
-    native.run(
-        "longspan_best",
-        rows.numel(),
-        scores.numel(),
-        scores.data_ptr(),
-        n,
-        count,
-        start,
-        None if ends is None else ends.data_ptr(),
-        rows[-1] if rows else 1,
-        tie,
-        int(last),
-        near,
-        found.data_ptr(),
-    )
+    at = scores.data_ptr(), 0 if ends is None else ends.data_ptr(), found.data_ptr()
+    given = _GIVEN.pack(*at, n, count, start, rows[-1] if rows else 1, last, near, tie)
+    native.run("best", rows.numel(), given, scores.numel())
     return found

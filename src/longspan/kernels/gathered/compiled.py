@@ -47,23 +47,16 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, more: bool) -> None:
     sharing = max(v.shape[1], units.shape[1])
     units, at, table = _each(units.long().contiguous(), sharing), at.long().contiguous(), calls.plain(job.table)
     at = at.expand(*units.shape[:2], -1, -1) if at.dim() == 2 else _each(at, sharing)
-    arguments = (
-        calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
-        calls.keys([keys]),
-        calls.tables([table]),
-        units.data_ptr(),
-        calls.steps(units),
-        at.data_ptr(),
-        calls.steps(at),
-        count,
-        job.size,
-    )
     items, rows, available = q.shape[0] * sharing, q.shape[2], keys.shape[2] // job.size
+    tokens = max(1, min(rows, _HELD // (q.shape[1] // sharing)))
+    own = calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more)
+    where = (units.data_ptr(), at.data_ptr(), *units.stride()[:3], *at.stride()[:3])
+    rest = calls.numbers(*where, count, job.size, available, tokens)
+    given = b"".join((own, calls.keys([keys]), calls.tables([table]), rest))
     if job.size < _SHORT or rows <= native.FEW or rows * count <= available:
-        native.run("longspan_units", items, items * rows * count * job.size * calls.token(q, v), *arguments)
+        native.run("units", items, given, items * rows * count * job.size * calls.token(q, v))
     else:
-        tokens = max(1, min(rows, _HELD // (q.shape[1] // sharing)))
-        native.run_many("longspan_units_many", items * -(-rows // tokens), *arguments, available, tokens)
+        native.run("units_many", items * -(-rows // tokens), given)
 
 
 def _by_piece(job: PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
@@ -76,23 +69,14 @@ def _by_piece(job: PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
     ends = ends.long().contiguous().expand(tokens.shape[0], sharing, -1)
     tokens = _each(tokens, sharing)
     turns = [calls.plain(turn) for turn in job.turns]
-    arguments = (
-        calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
-        calls.keys([keys]),
-        calls.tables(turns),
-        tokens.data_ptr(),
-        calls.steps(tokens),
-        ends.data_ptr(),
-        calls.steps(ends),
-        len(turns),
-    )
-    items = q.shape[0] * sharing
+    items, each = q.shape[0] * sharing, native.tile_tokens(q.shape[1] // sharing)
+    own = calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more)
+    where = (tokens.data_ptr(), ends.data_ptr(), *tokens.stride()[:3], *ends.stride()[:3])
+    given = b"".join((own, calls.keys([keys]), calls.numbers(*where, len(turns), each), calls.tables(turns)))
     if q.shape[2] <= native.FEW:
-        numbers = items * q.shape[2] * tokens.shape[2] * calls.token(q, v)
-        native.run("longspan_tokens", items, numbers, *arguments)
+        native.run("tokens", items, given, items * q.shape[2] * tokens.shape[2] * calls.token(q, v))
     else:
-        each = native.tile_tokens(q.shape[1] // sharing)
-        native.run_many("longspan_tokens_many", items * -(-q.shape[2] // each), *arguments, each)
+        native.run("tokens_many", items * -(-q.shape[2] // each), given)
 
 
 def _turned(job: PerPiece, turn: Turn) -> PerPiece:

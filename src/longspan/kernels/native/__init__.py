@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -24,23 +23,12 @@ LANES = 8  # head sizes are multiples of it
 
 SWITCH = "LONGSPAN_COMPILED"  # set to 0, an environment variable that leaves the library out
 FEW = 2  # rows up to which each reads its keys by itself
-_SHARE = 2**21  # numbers that take as long to read as it takes to wake a thread
+_SHARE = 2**18  # numbers that take as long to read as it takes to wake a thread
 _TILE = 192  # rows that see keys together, as in tile.h
 
-_COUNT, _AT = ctypes.c_int64, ctypes.c_void_p
-_ARGUMENTS = {
-    "longspan_banded": [_AT] * 5 + [_COUNT] * 3,
-    "longspan_units": [_AT] * 7 + [_COUNT] * 4,
-    "longspan_tokens": [_AT] * 7 + [_COUNT] * 3,
-    "longspan_representations": [_AT] * 5 + [_COUNT] * 3 + [_AT],
-    "longspan_products": [_AT, _COUNT, _AT, _COUNT, _COUNT, _AT, *[_COUNT] * 6],
-    "longspan_best": [_AT, *[_COUNT] * 3, _AT, _COUNT, ctypes.c_float, _COUNT, _COUNT, _AT, *[_COUNT] * 2],
-    "longspan_worth": [_AT, _COUNT, _AT],
-    "longspan_turn": [_AT, _COUNT, _COUNT, _AT, _COUNT, _COUNT, _AT, _AT, *[_COUNT] * 8],
-    "longspan_banded_many": [_AT] * 5 + [_COUNT] * 3 + [_AT],
-    "longspan_units_many": [_AT] * 7 + [_COUNT] * 5 + [_AT],
-    "longspan_tokens_many": [_AT] * 7 + [_COUNT] * 3 + [_AT],
-}
+_KERNELS = ["banded", "units", "tokens", "banded_many", "units_many", "tokens_many", "representations", "products", "worth", "best", "turn"]
+_ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_PROCESS = os.getpid()
 
 
 _switched_off: ContextVar[bool] = ContextVar("switched_off", default=False)
@@ -64,9 +52,9 @@ def _loaded() -> ctypes.CDLL | str:
     try:
         with library_for(compiler()) as path:
             found = ctypes.CDLL(str(path))
-        for name, arguments in _ARGUMENTS.items():
-            getattr(found, name).argtypes = arguments
-            getattr(found, name).restype = ctypes.c_int
+        found.longspan_team.argtypes = [_ADDRESS, ctypes.c_char_p, _COUNT, _COUNT, _ADDRESS]
+        for name in _KERNELS:
+            getattr(found, f"longspan_{name}")
     except Exception as error:  # whatever is wrong with a compiler or a folder, torch's operations are as right
         return str(error) or type(error).__name__
     return found
@@ -113,73 +101,40 @@ def tile_tokens(group: int) -> int:
     return max(1, _TILE // group)
 
 
-def run(name: str, items: int, numbers: int, *arguments: Any) -> None:
-    """Call a function on all its items, spread over torch's threads where there is enough to do for several.
+def run(name: str, items: int, given: bytes, numbers: int | None = None) -> None:
+    """Run a kernel on all its items, on torch's threads where there is enough to do for several.
 
     Args:
-        numbers: about how many stored numbers it reads.
+        given: the structure that it takes, packed. Who calls keeps what that holds the addresses of.
+        numbers: about how many stored numbers it reads; None for what is always enough.
 
     Raises:
         MemoryError: there was not enough.
     """
-    if items == 0:
-        return
-    call = _function(name)
-    shares = min(torch.get_num_threads(), items, max(1, numbers // _SHARE))
-    edges = [items * n // shares for n in range(shares + 1)]
-    everywhere(name, [partial(call, *arguments, a, z) for a, z in zip(edges[:-1], edges[1:], strict=True)])
+    if items:
+        alone = items == 1 or numbers is not None and numbers < 2 * _SHARE
+        # Never on some of torch's threads: OpenMP ends the others, and starts them again the next time.
+        together(name, items, given, 1 if alone else torch.get_num_threads())
 
 
-def run_many(name: str, items: int, *arguments: Any) -> None:
-    """The same for a function that takes item after item until there is none: those that are not equally long.
-
-    Raises:
-        MemoryError: there was not enough.
-    """
-    if items == 0:
-        return
-    taken = ctypes.c_int64(0)
-    one = partial(_function(name), *arguments, items, ctypes.byref(taken))
-    everywhere(name, [one] * min(torch.get_num_threads(), items))
-
-
-def _function(name: str) -> Callable[..., int]:
+def together(name: str, items: int, given: bytes, threads: int) -> None:
+    """The same on so many threads."""
     library = _loaded()
     assert not isinstance(library, str)
-    found: Callable[..., int] = getattr(library, name)
-    return found
-
-
-def everywhere(name: str, calls: Sequence[Callable[[], int]]) -> None:
-    """Run all calls of a function side by side, the first of them here."""
-    if len(calls) == 1:
-        if not calls[0]():
-            raise MemoryError(f"no memory for {name}")
-        return
-    others: list[Future[int]] = []
-    try:
-        for call in calls[1:]:
-            others.append(_workers(os.getpid()).submit(call))
-        done = calls[0]()
-    finally:
-        _finish(others)
-    if not all([done, *(other.result() for other in others)]):
+    openmp = _openmp() if threads > 1 and os.getpid() == _PROCESS else None  # a copied process has none of its threads
+    if not library.longspan_team(_address(name), given, items, threads, openmp):
         raise MemoryError(f"no memory for {name}")
 
 
-def _finish(others: Sequence[Future[int]]) -> None:
-    """Wait, whatever interrupts: they read and write memory that whoever called lets go of."""
-    interrupted: KeyboardInterrupt | None = None
-    while not all(other.done() for other in others):
-        try:
-            wait(others)
-        except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
+@cache
+def _address(name: str) -> int | None:
+    return ctypes.cast(getattr(_loaded(), f"longspan_{name}"), _ADDRESS).value
 
 
 @lru_cache(maxsize=1)
-def _workers(process: int) -> ThreadPoolExecutor:
-    """Threads of this process: those of another do not come along when it is copied."""
-    return ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 2), thread_name_prefix="longspan")
+def _openmp() -> int | None:
+    """Where ``GOMP_parallel`` is, of the OpenMP that torch brought; None where that has no such entry."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, _ADDRESS).value
+    except (AttributeError, OSError, TypeError):  # TypeError: on Windows None names no library
+        return None

@@ -1,7 +1,7 @@
 /* Attention of few queries, for the Python side: queries are turned here, and keys and values read where they lie.
 
-   A share of the work is the items `first : last`, an item being a row of the batch and what chooses in it (a key head,
-   or a query head where those choose by themselves). Steps are in numbers, not bytes, unless they say so. */
+   An item of the work is a row of the batch and what chooses in it (a key head, or a query head where those choose by
+   themselves). Steps are in numbers, not bytes, unless they say so. */
 
 #include <stdlib.h>
 
@@ -63,20 +63,20 @@ static void finish(const Softmax *rows, const Job *job, int64_t b, int64_t s, in
     }
 }
 
-/* Bands: token t sees the keys low[band, t] : high[band, t] of keys[band], turned to row t of tables[band]. */
-int longspan_banded(const Job *job, const Keys *keys, const Table *tables, const int64_t *low, const int64_t *high,
-                    int64_t bands, int64_t first, int64_t last) {
+int longspan_banded(const Banded *of, Share *share) {
+    const Job *job = &of->job;
+    const Table *tables = tables_of(of);
     Softmax rows;
     if (!make(&rows, job)) return 0;
-    for (int64_t item = first; item < last; item++) {
+    EACH(item, share) {
         int64_t b = item / job->sharing, s = item % job->sharing;
         for (int64_t t = 0; t < job->rows; t++) {
             begin(&rows, job, b, s, t);
-            for (int64_t n = 0; n < bands; n++) {
-                int64_t from = low[n * job->rows + t], to = high[n * job->rows + t];
+            for (int64_t n = 0; n < of->bands; n++) {
+                int64_t from = of->low[n * job->rows + t], to = of->high[n * job->rows + t];
                 if (from >= to) continue;
                 turn(&rows, job, b, s, t, tables[n].cos + t * job->pairs, tables[n].sin + t * job->pairs);
-                Run run = part(stored(job, keys + n, b, s), from, to);
+                Run run = part(stored(job, of->keys + n, b, s), from, to);
                 attend(&rows, &run);
             }
             finish(&rows, job, b, s, t);
@@ -86,18 +86,17 @@ int longspan_banded(const Job *job, const Keys *keys, const Table *tables, const
     return 1;
 }
 
-/* Units of `size` tokens: token t sees units[b, s, t, :], each from its own of positions[b, s, t, :]. */
-int longspan_units(const Job *job, const Keys *keys, const Table *table, const int64_t *units,
-                   const int64_t *unit_step, const int64_t *positions, const int64_t *position_step, int64_t count,
-                   int64_t size, int64_t first, int64_t last) {
+int longspan_units(const Units *of, Share *share) {
+    const Job *job = &of->job;
+    const Table *table = &of->table;
+    const int64_t count = of->count, size = of->size;
     Softmax rows;
     if (!make(&rows, job)) return 0;
-    for (int64_t item = first; item < last; item++) {
+    EACH(item, share) {
         int64_t b = item / job->sharing, s = item % job->sharing;
-        Run all_keys = stored(job, keys, b, s);
+        Run all_keys = stored(job, &of->keys, b, s);
         for (int64_t t = 0; t < job->rows; t++) {
-            const int64_t *unit = units + b * unit_step[0] + s * unit_step[1] + t * unit_step[2];
-            const int64_t *at = positions + b * position_step[0] + s * position_step[1] + t * position_step[2];
+            const int64_t *unit = units_of(of, b, s, t), *at = positions_of(of, b, s, t);
             begin(&rows, job, b, s, t);
             for (int64_t n = 0, same; n < count; n += same) {
                 int64_t position = at[n];
@@ -120,23 +119,22 @@ int longspan_units(const Job *job, const Keys *keys, const Table *table, const i
     return 1;
 }
 
-/* Tokens that all queries have: tokens[b, s, :], of which the n-th run, up to ends[b, s, n], is seen from tables[n]. */
-int longspan_tokens(const Job *job, const Keys *keys, const Table *tables, const int64_t *tokens,
-                    const int64_t *token_step, const int64_t *ends, const int64_t *end_step, int64_t runs,
-                    int64_t first, int64_t last) {
+int longspan_tokens(const Tokens *of, Share *share) {
+    const Job *job = &of->job;
     Softmax rows;
     if (!make(&rows, job)) return 0;
-    for (int64_t item = first; item < last; item++) {
+    EACH(item, share) {
         int64_t b = item / job->sharing, s = item % job->sharing;
         for (int64_t t = 0; t < job->rows; t++) {
             int64_t from = 0;
             begin(&rows, job, b, s, t);
-            for (int64_t n = 0; n < runs; n++) {
-                int64_t to = ends[b * end_step[0] + s * end_step[1] + n];
+            for (int64_t n = 0; n < of->runs; n++) {
+                int64_t to = end_of(of, b, s, n);
                 if (from >= to) continue;
-                turn(&rows, job, b, s, t, tables[n].cos + t * job->pairs, tables[n].sin + t * job->pairs);
-                Run run = stored(job, keys, b, s);
-                run.tokens = tokens + b * token_step[0] + s * token_step[1] + from, run.count = to - from;
+                turn(&rows, job, b, s, t, of->tables[n].cos + t * job->pairs,
+                     of->tables[n].sin + t * job->pairs);
+                Run run = stored(job, &of->keys, b, s);
+                run.tokens = tokens_of(of, b, s) + from, run.count = to - from;
                 attend(&rows, &run);
                 from = to;
             }

@@ -3,6 +3,7 @@
 #include <float.h>
 #include <stdlib.h>
 
+#include "share.h"
 #include "vectors.h"
 
 enum { FEW_BEST = 64, STRIDE = 32 }; /* places up to which the best are kept in order; scores looked at together */
@@ -137,17 +138,26 @@ static void best_nearby(const float *scores, int64_t n, int64_t near, float *to)
     }
 }
 
-/* Of each of the rows [n] `count` places from `from` on and before stops[row % tokens] (all where that is null), in
-   ascending order: those of the best scores. What is within `tie` times the row's largest score of the last of them
-   ties for its place, and the first of those win, or the last. A score counts as the best within `near` places. */
-int longspan_best(const float *scores, int64_t n, int64_t count, int64_t from, const int64_t *stops, int64_t tokens,
-                  float tie, int64_t prefer_last, int64_t near, int64_t *to, int64_t first, int64_t last) {
+typedef struct {
+    const float *scores;  /* rows of n */
+    const int64_t *stops; /* of each of `tokens` rows, over and over; null where every row ends at n */
+    int64_t *to;
+    int64_t n, count, from, tokens, prefer_last, near;
+    double tie;
+} Best;
+
+/* Of each row `count` places from `from` on and before its stop, in ascending order: those of the best scores. What is
+   within `tie` times the row's largest score of the last of them ties for its place, and the first of those win, or the
+   last. A score counts as the best within `near` places. */
+int longspan_best(const Best *of, Share *share) {
+    const int64_t n = of->n, count = of->count, from = of->from, near = of->near, *stops = of->stops;
+    const float tie = (float)of->tie;
     float *nearby = near ? malloc(sizeof(float) * (size_t)n) : 0;
     if (near && !nearby) return 0;
-    for (int64_t row = first; row < last; row++) {
-        const float *own = scores + row * n + from;
-        const int64_t stop = stops && stops[row % tokens] < n ? stops[row % tokens] : n, size = stop - from;
-        int64_t *found = to + row * count;
+    EACH(row, share) {
+        const float *own = of->scores + row * n + from;
+        const int64_t stop = stops && stops[row % of->tokens] < n ? stops[row % of->tokens] : n, size = stop - from;
+        int64_t *found = of->to + row * count;
         if (has_no_number(own, size)) {
             take_no_numbers(own, size, count, from, found);
             continue;
@@ -160,7 +170,7 @@ int longspan_best(const float *scores, int64_t n, int64_t count, int64_t from, c
         const float slack = tie > 0 ? fminf(tie * largest(own, size), FLT_MAX) : 0.0f;
         const float low = least - slack, high = least + slack;
         int64_t above = reach(own, size, high, 0), equal = reach(own, size, low, 1) - above, at = 0;
-        int64_t taken = count - above, skipped = prefer_last ? equal - taken : 0, met = 0;
+        int64_t taken = count - above, skipped = of->prefer_last ? equal - taken : 0, met = 0;
         for (int64_t j = 0; j < size && at < count;) {
             if (j + STRIDE <= size && !any_of(own + j, low)) {
                 j += STRIDE;

@@ -18,7 +18,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 NATIVE = ("-march=native", "-mcpu=native")  # the second is what some compilers for Arm know instead
 _SECONDS = 120  # more than a compiler takes on a slow machine
 

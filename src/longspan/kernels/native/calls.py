@@ -1,4 +1,4 @@
-"""What the C functions of attention are handed: the structures of ``job.h`` and ``worth.c``, packed from tensors.
+"""What the C functions are given: parts of the structures of ``job.h`` and others, packed from tensors.
 
 Packed they are bytes, which take a tenth of the time to make that structures of ctypes take. They keep no hold on the
 tensors: who calls does.
@@ -16,7 +16,6 @@ from longspan.kernels.native import KINDS
 from longspan.rope import Rope, Turn
 
 _JOB = struct.Struct("=4Q23q2f")
-_WORTH = struct.Struct("=3Q12q")
 
 
 def job(
@@ -62,24 +61,9 @@ def keys(tensors: Sequence[Tensor]) -> bytes:
     return struct.pack(f"={'Q3q' * len(tensors)}", *(n for x in tensors for n in (x.data_ptr(), *x.stride()[:3])))
 
 
-def worth(q: Tensor, keys: Tensor, out: Tensor, heads: int, tile: int) -> bytes:
-    """``Worth``, of ``heads`` heads for each that chooses."""
-    _, all_heads, rows, parts, width = q.shape
-    return _WORTH.pack(
-        q.data_ptr(),
-        keys.data_ptr(),
-        out.data_ptr(),
-        *keys.stride()[:3],
-        all_heads // heads,
-        heads,
-        rows,
-        parts,
-        width,
-        keys.shape[1],
-        keys.shape[2],
-        tile,
-        KINDS[keys.dtype],
-    )
+def numbers(*given: int) -> bytes:
+    """Addresses and whole numbers."""
+    return struct.pack(f"={len(given)}q", *given)
 
 
 def plain(turn: Turn) -> Turn:
@@ -96,11 +80,6 @@ def tables(turns: Sequence[Turn]) -> bytes:
 def token(q: Tensor, v: Tensor) -> int:
     """Numbers of a token's key and value of one head."""
     return q.shape[-1] + v.shape[-1]
-
-
-def steps(x: Tensor) -> bytes:
-    """``x``'s three first strides."""
-    return struct.pack("=3q", *x.stride()[:3])
 
 
 def room(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

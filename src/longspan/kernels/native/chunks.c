@@ -76,24 +76,24 @@ static void represent(float *to, const Chunk *chunk, const Job *job, const float
     for (int64_t d = 0; d < dk; d++) to[d] /= total;
 }
 
-/* out [H, n, dk] in fp32 of `chunks` chunks, the batch of the job; row t of the table turns a chunk's t-th token. */
-int longspan_representations(const Job *job, const Keys *keys, const Table *table, const int64_t *order, float *out,
-                             int64_t chunks, int64_t tokens, int64_t items, int64_t *next) {
+int longspan_representations(const Chunks *given, Share *share) {
     Tile tile;
     Chunk chunk;
-    const int64_t group = job->heads / job->sharing, dk = job->dk;
+    const Job *job = &given->job;
+    const int64_t tokens = given->tokens, group = job->heads / job->sharing, dk = job->dk;
     const int made = make_tile(&tile, (int)(tokens * group), (int)dk, (int)job->dv, FP32, 0.0f);
     const int held = make_chunk(&chunk, job, group);
     int64_t *each = malloc(sizeof(int64_t) * (size_t)job->rows);
     const int good = made && held && each;
     for (int64_t t = 0; good && t < job->rows; t++) each[t] = t;
-    for (int64_t item; good && (item = take(next)) < items;) {
+    if (good) EACH(item, share) {
         int64_t n = item / job->sharing, s = item % job->sharing;
         Group of = {job, n, s, group, 0};
-        load_chunk(&chunk, job, stored(job, keys, n, s), table);
-        add_up(&chunk, &tile, &of, table, each, tokens);
+        load_chunk(&chunk, job, stored(job, &given->keys, n, s), &given->table);
+        add_up(&chunk, &tile, &of, &given->table, each, tokens);
         for (int64_t h = 0; h < group; h++)
-            represent(out + ((s * group + h) * chunks + n) * dk, &chunk, job, chunk.mean + h * job->dv, order);
+            represent(given->out + ((s * group + h) * given->chunks + n) * dk, &chunk, job, chunk.mean + h * job->dv,
+                      given->order);
     }
     if (made) free(tile.held);
     if (held) free(chunk.keys);

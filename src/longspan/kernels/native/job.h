@@ -4,6 +4,7 @@
 #define LONGSPAN_JOB_H
 
 #include "products.h"
+#include "share.h"
 
 typedef struct {
     const char *q, *v;
@@ -24,6 +25,64 @@ typedef struct {
 typedef struct {
     const float *cos, *sin; /* [position, pairs] */
 } Table;
+
+/* Bands: token t sees the keys low[band, t] : high[band, t] of the band's keys, turned to row t of the band's table. */
+typedef struct {
+    Job job;
+    const int64_t *low, *high;
+    int64_t bands, tokens; /* tokens that see keys together */
+    Keys keys[];           /* of each band; after them a Table of each */
+} Banded;
+
+/* Units of `size` tokens: token t sees, for each n < count, unit units[b, s, t, n] from row positions[b, s, t, n] of the
+   table. */
+typedef struct {
+    Job job;
+    Keys keys;
+    Table table;
+    const int64_t *units, *positions;
+    int64_t unit_step[3], position_step[3];
+    int64_t count, size;
+    int64_t available, tokens; /* units that there are; tokens whose sums are kept until they have seen all of theirs */
+} Units;
+
+/* Tokens that all queries have: tokens[b, s, :], of which the n-th run, up to ends[b, s, n], is seen from tables[n]. */
+typedef struct {
+    Job job;
+    Keys keys;
+    const int64_t *tokens, *ends;
+    int64_t token_step[3], end_step[3];
+    int64_t runs, each; /* queries that see tokens together */
+    Table tables[];
+} Tokens;
+
+/* Chunks, the batch of the job, whose token t row t of the table turns; to out [H, n, dk] in fp32. */
+typedef struct {
+    Job job;
+    Keys keys;
+    Table table;
+    const int64_t *order; /* [dk], of a value's channels those that meet the keys' */
+    float *out;
+    int64_t chunks, tokens; /* tokens that see keys together */
+} Chunks;
+
+INLINE const Table *tables_of(const Banded *of) { return (const Table *)(of->keys + of->bands); }
+
+INLINE const int64_t *units_of(const Units *of, int64_t b, int64_t s, int64_t t) {
+    return of->units + b * of->unit_step[0] + s * of->unit_step[1] + t * of->unit_step[2];
+}
+
+INLINE const int64_t *positions_of(const Units *of, int64_t b, int64_t s, int64_t t) {
+    return of->positions + b * of->position_step[0] + s * of->position_step[1] + t * of->position_step[2];
+}
+
+INLINE const int64_t *tokens_of(const Tokens *of, int64_t b, int64_t s) {
+    return of->tokens + b * of->token_step[0] + s * of->token_step[1];
+}
+
+INLINE int64_t end_of(const Tokens *of, int64_t b, int64_t s, int64_t run) {
+    return of->ends[b * of->end_step[0] + s * of->end_step[1] + run];
+}
 
 INLINE Run stored(const Job *job, const Keys *keys, int64_t b, int64_t s) {
     int64_t h = s * job->kv_heads / job->sharing, size = bytes_of((int)job->kind);

@@ -1,6 +1,6 @@
 /* Attention of many queries, for the Python side: tiles of rows, and their keys and values read where they lie.
 
-   Whoever works takes the next item until there is none, for they are not equally long. */
+   Items are not equally long, so those that are come first. */
 
 #include "rows.h"
 
@@ -92,14 +92,15 @@ static void limit(Tile *tile, const int64_t *low, const int64_t *high, int64_t c
     }
 }
 
-/* Bands: token t sees the keys low[band, t] : high[band, t] of keys[band], turned to row t of tables[band]. */
-int longspan_banded_many(const Job *job, const Keys *keys, const Table *tables, const int64_t *low,
-                         const int64_t *high, int64_t bands, int64_t tokens, int64_t items, int64_t *next) {
+int longspan_banded_many(const Banded *given, Share *share) {
     Tile tile;
+    const Job *job = &given->job;
+    const Table *tables = tables_of(given);
+    const int64_t tokens = given->tokens;
     int64_t group = job->heads / job->sharing, parts = (job->rows + tokens - 1) / tokens;
     int64_t *own = malloc(2 * sizeof(int64_t) * (size_t)tokens), *at = own + tokens;
     int made = make_tile(&tile, (int)(tokens * group), (int)job->dk, (int)job->dv, (int)job->kind, job->softcap);
-    for (int64_t item; made && own && (item = take(next)) < items;) {
+    if (made && own) EACH(item, share) {
         int64_t b = item / (job->sharing * parts), s = item / parts % job->sharing;
         int64_t first = (parts - 1 - item % parts) * tokens; /* the last see most: they come first */
         int64_t count = job->rows - first < tokens ? job->rows - first : tokens;
@@ -107,8 +108,8 @@ int longspan_banded_many(const Job *job, const Keys *keys, const Table *tables, 
         shape(&tile, (int)(count * group));
         begin_rows(&tile, &of, count);
         for (int64_t t = 0; t < count; t++) own[t] = t, at[t] = first + t;
-        for (int64_t n = 0; n < bands; n++) {
-            const int64_t *own_low = low + n * job->rows + first, *own_high = high + n * job->rows + first;
+        for (int64_t n = 0; n < given->bands; n++) {
+            const int64_t *own_low = given->low + n * job->rows + first, *own_high = given->high + n * job->rows + first;
             int64_t from = INT64_MAX, to = 0;
             for (int64_t t = 0; t < count; t++)
                 if (own_low[t] < own_high[t]) {
@@ -117,7 +118,7 @@ int longspan_banded_many(const Job *job, const Keys *keys, const Table *tables, 
                 }
             if (from >= to) continue;
             load_rows(&tile, &of, own, at, count, tables + n);
-            Run run = part(stored(job, keys + n, b, s), from, to);
+            Run run = part(stored(job, given->keys + n, b, s), from, to);
             limit(&tile, own_low, own_high, count, group, from, to);
             see(&tile, &run, tile.low, tile.high);
         }
@@ -128,36 +129,35 @@ int longspan_banded_many(const Job *job, const Keys *keys, const Table *tables, 
     return made && own;
 }
 
-/* Units: token t sees, for each n, unit units[b, s, t, n] of `size` tokens from row positions[b, s, t, n] of the table.
-   The tokens that chose a unit see it together; what each has seen is kept until it has seen all of its own. */
-int longspan_units_many(const Job *job, const Keys *keys, const Table *table, const int64_t *units,
-                        const int64_t *unit_step, const int64_t *positions, const int64_t *position_step,
-                        int64_t count, int64_t size, int64_t available, int64_t tokens, int64_t items, int64_t *next) {
+/* The tokens that chose a unit see it together; what each has seen is kept until it has seen all of its own. */
+int longspan_units_many(const Units *given, Share *share) {
     Tile tile;
+    const Job *job = &given->job;
+    const int64_t tokens = given->tokens, count = given->count, size = given->size, available = given->available;
+    const int64_t unit_step = given->unit_step[2], position_step = given->position_step[2];
     const int64_t group = job->heads / job->sharing, parts = (job->rows + tokens - 1) / tokens, dv = job->dv;
     const int64_t most = MOST / group > 0 ? MOST / group : 1, rows = tokens * group, pairs = tokens * count;
     int made = make_tile(&tile, (int)(most * group), (int)job->dk, (int)dv, (int)job->kind, job->softcap);
     float *sum = malloc(sizeof(float) * (size_t)(rows * (dv + 2)));
     int64_t *who = malloc(sizeof(int64_t) * (size_t)(2 * pairs + available + 1));
     const int good = made && sum && who;
-    for (int64_t item; good && (item = take(next)) < items;) {
+    if (good) EACH(item, share) {
         int64_t b = item / (job->sharing * parts), s = item / parts % job->sharing, first = item % parts * tokens;
         int64_t here = job->rows - first < tokens ? job->rows - first : tokens;
         float *top = sum + rows * dv, *total = top + rows;
         for (int64_t r = 0; r < here * group; r++)
             read_row(job, b, s * group + r % group, first + r / group, sum + r * dv, top + r, total + r);
-        const int64_t *own = units + b * unit_step[0] + s * unit_step[1] + first * unit_step[2];
-        const int64_t *at = positions + b * position_step[0] + s * position_step[1] + first * position_step[2];
+        const int64_t *own = units_of(given, b, s, first), *at = positions_of(given, b, s, first);
         /* The tokens and positions of each unit side by side: a sort by counting. */
         int64_t *place = who + pairs, *ends = place + pairs;
         memset(ends, 0, sizeof(int64_t) * (size_t)(available + 1));
         for (int64_t t = 0; t < here; t++)
-            for (int64_t n = 0; n < count; n++) ends[own[t * unit_step[2] + n] + 1]++;
+            for (int64_t n = 0; n < count; n++) ends[own[t * unit_step + n] + 1]++;
         for (int64_t u = 0; u < available; u++) ends[u + 1] += ends[u];
         for (int64_t t = 0; t < here; t++)
             for (int64_t n = 0; n < count; n++) {
-                int64_t to = ends[own[t * unit_step[2] + n]]++;
-                who[to] = t, place[to] = at[t * position_step[2] + n];
+                int64_t to = ends[own[t * unit_step + n]]++;
+                who[to] = t, place[to] = at[t * position_step + n];
             }
         Group of = {job, b, s, group, first};
         for (int64_t u = 0, from = 0; u < available; from = ends[u++])
@@ -165,8 +165,8 @@ int longspan_units_many(const Job *job, const Keys *keys, const Table *table, co
                 int64_t some = ends[u] - begin < most ? ends[u] - begin : most;
                 shape(&tile, (int)(some * group));
                 begin_tile(&tile);
-                load_rows(&tile, &of, who + begin, place + begin, some, table);
-                Run run = part(stored(job, keys, b, s), u * size, (u + 1) * size);
+                load_rows(&tile, &of, who + begin, place + begin, some, &given->table);
+                Run run = part(stored(job, &given->keys, b, s), u * size, (u + 1) * size);
                 see(&tile, &run, 0, 0);
                 add_rows(&tile, group, who + begin, some, sum, top, total);
             }
@@ -178,27 +178,26 @@ int longspan_units_many(const Job *job, const Keys *keys, const Table *table, co
     return good;
 }
 
-/* Tokens that all queries have: tokens[b, s, :], of which the n-th run, up to ends[b, s, n], is seen from tables[n]. */
-int longspan_tokens_many(const Job *job, const Keys *keys, const Table *tables, const int64_t *tokens,
-                         const int64_t *token_step, const int64_t *ends, const int64_t *end_step, int64_t runs,
-                         int64_t each, int64_t items, int64_t *next) {
+int longspan_tokens_many(const Tokens *given, Share *share) {
     Tile tile;
+    const Job *job = &given->job;
+    const int64_t each = given->each;
     int64_t group = job->heads / job->sharing, parts = (job->rows + each - 1) / each;
     int64_t *own = malloc(2 * sizeof(int64_t) * (size_t)each), *at = own + each;
     int made = make_tile(&tile, (int)(each * group), (int)job->dk, (int)job->dv, (int)job->kind, job->softcap);
-    for (int64_t item; made && own && (item = take(next)) < items;) {
+    if (made && own) EACH(item, share) {
         int64_t b = item / (job->sharing * parts), s = item / parts % job->sharing, first = item % parts * each;
         int64_t count = job->rows - first < each ? job->rows - first : each, from = 0;
         Group of = {job, b, s, group, first};
         shape(&tile, (int)(count * group));
         begin_rows(&tile, &of, count);
         for (int64_t t = 0; t < count; t++) own[t] = t, at[t] = first + t;
-        for (int64_t n = 0; n < runs; n++) {
-            int64_t to = ends[b * end_step[0] + s * end_step[1] + n];
+        for (int64_t n = 0; n < given->runs; n++) {
+            int64_t to = end_of(given, b, s, n);
             if (from >= to) continue;
-            load_rows(&tile, &of, own, at, count, tables + n);
-            Run run = stored(job, keys, b, s);
-            run.tokens = tokens + b * token_step[0] + s * token_step[1] + from, run.count = to - from;
+            load_rows(&tile, &of, own, at, count, given->tables + n);
+            Run run = stored(job, &given->keys, b, s);
+            run.tokens = tokens_of(given, b, s) + from, run.count = to - from;
             see(&tile, &run, 0, 0);
             from = to;
         }

@@ -7,9 +7,6 @@
 
 #include "vectors.h"
 
-/* The next item of those that whoever works shares. */
-INLINE int64_t take(int64_t *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
-
 enum { WIDE = 3 }; /* vectors of a panel's row, at most */
 
 /* Rows are spread over as few panels as take them, and those made as narrow as that allows. */

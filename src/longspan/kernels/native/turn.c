@@ -1,21 +1,27 @@
 /* The rotation of few tokens. */
 
+#include "share.h"
 #include "vectors.h"
 
 /* Tokens [items, rows, width] of x turned into those of `to`, by cos and sin [rows, pairs]; channels `start + ...`
    turn, `apart` by one or by half of those that turn. Steps are of an item and a row, in numbers. */
-int longspan_turn(const char *x, int64_t item_step, int64_t row_step, char *to, int64_t to_item, int64_t to_row,
-                  const float *cos, const float *sin, int64_t rows, int64_t width, int64_t start, int64_t pairs,
-                  int64_t apart, int64_t kind, int64_t first, int64_t last) {
-    const int64_t size = bytes_of((int)kind), step = apart == 1 ? 2 : 1;
-    for (int64_t item = first; item < last; item++)
-        for (int64_t t = 0; t < rows; t++) {
-            const char *from = x + (item * item_step + t * row_step) * size;
-            char *own = to + (item * to_item + t * to_row) * size;
-            const float *c = cos + t * pairs, *s = sin + t * pairs;
-            memcpy(own, from, (size_t)(width * size));
-            for (int64_t p = 0; p < pairs; p++) {
-                int64_t a = start + p * step, b = a + apart;
+typedef struct {
+    const char *x;
+    char *to;
+    const float *cos, *sin;
+    int64_t item_step, row_step, to_item, to_row, rows, width, start, pairs, apart, kind;
+} Turn;
+
+int longspan_turn(const Turn *of, Share *share) {
+    const int64_t kind = of->kind, size = bytes_of((int)kind), step = of->apart == 1 ? 2 : 1;
+    EACH(item, share)
+        for (int64_t t = 0; t < of->rows; t++) {
+            const char *from = of->x + (item * of->item_step + t * of->row_step) * size;
+            char *own = of->to + (item * of->to_item + t * of->to_row) * size;
+            const float *c = of->cos + t * of->pairs, *s = of->sin + t * of->pairs;
+            memcpy(own, from, (size_t)(of->width * size));
+            for (int64_t p = 0; p < of->pairs; p++) {
+                int64_t a = of->start + p * step, b = a + of->apart;
                 float u = load_one(from, a, (int)kind), v = load_one(from, b, (int)kind);
                 store_one(own, a, u * c[p] - v * s[p], (int)kind);
                 store_one(own, b, v * c[p] + u * s[p], (int)kind);

@@ -1,10 +1,11 @@
 /* What keys are worth to many queries (Wang et al., 2025, Eq 4): F(m) = max_c (f(m; c) - max_m' f(m'; c)).
 
-   Whoever works takes the next item until there is none: some queries of what chooses in a row of the batch. */
+   An item of the work is some queries of what chooses in a row of the batch. */
 
 #include <stdlib.h>
 
 #include "panels.h"
+#include "share.h"
 
 SCORES(more_1, 1, 8, 1)
 SCORES(more_2, 2, 4, 1)
@@ -140,11 +141,11 @@ static void compare(Tile *tile, int64_t count, float *to) {
 }
 
 /* Each item's rows are a tile of `job->tile` queries. Where a score is no number, nothing that is made of it is one. */
-int longspan_worth(const Worth *job, int64_t items, int64_t *next) {
+int longspan_worth(const Worth *job, Share *share) {
     Tile tile;
     if (!make(&tile, job)) return 0;
     const int64_t tiles = (job->rows + job->tile - 1) / job->tile;
-    for (int64_t item; (item = take(next)) < items;) {
+    EACH(item, share) {
         int64_t chooser = item / tiles, first = item % tiles * job->tile;
         int64_t count = job->rows - first < job->tile ? job->rows - first : job->tile;
         float *to = job->out + item * job->count;

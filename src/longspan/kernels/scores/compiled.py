@@ -9,6 +9,7 @@ from longspan.kernels import native
 from longspan.kernels.native import calls
 from longspan.rope import Rope, turn
 
+_KEYS = 4096  # of an item of the work, where queries are few
 _ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
 
 
@@ -53,17 +54,10 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     channels = torch.arange(width, device="cpu") if order is None else order.cpu().contiguous()
     tokens = native.tile_tokens(heads // k.shape[1])
     table = calls.plain(turn(rope.table, torch.arange(size, device="cpu"), q.device))
-    native.run_many(
-        "longspan_representations",
-        chunks * k.shape[1],
-        calls.job(q, v, out[:, :, None], out, rope, scale, None, k.shape[1], False),
-        calls.keys([k]),
-        calls.tables([table]),
-        channels.data_ptr(),
-        out.data_ptr(),
-        chunks,
-        tokens,
-    )
+    job = calls.job(q, v, out[:, :, None], out, rope, scale, None, k.shape[1], False)
+    rest = calls.numbers(channels.data_ptr(), out.data_ptr(), chunks, tokens)
+    given = b"".join((job, calls.keys([k]), calls.tables([table]), rest))
+    native.run("representations", chunks * k.shape[1], given)
     return out
 
 
@@ -72,23 +66,11 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     batch, heads, rows, width = q.shape
     q, count = q.float().contiguous(), keys.shape[2]
     out = torch.empty(batch, heads, rows, count, dtype=torch.float32, device="cpu")
-    at, (row, head, step, _) = keys.data_ptr(), keys.stride()
-    for b in range(batch):
-        native.run(
-            "longspan_products",
-            heads,
-            heads * rows * count * width,
-            q.data_ptr() + 4 * b * heads * rows * width,
-            rows * width,
-            at + b * row * keys.element_size(),
-            head,
-            step,
-            out.data_ptr() + 4 * b * heads * rows * count,
-            rows,
-            width,
-            count,
-            native.KINDS[keys.dtype],
-        )
+    given = calls.numbers(
+        *(q.data_ptr(), keys.data_ptr(), out.data_ptr(), *keys.stride()[:3]),
+        *(heads, rows, width, count, native.KINDS[keys.dtype], _KEYS),
+    )
+    native.run("products", batch * heads * -(-count // _KEYS), given, out.numel() * width)
     return out
 
 
@@ -100,6 +82,10 @@ def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     each = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
     tiles = -(-rows // each)
     found = torch.empty(batch, heads // together, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
-    job = calls.worth(q, keys, found, together, each)
-    native.run_many("longspan_worth", found.shape[:3].numel(), job)
+    given = calls.numbers(
+        *(q.data_ptr(), keys.data_ptr(), found.data_ptr(), *keys.stride()[:3]),
+        *(heads // together, together, rows, q.shape[3], q.shape[4], keys.shape[1], keys.shape[2]),
+        *(each, native.KINDS[keys.dtype]),
+    )
+    native.run("worth", found.shape[:3].numel(), given)
     return found[:, :, 0] if tiles == 1 else found.amax(dim=2)

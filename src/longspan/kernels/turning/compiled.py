@@ -19,21 +19,11 @@ def turned(rope: Rope, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     heads, rows, width = x.shape[1:]
     pairs, out = rope.rotated // 2, torch.empty_like(x)
     cos, sin = calls.plain((cos, sin))
-    native.run(
-        "longspan_turn",
-        heads,
-        x.numel(),
-        x.data_ptr(),
-        *x.stride()[1:3],
-        out.data_ptr(),
-        *out.stride()[1:3],
-        cos.data_ptr(),
-        sin.data_ptr(),
-        rows,
-        width,
-        rope.start,
-        pairs,
-        1 if rope.layout == "interleaved" else pairs,
-        native.KINDS[x.dtype],
+    apart = 1 if rope.layout == "interleaved" else pairs
+    given = calls.numbers(
+        *(x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr()),
+        *(*x.stride()[1:3], *out.stride()[1:3]),
+        *(rows, width, rope.start, pairs, apart, native.KINDS[x.dtype]),
     )
+    native.run("turn", heads, given, x.numel())
     return out
