@@ -131,7 +131,10 @@ def test_generate_and_what_runs_as_before(recorded):
         with torch.no_grad():
             model(ids, past_key_values=cache)
             some = model(ids[:, :1], past_key_values=cache, output_hidden_states=True)
-        assert some.hidden_states is not None and len(recorded) == 2
+            told = model(input_ids=ids[:, :1], past_key_values=cache, labels=ids[:, :1])
+            bare = model(input_ids=ids[:, :1], past_key_values=cache, return_dict=False)
+        assert some.hidden_states is not None and told.loss is not None and isinstance(bare, tuple)
+        assert len(recorded) == 2
         assert model(ids[:, :1], past_key_values=cache).logits.requires_grad and len(recorded) == 2
     assert "forward" not in vars(model)
     assert torch.equal(model.generate(ids, **options), plain)

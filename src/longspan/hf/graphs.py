@@ -23,6 +23,7 @@ from longspan.kernels import tiles
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache"}
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
+_TRUE = "use_cache", "return_dict"  # unless they are left out
 
 
 @contextmanager
@@ -121,10 +122,11 @@ class _Steps:
 
     def decodes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LongspanCache | None:
         """The cache of a call that is a decoding step; None for any other, which may leave the cache elsewhere."""
-        ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
-        others = [name for name, value in kwargs.items() if name not in _PLAIN and value not in (None, False)]
+        ids, cache, mask = (kwargs.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
+        others = [x for name, x in kwargs.items() if name not in _PLAIN and x is not None and x is not False]
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
-        plain = one and not args and not others and kwargs.get("use_cache") is not False
+        one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
+        plain = one and not args and not others and False not in (kwargs.get(name, True) for name in _TRUE)
         observed = self.attachment.observer is not None or self.attachment.attender.observer is not None
         if plain and isinstance(cache, LongspanCache) and not torch.is_grad_enabled() and not observed:
             held = {store.length for store in cache.stores}
