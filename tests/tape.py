@@ -58,6 +58,7 @@ class Tape(TorchDispatchMode):
 
         return run
 
+    @torch.inference_mode()  # what was made in it is written to
     def replay(self) -> None:
         for entry in self.entries:
             entry()
@@ -82,7 +83,7 @@ def _watched(tape: Tape) -> Iterator[None]:
         triton_jit.banded, jit.merge = kept
 
 
-def record(run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+def record(run: Callable[[], Any], device: Any = None) -> tuple[Any, Callable[[], None]]:
     """In place of ``longspan.hf.graphs.record``."""
     run()  # what a first call sets up is no part of it
     tape = Tape()

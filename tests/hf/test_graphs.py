@@ -5,11 +5,14 @@ Without a GPU ``tape`` records it, and what is called runs on other kernels, whi
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 import longspan
-from hf_models import WINDOW, left_padded, make, prompts
+from hf_models import _COMMON, FAMILIES, WINDOW, build, left_padded, make, prompts
 from longspan.hf import graphs as module
 from longspan.kernels import tiles
 from longspan.store.buffer import SPARE
@@ -19,11 +22,25 @@ tape = pytest.importorskip("tape")
 
 INTERPRETED = tiles.interpreting()
 DEVICE = "cpu" if INTERPRETED else "cuda"
-BANDED = ["full", "dca", "rerope", "self-extend", "string", "streaming-llm", "lm-infinite", "pi", "ntk", "yarn"]
+BANDED = [
+    "full",
+    "dca",
+    "dca-scaled",
+    "rerope",
+    "self-extend",
+    "string",
+    "streaming-llm",
+    "lm-infinite",
+    "pi",
+    "ntk",
+    "yarn",
+]
 
 
 def method(name):
     angles = {"pi": longspan.PI(scale=4), "ntk": longspan.NTK(scale=4), "yarn": longspan.YaRN(factor=4)}
+    if name == "dca-scaled":
+        return longspan.DCA(length_scale=True)
     return angles.get(name) or longspan.METHODS[name]()
 
 
@@ -32,9 +49,9 @@ def recorded(monkeypatch):
     """Counts recordings."""
     made, how = [], tape.record if INTERPRETED else module.record
 
-    def record(run):
-        made.append(run)
-        return how(run)
+    def record(run, device):
+        made.append(1)  # and not what runs, which holds a cache
+        return how(run, device)
 
     monkeypatch.setattr(module, "record", record)
     if INTERPRETED:
@@ -92,11 +109,24 @@ def test_families(family, recorded):
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["gpt_oss", "gemma2"])
+def test_sinks_and_softcaps(family, recorded):
+    kind, own = FAMILIES[family]
+    model = build(kind, {**_COMMON, **own, "layer_types": ["full_attention"] * 2}, "eager").to(DEVICE)
+    ids = ids_of(1, WINDOW + 9)
+    longspan.extend(model, "dca")
+    plain, _ = steps(model, ids, 4)
+    with longspan.graphed(model):
+        found, _ = steps(model, ids, 4)
+    assert len(recorded) == 1
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("pads", [[5, 5], [0, 7, 7]])
 def test_padded_rows(pads, recorded):
     model = model_of()
     ids, mask, _ = left_padded(ids_of(len(pads), WINDOW + 2), pads)
-    longspan.extend(model, "dca")
+    longspan.extend(model, longspan.DCA(length_scale=True))
     plain, _ = steps(model, ids, 4, mask)
     with longspan.graphed(model):
         found, _ = steps(model, ids, 4, mask)
@@ -171,6 +201,40 @@ def test_padding_that_changes_is_refused(recorded):
         _, cache = steps(model, ids, 3, mask)
         with pytest.raises(longspan.CacheError, match="padding"), torch.no_grad():
             model(input_ids=ids[:, -1:], past_key_values=cache)
+
+
+def test_two_caches_in_turn_have_a_recording_each(recorded):
+    model, made = model_of(), []
+    longspan.extend(model, "dca")
+    with longspan.graphed(model), torch.inference_mode():
+        caches = [steps(model, ids_of(1, n, seed=n), 1)[1] for n in (WINDOW, WINDOW + 7)]
+        for n in range(6):
+            token = torch.full((1, 1), 5 + n, device=DEVICE)
+            made.append(model(token, past_key_values=caches[n % 2]).logits)  # named by their place, too
+        assert len(recorded) == 2
+        gone = weakref.ref(caches.pop())
+        gc.collect()
+        assert gone() is None, "a recording keeps no cache"
+    with torch.no_grad():
+        cache = steps(model, ids_of(1, WINDOW, seed=WINDOW), 1)[1]
+        for n in (0, 2, 4):
+            plain = model(torch.full((1, 1), 5 + n, device=DEVICE), past_key_values=cache).logits
+            torch.testing.assert_close(made[n], plain, rtol=1e-4, atol=1e-4)
+
+
+def test_what_changes_the_model_runs_as_before(recorded):
+    model, ids = model_of(), ids_of(1, WINDOW)
+    model.forward = own = model.forward
+    longspan.extend(model, "dca")
+    with longspan.graphed(model):
+        with pytest.raises(longspan.LongspanError, match="already"), longspan.graphed(model):
+            pass
+        _, cache = steps(model, ids, 2)
+        assert len(recorded) == 1
+        longspan.extend(model, "rerope")
+        with pytest.raises(longspan.CacheError, match="now runs ReRoPE"), torch.no_grad():
+            model(input_ids=ids[:, :1], past_key_values=cache)
+    assert model.forward is own
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 
 from longspan.attend import FixedStep, why_not_fixed
@@ -24,16 +27,21 @@ _WARM = 2  # runs before a recording: kernels are compiled and libraries take th
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache"}
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
 _TRUE = "use_cache", "return_dict"  # unless they are left out
+_CACHE = object()  # in its place
+
+
+_entered: WeakSet[PreTrainedModel] = WeakSet()
 
 
 @contextmanager
 def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     """Decode from a CUDA graph for the length of a ``with`` block.
 
-    The first decoding step is recorded, and every later one replays it: where a token's kernels take less time than
-    their launches, that is most of a step's time. Whatever is no such step (a prompt, several tokens at once, a call
-    with labels or hidden states or gradients) runs as before. Tokens are those of the same kernels called one by one.
-    Beam search moves the cache at every step and is refused.
+    A cache's first decoding step is recorded, and every later one replays it: where a token's kernels take less time
+    than their launches, that is most of a step's time. What is no such step runs as before: a prompt, several tokens at
+    once, a call with labels, hidden states, gradients or autocast. Tokens are those of the same kernels called one by
+    one, up to rounding. Hooks and adapters of the model are those of the recording. Beam search moves the cache at
+    every step and is refused.
 
     Args:
         model: extended, all of its layers, on one CUDA device, with a method that keeps keys by their index alone.
@@ -48,34 +56,49 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, ...) first")
+    if model in _entered:
+        raise LongspanError("the model is inside longspan.graphed already")
     if (reason := _why_not(model, attachment)) is not None:
         raise LongspanError(f"decoding cannot be recorded: {reason}; leave longspan.graphed out")
-    steps, forward = _Steps(model, attachment, room), model.forward
+    steps, forward, own = _Steps(model, attachment, room), model.forward, vars(model).get("forward")
+    names = list(inspect.signature(forward).parameters)
 
     @wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
-        cache = steps.decodes(args, kwargs)
-        return steps(cache, kwargs) if cache is not None else forward(*args, **kwargs)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        cache = steps.decodes(given)
+        return steps(cache, given) if cache is not None else forward(*args, **kwargs)
 
     model.forward = run  # an instance's own attribute, before its class's
+    _entered.add(model)
     try:
         yield
     finally:
-        vars(model).pop("forward", None)
+        _entered.discard(model)
+        if own is None:
+            vars(model).pop("forward", None)
+        else:
+            model.forward = own
 
 
-def record(run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+def record(run: Callable[[], Any], device: torch.device) -> tuple[Any, Callable[[], None]]:
     """A CUDA graph of ``run``: what it returned, in memory that each replay fills anew, and the replay."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
-    return out, graph.replay
+    with torch.cuda.device(device):
+        stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        # Around both: a capture that fails leaves its stream behind as the current one.
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM):
+                run()
+            with torch.cuda.graph(graph, stream=stream):
+                out = run()
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def replay() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return out, replay
 
 
 def why_no_graph(device: torch.device) -> str | None:
@@ -101,15 +124,16 @@ def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
 
 @dataclass
 class _Recorded:
-    """A recorded step, and what it was recorded on."""
+    """A recorded step of one cache, and what it was recorded on."""
 
-    cache: LongspanCache
     memory: list[int]  # where the cache's tensors lie
     padding: tuple[int, ...]
     step: FixedStep
     ids: Tensor
-    out: Any
+    out: list[Any]  # the leaves of what the model returned, without the cache
+    form: TreeSpec
     replay: Callable[[], None]
+    others_ran: bool = False  # calls since that are no decoding steps, and may have moved the cache
 
 
 class _Steps:
@@ -117,56 +141,62 @@ class _Steps:
 
     def __init__(self, model: PreTrainedModel, attachment: Attachment, room: int) -> None:
         self.model, self.attachment, self.room, self.forward = model, attachment, room, model.forward
-        self._made: _Recorded | None = None
-        self._others_ran = True
+        self._made: WeakKeyDictionary[LongspanCache, _Recorded] = WeakKeyDictionary()
 
-    def decodes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LongspanCache | None:
-        """The cache of a call that is a decoding step; None for any other, which may leave the cache elsewhere."""
-        ids, cache, mask = (kwargs.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
-        others = [x for name, x in kwargs.items() if name not in _PLAIN and x is not None and x is not False]
+    def decodes(self, given: dict[str, Any]) -> LongspanCache | None:
+        """The cache of a call that is a decoding step; None for any other."""
+        ids, cache, mask = (given.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
+        others = [x for name, x in given.items() if name not in _PLAIN and x is not None and x is not False]
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
         one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
-        plain = one and not args and not others and False not in (kwargs.get(name, True) for name in _TRUE)
-        observed = self.attachment.observer is not None or self.attachment.attender.observer is not None
-        if plain and isinstance(cache, LongspanCache) and not torch.is_grad_enabled() and not observed:
-            held = {store.length for store in cache.stores}
-            if len(held) == 1 and held != {0}:
+        if one and not others and False not in (given.get(name, True) for name in _TRUE) and self._as_recorded():
+            held = {store.length for store in cache.stores} if isinstance(cache, LongspanCache) else {0}
+            if isinstance(cache, LongspanCache) and len(held) == 1 and held != {0}:
                 return cache
-        self._others_ran = True
+        for made in self._made.values():
+            made.others_ran = True
         return None
 
-    def __call__(self, cache: LongspanCache, kwargs: dict[str, Any]) -> Any:
+    def _as_recorded(self) -> bool:
+        """Whether nothing was turned on that a recording would leave out."""
+        attachment = self.attachment
+        observed = attachment.observer is not None or attachment.attender.observer is not None
+        changed = attachment_of(self.model) is not attachment or self.model.training
+        gradients = torch.is_grad_enabled() or torch.is_autocast_enabled(self.model.device.type)
+        return not (observed or changed or gradients)
+
+    def __call__(self, cache: LongspanCache, given: dict[str, Any]) -> Any:
         """One step, from the recording."""
-        ids, past = kwargs["input_ids"], cache.stores[0].length
+        ids, mask, past = given["input_ids"], given.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
-        mask = kwargs.get("attention_mask")
         cache.accept(left_padding(mask, ids.shape[0], past + 1), mask is not None, past)
         assert cache.padding is not None
-        made = self._made
-        if made is None or not self._fits(made, cache, past, cache.padding):
-            made = self._record(cache, past, cache.padding, ids)
+        made = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)
         made.ids.copy_(ids)
         made.step.move(past)
         made.replay()
         for store in cache.stores:
             store.length += 1
-        fields = {name: x.clone() if isinstance(x, Tensor) else x for name, x in made.out.items()}
-        return type(made.out)(**fields)
+        leaves = [cache if x is _CACHE else x.clone() if isinstance(x, Tensor) else x for x in made.out]
+        return tree_unflatten(leaves, made.form)
 
-    def _fits(self, made: _Recorded, cache: LongspanCache, past: int, padding: tuple[int, ...]) -> bool:
-        if made.cache is not cache or past >= made.step.capacity or made.padding != padding:
-            return False
-        if made.memory == _memory(cache):
-            return True
-        if not self._others_ran:
-            raise CacheError(
-                "the cache was moved between two decoding steps, as beam search does, and a step would be recorded "
-                "each time; run that without longspan.graphed"
-            )
-        return False
+    def _fitting(self, cache: LongspanCache, past: int, padding: tuple[int, ...]) -> _Recorded | None:
+        """The cache's recording, if it still holds; it is given up if not."""
+        made = self._made.get(cache)
+        if made is None:
+            return None
+        if past < made.step.capacity and made.padding == padding:
+            if made.memory == _memory(cache):
+                return made
+            if not made.others_ran:
+                raise CacheError(
+                    "the cache was moved between two decoding steps, as beam search does, and a step would be recorded "
+                    "each time; run that without longspan.graphed"
+                )
+        del self._made[cache]
+        return None
 
     def _record(self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor) -> _Recorded:
-        self._made = None  # its memory goes first
         for store in cache.stores:
             store.reserve(past + self.room)
         capacity = min(x.shape[2] for store in cache.stores for x in store.room)
@@ -176,17 +206,23 @@ class _Steps:
         step.move(past)
         cache.fixed = step
         try:
-            out, replay = record(lambda: self.forward(input_ids=own, past_key_values=cache, use_cache=True))
+            out, replay = record(
+                lambda: self.forward(input_ids=own, past_key_values=cache, use_cache=True), self.model.device
+            )
         except LongspanError:
             raise
         except Exception as error:
+            # A capture that fails ends by an error of its own, after that of what failed in it.
             raise LongspanError(
-                f"{type(self.model).__name__} cannot be recorded: {error}; leave longspan.graphed out"
+                f"{type(self.model).__name__} cannot be recorded: {error.__context__ or error}; leave longspan.graphed "
+                "out"
             ) from error
         finally:
             cache.fixed = None
-        self._made, self._others_ran = _Recorded(cache, _memory(cache), padding, step, own, out, replay), False
-        return self._made
+        leaves, form = tree_flatten(out)
+        leaves = [_CACHE if x is cache else x for x in leaves]  # which would keep itself alive
+        made = self._made[cache] = _Recorded(_memory(cache), padding, step, own, leaves, form, replay)
+        return made
 
 
 def _memory(cache: LongspanCache) -> list[int]:

@@ -26,7 +26,8 @@ FEW = 2  # rows up to which each reads its keys by itself
 _SHARE = 2**18  # numbers that take as long to read as it takes to wake a thread
 _TILE = 192  # rows that see keys together, as in tile.h
 
-_KERNELS = ["banded", "units", "tokens", "banded_many", "units_many", "tokens_many", "representations", "products", "worth", "best", "turn"]
+_KERNELS = ["banded", "units", "tokens", "banded_many", "units_many", "tokens_many"]
+_KERNELS += ["representations", "products", "worth", "best", "turn"]
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _PROCESS = os.getpid()
 
@@ -121,7 +122,9 @@ def together(name: str, items: int, given: bytes, threads: int) -> None:
     """The same on so many threads."""
     library = _loaded()
     assert not isinstance(library, str)
-    openmp = _openmp() if threads > 1 and os.getpid() == _PROCESS else None  # a copied process has none of its threads
+    openmp = (
+        _openmp() if threads > 1 and os.getpid() == _PROCESS else None
+    )  # a copy of this process has none of its threads
     if not library.longspan_team(_address(name), given, items, threads, openmp):
         raise MemoryError(f"no memory for {name}")
 

@@ -21,6 +21,7 @@ typedef struct {
 
 static void work(void *with) {
     Team *team = with;
+    if (__atomic_load_n(&team->share.next, __ATOMIC_RELAXED) >= team->share.items) return; /* before it takes memory */
     if (!team->kernel(team->given, &team->share)) __atomic_store_n(&team->failed, 1, __ATOMIC_RELAXED);
 }
 
