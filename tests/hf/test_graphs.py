@@ -22,26 +22,12 @@ tape = pytest.importorskip("tape")
 
 INTERPRETED = tiles.interpreting()
 DEVICE = "cpu" if INTERPRETED else "cuda"
-BANDED = [
-    "full",
-    "dca",
-    "dca-scaled",
-    "rerope",
-    "self-extend",
-    "string",
-    "streaming-llm",
-    "lm-infinite",
-    "pi",
-    "ntk",
-    "yarn",
-]
+BANDED = ["full", "dca-scaled", "rerope", "self-extend", "string", "streaming-llm", "lm-infinite", "yarn"]
 
 
 def method(name):
-    angles = {"pi": longspan.PI(scale=4), "ntk": longspan.NTK(scale=4), "yarn": longspan.YaRN(factor=4)}
-    if name == "dca-scaled":
-        return longspan.DCA(length_scale=True)
-    return angles.get(name) or longspan.METHODS[name]()
+    own = {"dca-scaled": longspan.DCA(length_scale=True), "yarn": longspan.YaRN(factor=4)}
+    return own.get(name) or longspan.METHODS[name]()
 
 
 @pytest.fixture
@@ -97,7 +83,7 @@ def test_replays_equal_calls(name, recorded):
         torch.testing.assert_close(a.keys, b.keys, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["llama-mha", "qwen3", "phi", "glm4", "gpt_neox", "hunyuan_v1_dense"])
+@pytest.mark.parametrize("family", ["phi", "glm4", "gpt_neox", "hunyuan_v1_dense"])
 def test_families(family, recorded):
     """Partial rotations, interleaved ones, norms before and after the rotation."""
     model, ids = model_of(family), ids_of(1, WINDOW + 9)
