@@ -96,8 +96,9 @@ class FixedStep:
         turned = [own.turn_k(k, *self._key_turn(cos, sin, n)) for n in range(len(self._maps))]
         store.put(self._place, turned, v)
         *keys, values = store.room
+        by_band = [keys[self._maps.index(band.k_pos)] for band in self._bands]
         held = [keys[n] for n in self._order]
-        if (reason := triton.why_not(q, held, values)) is not None:
+        if (reason := triton.why_not(q, by_band, values)) is not None:
             raise LongspanError(f"a step of fixed shape runs on Triton's kernel, which cannot run here: {reason}")
         outs = []
         for run, (a, b, pad) in enumerate(self._runs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,9 +40,9 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
 
     A cache's first decoding step is recorded, and every later one replays it: where a token's kernels take less time
     than their launches, that is most of a step's time. What is no such step runs as before: a prompt, several tokens at
-    once, a call with labels, hidden states, gradients or autocast. Tokens are those of the same kernels called one by
-    one, up to rounding. Hooks and adapters of the model are those of the recording. Beam search moves the cache at
-    every step and is refused.
+    once, a call with labels or hidden states; with gradients or autocast, where a warning says so. Tokens are those of
+    the same kernels called one by one, up to rounding. Hooks and adapters of the model are those of the recording. Beam
+    search moves the cache at every step and is refused.
 
     Args:
         model: extended, all of its layers, on one CUDA device, with a method that keeps keys by their index alone.
@@ -149,21 +150,26 @@ class _Steps:
         others = [x for name, x in given.items() if name not in _PLAIN and x is not None and x is not False]
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
         one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
-        if one and not others and False not in (given.get(name, True) for name in _TRUE) and self._as_recorded():
+        if one and not others and False not in (given.get(name, True) for name in _TRUE):
             held = {store.length for store in cache.stores} if isinstance(cache, LongspanCache) else {0}
             if isinstance(cache, LongspanCache) and len(held) == 1 and held != {0}:
-                return cache
+                if (reason := self._why_not_now()) is None:
+                    return cache
+                warnings.warn(f"a decoding step inside longspan.graphed was not recorded: {reason}", stacklevel=3)
         for made in self._made.values():
             made.others_ran = True
         return None
 
-    def _as_recorded(self) -> bool:
-        """Whether nothing was turned on that a recording would leave out."""
-        attachment = self.attachment
-        observed = attachment.observer is not None or attachment.attender.observer is not None
-        changed = attachment_of(self.model) is not attachment or self.model.training
-        gradients = torch.is_grad_enabled() or torch.is_autocast_enabled(self.model.device.type)
-        return not (observed or changed or gradients)
+    def _why_not_now(self) -> str | None:
+        """Why a step has to be called, since a recording would leave out what was turned on; None if nothing was."""
+        attachment, model = self.attachment, self.model
+        if attachment_of(model) is not attachment or model.training:
+            return "the model was restored, extended anew or put into training mode inside the block"
+        if attachment.observer is not None or attachment.attender.observer is not None:
+            return "somebody looks on"
+        if torch.is_grad_enabled():
+            return "gradients are on; call it under torch.no_grad()"
+        return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None
 
     def __call__(self, cache: LongspanCache, given: dict[str, Any]) -> Any:
         """One step, from the recording."""

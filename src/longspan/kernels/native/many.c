@@ -1,6 +1,6 @@
 /* Attention of many queries, for the Python side: tiles of rows, and their keys and values read where they lie.
 
-   Items are not equally long, so those that are come first. */
+   Items are not equally long; those that are known to be long come first. */
 
 #include "rows.h"
 
