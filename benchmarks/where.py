@@ -43,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.decode:
             one.clear()
 
-    def watched(name: str, *given: Any) -> None:
+    def watched(steps: Sequence[tuple[str, int]], *given: Any) -> None:
         begun = now()
-        together(name, *given)
-        spent[name] += now() - begun
+        together(steps, *given)
+        spent[", ".join(name for name, _ in steps)] += now() - begun
 
     together, native.together = native.together, watched
     with torch.inference_mode():

@@ -186,14 +186,14 @@ def run_recorded(
     """The output of one call over all tokens, and what was chosen in it, block by block."""
     attender = Attender(case.method, case.window, impl, calibration)
     chosen: list[Tensor] = []
-    kind = type(attender._chooser.selection)
+    kind = type(attender.chooser.selection)
 
     class Recording(kind):
         def choose(self, *args):
             chosen.append(super().choose(*args))
             return chosen[-1]
 
-    attender._chooser.selection = Recording(**vars(attender._chooser.selection))
+    attender.chooser.selection = Recording(**vars(attender.chooser.selection))
     return attender(q, k, v, rope, **kwargs), chosen
 
 

@@ -166,7 +166,7 @@ def test_runs_cover_every_query_once():
 def test_without_middle_tokens_nothing_is_chosen(rope):
     method = LMInfinite(sinks=3, recent=7).resolve(WINDOW)
     attender = Attender(method, WINDOW)
-    assert not method.selects and attender._chooser is None and len(method.bands()) == 4
+    assert not method.selects and attender.chooser is None and len(method.bands()) == 4
     assert method.keep(torch.tensor(20), torch.tensor(5)).item() is False
     with pytest.raises(TypeError, match="lm-infinite chooses keys"):
         LMInfinite(middle_top_k=1).resolve(WINDOW).keep(torch.tensor(3), torch.tensor(0))

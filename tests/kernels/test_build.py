@@ -217,7 +217,7 @@ def test_without_a_compiler_torch_runs_and_says_so(monkeypatch, cache, unbuilt):
 
 def test_threads_share_what_is_enough_for_several(monkeypatch):
     asked = []
-    monkeypatch.setattr(native, "together", lambda name, items, given, threads: asked.append(threads))
+    monkeypatch.setattr(native, "together", lambda steps, given, threads: asked.append(threads))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for items, numbers, threads in (
         (8, 5, [1]),

@@ -15,6 +15,7 @@ from longspan.attend.calibrated import check_calibration
 from longspan.attend.choosing import Chooser
 from longspan.attend.observing import Observer
 from longspan.attend.rows import Choices, Rows
+from longspan.attend.single import SingleStep
 from longspan.attend.sinks import with_sinks
 from longspan.bands import Band, KeyMap
 from longspan.calibration import Calibration
@@ -107,7 +108,7 @@ class Attender:
         self._dynamic = method.angles.dynamic
         selecting = method if isinstance(method, Selecting) and method.selects else None
         self._selecting = selecting
-        self._chooser = Chooser(selecting, window, impl, calibration) if selecting is not None else None
+        self.chooser = Chooser(selecting, window, impl, calibration) if selecting is not None else None
         self._prefill_full = selecting is not None and selecting.prefill == "full"
         self._static_bands = () if selecting is not None else method.bands()
         maps = [band.k_pos for band in self._static_bands]
@@ -117,9 +118,10 @@ class Attender:
         if selecting is not None:
             scored = selecting.scored_keys
             chosen = self.key_maps.index(selecting.seen_at(window).chosen_keys)
-            self._read = chosen, None if scored is None else self.key_maps.index(scored)
+            self.chosen_rotation, self.scored_rotation = chosen, None if scored is None else self.key_maps.index(scored)
         self._static_tables: dict[Table, Table] = {}
         self._step = _Step(0, 0, ())
+        self._single = SingleStep(self)
 
     @property
     def stored_rotations(self) -> int:
@@ -129,20 +131,20 @@ class Attender:
     @property
     def observer(self) -> Observer | None:
         """Who sees what is chosen; nobody unless set, and never where keys are not chosen."""
-        return self._chooser.observer if self._chooser is not None else None
+        return self.chooser.observer if self.chooser is not None else None
 
     @observer.setter
     def observer(self, observer: Observer | None) -> None:
-        if self._chooser is None:
+        if self.chooser is None:
             raise ValueError(f"{self.method.name} keeps keys by their index, so there are no choices to observe")
-        self._chooser.observer = observer
+        self.chooser.observer = observer
 
     def new_index(self, layer: int, rope: Rope) -> Any:
         """What a layer's store keeps to choose keys by; None where keys are not chosen, or by themselves alone.
 
         It takes in queries and keys whose channels are in the order of ``rope.pair``.
         """
-        return self._chooser.index(layer, rope) if self._chooser is not None else None
+        return self.chooser.index(layer, rope) if self.chooser is not None else None
 
     @_named
     def __call__(
@@ -172,17 +174,21 @@ class Attender:
         Returns:
             ``[B, H, T, Dv]``; rows of padding are zero.
         """
-        if self._chooser is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        if self.chooser is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise RuntimeError(f"{self.method.name} chooses keys and gives no gradients; run it under torch.no_grad()")
         batch, _, tokens, _ = q.shape
         past = store.length if store is not None else 0
         pads = tuple(padding) if padding is not None else (0,) * batch
+        if tokens == 1 and store is not None:
+            done = self._single(q, k, v, rope, scale=scale, store=store, pads=pads, softcap=softcap)
+            if done is not None:
+                return with_sinks(*done, sinks)
         if (self._step.past, self._step.tokens, self._step.padding) != (past, tokens, pads):
             self._step = _Step(past, tokens, pads)
         own = _Layer(rope.paired(), scale, softcap, sinks, layer)
         turned_q, turned_k = rope.pair(q), rope.pair(k)  # rotated in several ways each, so the order pays for itself
         new_keys = [turned_k] if self._dynamic else self._rotate_new(turned_k, own.rope)
-        if store is None and self._chooser is not None:
+        if store is None and self.chooser is not None:
             store = KVStore()  # an index has to live somewhere
         if store is not None:
             store.append(new_keys, v)
@@ -216,7 +222,7 @@ class Attender:
         if skipped == step.tokens:
             return q.new_zeros(*q.shape[:3], held.values.shape[-1])
         start, total = step.past + skipped - pad, step.past + step.tokens - pad
-        chooses = self._chooser is not None and not (self._prefill_full and step.tokens > 1)
+        chooses = self.chooser is not None and not (self._prefill_full and step.tokens > 1)
         # In generation after a full prefill, dynamic angles are the window's: nothing is seen farther away than that.
         table = self.table(layer.rope.table, min(total, self.window) if chooses and self._prefill_full else total)
         rope = layer.rope.with_table(table)
@@ -254,15 +260,14 @@ class Attender:
             impl=self.impl,
         )
         if chooses:
-            assert self._chooser is not None
+            assert self.chooser is not None
             assert held.store is not None
             # What is chosen is gathered where it lies, and only that is brought.
             stored = keys if self._dynamic or not held.store.apart else [_after(x, pad) for x in held.keys]
-            chosen, scored = (n if n is None else stored[n] for n in self._read)
-            assert chosen is not None
+            scored = None if self.scored_rotation is None else stored[self.scored_rotation]
             rows = Rows(
                 q=q,
-                keys=chosen,
+                keys=stored[self.chosen_rotation],
                 values=values if not held.store.apart else _after(held.values, pad),
                 scored=scored,
                 batch=held.rows,
@@ -274,7 +279,7 @@ class Attender:
                 layer=layer.number,
                 padding=pad,
             )
-            self._chooser.add(out, lse, rows, held.store.index, step.choices)
+            self.chooser.add(out, lse, rows, held.store.index, step.choices)
         out = with_sinks(out, lse, layer.sinks)
         return torch.nn.functional.pad(out, (0, 0, skipped, 0)) if skipped else out
 

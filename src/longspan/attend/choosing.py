@@ -104,7 +104,7 @@ class Chooser:
             units=units,
             size=selection.size,
             positions=positions,
-            table=self._window_table(rows),
+            table=self.window_table(rows.rope.table, rows.q.device),
             rope=rows.rope,
             scale=rows.scale,
             softcap=rows.softcap,
@@ -179,7 +179,7 @@ class Chooser:
     def _middle_scores(self, selection: Middle, q: Tensor, stop: int, rows: Rows) -> Tensor:
         """The logits ``[B, H, T, M]`` of the tokens from ``initial`` on, at the distance that they are seen at."""
         far = cast(UnitMap, self.positions).units(torch.arange(q.shape[2]), torch.empty(1), 1)[:, 0]
-        cos, sin = (x[far.to(q.device)] for x in self._window_table(rows))
+        cos, sin = (x[far.to(q.device)] for x in self.window_table(rows.rope.table, rows.q.device))
         assert rows.scored is not None
         keys = rows.scored[:, :, selection.initial : selection.stop(stop - 1)]
         return exact_scores(rows.rope.turn_q(q, cos, sin), keys, "head", "sum")
@@ -218,9 +218,9 @@ class Chooser:
             q = rows.rope.turn_q(q, cos / rows.rope.table.factor, sin)
         return q if index is None else q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
 
-    def _window_table(self, rows: Rows) -> Turn:
+    def window_table(self, table: Table, device: torch.device) -> Turn:
         """cos and sin of every position in the window."""
-        made = self._tables.setdefault(rows.rope.table, {})
-        if rows.q.device not in made:
-            made[rows.q.device] = turn(rows.rope.table, torch.arange(self.window), rows.q.device)
-        return made[rows.q.device]
+        made = self._tables.setdefault(table, {})
+        if device not in made:
+            made[device] = turn(table, torch.arange(self.window), device)
+        return made[device]

@@ -87,6 +87,36 @@ class ChunkIndex(UnitIndex):
                 self._done[row] = full
         self._tail.extend(new)
 
+    def room_for_one(self) -> bool:
+        """Whether the next token's inputs only have to be kept: it fills no chunk, and there is room."""
+        fills = any((self._length + 1 - pad) // self.size > n for pad, n in zip(self._pads, self._done, strict=True))
+        return bool(self._done) and not fills and self._tail.has_room
+
+    @property
+    def place(self) -> int:
+        """Where in ``kept`` they go."""
+        return self._tail.stop - self._tail.start
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """Room for the last tokens' queries, keys and values, or for keys alone; see ``Tail.tensors``."""
+        return self._tail.tensors
+
+    @property
+    def entries(self) -> Tensor | None:
+        """``[B, S, N, W]``, the summaries with room for more; None before the first."""
+        return self._held.held if self._held.capacity else None
+
+    @property
+    def blocks(self) -> list[object]:
+        """What holds ``kept`` and ``entries``, other objects once they lie elsewhere."""
+        return [self._tail.tensors, self._held.block]
+
+    def took(self) -> None:
+        """A token's inputs were written to ``place``."""
+        self._length += 1
+        self._tail.stop += 1
+
     def _summarise(
         self, row: int, done: int, full: int, new: list[Tensor], past: int, rope: Rope, scale: float
     ) -> None:

@@ -48,6 +48,16 @@ class Tail:
             held.narrow(2, at, tokens - skipped).copy_(x[:, :, skipped:] if skipped else x)
         self.stop += tokens
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """``[B, H, room, D]`` each, the same list while they stay where they are; empty before the first tokens."""
+        return self._data
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next token fits behind those held."""
+        return bool(self._data) and self.stop - self.start < self.room
+
     def slice(self, n: int, start: int, stop: int) -> Tensor:
         """Tokens ``start : stop`` of the ``n``-th tensor, a view."""
         if not self.start <= start <= stop <= self.stop:

@@ -43,6 +43,31 @@ class TokenIndex:
         self._held.write(self._length, reduced)
         self._length = stop
 
+    kept: Sequence[Tensor] = ()  # inputs that are kept besides
+    place = 0
+
+    def room_for_one(self) -> bool:
+        """Whether the next token's reduced key only has to be written; makes room for it."""
+        if not self._length:
+            return False
+        if self._length == self._held.capacity:
+            self._held.reserve(self._held.held, self._length + 1)
+        return True
+
+    @property
+    def entries(self) -> Tensor:
+        """``[B, 1, N, d']``, the reduced keys with room for more; there are some."""
+        return self._held.held
+
+    @property
+    def blocks(self) -> list[object]:
+        """What holds the entries, another object once they lie elsewhere."""
+        return [self._held.block]
+
+    def took(self) -> None:
+        """The reduced key of a token was written behind the others."""
+        self._length += 1
+
     def worth(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
         """``F`` (Eq 4) of tokens ``start : stop``, ``[B, 1, M]``, for queries ``[B, Hkv, T, D]`` (groups summed)."""
         return worth(self._reduced(q)[:, None, :, None], self._held.held[rows, :, start:stop])

@@ -77,9 +77,19 @@ class Chunks:
             scores = self._random(scores.shape, rows).to(scores.device)
         elif self.pick == "lowest":
             scores = -scores
-        # Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives.
-        tie = 16 * torch.finfo(scores.dtype).eps
-        return best(scores, self.chosen, tie=tie, last=True, start=first, stops=rows // self.size - self.local + 1)
+        tie, stops = self.tie(scores.dtype), self.stops(rows)
+        return best(scores, self.chosen, tie=tie, last=True, start=first, stops=stops)
+
+    def tie(self, dtype: torch.dtype) -> float:
+        """What scores may differ by and be the same, in parts of the largest.
+
+        Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives.
+        """
+        return 16 * torch.finfo(dtype).eps
+
+    def stops(self, rows: Tensor) -> Tensor:
+        """One past the last chunk that each of the queries ``rows`` chooses from."""
+        return rows // self.size - self.local + 1
 
     def _random(self, shape: torch.Size, rows: Tensor) -> Tensor:
         """Numbers that depend on the query, the chunk and the head alone, so that decoding draws what prefill drew."""

@@ -78,6 +78,11 @@ class Buffer:
         return self._block.capacity if self._block is not None else 0
 
     @property
+    def block(self) -> object:
+        """What holds it, another object once it lies elsewhere."""
+        return self._block
+
+    @property
     def nbytes(self) -> int:
         """Bytes allocated, in memory or on disk."""
         kind = self._kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -48,6 +48,7 @@ class KVStore:
     Attributes:
         length: tokens held.
         index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
+        made: what was made to take in the next token, with the addresses of what lies here; None once that may move.
 
     Raises:
         ValueError: see ``check_tier``; a negative window.
@@ -61,6 +62,7 @@ class KVStore:
         self.window = window
         self.length = 0
         self.index: Index | None = None
+        self.made: Any = None
         self._buffers: list[Buffer] = []  # the rotations, then the values
         self._mirror: Mirror | None = None
 
@@ -104,6 +106,7 @@ class KVStore:
         Raises:
             CacheError: they do not fit what is held, or the disk is full; the store is as it was.
         """
+        self.made = None
         new = [*keys, values]
         kinds, tokens = [Kind.of(x) for x in new], values.shape[2]
         if any(x.shape[2] != tokens for x in new):
@@ -125,12 +128,23 @@ class KVStore:
             mirror.append(new)
         self._buffers, self._mirror, self.length = buffers, mirror, stop
 
+    @property
+    def capacity(self) -> int:
+        """Tokens there is room for; 0 when nothing was stored yet."""
+        return min((buffer.capacity for buffer in self._buffers), default=0)
+
+    @property
+    def blocks(self) -> list[object]:
+        """What holds each stream, another object once it lies elsewhere."""
+        return [buffer.block for buffer in self._buffers]
+
     def reserve(self, tokens: int) -> None:
         """Have room for ``tokens`` in all, so that appending up to there moves nothing; the store is not empty.
 
         Raises:
             CacheError: the disk has no room; the store is as it was.
         """
+        self.made = None
         for buffer in self._buffers:
             buffer.reserve(buffer.held, tokens)
 
@@ -146,6 +160,10 @@ class KVStore:
         """
         for held, x in zip(self.room, (*keys, values), strict=True):
             held.index_copy_(2, place, x)
+
+    def took(self) -> None:
+        """A token was written to where there was room, past ``length``; it counts as held now."""
+        self.length += 1
 
     def take(self, stream: int | None, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)`` of a stream, on the device: ``[B, Hkv, stop - start, D]``.
@@ -179,6 +197,7 @@ class KVStore:
         if self.index is not None:
             self.index.select(rows)
         self._buffers, self._mirror = chosen
+        self.made = None
 
     def repeat(self, times: int) -> None:
         """Repeat each row ``times`` times, copies side by side."""
@@ -188,10 +207,11 @@ class KVStore:
         if self.index is not None:
             self.index.repeat(times)
         self._buffers, self._mirror = chosen
+        self.made = None
 
     def reset(self) -> None:
         """Forget everything and free it."""
-        self._buffers, self._mirror, self.length = [], None, 0
+        self._buffers, self._mirror, self.length, self.made = [], None, 0, None
         if self.index is not None:
             self.index.reset()
 

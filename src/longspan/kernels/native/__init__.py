@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
@@ -28,7 +29,9 @@ _TILE = 192  # rows that see keys together, as in tile.h
 
 _KERNELS = ["banded", "units", "tokens", "banded_many", "units_many", "tokens_many"]
 _KERNELS += ["representations", "products", "worth", "best", "turn"]
+_KERNELS += ["token_taken_in", "token_reduced", "token_scored", "token_chosen", "token_seen"]
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_STEP = struct.Struct("=Qq")  # a kernel and its items, as in team.c
 _PROCESS = os.getpid()
 
 
@@ -53,7 +56,7 @@ def _loaded() -> ctypes.CDLL | str:
     try:
         with library_for(compiler()) as path:
             found = ctypes.CDLL(str(path))
-        found.longspan_team.argtypes = [_ADDRESS, ctypes.c_char_p, _COUNT, _COUNT, _ADDRESS]
+        found.longspan_team.argtypes = [ctypes.c_char_p, _COUNT, ctypes.c_char_p, _COUNT, _ADDRESS]
         for name in _KERNELS:
             getattr(found, f"longspan_{name}")
     except Exception as error:  # whatever is wrong with a compiler or a folder, torch's operations are as right
@@ -113,20 +116,26 @@ def run(name: str, items: int, given: bytes, numbers: int | None = None) -> None
         MemoryError: there was not enough.
     """
     if items:
-        alone = items == 1 or numbers is not None and numbers < 2 * _SHARE
-        # Never on some of torch's threads: OpenMP ends the others, and starts them again the next time.
-        together(name, items, given, 1 if alone else torch.get_num_threads())
+        run_all([(name, items)], given, numbers)
 
 
-def together(name: str, items: int, given: bytes, threads: int) -> None:
+def run_all(steps: Sequence[tuple[str, int]], given: bytes, numbers: int | None = None) -> None:
+    """The same for kernels that run one after the other, each on items of its own and all given the same."""
+    one = len(steps) == 1 and steps[0][1] == 1
+    alone = one or numbers is not None and numbers < 2 * _SHARE
+    # Never on some of torch's threads: OpenMP ends the others, and starts them again the next time.
+    together(steps, given, 1 if alone else torch.get_num_threads())
+
+
+def together(steps: Sequence[tuple[str, int]], given: bytes, threads: int) -> None:
     """The same on so many threads."""
     library = _loaded()
     assert not isinstance(library, str)
-    openmp = (
-        _openmp() if threads > 1 and os.getpid() == _PROCESS else None
-    )  # a copy of this process has none of its threads
-    if not library.longspan_team(_address(name), given, items, threads, openmp):
-        raise MemoryError(f"no memory for {name}")
+    # A copy of this process has none of its threads.
+    openmp = _openmp() if threads > 1 and os.getpid() == _PROCESS else None
+    packed = b"".join(_STEP.pack(_address(name), items) for name, items in steps)
+    if not library.longspan_team(packed, len(steps), given, threads, openmp):
+        raise MemoryError(f"no memory for {steps[-1][0]}")
 
 
 @cache

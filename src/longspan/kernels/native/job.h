@@ -140,6 +140,19 @@ INLINE void turn_channels(float *to, const Job *job, const char *from, float sca
     }
 }
 
+/* A stored query or key turned, and stored again. */
+INLINE void turn_stored(char *to, const char *from, const Job *job, const float *cos, const float *sin) {
+    const int64_t step = job->apart == 1 ? 2 : 1;
+    const int kind = (int)job->kind;
+    memcpy(to, from, (size_t)(job->dk * bytes_of(kind)));
+    for (int64_t p = 0; p < job->pairs; p++) {
+        int64_t a = job->start + p * step, b = a + job->apart;
+        float u = load_one(from, a, kind), v = load_one(from, b, kind);
+        store_one(to, a, u * cos[p] - v * sin[p], kind);
+        store_one(to, b, v * cos[p] + u * sin[p], kind);
+    }
+}
+
 INLINE const char *query_of(const Job *job, int64_t b, int64_t h, int64_t t) {
     return job->q + (b * job->q_step[0] + h * job->q_step[1] + t * job->q_step[2]) * bytes_of((int)job->kind);
 }

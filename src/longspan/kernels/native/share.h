@@ -12,7 +12,7 @@ typedef struct {
 /* A function of this library: what it is given, and the work; false when there was no memory. */
 typedef int Kernel(const void *given, Share *share);
 
-static inline int64_t take(Share *share) { return __atomic_fetch_add(&share->next, 1, __ATOMIC_RELAXED); }
+static inline int64_t take(Share *share) { return __atomic_fetch_add(&share->next, 1, __ATOMIC_SEQ_CST); }
 
 #define EACH(item, share)                                                                                              \
     for (int64_t item = take(share), all_items = (share)->items; item < all_items; item = take(share))

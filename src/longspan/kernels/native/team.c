@@ -1,28 +1,56 @@
-/* A kernel on several threads: those of the OpenMP that is there already, or of this call's own.
+/* Kernels on several threads: those of the OpenMP that is there already, or of this call's own.
 
    OpenMP's threads wait for their next work by going round in circles for a while. Threads beside them would get half of
    the processor, so work is given to those where they can be had. */
 
 #include <pthread.h>
+#include <sched.h>
 
 #include "share.h"
 
-enum { MOST_THREADS = 256 };
+enum { MOST_THREADS = 256, MOST_STEPS = 8, PATIENCE = 4096 }; /* looks at what others do before the processor is offered to them */
 
 /* OpenMP's own entry: `work(with)` on so many threads, or fewer, of which this one is one. */
 typedef void Start(void (*work)(void *), void *with, unsigned threads, unsigned flags);
 
+/* One of several kernels that run one after the other: it is over when nothing is left to take and all who began have
+   ended. */
 typedef struct {
     Kernel *kernel;
-    const void *given;
     Share share;
+    int64_t begun, ended;
+} Step;
+
+typedef struct {
+    const void *given;
+    Step *steps;
+    int64_t count;
     int failed;
 } Team;
 
+static int64_t look(const int64_t *at) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
+
+static int over(const Step *step) {
+    if (look(&step->share.next) < step->share.items) return 0;
+    int64_t ended = look(&step->ended); /* first: whoever begins later finds nothing */
+    return look(&step->begun) == ended;
+}
+
 static void work(void *with) {
     Team *team = with;
-    if (__atomic_load_n(&team->share.next, __ATOMIC_RELAXED) >= team->share.items) return; /* before it takes memory */
-    if (!team->kernel(team->given, &team->share)) __atomic_store_n(&team->failed, 1, __ATOMIC_RELAXED);
+    for (Step *step = team->steps; step < team->steps + team->count; step++) {
+        if (look(&step->share.next) < step->share.items) { /* before it takes memory */
+            __atomic_fetch_add(&step->begun, 1, __ATOMIC_SEQ_CST);
+            if (!step->kernel(team->given, &step->share)) __atomic_store_n(&team->failed, 1, __ATOMIC_SEQ_CST);
+            __atomic_fetch_add(&step->ended, 1, __ATOMIC_SEQ_CST);
+        }
+        if (step + 1 == team->steps + team->count) return; /* whoever started the team waits for all of it */
+        for (int looks = 0; !over(step); looks++) {
+            if (__atomic_load_n(&team->failed, __ATOMIC_SEQ_CST)) return;
+            if (looks >= PATIENCE) sched_yield();
+        }
+        if (__atomic_load_n(&team->failed, __ATOMIC_SEQ_CST)) return;
+    }
 }
 
 static void *begin(void *with) {
@@ -30,8 +58,17 @@ static void *begin(void *with) {
     return 0;
 }
 
-int longspan_team(Kernel *kernel, const void *given, int64_t items, int64_t threads, Start *start) {
-    Team team = {kernel, given, {items, 0}, 0};
+typedef struct {
+    Kernel *kernel;
+    int64_t items;
+} Work;
+
+/* `count` kernels one after the other, all given the same; false when there was no memory. */
+int longspan_team(const Work *all, int64_t count, const void *given, int64_t threads, Start *start) {
+    Step steps[MOST_STEPS];
+    if (count > MOST_STEPS) return 0;
+    for (int64_t n = 0; n < count; n++) steps[n] = (Step){all[n].kernel, {all[n].items, 0}, 0, 0};
+    Team team = {given, steps, count, 0};
     if (threads > 1 && start) start(work, &team, (unsigned)threads, 0);
     else {
         pthread_t others[MOST_THREADS];

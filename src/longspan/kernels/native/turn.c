@@ -1,7 +1,6 @@
 /* The rotation of few tokens. */
 
-#include "share.h"
-#include "vectors.h"
+#include "job.h"
 
 /* Tokens [items, rows, width] of x turned into those of `to`, by cos and sin [rows, pairs]; channels `start + ...`
    turn, `apart` by one or by half of those that turn. Steps are of an item and a row, in numbers. */
@@ -13,19 +12,13 @@ typedef struct {
 } Turn;
 
 int longspan_turn(const Turn *of, Share *share) {
-    const int64_t kind = of->kind, size = bytes_of((int)kind), step = of->apart == 1 ? 2 : 1;
+    const int64_t size = bytes_of((int)of->kind);
+    const Job job = {.dk = of->width, .kind = of->kind, .start = of->start, .pairs = of->pairs, .apart = of->apart};
     EACH(item, share)
         for (int64_t t = 0; t < of->rows; t++) {
             const char *from = of->x + (item * of->item_step + t * of->row_step) * size;
-            char *own = of->to + (item * of->to_item + t * of->to_row) * size;
-            const float *c = of->cos + t * of->pairs, *s = of->sin + t * of->pairs;
-            memcpy(own, from, (size_t)(of->width * size));
-            for (int64_t p = 0; p < of->pairs; p++) {
-                int64_t a = of->start + p * step, b = a + of->apart;
-                float u = load_one(from, a, (int)kind), v = load_one(from, b, (int)kind);
-                store_one(own, a, u * c[p] - v * s[p], (int)kind);
-                store_one(own, b, v * c[p] + u * s[p], (int)kind);
-            }
+            char *to = of->to + (item * of->to_item + t * of->to_row) * size;
+            turn_stored(to, from, &job, of->cos + t * of->pairs, of->sin + t * of->pairs);
         }
     return 1;
 }

@@ -1,0 +1,208 @@
+"""One new token of a layer in one call of C, where C has all parts of the method; else each part has its own call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from longspan.attend.asking import all_in_c, asking, scores_in_c
+from longspan.kernels import native
+from longspan.kernels.banded import make_plan
+from longspan.kernels.token import Places, Seen, TokenKernel
+from longspan.methods.esa import ESA
+from longspan.methods.selecting import Selecting
+from longspan.positions.selected import FarNear, UnitMap
+from longspan.rope import Rope, Table, Turn, turn
+from longspan.selection.chunks import Chunks
+from longspan.selection.tokens import Tokens
+from longspan.store import KVStore
+
+if TYPE_CHECKING:
+    from longspan.attend.attender import Attender
+
+_AHEAD = 64  # tokens that ranges and angles are made for at once
+_RUNS = 16  # of so many tokens that are kept
+
+
+@dataclass(frozen=True, eq=False)
+class _Ahead:
+    """What ``_AHEAD`` tokens of a row see whatever they choose, for all layers with the same angles.
+
+    Attributes:
+        bands: as the kernel takes them.
+        turns: cos and sin of the new keys, for each stored rotation.
+        seen: how many keys the bands of each token show.
+        stops: one past the last unit that each token chooses from, 0 where it chooses none.
+        positions: ``[_AHEAD, m]`` or ``[1, m]``, where it sees its units from.
+    """
+
+    bands: list[Seen]
+    turns: list[Turn]
+    seen: list[int]
+    stops: list[int]
+    positions: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A store's kernel, and what it was made from."""
+
+    given: tuple[Any, ...]
+    blocks: list[object]
+    kernel: TokenKernel
+
+    def serves(self, given: tuple[Any, ...], blocks: list[object]) -> bool:
+        """Whether that is still the same."""
+        same = len(blocks) == len(self.blocks) and all(a is b for a, b in zip(blocks, self.blocks, strict=True))
+        return same and self.given == given
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a copy of the store lies elsewhere
+
+
+class SingleStep:
+    """Takes in tokens that come one at a time, for all layers of a model.
+
+    Args:
+        attender: whose method it runs.
+    """
+
+    def __init__(self, attender: Attender) -> None:
+        method, chooser = attender.method, attender.chooser
+        self._attender, self._chooser = attender, chooser
+        self._possible = attender.impl in ("auto", "compiled") and not method.angles.dynamic
+        self._possible &= chooser is None or all_in_c(chooser.method)
+        # A token that comes alone is a piece.
+        self._method = replace(method, piece=1) if isinstance(method, ESA) else method
+        self._ahead: dict[tuple[Table, int], _Ahead] = {}
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rope: Rope,
+        *,
+        scale: float,
+        store: KVStore,
+        pads: Sequence[int],
+        softcap: float | None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """What ``Attender`` is asked, without sinks.
+
+        Returns:
+            ``[B, H, 1, Dv]``, and the log-sum-exp ``[B, H, 1]``, which is written over at the next token. None where
+            this token has to go the longer way; then nothing has changed.
+        """
+        pad, past, index = pads[0], store.length, cast(Any, store.index)
+        if not self._possible or not pad <= past or not past or any(other != pad for other in pads) or store.apart:
+            return None
+        if rope.norm_q is not None or rope.norm_k is not None or native.why_not(q, k, v) is not None:
+            return None
+        token, table, chooser = past - pad, self._attender.table(rope.table, 0), self._chooser
+        if chooser is not None and (chooser.observer is not None or not scores_in_c(chooser.selection, index, table)):
+            return None
+        if index is not None and not index.room_for_one():
+            return None
+        ahead, row = self._look(table, token - token % _AHEAD), token % _AHEAD
+        stop = ahead.stops[row]
+        chosen_from = chooser is not None and (index is None or index.entries is not None)
+        if stop and not chosen_from:
+            return None
+        if past == store.capacity:
+            store.reserve(past + 1)
+        given = rope, pad, scale, softcap, ahead, chosen_from
+        blocks = store.blocks if index is None else store.blocks + index.blocks
+        made = cast(_Made | None, store.made)
+        if made is None or not made.serves(given, blocks):
+            made = _Made(given, blocks, self._kernel(store, q.shape[1], *given))
+        if not made.kernel.takes(q, k, v):
+            return None  # the store says what is wrong
+        kept = 0 if index is None else index.place
+        out = made.kernel(q, k, v, at=token, row=row, kept=kept, stop=stop, seen=ahead.seen[row])
+        store.made = made
+        store.took()
+        if index is not None:
+            index.took()
+        return out, made.kernel.lse
+
+    def _kernel(
+        self,
+        store: KVStore,
+        heads: int,
+        rope: Rope,
+        pad: int,
+        scale: float,
+        softcap: float | None,
+        ahead: _Ahead,
+        chosen_from: bool,
+    ) -> TokenKernel:
+        """The kernel of a store's next tokens."""
+        attender, index = self._attender, cast(Any, store.index)
+        *keys, values = (x[:, :, pad:] for x in store.room)
+        table, choice, kept = attender.table(rope.table, 0), None, [None] * 3
+        if index is not None and index.kept:
+            kept = index.kept if len(index.kept) == 3 else [None, *index.kept, None]
+        if chosen_from:
+            assert self._chooser is not None
+            chooser, n = self._chooser, attender.scored_rotation
+            seen_by = chooser.window_table(table, torch.device("cpu"))
+            places = Places(attender.chosen_rotation, ahead.positions, seen_by)
+            scored = None if n is None else keys[n]
+            choice = asking(chooser.selection, index, scored, heads, values.shape[1], pad, places)
+        return TokenKernel(
+            keys=keys,
+            values=values,
+            turns=ahead.turns,
+            bands=ahead.bands,
+            rope=rope.paired().with_table(table),
+            order=rope.order,
+            heads=heads,
+            scale=scale,
+            softcap=softcap,
+            kept=kept,
+            asking=choice,
+        )
+
+    def _look(self, table: Table, start: int) -> _Ahead:
+        """What the tokens from ``start`` on see."""
+        if (table, start) in self._ahead:
+            return self._ahead[table, start]
+        attender, window, stop = self._attender, self._attender.window, start + _AHEAD
+        i, cpu = torch.arange(start, stop), torch.device("cpu")
+        method = self._method
+        selects = isinstance(method, Selecting) and method.selects
+        bands = cast(Selecting, method).bands_from(window, start, stop) if selects else method.bands()
+        plan = make_plan(bands, start, stop)
+        factors = torch.tensor([attender.method.query_factor(window, n) for n in range(start + 1, stop + 1)])
+        seen, keys = [], torch.zeros_like(i)
+        for band, low, high, q_pos in zip(plan.bands, plan.lo, plan.hi, plan.q_pos, strict=True):
+            cos, sin = (x * factors[:, None] for x in turn(table, q_pos, cpu))
+            rotation = attender.key_maps.index(bands[band].k_pos)
+            seen.append(Seen(low=low, high=high, turn=(cos, sin), rotation=rotation))
+            keys += high - low
+        turns = [turn(table, to(i), cpu) for to in attender.key_maps]
+        stops, positions = self._choice(i)
+        if len(self._ahead) >= _RUNS:
+            del self._ahead[next(iter(self._ahead))]
+        ahead = self._ahead[table, start] = _Ahead(seen, turns, keys.tolist(), stops.tolist(), positions)
+        return ahead
+
+    def _choice(self, i: Tensor) -> tuple[Tensor, Tensor]:
+        """``stops`` and ``positions`` of tokens ``i``."""
+        chooser = self._chooser
+        if chooser is None:
+            return torch.zeros_like(i), i
+        selection, places = chooser.selection, cast(UnitMap, chooser.positions)
+        if isinstance(selection, Chunks):
+            last, size = selection.stops(i), selection.size
+        else:
+            assert isinstance(selection, Tokens)
+            last, size = i - selection.local, 1
+        rows = i[:1] if isinstance(places, FarNear) else i
+        positions = places.units(rows, torch.empty(selection.chosen), size)
+        return torch.where(i < chooser.method.first_choosing(self._attender.window), 0, last), positions

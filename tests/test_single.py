@@ -1,0 +1,259 @@
+"""Tokens that come one at a time go through one call of C, and nothing shows it: neither outputs nor what is stored."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, make_qkv
+from longspan import errors
+from longspan.attend import Attender, Observer
+from longspan.index import ChunkIndex, TokenIndex
+from longspan.kernels import native
+from longspan.rope import Rope, Table
+from longspan.store import KVStore
+from test_choices import calibration
+
+if native.why_no_library() is not None:
+    pytest.skip(str(native.why_no_library()), allow_module_level=True)
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+SCALE = 0.25
+PROMPT, N = 110, 140  # over a border of what is made ahead
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def attender(case, longer=False, given=None):
+    made = Attender(case.method, case.window, calibration=given)
+    if longer:
+        made._single = lambda *_, **__: None
+    return made
+
+
+def feed(runs, qkv, rope, store, start, stop, **options):
+    """The outputs of tokens ``start : stop``, one at a time, and how many went through one call."""
+    outs, single = [], 0
+    for n in range(start, stop):
+        outs.append(runs(*(x[:, :, n : n + 1] for x in qkv), rope, scale=SCALE, store=store, **options))
+        single += store.made is not None
+    return torch.cat(outs, dim=2), single
+
+
+def both(case, rope, qkv, prompt=PROMPT, given=None, **options):
+    """Outputs and stores of the short way and the long one, and how many tokens took the short one."""
+    found = []
+    for longer in (False, True):
+        runs, store = attender(case, longer, given), KVStore()
+        if prompt:
+            runs(*(x[:, :, :prompt] for x in qkv), rope, scale=SCALE, store=store, **options)
+        found.append((*feed(runs, qkv, rope, store, prompt, qkv[0].shape[2], **options), store))
+    (out, single, store), (other, none, longer_store) = found
+    assert none == 0
+    return out, other, store, longer_store, single
+
+
+def assert_alike(out, other):
+    """Sums in another order, rounded once instead of twice."""
+    bound = 8 * torch.finfo(out.dtype).eps * max(1.0, other.abs().max().item())
+    assert not out.isnan().any()
+    assert (out - other).abs().max() <= bound, (out - other).abs().max().item()
+
+
+def held(store):
+    """All that a store and its index hold."""
+    index, parts = store.index, [*store.keys, store.values]
+    if isinstance(index, ChunkIndex):
+        tail = index._tail
+        parts += [tail.slice(n, tail.start, tail.stop) for n in range(len(tail._data))]
+        parts += [index._held.held[:, :, : max(index._done) * index.parts]] if max(index._done) else []
+    if isinstance(index, TokenIndex):
+        parts.append(index._held.held[:, :, : index._length])
+    return parts
+
+
+def takes_one_call(case):
+    """What of each method C has the parts of."""
+    method = case.method
+    if method.angles.dynamic or method.name == "infllm" or method.name == "lm-infinite" and case.selects:
+        return False
+    if method.name == "longheads":
+        scores = method.score in ("representation", "mean", "bounds")
+        return scores and method.pick == "best" and not method.fix_layers and method.remap != "dca"
+    if method.name == "esa":
+        summed = method.combine == "sum" or method.share == "head"
+        return summed and method.remap == "far" and not method.score_at
+    return True
+
+
+@pytest.mark.parametrize("case", all_cases(windows=(24, 7)))
+def test_one_call_is_what_several_are(case):
+    qkv = make_qkv(N, batch=2, dtype=torch.float32)
+    out, other, store, longer, single = both(case, ROPES["half-all"](), qkv)
+    assert_alike(out, other)
+    for a, b in zip(held(store), held(longer), strict=True):
+        assert_alike(a, b)
+    size = case.method.chunk_length if case.method.name == "longheads" else 0
+    fills = N // size - PROMPT // size if size else 0  # the token that fills a chunk goes the long way
+    assert single == (N - PROMPT - fills if takes_one_call(case) else 0) or size and single >= (N - PROMPT) // 2 - fills
+
+
+@pytest.mark.parametrize(
+    "layout, dtype", [*((rope, "fp32") for rope in ROPES), ("half-all", "bf16"), ("interleaved-leading", "fp16")]
+)
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("dca", {}),
+        ("longheads", {"chunk_length": 5, "num_chunks": 4}),
+        ("longheads", {"chunk_length": 5, "num_chunks": 4, "share": "layer", "score": "bounds"}),
+        ("longheads", {"chunk_length": 5, "num_chunks": 4, "share": "layer", "score": "mean"}),
+        ("esa", {"initial": 2, "local": 6, "top_k": 9, "piece": 4}),
+    ],
+)
+def test_layouts_and_dtypes(name, options, layout, dtype):
+    case, rope, dtype = build(name, options), ROPES[layout](), DTYPES[dtype]
+    qkv = make_qkv(N, batch=3, dtype=dtype, heads=6, kv_heads=2)
+    out, other, store, longer, single = both(case, rope, qkv)
+    assert bool(single) != (rope.table.factor != 1 and name == "esa")  # which scores without that factor
+    if dtype == torch.float32:
+        assert_alike(out, other)
+        return
+    # Reduced dtypes round what is stored differently, and what is chosen follows: fp64 decides between the two.
+    truth, _ = feed(attender(case), [x.double() for x in qkv], rope, KVStore(), 0, N)
+    assert_lse_within_budget(out, other, truth[:, :, PROMPT:])
+
+
+@pytest.mark.parametrize("options", [{}, {"proximity": 3, "initial": 0}, {"proximity": 0}])
+@pytest.mark.parametrize("size", [5, 8, 40])
+def test_reduced_scores(options, size):
+    case = build("esa", {"initial": 2, "local": 6, "top_k": 9, "piece": 4, **options})
+    given = calibration(size, 2 * HEAD, 2)
+    qkv = make_qkv(N, batch=2, dtype=torch.float32)
+    out, other, store, longer, single = both(case, ROPES["half-all"](), qkv, given=given)
+    assert single == (N - PROMPT if size % native.LANES == 0 else 0)
+    assert_alike(out, other)
+    assert_alike(store.index._held.held[:, :, :N], longer.index._held.held[:, :, :N])
+
+
+@pytest.mark.parametrize(
+    "name, options", [("dca", {}), ("longheads", {"chunk_length": 3, "score": "bounds"}), ("esa", {})]
+)
+def test_padding_softcaps_sinks_and_head_sizes(name, options):
+    case, rope = build(name, options), ROPES["half-leading"]()
+    qkv = make_qkv(N, batch=2, heads=4, kv_heads=1, dv=24, dtype=torch.float32)
+    for x in qkv:
+        x[:, :, :9] = float("nan")
+    own = {"padding": (9, 9), "softcap": 3.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}
+    out, other, *_, single = both(case, rope, qkv, **own)
+    assert single
+    assert_alike(out, other)
+
+
+def test_rows_of_unequal_padding_go_the_long_way():
+    qkv = make_qkv(N, batch=2, dtype=torch.float32)
+    *_, single = both(build("dca", {}), ROPES["half-all"](), qkv, padding=(0, 3))
+    assert single == 0
+
+
+@pytest.mark.parametrize("name", ["full", "dca", "longheads", "esa"])
+def test_from_the_first_token_over_the_windows_border(name):
+    qkv = make_qkv(60, dtype=torch.float32)
+    out, other, store, longer, single = both(
+        build(name, {"chunk_length": 4} if name == "longheads" else {}), ROPES["half-all"](), qkv, prompt=0
+    )
+    assert single
+    assert_alike(out, other)
+
+
+@pytest.mark.parametrize("name", ["dca", "longheads", "esa"])
+def test_what_becomes_of_a_store_between_two_tokens(name):
+    """Crops, copies, chosen and repeated rows, another prompt: each token reads where its store lies now."""
+    case, rope = build(name, {"chunk_length": 4} if name == "longheads" else {}), ROPES["half-all"]()
+    qkv = make_qkv(200, batch=2, dtype=torch.float32)
+    stores, outs = (KVStore(), KVStore()), []
+    for store, runs in zip(stores, (attender(case), attender(case, longer=True)), strict=True):
+        run = lambda a, b, s, x=qkv, runs=runs: feed(runs, x, rope, s, a, b)[0]  # noqa: E731
+        runs(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=store)
+        made = [run(110, 120, store)]
+        store.crop(6)
+        made.append(run(114, 121, store))
+        twin = deepcopy(store)
+        assert twin.made is None
+        made += [run(121, 125, twin), run(121, 129, store), run(125, 127, twin)]
+        store.select(torch.tensor([1, 1, 0]))
+        rows = [x[[1, 1, 0]] for x in qkv]
+        made.append(run(129, 133, store, rows))
+        store.repeat(2)
+        rows = [x.repeat_interleave(2, dim=0) for x in rows]
+        made.append(run(133, 137, store, rows))
+        made.append(runs(*(x[:, :, 137:180] for x in rows), rope, scale=SCALE, store=store))
+        made.append(run(180, 190, store, rows))
+        store.reset()
+        assert store.made is None
+        made.append(run(0, 40, store, rows))
+        outs.append(made)
+    for a, b in zip(*outs, strict=True):
+        assert_alike(a, b)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("name", ["dca", "longheads", "esa"])
+def test_threads(name, threads, monkeypatch):
+    monkeypatch.setattr(native, "_SHARE", 1)  # all of them, however little there is to do
+    case, rope = build(name, {"chunk_length": 4} if name == "longheads" else {}), ROPES["half-all"]()
+    qkv, before = make_qkv(N, batch=2, dtype=torch.float32), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        out, other, *_ = both(case, rope, qkv)
+    finally:
+        torch.set_num_threads(before)
+    assert_alike(out, other)
+
+
+def test_what_does_not_fit_changes_nothing():
+    runs, store, rope = attender(build("longheads", {"chunk_length": 4})), KVStore(), ROPES["half-all"]()
+    q, k, v = make_qkv(N, dtype=torch.float32)
+    runs(q[:, :, :PROMPT], k[:, :, :PROMPT], v[:, :, :PROMPT], rope, scale=SCALE, store=store)
+    feed(runs, (q, k, v), rope, store, PROMPT, 115)
+    for bad in ((q, k.bfloat16(), v), (q[:, :3], k[:, :1], v), (q.double(), k.double(), v.double())):
+        with pytest.raises((errors.CacheError, RuntimeError, ValueError)):
+            runs(*(x[:, :, 115:116] for x in bad), rope, scale=SCALE, store=store)
+    assert store.length == 115
+
+
+def test_who_looks_on_sees_every_choice():
+    runs, store, rope = attender(build("esa", {})), KVStore(), ROPES["half-all"]()
+    qkv = make_qkv(N, dtype=torch.float32)
+    runs(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=store)
+    _, single = feed(runs, qkv, rope, store, PROMPT, 120)
+    runs.observer = Observer(every=False, scores=False)
+    _, none = feed(runs, qkv, rope, store, 120, 123)
+    assert (single, none) == (10, 0) and len(runs.observer.choices) == 3
+
+
+def test_a_named_implementation_is_the_one_that_runs():
+    case, rope, qkv = build("dca", {}), ROPES["half-all"](), make_qkv(N, dtype=torch.float32)
+    for impl, expected in (
+        ("auto", N - PROMPT),
+        ("compiled", N - PROMPT),
+        ("tiled", 0),
+        ("flash_cpu", 0),
+        ("reference", 0),
+    ):
+        runs, store = Attender(case.method, case.window, impl), KVStore()
+        runs(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=store)
+        assert feed(runs, qkv, rope, store, PROMPT, N)[1] == expected
+
+
+def test_layers_of_their_own_angles():
+    case, qkv = build("dca", {}), make_qkv(N, dtype=torch.float32)
+    slow = Rope(Table(torch.logspace(0, -3, HEAD // 2)), HEAD)
+    runs = attender(case)
+    for rope in (ROPES["half-all"](), slow):
+        store, other = KVStore(), KVStore()
+        for run, kept in ((runs, store), (attender(case, longer=True), other)):
+            run(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=kept)
+        assert_alike(feed(runs, qkv, rope, store, PROMPT, N)[0], feed(run, qkv, rope, other, PROMPT, N)[0])
