@@ -93,6 +93,7 @@ def test_implementations_never_import_each_other(name):
     siblings = {target for target in imported(FILES[name]) if target.startswith("longspan.kernels.")}
     siblings -= {"longspan.kernels.tiles", "longspan.kernels.jit"}  # what Triton kernels of all folders are made of
     siblings -= {name for name in siblings if name.startswith("longspan.kernels.native")}  # and those in C
+    siblings -= {name for name in siblings if name.endswith(".contract")}  # what is asked for, which computes nothing
     assert siblings <= {name, f"{folder}.plan", f"{folder}.contract", f"{name}_jit"}, f"{name} imports {siblings}"
 
 

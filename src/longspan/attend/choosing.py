@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from longspan.attend.observing import Observer
+from longspan.attend.pieces import add_pieces
 from longspan.attend.rows import Choices, Rows
 from longspan.calibration import Calibration
-from longspan.index import BlockIndex, ChunkIndex, TokenIndex, exact_scores, exact_worth
+from longspan.index import BlockIndex, ChunkIndex, TokenIndex, exact_asked, exact_scores
 from longspan.kernels.gathered import Impl, PerPiece, PerRow, gather_into
+from longspan.kernels.scores import worth
 from longspan.methods.esa import ESA
 from longspan.methods.infllm import InfLLM
 from longspan.methods.longheads import LongHeads
@@ -68,6 +70,7 @@ class Chooser:
             return
         if isinstance(self.selection, ByPiece):
             runs = self.selection.pieces(first, rows.stop, self.window)
+            runs = runs[add_pieces(self, out, lse, rows, runs, index, shared) :]
         else:
             runs = self.selection.runs(first, rows.stop, self._at_once(rows, index))
         for r0, r1 in runs:
@@ -112,7 +115,7 @@ class Chooser:
 
     def _by_piece(self, rows: Rows, r0: int, r1: int, index: Any, shared: Choices) -> PerPiece:
         """What queries ``r0 : r1`` chose together."""
-        selection, i, q = self.selection, torch.arange(r0, r1), rows.between(r0, r1)
+        selection, q = self.selection, rows.between(r0, r1)
         assert isinstance(selection, Tokens | Blocks)
         if isinstance(selection, Blocks):
             decided = index.scores(q, rows.batch, selection.candidates(r0), rows.rope)
@@ -130,9 +133,14 @@ class Chooser:
                 return selection.ranked(*(self._token_scores(a, b, rows, r0, r1, index, shared) for a, b in parts))
 
             self.observer.by_piece(rows, r0, r1, selection, tokens, ranked)
+        return self.seen_by_piece(rows, r0, r1, tokens, shared)
+
+    def seen_by_piece(self, rows: Rows, r0: int, r1: int, tokens: Tensor, shared: Choices) -> PerPiece:
+        """How queries ``r0 : r1`` see tokens ``[B, S, M]``."""
+        selection, i = cast(ByPiece, self.selection), torch.arange(r0, r1)
         seen = cast(TokenMap, self.positions).tokens(i, tokens, selection.head, r0 - selection.local)
         return PerPiece(
-            q=q,
+            q=rows.between(r0, r1),
             keys=rows.keys,
             v=rows.values,
             tokens=tokens,
@@ -188,12 +196,20 @@ class Chooser:
         self, low: int, high: int, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices
     ) -> Tensor:
         """``F(m)`` (Eq 4) of the tokens ``low : high`` for queries ``r0 : r1``: ``[B, S, M]``."""
+        asked, keys, together = self.asked(rows, r0, r1, index, shared)
+        return worth(asked.to(keys.device), keys[:, :, low:high], together=together).to(asked.device)
+
+    def asked(
+        self, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices
+    ) -> tuple[Tensor, Tensor, int]:
+        """Queries ``r0 : r1`` as tokens are scored by them, what they meet, and how many choose as one."""
         q, selection = self._asking(rows, r0, r1, index, shared), self.selection
         assert isinstance(selection, Tokens)
         if index is not None:
-            return index.worth(q, rows.batch, rows.padding + low, rows.padding + high)
+            return index.asked(q), index.entries[rows.batch, :, rows.padding :], 1
         assert rows.scored is not None
-        return exact_worth(q, rows.scored[:, :, low:high], selection.share, selection.combine)
+        asked, together = exact_asked(q, rows.keys.shape[1], selection.share, selection.combine)
+        return asked, rows.scored, together
 
     def _token_scores(
         self, low: int, high: int, rows: Rows, r0: int, r1: int, index: TokenIndex | None, shared: Choices

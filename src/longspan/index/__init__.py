@@ -3,6 +3,6 @@
 from longspan.index.blocks import BlockIndex
 from longspan.index.chunks import ChunkIndex, ChunkScore
 from longspan.index.rows import equal_runs
-from longspan.index.tokens import TokenIndex, exact_scores, exact_worth
+from longspan.index.tokens import TokenIndex, exact_asked, exact_scores
 
-__all__ = ["BlockIndex", "ChunkIndex", "ChunkScore", "TokenIndex", "equal_runs", "exact_scores", "exact_worth"]
+__all__ = ["BlockIndex", "ChunkIndex", "ChunkScore", "TokenIndex", "equal_runs", "exact_asked", "exact_scores"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from longspan.kernels.scores import products, worth
+from longspan.kernels.scores import products
 from longspan.rope import Rope
 from longspan.store import Buffer
 
@@ -68,9 +68,9 @@ class TokenIndex:
         """The reduced key of a token was written behind the others."""
         self._length += 1
 
-    def worth(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
-        """``F`` (Eq 4) of tokens ``start : stop``, ``[B, 1, M]``, for queries ``[B, Hkv, T, D]`` (groups summed)."""
-        return worth(self._reduced(q)[:, None, :, None], self._held.held[rows, :, start:stop])
+    def asked(self, q: Tensor) -> Tensor:
+        """Queries ``[B, Hkv, T, D]`` (groups summed) as entries are scored by them: ``[B, 1, T, 1, d']``."""
+        return self._reduced(q)[:, None, :, None]
 
     def scores(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
         """``f`` of the same: ``[B, 1, T, M]``."""
@@ -97,16 +97,16 @@ class TokenIndex:
         self._held.reset()
 
 
-def exact_worth(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
-    """``F`` (Eq 4) of each key, ``[B, S, M]``; see ``exact_scores``."""
-    device, q = q.device, q.to(keys.device)
-    heads, group = q.shape[1], q.shape[1] // keys.shape[1]
-    together = {"head": 1, "group": group, "layer": heads}[share]
+def exact_asked(q: Tensor, kv_heads: int, share: str, combine: str) -> tuple[Tensor, int]:
+    """Queries ``[B, H, T, D]`` as ``worth`` takes them, ``[B, A, T, C, D]``, and how many of A choose together.
+
+    What those of ``exact_scores`` are the scores of.
+    """
+    heads, group = q.shape[1], q.shape[1] // kv_heads
     if share == "head" or combine == "max":
-        return worth(q[:, :, :, None], keys, together=together).to(device)
-    summed = q.unflatten(1, (keys.shape[1], group)).sum(dim=2)
-    parts = summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]
-    return worth(parts, keys).to(device)
+        return q[:, :, :, None], {"head": 1, "group": group, "layer": heads}[share]
+    summed = q.unflatten(1, (kv_heads, group)).sum(dim=2)
+    return (summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]), 1
 
 
 def exact_scores(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:

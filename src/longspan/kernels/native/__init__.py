@@ -29,7 +29,7 @@ _TILE = 192  # rows that see keys together, as in tile.h
 
 _KERNELS = ["banded", "units", "tokens", "banded_many", "units_many", "tokens_many"]
 _KERNELS += ["representations", "products", "worth", "best", "turn"]
-_KERNELS += ["token_taken_in", "token_reduced", "token_scored", "token_chosen", "token_seen"]
+_KERNELS += ["pieces", "token_taken_in", "token_reduced", "token_scored", "token_chosen", "token_seen"]
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _STEP = struct.Struct("=Qq")  # a kernel and its items, as in team.c
 _PROCESS = os.getpid()

@@ -43,4 +43,55 @@ static void load_rows(Tile *tile, const Group *of, const int64_t *tokens, const 
     }
 }
 
+INLINE void write_row(const Job *job, int64_t b, int64_t h, int64_t t, const float *row, float top, float total) {
+    const int kind = (int)job->kind;
+    char *to = out_of(job, b, h, t);
+    float part = total != 0 ? 1.0f / total : 0.0f;
+    if (kind == FP32)
+        for (int64_t d = 0; d < job->dv; d += LANES) store8((float *)to + d, load(row + d, FP32) * part);
+    else
+        for (int64_t d = 0; d < job->dv; d++) store_one(to, d, row[d] * part, kind);
+    *lse_of(job, b, h, t) = total != 0 ? (top + log2f(total)) / LOG2_E : -INFINITY;
+}
+
+/* What a row begins with: a part that is there is one key, its log-sum-exp the score and its output the value. */
+INLINE void read_row(const Job *job, int64_t b, int64_t h, int64_t t, float *row, float *top, float *total) {
+    const float score = job->more ? *lse_of(job, b, h, t) : -INFINITY;
+    const int kind = (int)job->kind, some = score != -INFINITY;
+    const char *from = out_of(job, b, h, t);
+    *top = score * LOG2_E, *total = some ? 1.0f : 0.0f;
+    for (int64_t d = 0; d < job->dv; d += LANES)
+        store8(row + d, some ? load(from + d * bytes_of(kind), kind) : all(0.0f));
+}
+
+/* The tile's rows, which are of `count` tokens in order, begin. */
+static void begin_rows(Tile *tile, const Group *of, int64_t count) {
+    begin_tile(tile);
+    if (!of->job->more) return;
+    const int dv = tile->dv;
+    for (int64_t at = 0; at < count * of->group; at += LANES) {
+        int within;
+        float *panel = lanes_at(tile, tile->sum, dv, (int)at, &within);
+        memset(tile->rows, 0, sizeof(float) * (size_t)(LANES * dv));
+        for (int64_t n = 0; n < LANES && at + n < count * of->group; n++)
+            read_row(of->job, of->b, of->s * of->group + (at + n) % of->group, of->first + (at + n) / of->group,
+                     tile->rows + n * dv, tile->top + at + n, tile->total + at + n);
+        into_lanes(panel, tile->wide * LANES, within, tile->rows, dv);
+    }
+}
+
+/* The same rows to where they belong. */
+static void write_rows(const Tile *tile, const Group *of, int64_t count) {
+    float *rows = tile->rows;
+    const int dv = tile->dv;
+    for (int64_t at = 0; at < count * of->group; at += LANES) {
+        int within;
+        const float *panel = lanes_at(tile, tile->sum, dv, (int)at, &within);
+        from_lanes(rows, panel, tile->wide * LANES, within, dv);
+        for (int64_t n = 0; n < LANES && at + n < count * of->group; n++)
+            write_row(of->job, of->b, of->s * of->group + (at + n) % of->group, of->first + (at + n) / of->group,
+                      rows + n * dv, tile->top[at + n], tile->total[at + n]);
+    }
+}
+
 #endif

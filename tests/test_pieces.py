@@ -1,0 +1,101 @@
+"""Pieces that run in one call of C are what they are one by one, and what each method's tests hold them to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cases import HEAD, ROPES, assert_same, build, make_qkv
+from longspan.attend import Attender, choosing
+from longspan.kernels import native
+from longspan.store import KVStore
+from test_choices import calibration
+
+if native.why_no_library() is not None:
+    pytest.skip(str(native.why_no_library()), allow_module_level=True)
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+SCALE, N = 0.25, 300
+OPTIONS = {
+    "defaults": {},
+    "layer": {"initial": 2, "local": 6, "top_k": 9, "piece": 4},
+    "group": {"initial": 2, "local": 6, "top_k": 9, "piece": 5, "share": "group", "proximity": 0},
+    "head": {"initial": 1, "local": 5, "top_k": 4, "piece": 7, "share": "head", "proximity": 3},
+    "largest": {"initial": 3, "piece": 3, "combine": "max", "far": 5},
+    "largest of a group": {"initial": 0, "piece": 3, "combine": "max", "share": "group"},
+    "scored at a distance": {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "score_at": 5},
+}
+
+
+def run(options, qkv, given=None, one_by_one=False, cuts=(), **call):
+    """The output of a prefill, in pieces that end at ``cuts``, and how many pieces ran with others in one call."""
+    case, counted, real = build("esa", options), [], choosing.add_pieces
+    runs, store, outs = Attender(case.method, case.window, calibration=given), KVStore(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "add_pieces", lambda *x: 0 if one_by_one else counted.append(real(*x)) or counted[-1])
+        for a, b in zip((0, *cuts), (*cuts, N), strict=True):
+            part = (x[:, :, a:b] for x in qkv)
+            outs.append(runs(*part, ROPES["half-leading"](), scale=SCALE, store=store, **call))
+    return torch.cat(outs, dim=2), sum(counted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_many_are_what_they_are_one_by_one(options, dtype):
+    qkv = make_qkv(N, batch=2, heads=6, kv_heads=2, dtype=dtype)
+    out, together = run(options, qkv)
+    assert together >= (N - 24) // 32
+    assert_same(out, run(options, qkv, one_by_one=True)[0])
+
+
+@pytest.mark.parametrize("size", [8, 40])
+def test_reduced_scores(size):
+    qkv, given = make_qkv(N, batch=2, dtype=torch.float32), calibration(size, 2 * HEAD, 2)
+    out, together = run(OPTIONS["layer"], qkv, given)
+    assert together
+    assert_same(out, run(OPTIONS["layer"], qkv, given, one_by_one=True)[0])
+
+
+@pytest.mark.parametrize("cuts", [(), (24,), (37, 40, 151), (299,)])
+def test_calls_padding_softcaps_and_sinks(cuts):
+    qkv = make_qkv(N, batch=2, heads=4, kv_heads=1, dv=24, dtype=torch.float32)
+    for x in qkv:
+        x[:, :, :9] = float("nan")
+    call = {"padding": (9, 9), "softcap": 3.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0]), "cuts": cuts}
+    out, together = run(OPTIONS["layer"], qkv, **call)
+    assert together
+    assert_same(out, run(OPTIONS["layer"], qkv, one_by_one=True, **call)[0])
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("options", ["layer", "group", "head"])
+def test_threads(options, threads):
+    qkv, before = make_qkv(N, batch=2, dtype=torch.float32), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        out, together = run(OPTIONS[options], qkv)
+    finally:
+        torch.set_num_threads(before)
+    assert together
+    assert_same(out, run(OPTIONS[options], qkv, one_by_one=True)[0])
+
+
+def test_pieces_longer_than_what_is_scored_at_once():
+    """A piece of 130 queries is scored in two parts, whose largest counts."""
+    options = {"initial": 2, "local": 3, "top_k": 5, "piece": 130}
+    case = build("esa", options, window=160)
+    qkv, found = make_qkv(900, dtype=torch.float32), []
+    for one_by_one in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if one_by_one:
+                patch.setattr(choosing, "add_pieces", lambda *_: 0)
+            found.append(Attender(case.method, case.window)(*qkv, ROPES["half-all"](), scale=SCALE))
+    assert_same(*found)
+
+
+def test_what_is_no_number_shows():
+    qkv = make_qkv(N, batch=1, dtype=torch.float32)
+    qkv[0][0, 1, 200] = float("nan")
+    for out, _ in (run(OPTIONS["layer"], qkv), run(OPTIONS["layer"], qkv, one_by_one=True)):
+        assert out[0, :, 200].isnan().any() and not out[0, :, :150].isnan().any()
