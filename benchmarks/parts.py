@@ -15,10 +15,11 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from longspan.attend import attender as attending
-from longspan.attend import choosing
+from longspan.attend import choosing, pieces
 from longspan.hf import hooks, interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex
+from longspan.kernels.token import TokenKernel
 from longspan.store import KVStore
 
 OVERHEAD = ("hooks", "masks", "store")  # what there would not be if longspan were part of the model
@@ -26,15 +27,22 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "hooks": [(hooks.Attachment, "_before_decoder"), (hooks._LayerHook, "__call__"), (hooks._LayerHook, "attend")],
     "masks": [(interface, "_make_mask"), (interface.Mask, "padding"), (interface.Mask, "given")],
     "store": [
-        *((KVStore, name) for name in ("append", "keys", "values")),
+        *((KVStore, name) for name in ("append", "keys", "values", "room", "capacity", "blocks", "reserve", "took")),
         *((StoreLayer, name) for name in ("update", "get_seq_length", "get_mask_sizes")),
         (LongspanCache, "accept"),
         (hooks.Attachment, "new_cache"),
     ],
-    "index": [(kind, "extend") for kind in (ChunkIndex, TokenIndex, BlockIndex)],
+    "index": [
+        *((kind, "extend") for kind in (ChunkIndex, TokenIndex, BlockIndex)),
+        *((kind, name) for kind in (ChunkIndex, TokenIndex) for name in ("room_for_one", "blocks", "took")),
+    ],
     "rotation": [(attending.Attender, "_rotate_new"), (attending.Rope, "pair")],
     "choosing": [(choosing.Chooser, "add")],
-    "kernels": [(attending, "banded"), (choosing, "gather_into")],
+    # A single token is stored, rotated, scored and chosen for in its kernel.
+    "kernels": [
+        *((attending, "banded"), (choosing, "gather_into"), (pieces, "run_into")),
+        *((TokenKernel, name) for name in ("__init__", "takes", "__call__")),
+    ],
     "attention, rest": [(attending.Attender, "__call__")],
 }
 MODEL = "the model's own"

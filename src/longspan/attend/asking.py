@@ -33,7 +33,7 @@ def scores_in_c(selection: Any, index: Any, table: Table) -> bool:
     if isinstance(selection, Chunks):
         return index is not None
     # Stored keys have the factor of the angles, and scores have not.
-    return table.factor == 1.0 if index is None else index.entries.shape[-1] % LANES == 0
+    return table.factor == 1.0 if index is None else index.theta_k.shape[0] % LANES == 0
 
 
 def asking(
@@ -47,7 +47,7 @@ def asking(
     """
     sums, choosing = selection.share != "head", {"head": heads, "group": kv_heads, "layer": 1}[selection.share]
     if isinstance(selection, Chunks):
-        assert isinstance(index, ChunkIndex) and index.entries is not None
+        assert isinstance(index, ChunkIndex)
         by_head = index.kind == "representation"  # those of heads that choose together lie side by side
         return Asking(
             entries=index.entries,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, cast, get_args
@@ -79,7 +78,9 @@ def _named(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(call)
     def run(self: Attender, *args: Any, **options: Any) -> Tensor:
-        with nullcontext() if self.impl in ("auto", "compiled") else native.without():
+        if self.impl in ("auto", "compiled"):
+            return call(self, *args, **options)
+        with native.without():
             return call(self, *args, **options)
 
     return run

@@ -101,7 +101,7 @@ class SingleStep:
         pad, past, index = pads[0], store.length, cast(Any, store.index)
         if not self._possible or not pad <= past or not past or any(other != pad for other in pads) or store.apart:
             return None
-        if rope.norm_q is not None or rope.norm_k is not None or native.why_not(q, k, v) is not None:
+        if rope.norm_q is not None or rope.norm_k is not None or native.why_no_library() is not None:
             return None
         token, table, chooser = past - pad, self._attender.table(rope.table, 0), self._chooser
         if chooser is not None and (chooser.observer is not None or not scores_in_c(chooser.selection, index, table)):
@@ -110,7 +110,7 @@ class SingleStep:
             return None
         ahead, row = self._look(table, token - token % _AHEAD), token % _AHEAD
         stop = ahead.stops[row]
-        chosen_from = chooser is not None and (index is None or index.entries is not None)
+        chosen_from = chooser is not None and (index is None or index.has_entries)
         if stop and not chosen_from:
             return None
         if past == store.capacity:
@@ -119,6 +119,8 @@ class SingleStep:
         blocks = store.blocks if index is None else store.blocks + index.blocks
         made = cast(_Made | None, store.made)
         if made is None or not made.serves(given, blocks):
+            if native.why_not(q, k, v) is not None:
+                return None
             made = _Made(given, blocks, self._kernel(store, q.shape[1], *given))
         if not made.kernel.takes(q, k, v):
             return None  # the store says what is wrong

@@ -120,6 +120,8 @@ class LongspanCache(Cache):
             mask_given: whether the caller passed an attention mask, for the message.
             held: tokens in the layer that asks.
         """
+        if padding == self.padding:
+            return
         if self.padding is None or held == 0:
             self.padding = padding
         elif len(padding) != len(self.padding):

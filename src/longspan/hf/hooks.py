@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -210,7 +211,8 @@ class _LayerHook:
             store = cache.layers[self.layer.index].store
             cache.accept(mask.padding, mask.given, store.length)
         assert self.layer.rope is not None
-        with torch.no_grad():
+        # Entering takes longer than the rest of a hook, and generation is inside already.
+        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
             out = self.attender(
                 q,
                 k,

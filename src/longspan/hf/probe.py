@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -263,9 +264,19 @@ def _replayed(
 def unrotated(position_embeddings: Any) -> Any:
     """``position_embeddings`` of the same form that rotate by nothing; takes no memory."""
     if isinstance(position_embeddings, Tensor):  # complex
-        return position_embeddings.new_ones(()).expand(position_embeddings.shape)
+        return _filled(1, position_embeddings)
     cos, sin = position_embeddings
-    return cos.new_ones(()).expand(cos.shape), sin.new_zeros(()).expand(sin.shape)
+    return _filled(1, cos), _filled(0, sin)
+
+
+def _filled(value: int, like: Tensor) -> Tensor:
+    return _expanded(value, like.dtype, like.device, like.shape)
+
+
+@lru_cache(maxsize=8)  # every step of a generation asks for the same
+@torch.inference_mode(False)  # kept for steps that may be outside inference mode
+def _expanded(value: int, dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
+    return torch.full((), value, dtype=dtype, device=device).expand(shape)
 
 
 def _same_attention(layer: Layer, stock: _Seen, bare: _Seen, implementation: str) -> None:

@@ -103,9 +103,13 @@ class ChunkIndex(UnitIndex):
         return self._tail.tensors
 
     @property
-    def entries(self) -> Tensor | None:
-        """``[B, S, N, W]``, the summaries with room for more; None before the first."""
-        return self._held.held if self._held.capacity else None
+    def has_entries(self) -> bool:
+        return self._held.capacity > 0
+
+    @property
+    def entries(self) -> Tensor:
+        """``[B, S, N, W]``, the summaries with room for more; there are some."""
+        return self._held.held
 
     @property
     def blocks(self) -> list[object]:

@@ -45,6 +45,7 @@ class TokenIndex:
 
     kept: Sequence[Tensor] = ()  # inputs that are kept besides
     place = 0
+    has_entries = True
 
     def room_for_one(self) -> bool:
         """Whether the next token's reduced key only has to be written; makes room for it."""

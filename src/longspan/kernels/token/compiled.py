@@ -180,10 +180,14 @@ class TokenKernel:
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         """Whether a token's query, key and value ``[B, H, 1, D]`` are such as it was made for."""
-        return all(
-            x.shape == shape and x.dtype == self._kind and x.is_cpu and x.stride(3) == 1
-            for x, shape in zip((q, k, v), self._shapes, strict=True)
-        )
+        kind = self._kind
+        if q.shape != self._shapes[0] or k.shape != self._shapes[1] or v.shape != self._shapes[2]:
+            return False
+        if q.dtype != kind or k.dtype != kind or v.dtype != kind or not (q.is_cpu and k.is_cpu and v.is_cpu):
+            return False
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            return False
+        return q.stride(3) == 1 and k.stride(3) == 1 and v.stride(3) == 1
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, at: int, row: int, kept: int, stop: int, seen: int
