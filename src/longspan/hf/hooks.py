@@ -119,6 +119,8 @@ class Attachment:
         if cache.owner() is not self._owner():
             raise CacheError("the cache was filled by another model; pass longspan.new_cache(model)")
         ours = cache.attender
+        if ours is self.attender:
+            return
         if (ours.method, ours.window) != (self.attender.method, self.attender.window):
             raise CacheError(
                 f"the cache was filled under {ours.method} and the model now runs {self.attender.method}; "
