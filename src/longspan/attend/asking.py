@@ -37,20 +37,28 @@ def scores_in_c(selection: Any, index: Any, table: Table) -> bool:
 
 
 def asking(
-    selection: Any, index: Any, keys: Tensor | None, heads: int, kv_heads: int, padding: int, places: Places
+    selection: Any,
+    index: Any,
+    keys: Tensor | None,
+    heads: int,
+    kv_heads: int,
+    rows: slice,
+    padding: int,
+    places: Places,
 ) -> Asking:
-    """Scores and choice of one layer.
+    """Scores and choice of some rows of one layer.
 
     Args:
         keys: ``[B, Hkv, N, D]``, those that are scored where there is no index.
-        padding: tokens that a row of the index begins with and are none of its own.
+        rows: which rows of the index they are.
+        padding: tokens that these begin with in an index of tokens and are none of their own.
     """
     sums, choosing = selection.share != "head", {"head": heads, "group": kv_heads, "layer": 1}[selection.share]
     if isinstance(selection, Chunks):
         assert isinstance(index, ChunkIndex)
         by_head = index.kind == "representation"  # those of heads that choose together lie side by side
         return Asking(
-            entries=index.entries,
+            entries=index.entries[rows],
             signs=2 if index.kind == "bounds" else 1,
             sums=sums and not by_head,
             choosing=choosing,
@@ -65,7 +73,7 @@ def asking(
     assert isinstance(selection, Tokens)
     thetas = None
     if isinstance(index, TokenIndex):
-        keys, thetas = index.entries[:, :, padding:], (index.theta_q, index.theta_k)
+        keys, thetas = index.entries[rows, :, padding:], (index.theta_q, index.theta_k)
     assert keys is not None
     return Asking(
         entries=keys,

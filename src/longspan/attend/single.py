@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.attend.asking import all_in_c, asking, scores_in_c
+from longspan.index import equal_runs
 from longspan.kernels import native
 from longspan.kernels.banded import make_plan
 from longspan.kernels.token import Places, Seen, TokenKernel
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from longspan.attend.attender import Attender
 
 _AHEAD = 64  # tokens that ranges and angles are made for at once
-_RUNS = 16  # of so many tokens that are kept
+_RUNS = 64  # of so many tokens that are kept, for rows of unequal padding among others
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class _Ahead:
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """A store's kernel, and what it was made from."""
+    """The kernel of some rows of a store, and what it was made from."""
 
     given: tuple[Any, ...]
     blocks: list[object]
@@ -98,64 +99,81 @@ class SingleStep:
             ``[B, H, 1, Dv]``, and the log-sum-exp ``[B, H, 1]``, which is written over at the next token. None where
             this token has to go the longer way; then nothing has changed.
         """
-        pad, past, index = pads[0], store.length, cast(Any, store.index)
-        if not self._possible or not pad <= past or not past or any(other != pad for other in pads) or store.apart:
+        past, index, chooser = store.length, cast(Any, store.index), self._chooser
+        if not self._possible or not past or max(pads) > past or store.apart:
             return None
         if rope.norm_q is not None or rope.norm_k is not None or native.why_no_library() is not None:
             return None
-        token, table, chooser = past - pad, self._attender.table(rope.table, 0), self._chooser
+        table = self._attender.table(rope.table, 0)
         if chooser is not None and (chooser.observer is not None or not scores_in_c(chooser.selection, index, table)):
             return None
         if index is not None and not index.room_for_one():
             return None
-        ahead, row = self._look(table, token - token % _AHEAD), token % _AHEAD
-        stop = ahead.stops[row]
-        chosen_from = chooser is not None and (index is None or index.has_entries)
-        if stop and not chosen_from:
-            return None
         if past == store.capacity:
             store.reserve(past + 1)
-        given = rope, pad, scale, softcap, ahead, chosen_from
         blocks = store.blocks if index is None else store.blocks + index.blocks
-        made = cast(_Made | None, store.made)
-        if made is None or not made.serves(given, blocks):
-            if native.why_not(q, k, v) is not None:
+        chosen_from = chooser is not None and (index is None or index.has_entries)
+        held = store.made or {}
+        runs, made = equal_runs(pads), {}
+        for rows in runs:
+            token = past - pads[rows[0]]
+            ahead = self._look(table, token - token % _AHEAD)
+            if ahead.stops[token % _AHEAD] and not chosen_from:
                 return None
-            made = _Made(given, blocks, self._kernel(store, q.shape[1], *given))
-        if not made.kernel.takes(q, k, v):
-            return None  # the store says what is wrong
-        kept = 0 if index is None else index.place
-        out = made.kernel(q, k, v, at=token, row=row, kept=kept, stop=stop, seen=ahead.seen[row])
+            given = rope, rows, pads[rows[0]], scale, softcap, ahead, chosen_from
+            own = cast(_Made | None, held.get(rows))
+            if own is None or not own.serves(given, blocks):
+                if native.why_not(q, k, v) is not None:
+                    return None
+                own = _Made(given, blocks, self._kernel(store, q.shape[1], *given))
+            if not own.kernel.takes(q, k, v, len(pads)):
+                return None  # the store says what is wrong
+            made[rows] = own
+        outs = [self._run(one, q, k, v, past, 0 if index is None else index.place) for one in made.values()]
         store.made = made
         store.took()
         if index is not None:
             index.took()
-        return out, made.kernel.lse
+        if len(runs) == 1:
+            return outs[0]
+        return torch.cat([out for out, _ in outs]), torch.cat([lse for _, lse in outs])
+
+    def _run(self, made: _Made, q: Tensor, k: Tensor, v: Tensor, past: int, kept: int) -> tuple[Tensor, Tensor]:
+        """The rows that a kernel was made for."""
+        _, (a, b), pad, _, _, ahead, _ = made.given
+        token, kernel = past - pad, made.kernel
+        row = token % _AHEAD
+        if b - a < q.shape[0]:
+            q, k, v = q[a:b], k[a:b], v[a:b]
+        out = kernel(q, k, v, at=token, row=row, kept=kept, stop=ahead.stops[row], seen=ahead.seen[row])
+        return out, kernel.lse
 
     def _kernel(
         self,
         store: KVStore,
         heads: int,
         rope: Rope,
+        rows: tuple[int, int],
         pad: int,
         scale: float,
         softcap: float | None,
         ahead: _Ahead,
         chosen_from: bool,
     ) -> TokenKernel:
-        """The kernel of a store's next tokens."""
-        attender, index = self._attender, cast(Any, store.index)
-        *keys, values = (x[:, :, pad:] for x in store.room)
+        """The kernel of the next tokens of rows with equal padding."""
+        attender, index, here = self._attender, cast(Any, store.index), slice(*rows)
+        *keys, values = (x[here, :, pad:] for x in store.room)
         table, choice, kept = attender.table(rope.table, 0), None, [None] * 3
         if index is not None and index.kept:
-            kept = index.kept if len(index.kept) == 3 else [None, *index.kept, None]
+            own = [x[here] for x in index.kept]
+            kept = own if len(own) == 3 else [None, *own, None]
         if chosen_from:
             assert self._chooser is not None
             chooser, n = self._chooser, attender.scored_rotation
             seen_by = chooser.window_table(table, torch.device("cpu"))
             places = Places(attender.chosen_rotation, ahead.positions, seen_by)
             scored = None if n is None else keys[n]
-            choice = asking(chooser.selection, index, scored, heads, values.shape[1], pad, places)
+            choice = asking(chooser.selection, index, scored, heads, values.shape[1], here, pad, places)
         return TokenKernel(
             keys=keys,
             values=values,

@@ -117,12 +117,11 @@ class TokenKernel:
         asking: Asking | None,
     ) -> None:
         batch, kv_heads = values.shape[:2]
-        self._shapes = tuple(
-            (batch, n, 1, x.shape[-1]) for n, x in ((heads, keys[0]), (kv_heads, keys[0]), (kv_heads, values))
-        )
+        width, own = keys[0].shape[-1], values.shape[-1]
+        self._shapes = (heads, 1, width), (kv_heads, 1, width), (kv_heads, 1, own)
         self._kind, self._asking = values.dtype, asking
         self._out = batch, 1, heads, values.shape[-1]
-        q = values.new_empty(self._shapes[0])
+        q = values.new_empty(batch, *self._shapes[0])
         out, self.lse = calls.room(q, values)
         sharing = kv_heads if asking is None else max(kv_heads, asking.choosing)
         self._counts = batch * kv_heads, batch * sharing
@@ -178,10 +177,10 @@ class TokenKernel:
             )
         )
 
-    def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        """Whether a token's query, key and value ``[B, H, 1, D]`` are such as it was made for."""
-        kind = self._kind
-        if q.shape != self._shapes[0] or k.shape != self._shapes[1] or v.shape != self._shapes[2]:
+    def takes(self, q: Tensor, k: Tensor, v: Tensor, batch: int) -> bool:
+        """Whether a token's query, key and value ``[batch, H, 1, D]`` are, row by row, such as it was made for."""
+        kind, (queries, keys, values) = self._kind, self._shapes
+        if q.shape != (batch, *queries) or k.shape != (batch, *keys) or v.shape != (batch, *values):
             return False
         if q.dtype != kind or k.dtype != kind or v.dtype != kind or not (q.is_cpu and k.is_cpu and v.is_cpu):
             return False
