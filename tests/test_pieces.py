@@ -17,6 +17,17 @@ if native.why_no_library() is not None:
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 SCALE, N = 0.25, 300
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """How many pieces run together depends on the threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 OPTIONS = {
     "defaults": {},
     "layer": {"initial": 2, "local": 6, "top_k": 9, "piece": 4},
@@ -71,12 +82,9 @@ def test_calls_padding_softcaps_and_sinks(cuts):
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("options", ["layer", "group", "head"])
 def test_threads(options, threads):
-    qkv, before = make_qkv(N, batch=2, dtype=torch.float32), torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        out, together = run(OPTIONS[options], qkv)
-    finally:
-        torch.set_num_threads(before)
+    qkv = make_qkv(N, batch=2, dtype=torch.float32)
+    torch.set_num_threads(threads)
+    out, together = run(OPTIONS[options], qkv)
     assert together
     assert_same(out, run(OPTIONS[options], qkv, one_by_one=True)[0])
 
@@ -85,12 +93,12 @@ def test_pieces_longer_than_what_is_scored_at_once():
     """A piece of 130 queries is scored in two parts, whose largest counts."""
     options = {"initial": 2, "local": 3, "top_k": 5, "piece": 130}
     case = build("esa", options, window=160)
-    qkv, found = make_qkv(900, dtype=torch.float32), []
-    for one_by_one in (False, True):
+    qkv, found, counted, real = make_qkv(900, dtype=torch.float32), [], [], choosing.add_pieces
+    for add in (lambda *x: counted.append(real(*x)) or counted[-1], lambda *_: 0):
         with pytest.MonkeyPatch.context() as patch:
-            if one_by_one:
-                patch.setattr(choosing, "add_pieces", lambda *_: 0)
+            patch.setattr(choosing, "add_pieces", add)
             found.append(Attender(case.method, case.window)(*qkv, ROPES["half-all"](), scale=SCALE))
+    assert counted == [6]
     assert_same(*found)
 
 

@@ -20,6 +20,8 @@ from longspan.selection.tokens import Tokens
 
 def all_in_c(method: Selecting) -> bool:
     """Whether the kernel has the parts of a method: its scores, its choice and its positions."""
+    if type(method) not in (LongHeads, ESA):  # what derives from them may do anything
+        return False
     if isinstance(method, LongHeads):
         scored = method.score in ("representation", "mean", "bounds") and method.pick == "best"
         return scored and not method.fix_layers and method.remap != "dca"

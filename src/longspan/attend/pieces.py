@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from longspan.attend.rows import Choices, Rows
+from longspan.kernels import native
 from longspan.kernels.pieces import Pieces, run_into, why_not
 from longspan.positions.selected import FarNear
 from longspan.selection.tokens import Tokens
@@ -38,6 +39,8 @@ def add_pieces(
         return 0
     plain = out.dtype == rows.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
     if chooser.observer is not None or chooser.impl not in ("auto", "compiled") or not plain:
+        return 0
+    if native.why_not(rows.q, rows.keys, rows.values) is not None:
         return 0
     at_once = _ROWS // selection.piece
     sharing = {"head": rows.q.shape[1], "group": rows.keys.shape[1], "layer": 1}[selection.share]

@@ -97,10 +97,12 @@ class SingleStep:
 
         Returns:
             ``[B, H, 1, Dv]``, and the log-sum-exp ``[B, H, 1]``, which is written over at the next token. None where
-            this token has to go the longer way; then nothing has changed.
+            this token has to go the longer way; then it was not taken in.
         """
         past, index, chooser = store.length, cast(Any, store.index), self._chooser
-        if not self._possible or not past or max(pads) > past or store.apart:
+        if not self._possible or not q.is_cpu or q.dtype not in native.KINDS:
+            return None
+        if not past or max(pads) > past or store.apart:
             return None
         if rope.norm_q is not None or rope.norm_k is not None or native.why_no_library() is not None:
             return None
@@ -190,25 +192,26 @@ class SingleStep:
 
     def _look(self, table: Table, start: int) -> _Ahead:
         """What the tokens from ``start`` on see."""
-        if (table, start) in self._ahead:
-            return self._ahead[table, start]
+        if (found := self._ahead.get((table, start))) is not None:
+            return found
         attender, window, stop = self._attender, self._attender.window, start + _AHEAD
         i, cpu = torch.arange(start, stop), torch.device("cpu")
         method = self._method
         selects = isinstance(method, Selecting) and method.selects
         bands = cast(Selecting, method).bands_from(window, start, stop) if selects else method.bands()
         plan = make_plan(bands, start, stop)
-        factors = torch.tensor([attender.method.query_factor(window, n) for n in range(start + 1, stop + 1)])
+        factors = [attender.method.query_factor(window, n) for n in range(start + 1, stop + 1)]
+        by_row = torch.tensor(factors, dtype=torch.float32, device="cpu")[:, None]
         seen, keys = [], torch.zeros_like(i)
         for band, low, high, q_pos in zip(plan.bands, plan.lo, plan.hi, plan.q_pos, strict=True):
-            cos, sin = (x * factors[:, None] for x in turn(table, q_pos, cpu))
+            cos, sin = (x * by_row for x in turn(table, q_pos, cpu))
             rotation = attender.key_maps.index(bands[band].k_pos)
             seen.append(Seen(low=low, high=high, turn=(cos, sin), rotation=rotation))
             keys += high - low
         turns = [turn(table, to(i), cpu) for to in attender.key_maps]
         stops, positions = self._choice(i)
         if len(self._ahead) >= _RUNS:
-            del self._ahead[next(iter(self._ahead))]
+            self._ahead.pop(next(iter(self._ahead)), None)
         ahead = self._ahead[table, start] = _Ahead(seen, turns, keys.tolist(), stops.tolist(), positions)
         return ahead
 

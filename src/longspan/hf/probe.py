@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -270,13 +270,13 @@ def unrotated(position_embeddings: Any) -> Any:
 
 
 def _filled(value: int, like: Tensor) -> Tensor:
-    return _expanded(value, like.dtype, like.device, like.shape)
+    return _number(value, like.dtype, like.device).expand(like.shape)
 
 
-@lru_cache(maxsize=8)  # every step of a generation asks for the same
-@torch.inference_mode(False)  # kept for steps that may be outside inference mode
-def _expanded(value: int, dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
-    return torch.full((), value, dtype=dtype, device=device).expand(shape)
+@cache  # every step asks for the same; and a recorded one reads it for as long as it is replayed
+@torch.inference_mode(False)  # for steps outside inference mode too
+def _number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((), value, dtype=dtype, device=device)
 
 
 def _same_attention(layer: Layer, stock: _Seen, bare: _Seen, implementation: str) -> None:

@@ -16,9 +16,9 @@ static void put_in_order(char *to, const char *from, const int64_t *order, int64
 }
 
 static float rounded(float x, int kind) {
-    char stored[sizeof(float)];
-    store_one(stored, 0, x, kind);
-    return load_one(stored, 0, kind);
+    float stored;
+    store_one(&stored, 0, x, kind);
+    return load_one(&stored, 0, kind);
 }
 
 /* A group's queries as entries are scored by them. */

@@ -11,7 +11,8 @@ from longspan.kernels import native
 from longspan.kernels.native import calls
 from longspan.kernels.pieces.contract import Pieces
 
-_ROWS = 96  # queries whose scores are held together
+_ROWS, _FEWEST = 96, 8  # queries whose scores are held together
+_SCORES = 2**24  # of them, for a thread (64 MB)
 
 
 def run_into(out: Tensor, lse: Tensor, pieces: Pieces) -> None:
@@ -22,11 +23,12 @@ def run_into(out: Tensor, lse: Tensor, pieces: Pieces) -> None:
     choosing, count = heads // pieces.together, job.tokens.shape[2]
     sharing = max(v.shape[1], choosing)
     turn = calls.plain(job.turns[0])
-    edges, stops = torch.tensor(pieces.edges), torch.tensor(pieces.stops)
+    edges, stops = (torch.tensor(x, device="cpu") for x in (pieces.edges, pieces.stops))
     own = calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, True)
+    tile = min(_ROWS, max(_FEWEST, _SCORES // max(pieces.stops)))
     worth = calls.numbers(
         *(asked.data_ptr(), scored.data_ptr(), 0, *scored.stride()[:3], choosing, pieces.together, rows, parts, width),
-        *(scored.shape[1], scored.shape[2], _ROWS, native.KINDS[scored.dtype]),
+        *(scored.shape[1], scored.shape[2], tile, native.KINDS[scored.dtype]),
     )
     each = native.tile_tokens(q.shape[1] // sharing)
     rest = struct.pack("=2Q5q", edges.data_ptr(), stops.data_ptr(), len(stops), pieces.first, count, pieces.near, each)

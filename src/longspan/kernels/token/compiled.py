@@ -150,15 +150,15 @@ class TokenKernel:
         batch, heads, _, width = q.shape
         entries, signs, choosing = asking.entries, asking.signs, asking.choosing
         room = entries.shape[2] // signs
-        asked = torch.empty(batch, signs, kv_heads if asking.sums else heads, width, device="cpu")
-        scores = torch.empty(batch, choosing, room, device="cpu")
+        asked = _floats(batch, signs, kv_heads if asking.sums else heads, width)
+        scores = _floats(batch, choosing, room)
         nearby = torch.empty_like(scores) if asking.near else None
         chosen = torch.empty(batch, choosing, asking.count, dtype=torch.int64, device="cpu")
         table, positions = calls.plain(asking.places.table), asking.places.positions.contiguous()
         key = reduced = None
         if asking.thetas is not None:
-            key = torch.empty(batch, kv_heads, width, device="cpu")
-            reduced = torch.empty(batch, entries.shape[-1], device="cpu")
+            key = _floats(batch, kv_heads, width)
+            reduced = _floats(batch, entries.shape[-1])
         theta_q, theta_k = (None, None) if asking.thetas is None else (x.contiguous() for x in asking.thetas)
         held += [asking, asked, scores, nearby, chosen, table, positions, key, reduced, theta_q, theta_k]
         step = entries.stride()
@@ -226,3 +226,7 @@ class TokenKernel:
 
 def _address(x: Tensor | None) -> int:
     return 0 if x is None else x.data_ptr()
+
+
+def _floats(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
