@@ -197,6 +197,9 @@ def test_it_costs_nothing_when_off(model, name, monkeypatch):
     for kind in ("by_row", "by_piece", "wants", "_add"):
         monkeypatch.setattr(longspan.attend.Observer, kind, None)
     model(ids())
+    calls.clear()
+    monkeypatch.setattr(choosing, "add_pieces", lambda *_: 0)  # pieces that run together are scored in their kernel
+    model(ids())
     pieces = len(range(WINDOW, N, 8))
     assert len(calls) == (2 * pieces if name == "esa" else 0)
 
