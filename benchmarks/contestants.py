@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from common import blocks, version
-from longspan.attend import Attender
+from longspan.attend import Attender, ForwardState
 from longspan.calibration import Calibration, Projection
 from longspan.methods import ESA, Full, LongHeads, Method
 from longspan.methods.dca import DCA
@@ -249,8 +249,9 @@ class Longspan(Contestant):
             first.index.extend(pair(q), pair(k), v, [0], turn, self.shape.scale)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        state = ForwardState()
         for store in self.stores:
-            out = self.attender(q, k, v, self.rope, scale=self.shape.scale, store=store)
+            out = self.attender(q, k, v, self.rope, scale=self.shape.scale, store=store, state=state)
         return out
 
 

@@ -27,7 +27,7 @@ from cases import (
 )
 from hf_models import make
 from longspan import oracle as exact
-from longspan.attend import Attender
+from longspan.attend import Attender, ForwardState
 from longspan.calibration import Calibration, Projection
 from longspan.errors import CacheError, CalibrationError
 from longspan.index import ChunkIndex
@@ -197,8 +197,9 @@ def test_layers_fixed_takes_the_first_layers_choice(rope):
     first, second = make_qkv(N), make_qkv(N, seed=1)
     attender = Attender(method, 24)
     for _ in range(2):  # a second forward chooses anew, though nothing about the call differs
-        attender(*first, rope, scale=SCALE, layer=0)
-        out = attender(*second, rope, scale=SCALE, layer=1)
+        state = ForwardState()
+        attender(*first, rope, scale=SCALE, layer=0, state=state)
+        out = attender(*second, rope, scale=SCALE, layer=1, state=state)
         case = build("longheads", {"chunk_length": 3})
         _, recorded = run_recorded(case, "auto", *first, rope, scale=SCALE)
         keep, rel = as_recorded(case, recorded, 4, N)

@@ -32,23 +32,25 @@ class Table:
     def __init__(self, inv_freq: Tensor, factor: float = 1.0) -> None:
         self.inv_freq = inv_freq.detach().float()
         self.factor = float(factor)
-        self._cos = self._sin = self.inv_freq.new_empty(0, self.inv_freq.numel())
+        none = self.inv_freq.new_empty(0, self.inv_freq.numel())
+        self._held = none, none  # cos and sin; replaced as one, since threads share a table
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device."""
+        cos, sin = self._held
         if positions.numel() == 0:
-            empty = self._cos.new_empty(*positions.shape, self.inv_freq.numel())
+            empty = cos.new_empty(*positions.shape, self.inv_freq.numel())
             return empty, empty
         top = int(positions.max())
-        if top >= self._cos.shape[0]:
-            self._grow(max(top + 1, 2 * self._cos.shape[0]))
+        if top >= cos.shape[0]:
+            self._held = cos, sin = self._grown(max(top + 1, 2 * cos.shape[0]))
         positions = positions.to(self.inv_freq.device)
-        return self._cos[positions], self._sin[positions]
+        return cos[positions], sin[positions]
 
-    def _grow(self, size: int) -> None:
+    def _grown(self, size: int) -> tuple[Tensor, Tensor]:
         # The product in fp32 is what transformers computes, so the angles are the stock model's to the bit.
         phase = torch.arange(size, device=self.inv_freq.device).float()[:, None] * self.inv_freq[None, :]
-        self._cos, self._sin = phase.cos() * self.factor, phase.sin() * self.factor
+        return phase.cos() * self.factor, phase.sin() * self.factor
 
 
 @torch.inference_mode(False)  # kept for later calls, which may be outside inference mode and follow gradients

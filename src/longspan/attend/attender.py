@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, cast, get_args
 
@@ -13,34 +13,21 @@ from torch import Tensor
 from longspan.attend.calibrated import check_calibration
 from longspan.attend.choosing import Chooser
 from longspan.attend.observing import Observer
-from longspan.attend.rows import Choices, Rows
+from longspan.attend.rows import Rows
 from longspan.attend.single import SingleStep
 from longspan.attend.sinks import with_sinks
+from longspan.attend.state import ForwardState, TokenSpan
 from longspan.bands import Band, KeyMap
 from longspan.calibration import Calibration
 from longspan.errors import CacheError
 from longspan.index import equal_runs
 from longspan.kernels import native
-from longspan.kernels.banded import Impl, Plan, banded, make_plan
+from longspan.kernels.banded import Impl, banded, make_plan
 from longspan.kernels.turning import turned_keys
 from longspan.methods import Full, Method
 from longspan.methods.selecting import Selecting
-from longspan.rope import Rope, Table, Turn, turn
+from longspan.rope import Rope, Table, turn
 from longspan.store import Fetched, KVStore
-
-
-@dataclass
-class _Step:
-    """What all layers of one forward share: plans, and cos and sin by position."""
-
-    past: int
-    tokens: int
-    padding: tuple[int, ...]
-    plans: dict[int, tuple[Plan, tuple[int, ...]]] = field(default_factory=dict)  # with the stored keys of each band
-    choices: Choices = field(default_factory=Choices)
-    query_turns: dict[tuple[int, Table, torch.device], list[Turn]] = field(default_factory=dict)
-    key_turns: dict[tuple[int | None, Table, torch.device], list[Turn]] = field(default_factory=dict)
-    tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,6 @@ class Attender:
             chosen = self.key_maps.index(selecting.seen_at(window).chosen_keys)
             self.chosen_rotation, self.scored_rotation = chosen, None if scored is None else self.key_maps.index(scored)
         self._static_tables: dict[Table, Table] = {}
-        self._step = _Step(0, 0, ())
         self._single = SingleStep(self)
 
     @property
@@ -161,6 +147,7 @@ class Attender:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         layer: int = 0,
+        state: ForwardState | None = None,
     ) -> Tensor:
         """Attention of new tokens to the stored and the new ones.
 
@@ -171,6 +158,7 @@ class Attender:
             store: the layer's cache, appended to; without one the new tokens are all there is.
             padding: how many padding tokens each row begins with, those in the store counted in.
             layer: the layer's number, for methods and calibrations that tell layers apart.
+            state: what the layers of this forward share; of this layer alone unless given.
 
         Returns:
             ``[B, H, T, Dv]``; rows of padding are zero.
@@ -184,11 +172,10 @@ class Attender:
             done = self._single(q, k, v, rope, scale=scale, store=store, pads=pads, softcap=softcap)
             if done is not None:
                 return with_sinks(*done, sinks)
-        if (self._step.past, self._step.tokens, self._step.padding) != (past, tokens, pads):
-            self._step = _Step(past, tokens, pads)
+        span = (state if state is not None else ForwardState()).span(past, tokens, pads)
         own = _Layer(rope.paired(), scale, softcap, sinks, layer)
         turned_q, turned_k = rope.pair(q), rope.pair(k)  # rotated in several ways each, so the order pays for itself
-        new_keys = [turned_k] if self._dynamic else self._rotate_new(turned_k, own.rope)
+        new_keys = [turned_k] if self._dynamic else self._rotate_new(turned_k, own.rope, span)
         if store is None and self.chooser is not None:
             store = KVStore()  # an index has to live somewhere
         if store is not None:
@@ -199,16 +186,16 @@ class Attender:
                 index = store.index = self.new_index(layer, rope)
             if index is not None:
                 # Chunk representations are made within the window, where dynamic angles are the model's own.
-                inside = own.rope.with_table(self.table(rope.table, 0))
+                inside = own.rope.with_table(self.table(rope.table, 0, span))
                 index.extend(turned_q, turned_k, v, pads, inside, scale)
         else:
             keys, values = new_keys, v
         outs = []
         if len(set(pads)) == 1:
-            return self._rows(turned_q, _View(slice(0, batch), keys, values, store, pads[0]), own)
+            return self._rows(turned_q, _View(slice(0, batch), keys, values, store, pads[0]), own, span)
         for a, b in equal_runs(pads):
             view = _View(slice(a, b), [x[a:b] for x in keys], values[a:b], store, pads[a])
-            outs.append(self._rows(turned_q[a:b], view, own))
+            outs.append(self._rows(turned_q[a:b], view, own, span))
         return torch.cat(outs)
 
     def _rows(
@@ -216,27 +203,28 @@ class Attender:
         q: Tensor,
         held: _View,
         layer: _Layer,
+        span: TokenSpan,
     ) -> Tensor:
         """The rows of a batch that begin with the same padding."""
-        step, pad = self._step, held.padding
-        skipped = min(max(pad - step.past, 0), step.tokens)  # queries that are padding themselves
-        if skipped == step.tokens:
+        pad = held.padding
+        skipped = min(max(pad - span.past, 0), span.tokens)  # queries that are padding themselves
+        if skipped == span.tokens:
             return q.new_zeros(*q.shape[:3], held.values.shape[-1])
-        start, total = step.past + skipped - pad, step.past + step.tokens - pad
-        chooses = self.chooser is not None and not (self._prefill_full and step.tokens > 1)
+        start, total = span.past + skipped - pad, span.past + span.tokens - pad
+        chooses = self.chooser is not None and not (self._prefill_full and span.tokens > 1)
         # In generation after a full prefill, dynamic angles are the window's: nothing is seen farther away than that.
-        table = self.table(layer.rope.table, min(total, self.window) if chooses and self._prefill_full else total)
+        table = self.table(layer.rope.table, min(total, self.window) if chooses and self._prefill_full else total, span)
         rope = layer.rope.with_table(table)
-        if pad not in step.plans:
+        if pad not in span.plans:
             bands = self._bands(start, total, chooses)
             plan = make_plan(bands, start, total)
-            step.plans[pad] = plan, tuple(self.key_maps.index(bands[band].k_pos) for band in plan.bands)
-        plan, numbers = step.plans[pad]
+            span.plans[pad] = plan, tuple(self.key_maps.index(bands[band].k_pos) for band in plan.bands)
+        plan, numbers = span.plans[pad]
         here = pad, table, q.device
-        if here not in step.query_turns:
+        if here not in span.query_turns:
             factor = self.method.query_factor(self.window, total)
             turns = [turn(table, positions, q.device) for positions in plan.q_pos]
-            step.query_turns[here] = [(cos * factor, sin * factor) for cos, sin in turns] if factor != 1 else turns
+            span.query_turns[here] = [(cos * factor, sin * factor) for cos, sin in turns] if factor != 1 else turns
         keys, values = held.ranges()
         if self._dynamic:
             if held.store is not None and held.store.apart:
@@ -244,17 +232,17 @@ class Attender:
                     f"{type(self.method.angles).__name__} turns every key at every step, and they are kept on tier "
                     f"{held.store.tier!r}; use kv_tier='device' or other angles"
                 )
-            if here not in step.key_turns:
+            if here not in span.key_turns:
                 j = torch.arange(total)
-                step.key_turns[here] = [turn(table, to(j), q.device) for to in self.key_maps]
-            keys = [rope.turn_k(keys[0], *angles) for angles in step.key_turns[here]]
+                span.key_turns[here] = [turn(table, to(j), q.device) for to in self.key_maps]
+            keys = [rope.turn_k(keys[0], *angles) for angles in span.key_turns[here]]
         q = _after(q, skipped)
         out, lse = banded(
             q,
             [keys[n] for n in numbers],
             values,
             plan,
-            step.query_turns[here],
+            span.query_turns[here],
             rope,
             scale=layer.scale,
             softcap=layer.softcap,
@@ -280,7 +268,7 @@ class Attender:
                 layer=layer.number,
                 padding=pad,
             )
-            self.chooser.add(out, lse, rows, held.store.index, step.choices)
+            self.chooser.add(out, lse, rows, held.store.index, span.choices)
         out = with_sinks(out, lse, layer.sinks)
         return torch.nn.functional.pad(out, (0, 0, skipped, 0)) if skipped else out
 
@@ -290,30 +278,33 @@ class Attender:
             return self._static_bands
         return self._selecting.bands_from(self.window, start, stop) if chooses else Full().bands()
 
-    def _rotate_new(self, k: Tensor, rope: Rope) -> list[Tensor]:
-        step = self._step
-        table = self.table(rope.table, 0)
+    def _rotate_new(self, k: Tensor, rope: Rope, span: TokenSpan) -> list[Tensor]:
+        table = self.table(rope.table, 0, span)
         rope = rope.with_table(table)
         here = None, table, k.device
-        if here not in step.key_turns:
-            slots = torch.arange(step.past, step.past + step.tokens)
-            if len(set(step.padding)) == 1:
-                own = (slots - step.padding[0]).clamp(min=0)
+        if here not in span.key_turns:
+            slots = torch.arange(span.past, span.past + span.tokens)
+            if len(set(span.padding)) == 1:
+                own = (slots - span.padding[0]).clamp(min=0)
             else:
-                own = (slots[None, :] - torch.tensor(step.padding)[:, None]).clamp(min=0)
-            step.key_turns[here] = [turn(table, to(own), k.device) for to in self.key_maps]
-        return [turned_keys(rope, k, *angles) for angles in step.key_turns[here]]
+                own = (slots[None, :] - torch.tensor(span.padding)[:, None]).clamp(min=0)
+            span.key_turns[here] = [turn(table, to(own), k.device) for to in self.key_maps]
+        return [turned_keys(rope, k, *angles) for angles in span.key_turns[here]]
 
-    def table(self, own: Table, total: int) -> Table:
-        """The angles that stand for a layer's ``own`` where there are ``total`` tokens; the same object every time."""
-        if not self._dynamic:
-            if own not in self._static_tables:
-                self._static_tables[own] = self.method.angles.table(own, self.window, total)
-            return self._static_tables[own]
-        tables = self._step.tables
-        if (total, own) not in tables:
-            tables[total, own] = self.method.angles.table(own, self.window, total)
-        return tables[total, own]
+    def table(self, own: Table, total: int, span: TokenSpan | None = None) -> Table:
+        """The angles that stand for a layer's ``own`` where there are ``total`` tokens; the same object every time.
+
+        Angles that follow the length are kept by the ``span`` of a forward.
+        """
+        if self._dynamic:
+            tables = span.tables if span is not None else {}
+            if (total, own) not in tables:
+                tables[total, own] = self.method.angles.table(own, self.window, total)
+            return tables[total, own]
+        if own not in self._static_tables:
+            # By setdefault, so that threads that meet here get one object.
+            self._static_tables.setdefault(own, self.method.angles.table(own, self.window, total))
+        return self._static_tables[own]
 
 
 def _after(x: Tensor, tokens: int) -> Tensor:

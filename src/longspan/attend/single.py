@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -80,6 +81,7 @@ class SingleStep:
         # A token that comes alone is a piece.
         self._method = replace(method, piece=1) if isinstance(method, ESA) else method
         self._ahead: dict[tuple[Table, int], _Ahead] = {}
+        self._lock = Lock()
 
     def __call__(
         self,
@@ -210,10 +212,11 @@ class SingleStep:
             keys += high - low
         turns = [turn(table, to(i), cpu) for to in attender.key_maps]
         stops, positions = self._choice(i)
-        if len(self._ahead) >= _RUNS:
-            self._ahead.pop(next(iter(self._ahead)), None)
-        ahead = self._ahead[table, start] = _Ahead(seen, turns, keys.tolist(), stops.tolist(), positions)
-        return ahead
+        made = _Ahead(seen, turns, keys.tolist(), stops.tolist(), positions)
+        with self._lock:  # it depends on nothing but its key, so threads may share it
+            while len(self._ahead) >= _RUNS:
+                del self._ahead[next(iter(self._ahead))]
+            return self._ahead.setdefault((table, start), made)
 
     def _choice(self, i: Tensor) -> tuple[Tensor, Tensor]:
         """``stops`` and ``positions`` of tokens ``i``."""

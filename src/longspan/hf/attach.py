@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
@@ -33,8 +35,21 @@ from longspan.rope import Angles
 from longspan.store import Tier
 
 _attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
+_changing = RLock()  # a probe sends the model's layers elsewhere for a while, so nobody else may change it meanwhile
+
+P, R = ParamSpec("P"), TypeVar("R")
 
 
+def _one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
+    @wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _changing:
+            return call(*args, **kwargs)
+
+    return run
+
+
+@_one_at_a_time
 def extend(
     model: PreTrainedModel,
     method: str | Method | Angles = "dca",
@@ -95,10 +110,11 @@ def extend(
     if report.reason is not None:
         print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
     if not report.attached:
-        warnings.warn(report.warnings[0], stacklevel=2)
+        warnings.warn(report.warnings[0], stacklevel=3)
     return report
 
 
+@_one_at_a_time
 def restore(model: PreTrainedModel) -> None:
     """Take the method off; the model is what it was before ``extend``. Does nothing to a model that is not extended."""
     _refuse_copies(model)
@@ -142,6 +158,7 @@ def extended(
             _attached[model] = previous
 
 
+@_one_at_a_time
 def inspect(
     model: PreTrainedModel,
     method: str | Method | Angles = "dca",

@@ -226,6 +226,7 @@ class _LayerHook:
                 softcap=given.get("softcap"),
                 sinks=given.get("s_aux"),
                 layer=self.layer.index,
+                state=mask.state,
             )
         return interface.inference_only(out.transpose(1, 2).contiguous(), q)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from longspan.attend import ForwardState
 from longspan.errors import LongspanError
 
 NAME = "longspan"  # contains no word that transformers gives a meaning, such as "flash" or "sdpa"
@@ -33,6 +36,7 @@ class Mask:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._arguments = arguments
+        self.state = ForwardState()  # a mask is made once a forward and reaches every attached layer
         self._dense: dict[str, Any] = {}
         self._padding: tuple[int, ...] | None = None
 
@@ -98,7 +102,7 @@ def _attention(
     longspan: LayerCall | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    call = longspan or _recorder
+    call = longspan or _recorder.get()
     if call is None:
         raise LongspanError(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but "
@@ -107,23 +111,19 @@ def _attention(
     return call(module, query, key, value, attention_mask, kwargs)
 
 
-# Stands in for a layer's call while a model is probed, when its attention modules are not known yet.
-_recorder: LayerCall | None = None
+# Stands in for a layer's call while a model is probed, when its attention modules are not known yet. Each thread has its
+# own, so that models may be probed side by side.
+_recorder: ContextVar[LayerCall | None] = ContextVar("longspan_recorder", default=None)
 
 
-class recording:
-    """Send the attention calls of layers without a hook to ``call``."""
-
-    def __init__(self, call: LayerCall) -> None:
-        self.call = call
-
-    def __enter__(self) -> None:
-        global _recorder
-        _recorder = self.call
-
-    def __exit__(self, *_: object) -> None:
-        global _recorder
-        _recorder = None
+@contextmanager
+def recording(call: LayerCall) -> Iterator[None]:
+    """Send the attention calls of layers without a hook, made by this thread, to ``call``."""
+    token = _recorder.set(call)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
 
 
 def register() -> None:
