@@ -9,10 +9,10 @@ from threading import Barrier
 
 import pytest
 import torch
-from hf_models import VOCABULARY, WINDOW, make
 from torch import Tensor
 
 import longspan
+from hf_models import VOCABULARY, WINDOW, make
 from longspan.methods import METHODS
 
 THREADS = 8
@@ -100,7 +100,7 @@ def test_the_same_on_other_kernels(impl):
         longspan.extend(model, name, impl=impl)
         with torch.no_grad():
             alone = [decode(model, prompt(length)) for length in LENGTHS]
-        found = at_once([lambda length=length: decode(model, prompt(length)) for length in LENGTHS])
+        found = at_once([lambda length=length, model=model: decode(model, prompt(length)) for length in LENGTHS])
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(alone, found, strict=True))
 
 
@@ -112,7 +112,7 @@ def test_many_rounds(name):
     with torch.no_grad():
         alone = {length: decode(model, prompt(length)) for length in LENGTHS}
     for _ in range(30):
-        found = at_once([lambda length=length: decode(model, prompt(length)) for length in LENGTHS])
+        found = at_once([lambda length=length, model=model: decode(model, prompt(length)) for length in LENGTHS])
         assert all(torch.allclose(alone[n], x, atol=1e-5) for n, x in zip(LENGTHS, found, strict=True))
 
 

@@ -37,7 +37,8 @@ from longspan.store import Tier
 _attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
 _changing = RLock()  # a probe sends the model's layers elsewhere for a while, so nobody else may change it meanwhile
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:

@@ -111,8 +111,8 @@ def _attention(
     return call(module, query, key, value, attention_mask, kwargs)
 
 
-# Stands in for a layer's call while a model is probed, when its attention modules are not known yet. Each thread has its
-# own, so that models may be probed side by side.
+# Stands in for a layer's call while a model is probed, when its attention modules are not known yet. Each thread has
+# its own, so that models may be probed side by side.
 _recorder: ContextVar[LayerCall | None] = ContextVar("longspan_recorder", default=None)
 
 
