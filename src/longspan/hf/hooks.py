@@ -202,6 +202,12 @@ class _LayerHook:
         cache: LongspanCache | None,
     ) -> Tensor:
         """Attention ``[B, T, H, Dv]`` of one attached layer."""
+        kind = q.device.type
+        if torch.is_autocast_enabled(kind):
+            # As torch's own attention does: all in the dtype of autocast, and nothing inside it cast again.
+            q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
+            with torch.autocast(kind, enabled=False):
+                return self.attend(module, q, k, v, mask, given, cache)
         if not isinstance(mask, interface.Mask):
             raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
         if cache is not None and cache.fixed is not None:

@@ -75,7 +75,7 @@ def probe(model: PreTrainedModel) -> list[Layer]:
                 f"{type(model).__name__} computes attention in its own code and not through transformers' attention "
                 "interface, so there is nowhere to attach; use a model that supports set_attn_implementation"
             )
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
             return _probe(model, implementation)
     finally:
         model.set_attn_implementation(implementation)

@@ -1,0 +1,66 @@
+"""Extended models under ``torch.autocast``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hf_models import VOCABULARY, WINDOW, make
+
+import longspan
+from longspan.errors import CacheError
+from longspan.methods import METHODS
+
+REDUCED = (torch.bfloat16, torch.float16)
+
+
+def prompt(length: int) -> torch.Tensor:
+    return torch.randint(3, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(length))
+
+
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+@pytest.mark.parametrize("name", METHODS)
+def test_inside_the_window_it_errs_no_more_than_stock_does(name, dtype):
+    model, ids = make("llama"), prompt(30)
+    truth = model(input_ids=ids).logits
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        stock = model(input_ids=ids).logits
+    longspan.extend(model, name)
+    plain = model(input_ids=ids).logits  # without autocast; some methods change short texts too
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        ours = model(input_ids=ids).logits
+    assert ours.dtype == stock.dtype
+    assert (ours - plain).abs().max() <= 2 * (stock - truth).abs().max()
+
+
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+@pytest.mark.parametrize("name", METHODS)
+def test_beyond_the_window_prefill_and_decoding_agree(name, dtype):
+    model, ids = make("llama"), prompt(3 * WINDOW)
+    longspan.extend(model, name)
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
+        assert out.shape == (2, 3 * WINDOW + 4)
+        cache = longspan.new_cache(model)
+        model(input_ids=ids, past_key_values=cache)
+        assert {x.dtype for store in cache.stores for x in (*store.keys, store.values)} == {dtype}
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "glm4", "gpt_neox", "hunyuan_v1_dense", "phi"])
+def test_a_model_extended_under_autocast_is_extended_alike(family):
+    model, ids = make(family), prompt(2 * WINDOW)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = longspan.extend(model, "dca")
+    ours = model(input_ids=ids).logits
+    outside = longspan.extend(model, "dca")
+    assert inside.attached == outside.attached
+    assert torch.equal(model(input_ids=ids).logits, ours)
+
+
+def test_a_cache_goes_on_in_the_dtype_it_was_begun_in():
+    model, ids = make("llama"), prompt(20)
+    longspan.extend(model, "dca")
+    cache = longspan.new_cache(model)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        model(input_ids=ids, past_key_values=cache)
+    with pytest.raises(CacheError, match="bfloat16"):
+        model(input_ids=ids[:, :1], past_key_values=cache)
