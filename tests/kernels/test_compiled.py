@@ -206,7 +206,7 @@ def test_scores_without_end_tie():
 
 
 def test_there_have_to_be_so_many():
-    with pytest.raises(ValueError, match="a row has 3 scores of which 5"):
+    with pytest.raises(ValueError, match="fewer scores than are to be chosen"):
         best_compiled.best(random(2, 9), 5, 0.0, True, 1, torch.tensor([8, 4]))
 
 

@@ -11,7 +11,10 @@ from torch import Tensor
 from longspan.kernels import native
 from longspan.kernels.banded.plan import Plan
 from longspan.kernels.native import calls
+from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope, Turn
+
+_BANDED = ALL["Banded"]
 
 
 def why_not(q: Tensor, keys: Sequence[Any], v: Any, rope: Rope) -> str | None:
@@ -40,13 +43,16 @@ def run(
         own = [calls.plain(turn) for turn in turns]
         # The angles are kept along, since the tables are but their addresses.
         low, high = torch.stack(plan.lo), torch.stack(plan.hi)
-        held = turns, own, calls.tables(own), low, high, int((high - low).clamp(min=0).sum())
+        tables = b"".join(calls.table(turn, rope) for turn in own)
+        held = turns, own, tables, low, high, int((high - low).clamp(min=0).sum())
         plan.kept["compiled"] = held
     _, _, tables, low, high, seen = held
     items, tokens = q.shape[0] * v.shape[1], native.tile_tokens(q.shape[1] // v.shape[1])
     job = calls.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)
-    ranges = calls.numbers(low.data_ptr(), high.data_ptr(), len(keys), tokens)
-    given = b"".join((job, ranges, calls.keys(keys), tables))
+    for name, ends in (("low", low), ("high", high)):
+        calls.expect(name, ends, len(keys), q.shape[2], dtype=torch.int64)
+    own = _BANDED.pack(job=job, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), tokens=tokens)
+    given = b"".join((own, *(calls.keys(x, q, v) for x in keys), tables))
     if q.shape[2] <= native.FEW:
         native.run("banded", items, given, items * seen * calls.token(q, v))
     else:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import struct
-
 import torch
 from torch import Tensor
 
 from longspan.kernels import native
+from longspan.kernels.native import calls
+from longspan.kernels.native.structs import ALL
 
-_GIVEN = struct.Struct("=9qd")
+_BEST = ALL["Best"]
 
 
 def why_not(scores: Tensor) -> str | None:
@@ -26,10 +26,20 @@ def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
     if found.numel() == 0:
         return found
     ends = stops.contiguous() if stops is not None else None
-    places = (n if ends is None else min(n, int(ends.min()))) - start
-    if places < count:
-        raise ValueError(f"a row has {places} scores of which {count} are to be the best")
-    at = scores.data_ptr(), 0 if ends is None else ends.data_ptr(), found.data_ptr()
-    given = _GIVEN.pack(*at, n, count, start, rows[-1] if rows else 1, last, near, tie)
+    tokens = rows[-1] if rows else 1
+    if ends is not None:
+        calls.expect("stops", ends, tokens, dtype=torch.int64)
+    given = _BEST.pack(
+        scores=scores.data_ptr(),
+        stops=0 if ends is None else ends.data_ptr(),
+        to=found.data_ptr(),
+        n=n,
+        count=count,
+        first=start,
+        tokens=tokens,
+        prefer_last=last,
+        near=near,
+        tie=tie,
+    )
     native.run("best", rows.numel(), given, scores.numel())
     return found

@@ -10,7 +10,10 @@ from torch import Tensor
 from longspan.kernels import native
 from longspan.kernels.gathered.contract import PerPiece, PerRow
 from longspan.kernels.native import calls
+from longspan.kernels.native.structs import ALL
 from longspan.rope import Turn
+
+_UNITS, _TOKENS = ALL["Units"], ALL["Tokens"]
 
 _SHORT = 16  # units of fewer tokens are too short for rows to be gathered by them
 _HELD = 4096  # rows whose sums are kept while they see all of their units
@@ -49,10 +52,22 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, more: bool) -> None:
     at = at.expand(*units.shape[:2], -1, -1) if at.dim() == 2 else _each(at, sharing)
     items, rows, available = q.shape[0] * sharing, q.shape[2], keys.shape[2] // job.size
     tokens = max(1, min(rows, _HELD // (q.shape[1] // sharing)))
-    own = calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more)
-    where = (units.data_ptr(), at.data_ptr(), *units.stride()[:3], *at.stride()[:3])
-    rest = calls.numbers(*where, count, job.size, available, tokens)
-    given = b"".join((own, calls.keys([keys]), calls.tables([table]), rest))
+    calls.expect("units", units, q.shape[0], sharing, rows, count)
+    calls.expect("positions", at, q.shape[0], sharing, rows, count)
+    given = _UNITS.pack(
+        job=calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
+        keys=calls.keys(keys, q, v),
+        table=calls.table(table, job.rope),
+        units=units.data_ptr(),
+        positions=at.data_ptr(),
+        unit_step=units.stride()[:3],
+        position_step=at.stride()[:3],
+        count=count,
+        size=job.size,
+        available=available,
+        tokens=tokens,
+        batch=q.shape[0],
+    )
     if job.size < _SHORT or rows <= native.FEW or rows * count <= available:
         native.run("units", items, given, items * rows * count * job.size * calls.token(q, v))
     else:
@@ -70,9 +85,21 @@ def _by_piece(job: PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
     tokens = _each(tokens, sharing)
     turns = [calls.plain(turn) for turn in job.turns]
     items, each = q.shape[0] * sharing, native.tile_tokens(q.shape[1] // sharing)
-    own = calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more)
-    where = (tokens.data_ptr(), ends.data_ptr(), *tokens.stride()[:3], *ends.stride()[:3])
-    given = b"".join((own, calls.keys([keys]), calls.numbers(*where, len(turns), each), calls.tables(turns)))
+    calls.expect("tokens", tokens, q.shape[0], sharing, None)
+    calls.expect("ends", ends, q.shape[0], sharing, len(turns))
+    own = _TOKENS.pack(
+        job=calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
+        keys=calls.keys(keys, q, v),
+        tokens=tokens.data_ptr(),
+        ends=ends.data_ptr(),
+        token_step=tokens.stride()[:3],
+        end_step=ends.stride()[:3],
+        runs=len(turns),
+        each=each,
+        count=tokens.shape[2],
+        batch=q.shape[0],
+    )
+    given = b"".join((own, *(calls.table(turn, job.rope) for turn in turns)))
     if q.shape[2] <= native.FEW:
         native.run("tokens", items, given, items * q.shape[2] * tokens.shape[2] * calls.token(q, v))
     else:

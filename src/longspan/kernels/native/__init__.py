@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.kernels.native import structs
 from longspan.kernels.native.build import BuildError, compiler, library_for, version
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in vectors.h
@@ -30,6 +31,9 @@ _TILE = 192  # rows that see keys together, as in tile.h
 _KERNELS = ["banded", "units", "tokens", "banded_many", "units_many", "tokens_many"]
 _KERNELS += ["representations", "products", "worth", "best", "turn"]
 _KERNELS += ["pieces", "token_taken_in", "token_reduced", "token_scored", "token_chosen", "token_seen"]
+# What looks at the indices and positions of those that have some, before they run; see checks.c.
+_CHECKS = {name: name for name in ("banded", "units", "tokens", "representations", "best", "pieces")}
+_CHECKS |= {"banded_many": "banded", "units_many": "units", "tokens_many": "tokens", "token_taken_in": "token"}
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _STEP = struct.Struct("=Qq")  # a kernel and its items, as in team.c
 _PROCESS = os.getpid()
@@ -56,9 +60,12 @@ def _loaded() -> ctypes.CDLL | str:
     try:
         with library_for(compiler()) as path:
             found = ctypes.CDLL(str(path))
-        found.longspan_team.argtypes = [ctypes.c_char_p, _COUNT, ctypes.c_char_p, _COUNT, _ADDRESS]
-        for name in _KERNELS:
+        found.longspan_team.argtypes = [ctypes.c_char_p, _COUNT, _ADDRESS, ctypes.c_char_p, _COUNT, _ADDRESS]
+        found.longspan_team.restype = ctypes.c_char_p
+        for name in (*_KERNELS, *(f"check_{name}" for name in _CHECKS.values())):
             getattr(found, f"longspan_{name}")
+        if (difference := structs.differs(found)) is not None:
+            return difference
     except Exception as error:  # whatever is wrong with a compiler or a folder, torch's operations are as right
         return str(error) or type(error).__name__
     return found
@@ -109,10 +116,11 @@ def run(name: str, items: int, given: bytes, numbers: int | None = None) -> None
     """Run a kernel on all its items, on torch's threads where there is enough to do for several.
 
     Args:
-        given: the structure that it takes, packed. Who calls keeps what that holds the addresses of.
+        given: the structure that it takes, packed. The caller keeps what that holds the addresses of.
         numbers: about how many stored numbers it reads; None for what is always enough.
 
     Raises:
+        ValueError: an index or a position leads outside of its tensor; nothing was done.
         MemoryError: there was not enough.
     """
     if items:
@@ -134,7 +142,12 @@ def together(steps: Sequence[tuple[str, int]], given: bytes, threads: int) -> No
     # A copy of this process has none of its threads.
     openmp = _openmp() if threads > 1 and os.getpid() == _PROCESS else None
     packed = b"".join(_STEP.pack(_address(name), items) for name, items in steps)
-    if not library.longspan_team(packed, len(steps), given, threads, openmp):
+    check = _CHECKS.get(steps[0][0])
+    looked_at = None if check is None else _address(f"check_{check}")
+    wrong = library.longspan_team(packed, len(steps), looked_at, given, threads, openmp)
+    if wrong:
+        raise ValueError(f"the kernel {steps[0][0]} cannot run: {wrong.decode()}")
+    if wrong is not None:
         raise MemoryError(f"no memory for {steps[-1][0]}")
 
 

@@ -4,18 +4,10 @@
 
 #include "best.h"
 #include "share.h"
-
-/* Of each row `count` places from `from` on and before its stop; see take_best. */
-typedef struct {
-    const float *scores;  /* rows of n */
-    const int64_t *stops; /* of each of `tokens` rows, over and over; null where every row ends at n */
-    int64_t *to;
-    int64_t n, count, from, tokens, prefer_last, near;
-    double tie;
-} Best;
+#include "structs.h"
 
 int longspan_best(const Best *of, Share *share) {
-    const int64_t n = of->n, count = of->count, from = of->from, *stops = of->stops;
+    const int64_t n = of->n, count = of->count, from = of->first, *stops = of->stops;
     float *nearby = of->near ? malloc(sizeof(float) * (size_t)n) : 0;
     if (of->near && !nearby) return 0;
     EACH(row, share) {

@@ -1,80 +1,107 @@
-"""What the C functions are given: parts of the structures of ``job.h`` and others, packed from tensors.
+"""What the C functions are given: the structures of ``structs.h``, packed from tensors whose shapes go together.
 
 Packed they are bytes, which take a tenth of the time to make that structures of ctypes take. They keep no hold on the
-tensors: who calls does.
+tensors: the caller does. Here it is made sure that shapes agree; what tensors hold is looked at in C, by ``checks.c``.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from longspan.kernels.native import KINDS
+from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope, Turn
 
-_JOB = struct.Struct("=4Q23q2f")
+JOB, KEYS, TABLE = ALL["Job"], ALL["Keys"], ALL["Table"]
+
+
+def expect(name: str, x: Tensor, *shape: int | None, dtype: torch.dtype | None = None) -> None:
+    """Raise ``ValueError`` unless ``x`` has the shape, of which None is any size, and the dtype."""
+    if x.dim() != len(shape) or any(n is not None and n != m for n, m in zip(shape, x.shape, strict=True)):
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name} has the shape {list(x.shape)}, not [{wanted}]")
+    if dtype is not None and x.dtype != dtype:
+        raise ValueError(f"{name} is {x.dtype}, not {dtype}")
 
 
 def job(
     q: Tensor,
     v: Tensor,
-    out: Tensor,
-    lse: Tensor,
+    out: Tensor | None,
+    lse: Tensor | None,
     rope: Rope,
     scale: float,
     softcap: float | None,
     sharing: int,
     more: bool,
 ) -> bytes:
-    """``Job``. ``sharing``: how many choose in a row of the batch; ``more``: ``out`` and ``lse`` are a part already."""
-    pairs = rope.rotated // 2
-    return _JOB.pack(
-        q.data_ptr(),
-        v.data_ptr(),
-        out.data_ptr(),
-        lse.data_ptr(),
-        *q.stride()[:3],
-        *v.stride()[:3],
-        *out.stride()[:3],
-        *lse.stride(),
-        q.shape[1],
-        v.shape[1],
-        sharing,
-        q.shape[2],
-        q.shape[3],
-        v.shape[3],
-        KINDS[q.dtype],
-        rope.start,
-        pairs,
-        1 if rope.layout == "interleaved" else pairs,
-        more,
-        scale,
-        softcap or 0.0,
+    """``Job``.
+
+    Args:
+        q, v: ``[B, H, T, D]`` and ``[B, Hkv, N, Dv]``, a token's channels side by side.
+        out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]``; None for what has an output of its own.
+        sharing: how many choose in a row of the batch.
+        more: whether ``out`` and ``lse`` are a part of the softmax already.
+
+    Raises:
+        ValueError: shapes that do not go together.
+    """
+    batch, heads, rows, width = q.shape
+    expect("v", v, batch, None, None, None, dtype=q.dtype)
+    kv_heads, pairs = v.shape[1], rope.rotated // 2
+    if heads % sharing or sharing % kv_heads:
+        raise ValueError(f"{heads} query heads are not shared out to {sharing} that choose and {kv_heads} key heads")
+    if rope.start < 0 or rope.start + rope.rotated > width:
+        raise ValueError(f"channels {rope.start} to {rope.start + rope.rotated} are rotated of a head of {width}")
+    if out is not None and lse is not None:
+        expect("out", out, batch, heads, rows, v.shape[3], dtype=q.dtype)
+        expect("lse", lse, batch, heads, rows, dtype=torch.float32)
+    return JOB.pack(
+        q=q.data_ptr(),
+        v=v.data_ptr(),
+        out=0 if out is None else out.data_ptr(),
+        lse=0 if lse is None else lse.data_ptr(),
+        q_step=q.stride()[:3],
+        v_step=v.stride()[:3],
+        out_step=(0, 0, 0) if out is None else out.stride()[:3],
+        lse_step=(0, 0, 0) if lse is None else lse.stride(),
+        heads=heads,
+        kv_heads=kv_heads,
+        sharing=sharing,
+        rows=rows,
+        dk=width,
+        dv=v.shape[3],
+        kind=KINDS[q.dtype],
+        start=rope.start,
+        pairs=pairs,
+        apart=1 if rope.layout == "interleaved" else pairs,
+        more=more,
+        scale=scale,
+        softcap=softcap or 0.0,
     )
 
 
-def keys(tensors: Sequence[Tensor]) -> bytes:
-    """``Keys[]``."""
-    return struct.pack(f"={'Q3q' * len(tensors)}", *(n for x in tensors for n in (x.data_ptr(), *x.stride()[:3])))
-
-
-def numbers(*given: int) -> bytes:
-    """Addresses and whole numbers."""
-    return struct.pack(f"={len(given)}q", *given)
+def keys(x: Tensor, q: Tensor, v: Tensor) -> bytes:
+    """``Keys`` ``[B, Hkv, N, D]`` that lie beside values ``[B, Hkv, N, Dv]``."""
+    expect("keys", x, *v.shape[:3], q.shape[3], dtype=q.dtype)
+    return KEYS.pack(data=x.data_ptr(), step=x.stride()[:3], count=x.shape[2])
 
 
 def plain(turn: Turn) -> Turn:
-    """cos and sin as C reads them; who calls keeps them."""
+    """cos and sin as C reads them; the caller keeps them."""
     cos, sin = turn
     return cos.float().contiguous(), sin.float().contiguous()
 
 
-def tables(turns: Sequence[Turn]) -> bytes:
-    """``Table[]``."""
-    return struct.pack(f"={2 * len(turns)}Q", *(x.data_ptr() for turn in turns for x in turn))
+def table(turn: Turn, rope: Rope) -> bytes:
+    """``Table`` of cos and sin ``[rows, r / 2]`` that are ``plain``."""
+    cos, sin = turn
+    expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32)
+    expect("sin", sin, *cos.shape, dtype=torch.float32)
+    return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])
 
 
 def token(q: Tensor, v: Tensor) -> int:

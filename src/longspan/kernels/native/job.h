@@ -1,70 +1,13 @@
-/* What the Python side hands over, and channels turned to a position. Steps are in numbers unless they say bytes. */
+/* Where the tensors of a job lie, and channels turned to a position. */
 
 #ifndef LONGSPAN_JOB_H
 #define LONGSPAN_JOB_H
 
 #include "products.h"
 #include "share.h"
+#include "structs.h"
 
-typedef struct {
-    const char *q, *v;
-    char *out;
-    float *lse;
-    int64_t q_step[3], v_step[3], out_step[3], lse_step[3]; /* batch row, head, token */
-    int64_t heads, kv_heads, sharing, rows, dk, dv;
-    int64_t kind, start, pairs, apart; /* channels `start + ...` turn: apart by one, or by half of those that turn */
-    int64_t more;                      /* whether out and lse hold a part of the softmax already */
-    float scale, softcap;
-} Job;
-
-typedef struct {
-    const char *from;
-    int64_t step[3];
-} Keys;
-
-typedef struct {
-    const float *cos, *sin; /* [position, pairs] */
-} Table;
-
-/* Bands: token t sees the keys low[band, t] : high[band, t] of the band's keys, turned to row t of the band's table. */
-typedef struct {
-    Job job;
-    const int64_t *low, *high;
-    int64_t bands, tokens; /* tokens that see keys together */
-    Keys keys[];           /* of each band; after them a Table of each */
-} Banded;
-
-/* Units of `size` tokens: token t sees, for each n < count, unit units[b, s, t, n] from row positions[b, s, t, n] of the
-   table. */
-typedef struct {
-    Job job;
-    Keys keys;
-    Table table;
-    const int64_t *units, *positions;
-    int64_t unit_step[3], position_step[3];
-    int64_t count, size;
-    int64_t available, tokens; /* units that there are; tokens whose sums are kept until they have seen all of theirs */
-} Units;
-
-/* Tokens that all queries have: tokens[b, s, :], of which the n-th run, up to ends[b, s, n], is seen from tables[n]. */
-typedef struct {
-    Job job;
-    Keys keys;
-    const int64_t *tokens, *ends;
-    int64_t token_step[3], end_step[3];
-    int64_t runs, each; /* queries that see tokens together */
-    Table tables[];
-} Tokens;
-
-/* Chunks, the batch of the job, whose token t row t of the table turns; to out [H, n, dk] in fp32. */
-typedef struct {
-    Job job;
-    Keys keys;
-    Table table;
-    const int64_t *order; /* [dk], of a value's channels those that meet the keys' */
-    float *out;
-    int64_t chunks, tokens; /* tokens that see keys together */
-} Chunks;
+INLINE const Seen *seen_of(const Token *of) { return (const Seen *)(of->stored + of->rotations); }
 
 INLINE const Table *tables_of(const Banded *of) { return (const Table *)(of->keys + of->bands); }
 
@@ -87,7 +30,7 @@ INLINE int64_t end_of(const Tokens *of, int64_t b, int64_t s, int64_t run) {
 INLINE Run stored(const Job *job, const Keys *keys, int64_t b, int64_t s) {
     int64_t h = s * job->kv_heads / job->sharing, size = bytes_of((int)job->kind);
     return (Run){
-        .keys = keys->from + (b * keys->step[0] + h * keys->step[1]) * size,
+        .keys = keys->data + (b * keys->step[0] + h * keys->step[1]) * size,
         .values = job->v + (b * job->v_step[0] + h * job->v_step[1]) * size,
         .key_step = keys->step[2] * size,
         .value_step = job->v_step[2] * size,

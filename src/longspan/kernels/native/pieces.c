@@ -5,18 +5,6 @@
 #include "rows.h"
 #include "worth.h"
 
-/* Queries edges[p] : edges[p + 1] choose `count` of the tokens first : stops[p]. What they see is added to what they have
-   seen. `worth.keys` are those that are scored, from token 0 on; `worth.out` is null. */
-typedef struct {
-    Job job;
-    Keys keys;
-    Table table; /* its row t turns query t */
-    Worth worth;
-    const int64_t *edges, *stops;
-    int64_t pieces, first, count, near;
-    int64_t each; /* queries that see tokens together */
-} Pieces;
-
 /* What all tokens are worth to a piece: queries are scored some at a time. */
 static void score_piece(Scored *tile, const Worth *worth, int64_t chooser, int64_t from, int64_t to, float *found,
                         float *more) {

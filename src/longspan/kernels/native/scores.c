@@ -4,17 +4,7 @@
 
 #include "products.h"
 #include "share.h"
-
-/* Products of queries [batch, heads, rows, width] in fp32 with keys [batch, heads, keys, width], to [batch, heads, rows,
-   keys] in fp32. Steps are of the keys' batch rows, heads and tokens, in numbers. Width is a multiple of 8. */
-typedef struct {
-    const float *q;
-    const char *keys;
-    float *out;
-    int64_t step[3];
-    int64_t heads, rows, width, count, kind;
-    int64_t each; /* keys of an item of the work */
-} Products;
+#include "structs.h"
 
 int longspan_products(const Products *of, Share *share) {
     const int kind = (int)of->kind, width = (int)of->width;

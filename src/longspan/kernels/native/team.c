@@ -63,10 +63,14 @@ typedef struct {
     int64_t items;
 } Work;
 
-/* `count` kernels one after the other, all given the same; false when there was no memory. */
-int longspan_team(const Work *all, int64_t count, const void *given, int64_t threads, Start *start) {
+/* `count` kernels one after the other, all given the same. Null, or why nothing was done: what the check says. What is
+   empty says that there was no memory, and some of it may be done. */
+const char *longspan_team(const Work *all, int64_t count, Check *check, const void *given, int64_t threads,
+                          Start *start) {
     Step steps[MOST_STEPS];
-    if (count > MOST_STEPS) return 0;
+    if (count > MOST_STEPS) return "there are more steps than one call takes";
+    const char *wrong = check ? check(given) : 0;
+    if (wrong) return wrong;
     for (int64_t n = 0; n < count; n++) steps[n] = (Step){all[n].kernel, {all[n].items, 0}, 0, 0};
     Team team = {given, steps, count, 0};
     if (threads > 1 && start) start(work, &team, (unsigned)threads, 0);
@@ -77,5 +81,5 @@ int longspan_team(const Work *all, int64_t count, const void *given, int64_t thr
         work(&team);
         while (made > 0) pthread_join(others[--made], 0);
     }
-    return !team.failed;
+    return team.failed ? "" : 0;
 }

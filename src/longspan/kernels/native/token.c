@@ -5,7 +5,6 @@
 
 #include "best.h"
 #include "few.h"
-#include "token.h"
 
 static void put_in_order(char *to, const char *from, const int64_t *order, int64_t width, int64_t size) {
     if (!order) memcpy(to, from, (size_t)(width * size));
@@ -52,7 +51,7 @@ int longspan_token_taken_in(const Token *of, Share *share) {
         for (int64_t n = 0; n < of->rotations; n++) {
             const Rotation *one = of->stored + n;
             const int64_t *step = one->keys.step, row = of->row * job->pairs;
-            char *to = (char *)one->keys.from + (b * step[0] + h * step[1] + of->at * step[2]) * size;
+            char *to = (char *)one->keys.data + (b * step[0] + h * step[1] + of->at * step[2]) * size;
             turn_stored(to, key, job, one->turns.cos + row, one->turns.sin + row);
         }
         const char *value = of->v + (b * of->v_step[0] + h * of->v_step[1]) * size;

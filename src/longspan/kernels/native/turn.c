@@ -2,15 +2,6 @@
 
 #include "job.h"
 
-/* Tokens [items, rows, width] of x turned into those of `to`, by cos and sin [rows, pairs]; channels `start + ...`
-   turn, `apart` by one or by half of those that turn. Steps are of an item and a row, in numbers. */
-typedef struct {
-    const char *x;
-    char *to;
-    const float *cos, *sin;
-    int64_t item_step, row_step, to_item, to_row, rows, width, start, pairs, apart, kind;
-} Turn;
-
 int longspan_turn(const Turn *of, Share *share) {
     const int64_t size = bytes_of((int)of->kind);
     const Job job = {.dk = of->width, .kind = of->kind, .start = of->start, .pairs = of->pairs, .apart = of->apart};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "panels.h"
+#include "structs.h"
 
 SCORES(more_1, 1, 8, 1)
 SCORES(more_2, 2, 4, 1)
@@ -13,18 +14,6 @@ SCORES(more_3, 3, 4, 1)
 
 enum { KEYS = 128 };   /* of a step: they stay near while all panels meet them */
 enum { SPARE = 4096 }; /* keys by which room grows */
-
-typedef struct {
-    const float *q;  /* [batch row, chooser, head, query, part, channel] */
-    const char *keys;
-    float *out;      /* [batch row, chooser, tile, key] */
-    int64_t step[3]; /* of the keys' batch rows, heads and tokens, in numbers */
-    int64_t sharing;     /* choosers in a row of the batch */
-    int64_t heads;       /* of a chooser; its queries are in several parts, or of several heads, and not both */
-    int64_t rows, parts, width, kv_heads, count;
-    int64_t tile;        /* queries whose scores are held together */
-    int64_t kind;
-} Worth;
 
 typedef struct {
     int panels, wide;

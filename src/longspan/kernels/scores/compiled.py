@@ -7,7 +7,10 @@ from torch import Tensor
 
 from longspan.kernels import native
 from longspan.kernels.native import calls
+from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope, turn
+
+_CHUNKS, _PRODUCTS, _WORTH = ALL["Chunks"], ALL["Products"], ALL["Worth"]
 
 _KEYS = 4096  # of an item of the work, where queries are few
 _ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
@@ -54,9 +57,16 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     channels = torch.arange(width, device="cpu") if order is None else order.cpu().contiguous()
     tokens = native.tile_tokens(heads // k.shape[1])
     table = calls.plain(turn(rope.table, torch.arange(size, device="cpu"), q.device))
-    job = calls.job(q, v, out[:, :, None], out, rope, scale, None, k.shape[1], False)
-    rest = calls.numbers(channels.data_ptr(), out.data_ptr(), chunks, tokens)
-    given = b"".join((job, calls.keys([k]), calls.tables([table]), rest))
+    calls.expect("order", channels, width, dtype=torch.int64)
+    given = _CHUNKS.pack(
+        job=calls.job(q, v, None, None, rope, scale, None, k.shape[1], False),
+        keys=calls.keys(k, q, v),
+        table=calls.table(table, rope),
+        order=channels.data_ptr(),
+        out=out.data_ptr(),
+        chunks=chunks,
+        tokens=tokens,
+    )
     native.run("representations", chunks * k.shape[1], given)
     return out
 
@@ -66,9 +76,18 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     batch, heads, rows, width = q.shape
     q, count = q.float().contiguous(), keys.shape[2]
     out = torch.empty(batch, heads, rows, count, dtype=torch.float32, device="cpu")
-    given = calls.numbers(
-        *(q.data_ptr(), keys.data_ptr(), out.data_ptr(), *keys.stride()[:3]),
-        *(heads, rows, width, count, native.KINDS[keys.dtype], _KEYS),
+    calls.expect("keys", keys, batch, heads, None, width)
+    given = _PRODUCTS.pack(
+        q=q.data_ptr(),
+        keys=keys.data_ptr(),
+        out=out.data_ptr(),
+        step=keys.stride()[:3],
+        heads=heads,
+        rows=rows,
+        width=width,
+        count=count,
+        kind=native.KINDS[keys.dtype],
+        each=_KEYS,
     )
     native.run("products", batch * heads * -(-count // _KEYS), given, out.numel() * width)
     return out
@@ -82,10 +101,26 @@ def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     each = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
     tiles = -(-rows // each)
     found = torch.empty(batch, heads // together, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
-    given = calls.numbers(
-        *(q.data_ptr(), keys.data_ptr(), found.data_ptr(), *keys.stride()[:3]),
-        *(heads // together, together, rows, q.shape[3], q.shape[4], keys.shape[1], keys.shape[2]),
-        *(each, native.KINDS[keys.dtype]),
-    )
-    native.run("worth", found.shape[:3].numel(), given)
+    native.run("worth", found.shape[:3].numel(), packed_worth(q, keys, found, together, each))
     return found[:, :, 0] if tiles == 1 else found.amax(dim=2)
+
+
+def packed_worth(q: Tensor, keys: Tensor, out: Tensor | None, together: int, each: int) -> bytes:
+    """``Worth`` of fp32 queries ``[B, A, T, C, D]`` that are contiguous, ``each`` of them held together."""
+    if (reason := why_no_worth(q, keys, together)) is not None:
+        raise ValueError(reason)
+    return _WORTH.pack(
+        q=q.data_ptr(),
+        keys=keys.data_ptr(),
+        out=0 if out is None else out.data_ptr(),
+        step=keys.stride()[:3],
+        sharing=q.shape[1] // together,
+        heads=together,
+        rows=q.shape[2],
+        parts=q.shape[3],
+        width=q.shape[4],
+        kv_heads=keys.shape[1],
+        count=keys.shape[2],
+        tile=each,
+        kind=native.KINDS[keys.dtype],
+    )

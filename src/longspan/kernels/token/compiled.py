@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,11 +10,15 @@ from torch import Tensor
 
 from longspan.kernels import native
 from longspan.kernels.native import calls
+from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope, Turn
 
 _EACH = 4096  # entries of an item of the work
 _THETA_ROWS = 32  # as in token.c
-_NOW = struct.Struct("=3Q6qQ4q")
+_TOKEN, _ROTATION, _SEEN = ALL["Token"], ALL["Rotation"], ALL["Seen"]
+_ASK, _CHOICE, _UNITS = ALL["Ask"], ALL["Choice"], ALL["ChosenUnits"]
+_NOW_FIELDS = ("q", "k", "v", "q_step", "k_step", "v_step", "out", "at", "row", "tail", "stop")
+_NOW = _TOKEN.first(*_NOW_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,24 +132,46 @@ class TokenKernel:
         turns = [calls.plain(turn) for turn in turns]
         seen = [calls.plain(band.turn) for band in bands]
         held: list[object] = [q, keys, values, turns, seen, bands, order, kept]
-        parts = [
-            calls.job(q, values, out, self.lse, rope, scale, softcap, sharing, False),
-            calls.numbers(0 if order is None else order.data_ptr()),
-            calls.numbers(*(0 if x is None else x.data_ptr() for x in kept)),
-            calls.numbers(*(n for x in kept for n in ((0, 0) if x is None else x.stride()[:2]))),
-            self._asked(asking, q, kv_heads, held),
-            calls.numbers(len(keys), len(bands)),
-            *(calls.keys([x]) + calls.tables([turn]) for x, turn in zip(keys, turns, strict=True)),
-        ]
+        rows = min(turn[0].shape[0] for turn in (*turns, *seen))
+        for band in bands:
+            for name, ends in (("low", band.low), ("high", band.high)):
+                calls.expect(name, ends, None, dtype=torch.int64)
+                rows = min(rows, ends.shape[0])
+        if order is not None:
+            calls.expect("order", order, width, dtype=torch.int64)
+        tails = min((x.shape[2] for x in kept if x is not None), default=0)
+        for x, (of_heads, _, of_width) in zip(kept, self._shapes, strict=True):
+            if x is not None:
+                calls.expect("kept", x, batch, of_heads, None, of_width, dtype=q.dtype)
+        ask, choice, units = self._asked(asking, q, kv_heads, rope, held)
+        given = _TOKEN.pack(
+            **dict.fromkeys(_NOW_FIELDS, 0) | dict.fromkeys(("q_step", "k_step", "v_step"), (0, 0)),
+            job=calls.job(q, values, out, self.lse, rope, scale, softcap, sharing, False),
+            rows=rows,
+            tails=tails,
+            order=0 if order is None else order.data_ptr(),
+            kept=[0 if x is None else x.data_ptr() for x in kept],
+            kept_step=[n for x in kept for n in ((0, 0) if x is None else x.stride()[:2])],
+            ask=ask,
+            choice=choice,
+            units=units,
+            rotations=len(keys),
+            bands=len(bands),
+        )
+        parts = [given[_NOW.size :]]
+        for x, turn in zip(keys, turns, strict=True):
+            parts.append(_ROTATION.pack(keys=calls.keys(x, q, values), turns=calls.table(turn, rope)))
         for band, turn in zip(bands, seen, strict=True):
-            parts.append(calls.numbers(band.low.data_ptr(), band.high.data_ptr()))
-            parts.append(calls.tables([turn]) + calls.numbers(band.rotation))
+            low, high = band.low.data_ptr(), band.high.data_ptr()
+            parts.append(_SEEN.pack(low=low, high=high, turns=calls.table(turn, rope), rotation=band.rotation))
         self._given, self._held = b"".join(parts), held
 
-    def _asked(self, asking: Asking | None, q: Tensor, kv_heads: int, held: list[object]) -> bytes:
+    def _asked(
+        self, asking: Asking | None, q: Tensor, kv_heads: int, rope: Rope, held: list[object]
+    ) -> tuple[bytes, bytes, bytes]:
         """``Ask``, ``Choice`` and ``ChosenUnits``."""
         if asking is None:
-            return bytes(10 * 8 + 19 * 8 + 6 * 8)
+            return bytes(_ASK.size), bytes(_CHOICE.size), bytes(_UNITS.size)
         batch, heads, _, width = q.shape
         entries, signs, choosing = asking.entries, asking.signs, asking.choosing
         room = entries.shape[2] // signs
@@ -160,22 +185,58 @@ class TokenKernel:
             key = _floats(batch, kv_heads, width)
             reduced = _floats(batch, entries.shape[-1])
         theta_q, theta_k = (None, None) if asking.thetas is None else (x.contiguous() for x in asking.thetas)
+        kind = None if asking.thetas is None else q.dtype  # the new token's entry is written as its key is
+        calls.expect("entries", entries, batch, None, None, None, dtype=kind)
+        calls.expect("positions", positions, None, asking.count, dtype=torch.int64)
+        if theta_q is not None and theta_k is not None:
+            for name, theta in (("theta_q", theta_q), ("theta_k", theta_k)):
+                calls.expect(name, theta, entries.shape[-1], kv_heads * width, dtype=q.dtype)
+        scored_by = asked.shape[2] * width if asking.thetas is None else entries.shape[-1]
+        if asking.parts > entries.shape[1] or asking.parts * choosing * entries.shape[-1] != scored_by:
+            raise ValueError(f"entries {list(entries.shape)} are not scored by {heads} heads of {width} channels")
         held += [asking, asked, scores, nearby, chosen, table, positions, key, reduced, theta_q, theta_k]
         step = entries.stride()
         above = entries.data_ptr() + (signs - 1) * step[2] * entries.element_size()
-        choice = (above, step[0], step[1], signs * step[2], -step[2], entries.shape[1], native.KINDS[entries.dtype])
-        found = _address(scores), _address(nearby), room, asking.first, chosen.data_ptr()
-        return b"".join(
-            (
-                calls.numbers(_address(asked), _address(key), asking.sums, asking.rounds, signs, entries.shape[-1]),
-                calls.numbers(_address(theta_q), _address(theta_k), _address(reduced), entries.shape[-1]),
-                calls.numbers(*choice, asking.parts, choosing, _EACH, *found),
-                struct.pack("=3qd", asking.count, asking.last, asking.near, asking.tie),
-                calls.numbers(asking.places.rotation, asking.size, positions.data_ptr()),
-                calls.numbers(positions.stride(0) if len(positions) > 1 else 0),
-                calls.tables([table]),
-            )
+        ask = _ASK.pack(
+            asked=_address(asked),
+            key=_address(key),
+            sums=asking.sums,
+            rounds=asking.rounds,
+            signs=signs,
+            width=entries.shape[-1],
+            theta_q=_address(theta_q),
+            theta_k=_address(theta_k),
+            reduced_q=_address(reduced),
+            reduced=entries.shape[-1],
         )
+        choice = _CHOICE.pack(
+            entries=above,
+            step=(step[0], step[1], signs * step[2]),
+            sign_step=-step[2],
+            heads=entries.shape[1],
+            kind=native.KINDS[entries.dtype],
+            parts=asking.parts,
+            choosing=choosing,
+            each=_EACH,
+            scores=_address(scores),
+            nearby=_address(nearby),
+            room=room,
+            first=asking.first,
+            chosen=chosen.data_ptr(),
+            count=asking.count,
+            prefer_last=asking.last,
+            near=asking.near,
+            tie=asking.tie,
+        )
+        units = _UNITS.pack(
+            rotation=asking.places.rotation,
+            size=asking.size,
+            positions=positions.data_ptr(),
+            position_step=positions.stride(0) if len(positions) > 1 else 0,
+            position_rows=len(positions),
+            table=calls.table(table, rope),
+        )
+        return ask, choice, units
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor, batch: int) -> bool:
         """Whether a token's query, key and value ``[batch, H, 1, D]`` are, row by row, such as it was made for."""

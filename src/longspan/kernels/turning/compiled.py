@@ -7,7 +7,10 @@ from torch import Tensor
 
 from longspan.kernels import native
 from longspan.kernels.native import calls
+from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope
+
+_TURN = ALL["Turn"]
 
 
 def why_not(x: Tensor) -> str | None:
@@ -20,10 +23,23 @@ def turned(rope: Rope, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     pairs, out = rope.rotated // 2, torch.empty_like(x)
     cos, sin = calls.plain((cos, sin))
     apart = 1 if rope.layout == "interleaved" else pairs
-    given = calls.numbers(
-        *(x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr()),
-        *(*x.stride()[1:3], *out.stride()[1:3]),
-        *(rows, width, rope.start, pairs, apart, native.KINDS[x.dtype]),
+    for name, angles in (("cos", cos), ("sin", sin)):
+        calls.expect(name, angles, rows, pairs)
+    given = _TURN.pack(
+        x=x.data_ptr(),
+        to=out.data_ptr(),
+        cos=cos.data_ptr(),
+        sin=sin.data_ptr(),
+        item_step=x.stride(1),
+        row_step=x.stride(2),
+        to_item=out.stride(1),
+        to_row=out.stride(2),
+        rows=rows,
+        width=width,
+        start=rope.start,
+        pairs=pairs,
+        apart=apart,
+        kind=native.KINDS[x.dtype],
     )
     native.run("turn", heads, given, x.numel())
     return out
