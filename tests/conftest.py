@@ -13,7 +13,7 @@ import torch
 # Triton reads this when it is first imported: without a GPU its kernels run in Python, on CPU tensors.
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder, and the tests share cases.py
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "hostile")]  # importlib mode adds no folder
 
 from cases import ROPES  # noqa: E402
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hf_models import VOCABULARY, WINDOW, make
 
 import longspan
+from hf_models import VOCABULARY, WINDOW, make
 from longspan.errors import CacheError
 from longspan.methods import METHODS
 

@@ -46,12 +46,14 @@ def _run(job: PerRow | PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
 
 def _by_row(job: PerRow, out: Tensor, lse: Tensor, more: bool) -> None:
     units, at, count = job.units, job.positions, job.units.shape[-1]
+    if job.size < 1:
+        raise ValueError(f"a unit has {job.size} tokens")
     q, keys, v = (calls.side_by_side(x) for x in (job.q, job.keys, job.v))
     sharing = max(v.shape[1], units.shape[1])
     units, at, table = _each(units.long().contiguous(), sharing), at.long().contiguous(), calls.plain(job.table)
     at = at.expand(*units.shape[:2], -1, -1) if at.dim() == 2 else _each(at, sharing)
     items, rows, available = q.shape[0] * sharing, q.shape[2], keys.shape[2] // job.size
-    tokens = max(1, min(rows, _HELD // (q.shape[1] // sharing)))
+    tokens = max(1, min(rows, _HELD // native.group_of(q.shape[1], sharing)))
     calls.expect("units", units, q.shape[0], sharing, rows, count)
     calls.expect("positions", at, q.shape[0], sharing, rows, count)
     given = _UNITS.pack(
@@ -84,7 +86,7 @@ def _by_piece(job: PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
     ends = ends.long().contiguous().expand(tokens.shape[0], sharing, -1)
     tokens = _each(tokens, sharing)
     turns = [calls.plain(turn) for turn in job.turns]
-    items, each = q.shape[0] * sharing, native.tile_tokens(q.shape[1] // sharing)
+    items, each = q.shape[0] * sharing, native.tile_tokens(q.shape[1], sharing)
     calls.expect("tokens", tokens, q.shape[0], sharing, None)
     calls.expect("ends", ends, q.shape[0], sharing, len(turns))
     own = _TOKENS.pack(

@@ -107,9 +107,16 @@ def why_not(q: Tensor, *others: Any) -> str | None:
     return why_no_library()
 
 
-def tile_tokens(group: int) -> int:
+def group_of(heads: int, sharing: int) -> int:
+    """How many query heads see the same; raises ``ValueError`` if they are not shared out evenly."""
+    if heads < 1 or sharing < 1 or heads % sharing:
+        raise ValueError(f"{heads} query heads are not shared out evenly to {sharing}")
+    return heads // sharing
+
+
+def tile_tokens(heads: int, sharing: int) -> int:
     """How many tokens of a group's heads see keys together."""
-    return max(1, _TILE // group)
+    return max(1, _TILE // group_of(heads, sharing))
 
 
 def run(name: str, items: int, given: bytes, numbers: int | None = None) -> None:

@@ -151,6 +151,7 @@ static void take_no_numbers(const float *scores, int64_t n, int64_t count, int64
 
 /* Of n scores each becomes the best within `near` places. */
 static void best_nearby(const float *scores, int64_t n, int64_t near, float *to) {
+    if (near > n) near = n;
     for (int64_t j = 0; j < n;) {
         if (j >= near && j + near + LANES <= n) {
             f8 best = load(scores + j - near, FP32);

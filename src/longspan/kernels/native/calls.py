@@ -6,12 +6,10 @@ tensors: the caller does. Here it is made sure that shapes agree; what tensors h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from longspan.kernels.native import KINDS
+from longspan.kernels.native import KINDS, LANES, group_of
 from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope, Turn
 
@@ -25,6 +23,12 @@ def expect(name: str, x: Tensor, *shape: int | None, dtype: torch.dtype | None =
         raise ValueError(f"{name} has the shape {list(x.shape)}, not [{wanted}]")
     if dtype is not None and x.dtype != dtype:
         raise ValueError(f"{name} is {x.dtype}, not {dtype}")
+
+
+def whole_lanes(*widths: int) -> None:
+    """Raise ``ValueError`` unless channels fill whole vectors."""
+    if any(width % LANES for width in widths):
+        raise ValueError(f"head sizes {widths} are no multiples of {LANES}")
 
 
 def job(
@@ -52,10 +56,11 @@ def job(
     batch, heads, rows, width = q.shape
     expect("v", v, batch, None, None, None, dtype=q.dtype)
     kv_heads, pairs = v.shape[1], rope.rotated // 2
-    if heads % sharing or sharing % kv_heads:
-        raise ValueError(f"{heads} query heads are not shared out to {sharing} that choose and {kv_heads} key heads")
-    if rope.start < 0 or rope.start + rope.rotated > width:
-        raise ValueError(f"channels {rope.start} to {rope.start + rope.rotated} are rotated of a head of {width}")
+    group_of(heads, sharing)
+    if kv_heads < 1 or sharing % kv_heads:
+        raise ValueError(f"{sharing} that choose do not read {kv_heads} key heads evenly")
+    expect("q", q, None, None, None, rope.head_dim)
+    whole_lanes(width, v.shape[3])
     if out is not None and lse is not None:
         expect("out", out, batch, heads, rows, v.shape[3], dtype=q.dtype)
         expect("lse", lse, batch, heads, rows, dtype=torch.float32)

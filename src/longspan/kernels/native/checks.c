@@ -60,7 +60,10 @@ const char *longspan_check_representations(const Chunks *of) {
     return 0;
 }
 
+static const char NEAR[] = "the nearby scores that count are fewer than none";
+
 const char *longspan_check_best(const Best *of) {
+    if (of->near < 0) return NEAR;
     if (of->first < 0 || of->count < 0 || of->n - of->first < of->count) return "there are fewer scores than are to be chosen";
     for (int64_t t = 0; of->stops && t < of->tokens; t++)
         if (of->stops[t] - of->first < of->count) return "a row has fewer scores than are to be chosen";
@@ -70,6 +73,7 @@ const char *longspan_check_best(const Best *of) {
 const char *longspan_check_pieces(const Pieces *of) {
     const int64_t rows = of->job.rows;
     if (of->table.rows < rows || of->worth.rows < rows) return "there are more queries than angles or scored queries";
+    if (of->near < 0) return NEAR;
     if (of->pieces < 1 || of->first < 0 || of->edges[0] < 0 || of->edges[of->pieces] > rows)
         return "the pieces lie outside of the queries";
     for (int64_t p = 0; p < of->pieces; p++) {
@@ -84,6 +88,7 @@ const char *longspan_check_pieces(const Pieces *of) {
 static const char *token_choice(const Token *of) {
     const Choice *choice = &of->choice;
     const ChosenUnits *units = &of->units;
+    if (choice->near < 0) return NEAR;
     if (of->stop > choice->room || of->stop - choice->first < choice->count)
         return "there are other entries than a token chooses from";
     if (!inside(units->rotation, of->rotations) || of->stop * units->size > of->stored[units->rotation].keys.count)

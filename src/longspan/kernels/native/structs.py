@@ -1,4 +1,4 @@
-"""The structures of ``structs.h``, which is where they are declared: its text is read here, and says how they are packed.
+"""The structures that ``structs.h`` declares: its text is read here, and says how they are packed.
 
 A compiler may leave gaps between fields, so the sizes are compared with those of the compiled library (``differs``).
 """

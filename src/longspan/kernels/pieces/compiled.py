@@ -9,7 +9,7 @@ from longspan.kernels import native
 from longspan.kernels.native import calls
 from longspan.kernels.native.structs import ALL
 from longspan.kernels.pieces.contract import Pieces
-from longspan.kernels.scores.compiled import packed_worth
+from longspan.kernels.scores.compiled import packed_worth, why_no_worth
 
 _PIECES = ALL["Pieces"]
 
@@ -19,6 +19,8 @@ _SCORES = 2**24  # of them, for a thread (64 MB)
 
 def run_into(out: Tensor, lse: Tensor, pieces: Pieces) -> None:
     """Merge what the pieces see into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place."""
+    if (reason := why_no_worth(pieces.asked, pieces.scored, pieces.together)) is not None:
+        raise ValueError(f"pieces cannot be run by the compiled kernel: {reason}")
     job, asked, scored = pieces.job, pieces.asked.float().contiguous(), pieces.scored
     q, keys, v = (calls.side_by_side(x) for x in (job.q, job.keys, job.v))
     sharing = max(v.shape[1], asked.shape[1] // pieces.together)
@@ -37,6 +39,6 @@ def run_into(out: Tensor, lse: Tensor, pieces: Pieces) -> None:
         first=pieces.first,
         count=job.tokens.shape[2],
         near=pieces.near,
-        each=native.tile_tokens(q.shape[1] // sharing),
+        each=native.tile_tokens(q.shape[1], sharing),
     )
     native.run("pieces", asked.shape[0] * len(stops), given)

@@ -31,6 +31,8 @@ def why_not(q: Tensor, keys: Tensor) -> str | None:
 
 def why_no_worth(q: Tensor, keys: Tensor, together: int) -> str | None:
     """Why what keys are worth cannot be found here, or None."""
+    if not 1 <= together <= q.shape[1]:
+        return f"{together} of {q.shape[1]} heads choose together"
     if q.shape[3] > 1 and together > 1:
         return "queries in parts choose together"
     if q.shape[3] > keys.shape[1]:
@@ -55,7 +57,7 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     chunks, heads, size, width = q.shape
     out = torch.empty(heads, chunks, width, dtype=torch.float32, device="cpu")
     channels = torch.arange(width, device="cpu") if order is None else order.cpu().contiguous()
-    tokens = native.tile_tokens(heads // k.shape[1])
+    tokens = native.tile_tokens(heads, k.shape[1])
     table = calls.plain(turn(rope.table, torch.arange(size, device="cpu"), q.device))
     calls.expect("order", channels, width, dtype=torch.int64)
     given = _CHUNKS.pack(
@@ -77,6 +79,7 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     q, count = q.float().contiguous(), keys.shape[2]
     out = torch.empty(batch, heads, rows, count, dtype=torch.float32, device="cpu")
     calls.expect("keys", keys, batch, heads, None, width)
+    calls.whole_lanes(width)
     given = _PRODUCTS.pack(
         q=q.data_ptr(),
         keys=keys.data_ptr(),
@@ -95,6 +98,8 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
 
 def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp32."""
+    if (reason := why_no_worth(q, keys, together)) is not None:
+        raise ValueError(f"what keys are worth cannot be found by the compiled kernel: {reason}")
     batch, heads, rows = q.shape[:3]
     q, choosing = q.float().contiguous(), batch * heads // together
     shares = min(-(-torch.get_num_threads() // choosing), rows // _FEWEST)
@@ -107,8 +112,6 @@ def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
 
 def packed_worth(q: Tensor, keys: Tensor, out: Tensor | None, together: int, each: int) -> bytes:
     """``Worth`` of fp32 queries ``[B, A, T, C, D]`` that are contiguous, ``each`` of them held together."""
-    if (reason := why_no_worth(q, keys, together)) is not None:
-        raise ValueError(reason)
     return _WORTH.pack(
         q=q.data_ptr(),
         keys=keys.data_ptr(),

@@ -19,6 +19,7 @@ def why_not(x: Tensor) -> str | None:
 
 
 def turned(rope: Rope, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    calls.expect("x", x, 1, None, None, rope.head_dim)
     heads, rows, width = x.shape[1:]
     pairs, out = rope.rotated // 2, torch.empty_like(x)
     cos, sin = calls.plain((cos, sin))

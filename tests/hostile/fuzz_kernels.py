@@ -1,0 +1,224 @@
+"""Gives every kernel in C inputs of wrong sizes and with indices that lead outside, at random; prints what came of them.
+
+    python tests/hostile/fuzz_kernels.py SEED ROUNDS [--sanitize]
+
+Each is refused by an exception, or runs. Under AddressSanitizer what reads or writes out of bounds ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from jobs import DTYPES, common, per_piece, per_row
+from longspan.bands import Band, Index, Interval
+from longspan.kernels import native
+from longspan.kernels.banded import compiled as banded
+from longspan.kernels.banded import make_plan
+from longspan.kernels.best import compiled as best
+from longspan.kernels.gathered import compiled as gathered
+from longspan.kernels.native import build
+from longspan.kernels.pieces import Pieces
+from longspan.kernels.pieces import run_into as run_pieces
+from longspan.kernels.scores import compiled as scores
+from longspan.kernels.token import Asking, Places, Seen, TokenKernel
+from longspan.kernels.turning import compiled as turning
+
+REFUSED = (ValueError, IndexError, RuntimeError, TypeError)
+FAR = (-(2**62), -1, 7, 63, 10**6, 2**62)  # indices and lengths that are somewhere else
+
+
+def spoil(chance: random.Random, given: Any) -> Any:
+    """``given`` with one tensor cut, lengthened or filled with other indices, or one number changed."""
+    if is_dataclass(given) and not isinstance(given, type):
+        name = chance.choice([field.name for field in fields(given) if getattr(given, field.name) is not None])
+        if name in ("rope", "scale", "softcap", "kept"):
+            return given
+        return replace(given, **{name: spoil(chance, getattr(given, name))})
+    if isinstance(given, dict):
+        name = chance.choice([name for name, value in given.items() if value is not None])
+        return given | {name: spoil(chance, given[name])}
+    if isinstance(given, (list, tuple)):
+        if not given:
+            return given
+        at = chance.randrange(len(given))
+        return type(given)(spoil(chance, x) if n == at else x for n, x in enumerate(given))
+    if isinstance(given, bool) or not isinstance(given, (int, Tensor)):
+        return given
+    if isinstance(given, int):
+        return chance.choice((*FAR[1:5], given + 1, given - 1, 0))  # a length that is asked for is given memory
+    if given.dtype == torch.int64 and given.numel() and chance.random() < 0.6:
+        other = given.clone()
+        other.view(-1)[chance.randrange(given.numel())] = chance.choice(FAR)
+        return other
+    if given.dim() == 0:
+        return given
+    axis = chance.randrange(given.dim())
+    if chance.random() < 0.5 and given.shape[axis]:
+        return given.narrow(axis, 0, chance.randrange(given.shape[axis])).clone()
+    return torch.cat((given, given.narrow(axis, 0, min(1, given.shape[axis]))), dim=axis)
+
+
+def draw_job(chance: random.Random) -> dict[str, Any]:
+    rows, group, batch = chance.choice((1, 2, 5, 40, 200)), chance.choice((1, 2, 3)), chance.choice((1, 2))
+    dtype = chance.choice(list(DTYPES.values()))
+    return {"rows": rows, "options": {"group": group, "batch": batch, "dtype": dtype}}
+
+
+def run_banded(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    drawn = draw_job(chance)
+    base = common(drawn["rows"], 230, **drawn["options"])
+    near = Band("near", Index(), Index(), Interval(lambda i: i - 20, lambda i: i + 1))
+    far = Band("far", lambda i: 0 * i + 3, Index(), Interval(lambda i: 0 * i, lambda i: i - 20))
+    plan = make_plan([near, far], 30, 30 + drawn["rows"])
+    turns = [base["rope"].table(at) for at in plan.q_pos]
+    bands = {"q": base["q"], "keys": [base["keys"]] * len(plan.bands), "v": base["v"], "lo": plan.lo, "hi": plan.hi}
+    bands = harm({**bands, "turns": turns})
+    plan = replace(plan, lo=bands.pop("lo"), hi=bands.pop("hi"), kept={})
+    banded.run(*(bands[name] for name in ("q", "keys", "v")), plan, bands["turns"], base["rope"], scale=1, softcap=None)
+
+
+def run_units(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    drawn, size = draw_job(chance), chance.choice((1, 3, 16, 32))
+    count = chance.choice((1, 3, 5))
+    share = chance.choice((2, 2 * drawn["options"]["group"]))
+    job = per_row(drawn["rows"], size, count, share=share, own_positions=chance.random() < 0.5, **drawn["options"])
+    gathered.run(harm(job))
+
+
+def run_tokens(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    drawn, runs = draw_job(chance), chance.choice((1, 2, 4))
+    gathered.run(harm(per_piece(drawn["rows"], chance.choice((1, 40)), runs=runs, **drawn["options"])))
+
+
+def run_into_what_is_there(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    drawn = draw_job(chance)
+    job = per_piece(drawn["rows"], 9, **drawn["options"])
+    out, lse = torch.zeros(*job.q.shape[:3], job.v.shape[3], dtype=job.q.dtype), torch.zeros(job.q.shape[:3])
+    given = harm({"out": out, "lse": lse, "job": job})
+    gathered.run_into(given["out"], given["lse"], given["job"])
+
+
+def run_representations(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    base = common(24, 24, group=chance.choice((1, 2, 4)))
+    q, k, v = (base[name][0].unflatten(1, (3, 8)) for name in ("q", "keys", "v"))
+    order = chance.choice((None, torch.arange(16)))
+    given = harm({"q": q, "k": k, "v": v, "order": order})
+    scores.representations(given["q"], given["k"], given["v"], base["rope"], 0.3, order=given["order"])
+
+
+def run_products(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    given = harm({"q": torch.randn(2, 3, 4, 16), "keys": torch.randn(2, 3, 70, 16)})
+    scores.products(given["q"], given["keys"])
+
+
+def run_worth(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    heads, parts, together = chance.choice(((4, 1, 1), (4, 1, 2), (1, 2, 1), (4, 1, 4)))
+    asked = {"q": torch.randn(2, heads, chance.choice((1, 30, 130)), parts, 16), "keys": torch.randn(2, 2, 300, 16)}
+    given = harm({**asked, "together": together})
+    scores.worth(given["q"], given["keys"], given["together"])
+
+
+def run_best(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    stops = chance.choice((None, torch.randint(60, 90, (5,))))
+    given = harm(
+        {"scores": torch.randn(2, 5, 90), "count": 20, "start": 3, "stops": stops, "near": chance.choice((0, 1))}
+    )
+    best.best(given["scores"], given["count"], 0.0, False, given["start"], given["stops"], given["near"])
+
+
+def run_many_pieces(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    rows, count, stored = 60, 9, 200
+    job = per_piece(rows, count, stored, share=1, group=2, dtype=torch.float32)
+    asked, edges = torch.randn(1, 1, rows, 2, 16), [0, 20, 40, 60]
+    pieces = {"asked": asked, "scored": job.keys, "together": 1, "edges": edges, "first": 4, "stops": [50, 70, 90]}
+    job_or_pieces = harm({"job": job, **pieces, "near": chance.choice((0, 2))})
+    out, lse = torch.zeros(1, 4, rows, 16), torch.zeros(1, 4, rows)
+    run_pieces(out, lse, Pieces(**job_or_pieces))
+
+
+def run_turn(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    base = common(3, 3)
+    cos, sin = base["rope"].table(torch.arange(3))
+    given = harm({"x": base["keys"], "cos": cos, "sin": sin})
+    turning.turned(base["rope"], given["x"], given["cos"], given["sin"])
+
+
+def run_token(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    room, ahead, heads, kv_heads, width = 96, 8, 4, 2, 16
+    rope = common(1, 1)["rope"]
+    table, steps = rope.table(torch.arange(50)), torch.arange(ahead)
+    turn, kind = rope.table(steps), chance.choice(("none", "bounds", "tokens", "reduced"))
+    seen = Seen(low=steps * 0, high=steps + 57, turn=turn, rotation=0)
+    entries, asking = torch.randn(1, kv_heads, 2 * 24, width), None
+    places = Places(0, torch.randint(0, 50, (ahead, 5)), table)
+    common_to_all = {"choosing": kv_heads, "first": 1, "count": 5, "places": places}
+    if kind == "bounds":
+        asking = Asking(entries=entries, signs=2, sums=True, size=4, last=True, **common_to_all)
+    elif kind == "tokens":
+        asking = Asking(entries=torch.randn(1, kv_heads, room, width), sums=True, size=1, near=1, **common_to_all)
+    elif kind == "reduced":
+        thetas = torch.randn(8, kv_heads * width), torch.randn(8, kv_heads * width)
+        common_to_all |= {"choosing": 1}
+        asking = Asking(entries=torch.randn(1, 1, room, 8), sums=True, size=1, thetas=thetas, **common_to_all)
+    given = harm(
+        {
+            "keys": [torch.randn(1, kv_heads, room, width)],
+            "values": torch.randn(1, kv_heads, room, width),
+            "turns": [turn],
+            "bands": [seen],
+            "order": chance.choice((None, torch.arange(width))),
+            "kept": [None, torch.randn(1, kv_heads, 30, width), None],
+            "asking": asking,
+            "now": {"at": 60, "row": 3, "kept": 4, "stop": 0 if asking is None else 20, "seen": 60},
+        }
+    )
+    now = given.pop("now")
+    kernel = TokenKernel(rope=rope, heads=heads, scale=0.3, softcap=None, **given)
+    token = [torch.randn(1, n, 1, width) for n in (heads, kv_heads, kv_heads)]
+    if kernel.takes(*token, 1):
+        kernel(*token, **now)
+
+
+KERNELS = [run_banded, run_units, run_tokens, run_into_what_is_there, run_representations, run_products, run_worth]
+KERNELS += [run_best, run_many_pieces, run_turn, run_token]
+
+
+def fuzz(seed: int, rounds: int) -> dict[str, dict[str, int]]:
+    """How often each kernel ran and refused, whole and spoilt."""
+    found = {kernel.__name__: Counter({"ran": 0, "refused": 0, "whole": 0}) for kernel in KERNELS}
+    for n in range(rounds):
+        for kernel in KERNELS:
+            chance, count = random.Random(f"{seed} {n} {kernel.__name__}"), found[kernel.__name__]
+            torch.manual_seed(n)
+            if n % 10 == 0:
+                kernel(chance, lambda given: given)
+                count["whole"] += 1
+                continue
+            try:
+                kernel(chance, lambda given: spoil(chance, given))
+                count["ran"] += 1
+            except REFUSED:
+                count["refused"] += 1
+    return {name: dict(count) for name, count in found.items()}
+
+
+if __name__ == "__main__":
+    if "--sanitize" in sys.argv:  # the runtime of the sanitizers has to be loaded before, by LD_PRELOAD
+        build.FLAGS = ("-std=gnu11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+        build.FLAGS += ("-fPIC", "-shared", "-pthread", "-fno-strict-aliasing")
+        build._SECONDS = 900  # what is checked everywhere takes long to compile
+    if (reason := native.why_no_library()) is not None:
+        sys.exit(reason)
+    print(json.dumps(fuzz(int(sys.argv[1]), int(sys.argv[2]))))
