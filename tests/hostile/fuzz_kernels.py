@@ -1,4 +1,4 @@
-"""Gives every kernel in C inputs of wrong sizes and with indices that lead outside, at random; prints what came of them.
+"""Gives every kernel in C inputs of wrong sizes and with indices that lead outside, and counts the outcomes.
 
     python tests/hostile/fuzz_kernels.py SEED ROUNDS [--sanitize]
 
@@ -207,7 +207,7 @@ def fuzz(seed: int, rounds: int) -> dict[str, dict[str, int]]:
                 count["whole"] += 1
                 continue
             try:
-                kernel(chance, lambda given: spoil(chance, given))
+                kernel(chance, lambda given, chance=chance: spoil(chance, given))
                 count["ran"] += 1
             except REFUSED:
                 count["refused"] += 1

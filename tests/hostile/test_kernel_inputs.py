@@ -1,4 +1,4 @@
-"""Kernels in C are given sizes, indices and positions that do not go together: an error, and nothing is read outside."""
+"""Kernels in C refuse sizes, indices and positions that do not go together, and read nothing outside of a tensor."""
 
 from __future__ import annotations
 
