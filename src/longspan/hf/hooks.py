@@ -52,6 +52,7 @@ class Attachment:
         self._handles: list[Any] = []
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         self._local = threading.local()
+        self._generates = model.can_generate()
         self.observer: Observer | None = None
         self._bare: tuple[Any, Any] = (lambda: None, None)
 
@@ -89,7 +90,7 @@ class Attachment:
         layers = DynamicCache(config=self._config).layers
         report, method = self.report, self.attender.method
         for layer in self.layers:
-            if layer.rope is not None:
+            if layer.rope is not None and layer.index < len(layers):  # an early exit has no later ones
                 # No method's local tokens reach beyond the window.
                 store = KVStore(report.kv_tier, report.kv_dir, window=report.window)
                 layers[layer.index] = StoreLayer(store, method.selects)
@@ -116,7 +117,7 @@ class Attachment:
             use = kwargs.get("use_cache")
             if config.use_cache if use is None else use:
                 cache = kwargs["past_key_values"] = self.new_cache()
-        running = self._local.running = Running(kwargs.get("position_ids"), mask, expected, cache)
+        running = self._local.running = Running(config, kwargs.get("position_ids"), mask, expected, cache)
         if cache is not None:
             cache.running = running
         return kwargs
@@ -150,6 +151,11 @@ class Attachment:
             raise CacheError(
                 f"past_key_values is a {type(cache).__name__}, which an extended model cannot use; leave it out, or "
                 "pass longspan.new_cache(model)"
+                + (
+                    ""
+                    if self._generates
+                    else "; and if generate made it, the decoder alone was extended: extend the whole model"
+                )
             )
         if cache.owner() is not self._owner():
             raise CacheError("the cache was filled by another model; pass longspan.new_cache(model)")
@@ -201,13 +207,14 @@ class _LayerHook(NeverCopied):
         if self.layer.rope is None:
             kwargs["longspan"] = self.stock
             return args, kwargs
+        running = self._running(module)
         cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
         kwargs["position_embeddings"] = self.attachment.bare(kwargs["position_embeddings"])
 
         def run(
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]
         ) -> tuple[Tensor, None]:
-            return self.attend(module, q, k, v, mask, given, cache), None
+            return self.attend(module, q, k, v, mask, given, cache, running), None
 
         kwargs["longspan"] = run
         return args, kwargs
@@ -226,6 +233,7 @@ class _LayerHook(NeverCopied):
         mask: Any,
         given: dict[str, Any],
         cache: LongspanCache | None,
+        running: Running,
     ) -> Tensor:
         """Attention ``[B, T, H, Dv]`` of one attached layer."""
         kind = q.device.type
@@ -233,10 +241,10 @@ class _LayerHook(NeverCopied):
             # As torch's own attention does: all in the dtype of autocast, and nothing inside it cast again.
             q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
             with torch.autocast(kind, enabled=False):
-                return self.attend(module, q, k, v, mask, given, cache)
+                return self.attend(module, q, k, v, mask, given, cache, running)
         if not isinstance(mask, interface.Mask):
             raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
-        running = self._running(cache)
+        self._refuse_strange(running, cache)
         running.attended.append(self.layer.index)
         if cache is not None and cache.fixed is not None:
             return self._fixed(cache.fixed, cache.layers[self.layer.index].store, module, q, k, v, given)
@@ -266,14 +274,21 @@ class _LayerHook(NeverCopied):
             )
         return interface.inference_only(out.transpose(1, 2).contiguous(), q)
 
-    def _running(self, cache: LongspanCache | None) -> Running:
-        """The forward that this layer is part of, begun by the decoder's hook with this cache."""
+    def _running(self, module: nn.Module) -> Running:
+        """The forward that this layer is part of, begun by the decoder's hook."""
         running = self.attachment.running
         if running is None:
             raise LongspanError(
                 f"{self.layer.name}: longspan's hook on the model around it did not run; call the model and not its "
                 "forward, and where hooks were removed call longspan.restore(model) and extend it again"
             )
+        config: Any = getattr(module, "config", None)
+        if config is not running.config and config is not None:
+            refuse_other_attention(config._attn_implementation, interface.NAME)
+        return running
+
+    def _refuse_strange(self, running: Running, cache: LongspanCache | None) -> None:
+        """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
         if running.cache is not cache:
             raise LongspanError(
                 f"{self.layer.name} was given another cache than the model ({type(cache).__name__}); pass "
@@ -286,7 +301,6 @@ class _LayerHook(NeverCopied):
                     "extend it again"
                 )
             running.norms = 0
-        return running
 
     def _fixed(
         self, step: FixedStep, store: KVStore, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]

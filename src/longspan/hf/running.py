@@ -32,6 +32,7 @@ class Running:
     """One forward: what its layers tell each other and its end.
 
     Attributes:
+        config: the decoder's, which was set to longspan's attention when the forward began.
         positions: ``position_ids`` as passed, until a layer has compared them.
         mask: ``attention_mask`` ``[B, tokens]`` as passed.
         expected: indices of the attached layers that are to attend.
@@ -40,12 +41,17 @@ class Running:
         norms: how many norms after a rotation were put off so far.
     """
 
-    __slots__ = ("attended", "cache", "expected", "mask", "norms", "positions")
+    __slots__ = ("attended", "cache", "config", "expected", "mask", "norms", "positions")
 
     def __init__(
-        self, positions: Tensor | None, mask: Tensor | None, expected: list[int], cache: LongspanCache | None
+        self,
+        config: Any,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        expected: list[int],
+        cache: LongspanCache | None,
     ) -> None:
-        self.positions, self.mask, self.expected, self.cache = positions, mask, expected, cache
+        self.config, self.positions, self.mask, self.expected, self.cache = config, positions, mask, expected, cache
         self.attended: list[int] = []
         self.norms = 0
 
@@ -80,9 +86,9 @@ def refuse_other_attention(implementation: Any, ours: str) -> None:
         )
 
 
-def refuse_missing(attended: Sequence[int], expected: Sequence[int]) -> None:
-    """Raise unless every attached layer attended once."""
-    if len(attended) == len(expected):
+def refuse_missing(attended: list[int], expected: list[int]) -> None:
+    """Raise unless every attached layer, by its index, attended once."""
+    if attended == expected or sorted(attended) == expected:
         return
     several = sorted({index for index in attended if attended.count(index) > 1})
     which = [index for index in expected if index not in attended]

@@ -77,7 +77,7 @@ def trained_on(config: Any, given: int | None = None, *, model: str = "the model
     stated, chunks = dict(_stated(config)), _dual_chunks(config, model)
     dual = None if chunks is None else _number(getattr(config, _DUAL), "original_max_position_embeddings", model)
     if chunks is not None and dual is None:
-        dual = (chunks.window or 0) - 1  # its chunk_size
+        dual = _number(getattr(config, _DUAL), "chunk_size", model)
     name = next(iter(stated), None)
     read = dual if dual is not None else None if name is None else stated[name]
     if given is None and read is None:
@@ -138,9 +138,10 @@ def _number(block: dict[str, Any], name: str, model: str) -> int | None:
 def _dual_chunks(config: Any, model: str) -> DCA | None:
     """DCA as the config prescribes it.
 
-    ``chunk_size`` there is what a query sees at most, ``local_size`` of which lie before its chunk: the chunks are
-    ``chunk_size - local_size`` tokens. A query sees the keys of earlier chunks from position ``chunk_size``, where the
-    paper has one less, so in the paper's terms ``c`` is ``chunk_size + 1``.
+    ``chunk_size`` there is how far a query sees, ``local_size`` of which lie before its chunk: the chunks themselves
+    are ``s = chunk_size - local_size`` tokens. A query sees the keys of earlier chunks from position ``chunk_size``,
+    though no farther than the last one of a chunk sees the previous chunk, ``2s - 1``. The paper has ``c - 1`` there, so
+    ``c`` is one more.
     """
     block = getattr(config, _DUAL, None)
     if block is None:
@@ -153,7 +154,8 @@ def _dual_chunks(config: Any, model: str) -> DCA | None:
             f"{model}: the config's {_DUAL} has chunk_size {chunk} and local_size {local}; both are needed, and the "
             "chunk is the larger one"
         )
-    return DCA(chunk_size=chunk - local, local_window=local, window=chunk + 1)
+    size = chunk - local
+    return DCA(chunk_size=size, local_window=min(local, size), window=min(chunk + 1, 2 * size))
 
 
 def _dual_notes(config: Any, chunks: DCA | None, window: int) -> Iterator[str]:
