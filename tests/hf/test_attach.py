@@ -237,10 +237,12 @@ def test_angles_are_never_replaced_in_silence():
 def test_copies_of_an_extended_model_are_refused():
     model = make("llama")
     longspan.extend(model, "dca")
-    twin = copy.deepcopy(model)
-    for call in (longspan.restore, longspan.extend, longspan.inspect):
-        with pytest.raises(longspan.LongspanError, match="copy"):
-            call(twin)
+    with pytest.raises(longspan.LongspanError, match="neither pickled nor copied"):
+        copy.deepcopy(model)
+    for other in (copy.copy(model), model.model):
+        for call in (longspan.restore, longspan.extend, longspan.inspect):
+            with pytest.raises(longspan.LongspanError, match="copy or a part"):
+                call(other)
 
 
 def test_an_unknown_kernel_is_refused_before_anything_is_attached():

@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
+from longspan.hf.window import says_window
 from longspan.methods import Method
 from longspan.methods.parse import build_method
 
@@ -53,7 +54,7 @@ def load_model(name: str, *, window: int | None, dtype: str = "auto", device: st
     with _loading(name if Path(name).is_dir() else f"{name} (there is no folder of this name)"):
         written, _ = PreTrainedConfig.get_config_dict(name)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=kind or "auto")
-    if window is None and not _says_window(written, model.config):
+    if window is None and not says_window(written, model.config):
         raise LongspanError(
             f"{name}: its config.json has no max_position_embeddings; pass --window, the tokens it was trained on"
         )
@@ -98,13 +99,6 @@ def check_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise LongspanError(f"--device {name}: {str(error).splitlines()[0]}") from error
     return device
-
-
-def _says_window(written: Any, config: Any) -> bool:
-    """Whether a config as written states its window; transformers fills in a default of its own where it does not."""
-    names = {"max_position_embeddings", config.attribute_map.get("max_position_embeddings")}
-    nested = [value for value in written.values() if isinstance(value, dict)]
-    return bool(names & written.keys()) or any(_says_window(value, config) for value in nested)
 
 
 def _check_folder(name: str) -> None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from longspan.hf.fitting import dtype_name, model_name
 from longspan.hf.weights import weights_hash
+from longspan.hf.window import window_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Subject:
     def of(cls, model: PreTrainedModel, tokenizer: Any = None, *, window: int | None = None) -> Subject:
         """The subject of a model, which has to be in memory; ``window`` unless the config is right about it."""
         return cls(
-            window=model.config.max_position_embeddings if window is None else window,
+            window=window_of(model) if window is None else window,
             sha256=weights_hash(model),
             tokenizer_sha256="" if tokenizer is None else tokenizer_hash(tokenizer),
             name=model_name(model),

@@ -22,6 +22,7 @@ from longspan.evaluation.rows import STOCK, Row
 from longspan.harness.arguments import AUTO, UNLIMITED, reach, row_by_row, row_of, told
 from longspan.harness.made import IDS, PROMPT
 from longspan.hf.report import Report
+from longspan.hf.window import window_of
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class LongspanLM(HFLM):
             self.report = _extend(model, row, more, window, length, kv_tier, kv_dir, impl)
         except ValueError as error:
             raise LongspanError(str(error)) from error
-        trained = self.report.window if self.report is not None else window or model.config.max_position_embeddings
+        trained = self.report.window if self.report is not None else window or window_of(model)
         limit = None if self.report is None else reach(self.report.method, trained)
         batch = str(passed.get("batch_size", 1))
         if batch.startswith("auto") and passed.get("max_length") is None and limit is None:

@@ -7,28 +7,32 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from threading import RLock
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
 from longspan.attend import Attender, uses_calibration
-from longspan.bands import Index, Origin
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
 from longspan.hf.auto import choose, free_memory
 from longspan.hf.cache import LongspanCache
+from longspan.hf.describe import describe, layer_notes, norm_notes
 from longspan.hf.fitting import fitting
 from longspan.hf.hooks import Attachment
 from longspan.hf.kernels import describe_kernels
+from longspan.hf.placement import refuse_unloaded, runs_on
 from longspan.hf.probe import Layer, probe
-from longspan.hf.report import LayerReport, Report
+from longspan.hf.report import Report
 from longspan.hf.tiers import prepare_tier
+from longspan.hf.trial import hold_to_stock
+from longspan.hf.unwrap import refuse_other_kinds, unwrap, wrapper_note
+from longspan.hf.window import refuse_moving_frequencies, trained_on
 from longspan.kernels.banded import Impl
 from longspan.methods import METHODS, Full, LongHeads, Method, Selecting
 from longspan.rope import Angles
@@ -50,7 +54,6 @@ def _one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-@_one_at_a_time
 def extend(
     model: PreTrainedModel,
     method: str | Method | Angles = "dca",
@@ -95,29 +98,13 @@ def extend(
         CacheError: ``kv_tier`` is not for this method on this device; the model is as it was.
         ValueError: parameters that cannot be, ``kv_dir`` included.
     """
-    previous = _attached.get(model)
-    if previous is not None:
-        restore(model)
-    try:
-        report, attender, layers = _prepare(model, method, window, angles, impl, calibration, kv_tier, kv_dir, length)
-    except BaseException:
-        if previous is not None:
-            previous.attach(model)
-            _attached[model] = previous
-        raise
-    attachment = Attachment(model, attender, layers, report)
-    attachment.attach(model)
-    _attached[model] = attachment
-    if report.reason is not None:
-        print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
-    if not report.attached:
-        warnings.warn(report.warnings[0], stacklevel=3)
-    return report
+    return _extend(model, _Wanted(method, window, angles, impl, calibration, kv_tier, kv_dir, length))
 
 
 @_one_at_a_time
 def restore(model: PreTrainedModel) -> None:
     """Take the method off; the model is what it was before ``extend``. Does nothing to a model that is not extended."""
+    model = unwrap(model)
     _refuse_copies(model)
     attachment = _attached.pop(model, None)
     if attachment is not None:
@@ -138,25 +125,17 @@ def extended(
     length: int | None = None,
 ) -> Iterator[Report]:
     """``extend`` for the length of a ``with`` block; what was attached before is attached again after it."""
-    previous = _attached.get(model)
-    report = extend(
-        model,
-        method,
-        window=window,
-        angles=angles,
-        impl=impl,
-        calibration=calibration,
-        kv_tier=kv_tier,
-        kv_dir=kv_dir,
-        length=length,
-    )
+    wanted = _Wanted(method, window, angles, impl, calibration, kv_tier, kv_dir, length)
+    inner = unwrap(model)
+    previous = _attached.get(inner)
+    report = _extend(model, wanted)
     try:
         yield report
     finally:
-        restore(model)
+        restore(inner)
         if previous is not None:
-            previous.attach(model)
-            _attached[model] = previous
+            previous.attach(inner)
+            _attached[inner] = previous
 
 
 @_one_at_a_time
@@ -172,108 +151,147 @@ def inspect(
     length: int | None = None,
 ) -> Report:
     """The report that ``extend`` would give; nothing stays changed."""
-    if model in _attached:
+    if attachment_of(model) is not None:
         raise LongspanError("the model is extended already; its report is what extend returned")
-    return _prepare(model, method, window, angles, "auto", calibration, kv_tier, kv_dir, length)[0]
+    return _prepare(model, _Wanted(method, window, angles, "auto", calibration, kv_tier, kv_dir, length))[0]
 
 
 def attachment_of(model: PreTrainedModel) -> Attachment | None:
     """What is attached to a model, for the rest of ``longspan.hf``; None for a model that is not extended."""
-    return _attached.get(model)
+    return _attached.get(unwrap(model))
 
 
 def new_cache(model: PreTrainedModel) -> LongspanCache:
     """An empty cache for an extended model, to be kept over several calls (``past_key_values=``)."""
-    if model not in _attached:
+    attachment = attachment_of(model)
+    if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, ...) first")
-    return _attached[model].new_cache()
+    return attachment.new_cache()
+
+
+@_one_at_a_time
+def _extend(model: PreTrainedModel, wanted: _Wanted) -> Report:
+    inner = unwrap(model)
+    previous = _attached.get(inner)
+    if previous is not None:
+        restore(inner)
+    try:
+        report, attender, layers = _prepare(model, wanted)
+    except BaseException:
+        if previous is not None:
+            previous.attach(inner)
+            _attached[inner] = previous
+        raise
+    attachment = Attachment(inner, attender, layers, report)
+    attachment.attach(inner)
+    _attached[inner] = attachment
+    if report.reason is not None:
+        print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
+    if not report.attached:
+        warnings.warn(next(layer_notes(layers, report.window)), stacklevel=4)
+    return report
 
 
 def _refuse_copies(model: PreTrainedModel) -> None:
     if model not in _attached and model.config._attn_implementation == interface.NAME:
         raise LongspanError(
-            "the model is a copy of an extended one, whose hooks it took over; restore a model before copying it"
+            "the model is a copy or a part of an extended one, or made with its config; call longspan.restore on that "
+            "one before, or extend the whole model"
         )
 
 
-def _prepare(
-    model: PreTrainedModel,
-    method: str | Method | Angles,
-    window: int | None,
-    angles: Angles | None,
-    impl: Impl,
-    calibration: Calibration | str | Path | None,
-    kv_tier: Tier,
-    kv_dir: str | os.PathLike[str] | None,
-    length: int | None,
-) -> tuple[Report, Attender, list[Layer]]:
-    if not isinstance(model, PreTrainedModel):
-        raise AttachError(f"longspan extends transformers models (PreTrainedModel), not {type(model).__name__}")
+@dataclass(frozen=True)
+class _Wanted:
+    """What ``extend`` was asked for; see there."""
+
+    method: str | Method | Angles
+    window: int | None
+    angles: Angles | None
+    impl: Impl
+    calibration: Calibration | str | Path | None
+    kv_tier: Tier
+    kv_dir: str | os.PathLike[str] | None
+    length: int | None
+
+
+def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender, list[Layer]]:
+    model, method, length, kv_tier, kv_dir = unwrap(given), wanted.method, wanted.length, wanted.kv_tier, wanted.kv_dir
+    refuse_other_kinds(model)
+    refuse_unloaded(model)
     _refuse_copies(model)
     if length is not None and (type(length) is not int or length < 1):
         raise LongspanError(f"length is a number of tokens from 1, not {length!r}")
     automatic = isinstance(method, str) and method == "auto"
-    if automatic and angles is not None:
+    if automatic and wanted.angles is not None:
         raise LongspanError('"auto" takes no angles; name the method that is to run under them')
     if not automatic:
-        chosen = _method(method, angles)
+        chosen = _method(method, wanted.angles)
     config = model.config.get_text_config(decoder=True)
-    trained = getattr(config, "max_position_embeddings", None)
-    if window is None and trained is None:
-        raise AttachError(
-            f"the config of {type(model).__name__} has no max_position_embeddings; pass window=, the number of tokens "
-            "it was trained on"
-        )
-    size = int(window if window is not None else trained or 0)
-    resolved = None if automatic else _reaching(chosen, length).resolve(size)  # bad parameters come before the probe
-    _fixed_frequencies(type(model).__name__, config)
+    trained = trained_on(config, wanted.window, model=type(model).__name__)
+    size = trained.window
+    resolved = None if automatic else trained.resolve(_reaching(chosen, length))  # bad parameters come before the probe
+    refuse_moving_frequencies(type(model).__name__, config)
     layers = probe(model)
-    reason = None
+    hold_to_stock(model, layers)
+    device, reason = runs_on(model), None
     if resolved is None:
         choice = choose(
             length,
             size,
-            kv_bytes_per_token=sum(_describe(layer, 2).kv_bytes_per_token for layer in layers),
-            free=free_memory(model.device),
-            calibrated=calibration is not None,
-            on_gpu=model.device.type == "cuda",
+            kv_bytes_per_token=sum(describe(layer, 2).kv_bytes_per_token for layer in layers),
+            free=free_memory(device),
+            calibrated=wanted.calibration is not None,
+            on_gpu=device.type == "cuda",
         )
-        resolved, reason = choice.method.resolve(size), choice.reason
+        resolved, reason = trained.resolve(choice.method), choice.reason
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
         kv_dir = kv_dir if kv_tier == "disk" else None
     _representable(resolved, layers)
     _refuse_idle(resolved, layers)
     _turnable(resolved, layers, size)
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
-    given = fitting(calibration, model, layers)
+    calibration = fitting(wanted.calibration, model, layers)
     if automatic and not uses_calibration(resolved):
-        given = None  # it fits, and "auto" found a method that does without
-    attender = Attender(resolved, size, impl, calibration=given)
-    kernels, kernel_note = describe_kernels(impl, model.device)
-    original = _original_window(config)
-    attached = tuple(_describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
-    stock = tuple(_describe(layer, 1) for layer in layers if layer.rope is None)
+        calibration = None  # it fits, and "auto" found a method that does without
+    attender = Attender(resolved, size, wanted.impl, calibration=calibration)
+    kernels, kernel_note = describe_kernels(wanted.impl, device)
+    wrapped = wrapper_note(given)
+    attached = tuple(describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
+    stock = tuple(describe(layer, 1) for layer in layers if layer.rope is None)
     report = Report(
         model=type(model).__name__,
         method=resolved,
         window=size,
-        original_window=original if original not in (None, size) else None,
+        original_window=trained.original,
         attached=attached,
         stock=stock,
         warnings=(
-            *_warnings(layers, size),
-            *_norm_warnings(layers, attender),
+            *layer_notes(layers, size),
+            *norm_notes(layers, attender),
+            *trained.notes,
             *resolved.warnings(size),
             *tier_notes,
-            *([kernel_note] if kernel_note is not None else []),
+            *(note for note in (kernel_note, wrapped) if note is not None),
+            *_headless(model),
         ),
         kv_tier=kv_tier,
         kv_dir=directory,
         reason=reason,
-        calibration=None if given is None else f"scores reduced to {given.reduced}, solver {given.solver}",
+        calibration=None
+        if calibration is None
+        else f"scores reduced to {calibration.reduced}, solver {calibration.solver}",
         kernels=kernels,
+        window_source=trained.source,
     )
     return report, attender, layers
+
+
+def _headless(model: PreTrainedModel) -> Iterator[str]:
+    if not model.can_generate():
+        yield (
+            f"{type(model).__name__} is a decoder without its head: for generate extend the whole model, such as that "
+            "of AutoModelForCausalLM"
+        )
 
 
 def _representable(method: Method, layers: list[Layer]) -> None:
@@ -298,14 +316,6 @@ def _turnable(method: Method, layers: list[Layer], window: int) -> None:
                 )
 
 
-def _norm_warnings(layers: list[Layer], attender: Attender) -> Iterator[str]:
-    if any(layer.norms for layer in layers) and not {Index(), Origin()} >= set(attender.key_maps):
-        yield (
-            f"the model normalises after the rotation, so that scores depend on more than distances: "
-            f"{attender.method.name} moves keys and queries together, and rows inside the window change too"
-        )
-
-
 def _reaching(method: Method, length: int | None) -> Method:
     return method if length is None else method.reaching(length)
 
@@ -318,21 +328,6 @@ def _refuse_idle(method: Method, layers: list[Layer]) -> None:
             f"{method.name} would choose keys in none of this model's layers, the last of which is number "
             f"{attached[-1]}; give a smaller from_layer"
         )
-
-
-def _warnings(layers: list[Layer], window: int) -> Iterator[str]:
-    if all(layer.rope is None for layer in layers):
-        yield (
-            f"attached to no layer ({layers[0].reason} and the like): the model runs as before. To extend it, load it "
-            "with full attention, for example with sliding_window=None"
-        )
-    wide = [layer.index for layer in layers if layer.sliding is not None and layer.sliding > window]
-    if wide:
-        yield (
-            f"the sliding windows of {len(wide)} stock layers are wider than the window of {window} tokens, so they "
-            "see positions beyond it"
-        )
-    yield from dict.fromkeys(layer.note for layer in layers if layer.note)
 
 
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
@@ -353,39 +348,3 @@ def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
             f"{method.name} is full attention under {method.angles}; angles={angles} would replace those"
         )
     return replace(method, angles=angles)
-
-
-def _rope_types(config: Any) -> Iterator[dict[str, Any]]:
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, dict)]
-    yield from nested or [parameters]
-
-
-def _fixed_frequencies(name: str, config: Any) -> None:
-    for parameters in _rope_types(config):
-        kind = parameters.get("rope_type", "default")
-        if kind in ("dynamic", "longrope"):
-            raise AttachError(
-                f"{name}: its config has rope_type {kind!r}, whose frequencies change with the input's length, so keys "
-                "cannot be stored rotated; load it with rope_parameters of rope_type 'default', 'linear' or 'yarn'"
-                + (", or that and method='dynamic-ntk'" if kind == "dynamic" else "")
-            )
-
-
-def _original_window(config: Any) -> int | None:
-    found = [p.get("original_max_position_embeddings") for p in _rope_types(config)]
-    return next((int(value) for value in found if value is not None), None)
-
-
-def _describe(layer: Layer, rotations: int) -> LayerReport:
-    rope = None
-    if layer.rope is not None:
-        rope = f"{layer.rope.rotated} of {layer.rope.head_dim} channels, {layer.rope.layout}"
-        if layer.norms is not None:
-            rope += ", normalised after the rotation"
-    size = (
-        0
-        if layer.sliding is not None
-        else layer.kv_heads * (rotations * layer.key_dim + layer.value_dim) * layer.itemsize
-    )
-    return LayerReport(layer.index, layer.name, rope, layer.reason, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 from weakref import ReferenceType
 
@@ -11,7 +12,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from longspan.attend import Attender, FixedStep
 from longspan.errors import CacheError
+from longspan.hf.running import Numbering, Running
 from longspan.hf.tiers import refuse_apart
+from longspan.hf.untraced import untraced
 from longspan.store import KVStore, Tier
 
 
@@ -84,6 +87,8 @@ class LongspanCache(Cache):
         attender: the method it was filled under.
         padding: padding tokens at the start of each row, or None while empty.
         fixed: what all layers run their next token through while a step is recorded; None at other times.
+        running: the forward that fills it at the moment; None between forwards.
+        numbering: which numbering the ``position_ids`` of its tokens followed, where they showed one.
     """
 
     def __init__(self, owner: ReferenceType[Any], attender: Attender, layers: list[Any]) -> None:
@@ -92,11 +97,66 @@ class LongspanCache(Cache):
         self.attender = attender
         self.padding: tuple[int, ...] | None = None
         self.fixed: FixedStep | None = None
+        self.running: Running | None = None
+        self.numbering: Numbering | None = None
 
     @property
     def stores(self) -> list[KVStore]:
         """Those of the attached layers."""
         return [layer.store for layer in self.layers if isinstance(layer, StoreLayer)]
+
+    @untraced
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Take in a layer's keys and values, as its model's attention asks for.
+
+        Raises:
+            CacheError: that model is not extended: keys of attached layers come and are kept by longspan's attention.
+        """
+        if self.running is None:
+            raise CacheError(
+                "longspan's cache was passed to a model that is not extended, or to another one; extend this model and "
+                "pass longspan.new_cache(model), or leave past_key_values out"
+            )
+        return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+
+    @untraced
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return super().get_seq_length(layer_idx)
+
+    @untraced
+    def get_mask_sizes(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        return super().get_mask_sizes(*args, **kwargs)
+
+    def refuse_uneven(self, depth: int) -> None:
+        """Raise ``CacheError`` unless the first ``depth`` attached layers hold equally many tokens."""
+        lengths = {store.length for store in self.stores[:depth]}
+        if len(lengths) > 1:
+            least = min(lengths)
+            back = "cache.reset()" if least == 0 else f"cache.crop({least})"
+            raise CacheError(
+                f"the layers of the cache hold {least} to {max(lengths)} tokens, since a forward broke off in between; "
+                f"{back} forgets its tokens, or pass longspan.new_cache(model)"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LongspanCache:
+        """A cache of its own with the same tokens, for the same model: to go on from one prompt several times.
+
+        Raises:
+            CacheError: they lie in files.
+        """
+        if any(store.tier == "disk" for store in self.stores):
+            raise CacheError("a cache in files (kv_tier='disk') cannot be copied; read the prompt again")
+        twin = LongspanCache(self.owner, self.attender, deepcopy(self.layers, memo))
+        twin.padding, twin.numbering = self.padding, self.numbering
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise CacheError(
+            "longspan's cache cannot be pickled, since it belongs to one extended model in one process; copy.deepcopy "
+            "copies it there"
+        )
 
     @property
     def nbytes(self) -> int:
@@ -153,7 +213,7 @@ class LongspanCache(Cache):
         super().batch_select_indices(rows)
 
     def reset(self) -> None:
-        self.padding = None
+        self.padding = self.numbering = None
         super().reset()
 
     def _pad_rows(self, rows: list[int]) -> None:

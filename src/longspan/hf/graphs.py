@@ -22,6 +22,7 @@ from longspan.hf.attach import attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
+from longspan.hf.running import numbering
 from longspan.kernels import tiles
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
@@ -175,8 +176,11 @@ class _Steps:
         """One step, from the recording."""
         ids, mask, past = given["input_ids"], given.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
-        cache.accept(left_padding(mask, ids.shape[0], past + 1), mask is not None, past)
+        padding = left_padding(mask, ids.shape[0], past + 1)
+        cache.accept(padding, mask is not None, past)
         assert cache.padding is not None
+        if given.get("position_ids") is not None:
+            cache.numbering = numbering(given["position_ids"], mask, padding, past, 1, cache.numbering)
         made = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)
         made.ids.copy_(ids)
         made.step.move(past)

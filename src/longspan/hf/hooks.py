@@ -1,8 +1,9 @@
-"""The hooks that carry a method into a model: on its decoder, on its attention modules, and on ``generate``."""
+"""The hooks that carry a method into a model: on its decoder and on its attention modules."""
 
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -16,8 +17,17 @@ from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.hf.generation import shadow, unshadow
 from longspan.hf.probe import CACHE_NAMES, Layer, scaling, unrotated
 from longspan.hf.report import Report
+from longspan.hf.running import (
+    NeverCopied,
+    Running,
+    refuse_missing,
+    refuse_other_attention,
+    refuse_packed,
+)
+from longspan.hf.untraced import untraced
 from longspan.store import KVStore
 
 
@@ -40,6 +50,9 @@ class Attachment:
         self.implementation = model.config._attn_implementation
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
+        self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
+        self._local = threading.local()
+        self._generates = model.can_generate()
         self.observer: Observer | None = None
         self._bare: tuple[Any, Any] = (lambda: None, None)
 
@@ -56,58 +69,81 @@ class Attachment:
         """Put the method on the model; everything that can fail was tried in the probe."""
         interface.register()
         model.set_attn_implementation(interface.NAME)
-        decoder = _decoder(model, [layer.module for layer in self.layers])
-        names = list(inspect.signature(decoder.forward).parameters)
-
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return (), self._before_decoder(module, {**dict(zip(names, args, strict=False)), **kwargs})
-
-        self._handles.append(decoder.register_forward_pre_hook(before, with_kwargs=True))
+        decoder = decoder_of(model, [layer.module for layer in self.layers])
+        self._handles.append(decoder.register_forward_pre_hook(_Begin(self, decoder), with_kwargs=True))
+        self._handles.append(decoder.register_forward_hook(_End(self), always_call=True))
         for layer in self.layers:
             self._handles.append(layer.module.register_forward_pre_hook(_LayerHook(layer, self), with_kwargs=True))
             if layer.norms is not None:
-                self._handles += [norm.register_forward_hook(_give_input) for norm in layer.norms]
-        if hasattr(model, "_prepare_cache_for_generation"):
-            self._wrap_generate(model)
+                self._handles += [norm.register_forward_hook(_GiveInput(self)) for norm in layer.norms]
+        shadow(model, self)
 
     def detach(self, model: PreTrainedModel) -> None:
         """Leave the model as it was before ``attach``."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for name in ("_prepare_cache_for_generation", "_prepare_generated_length"):
-            vars(model).pop(name, None)
+        unshadow(model)
         model.set_attn_implementation(self.implementation)
 
     def new_cache(self) -> LongspanCache:
         layers = DynamicCache(config=self._config).layers
         report, method = self.report, self.attender.method
         for layer in self.layers:
-            if layer.rope is not None:
+            if layer.rope is not None and layer.index < len(layers):  # an early exit has no later ones
                 # No method's local tokens reach beyond the window.
                 store = KVStore(report.kv_tier, report.kv_dir, window=report.window)
                 layers[layer.index] = StoreLayer(store, method.selects)
         return LongspanCache(self._owner, self.attender, layers)
 
-    def _before_decoder(self, decoder: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def begin(self, decoder: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Check what a forward is given, and give it our cache where it would make one."""
         if decoder.training:
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
-        config = self._config
+        config: Any = decoder.config
+        refuse_other_attention(config._attn_implementation, interface.NAME)
+        refuse_packed(kwargs)
         if kwargs.get("output_attentions", getattr(config, "output_attentions", False)):
             raise LongspanError("attention weights are never formed here: call without output_attentions")
         mask = kwargs.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2):
             raise LongspanError("pass attention_mask as [batch, tokens]; a prepared mask of another form would be lost")
-        _one_run(kwargs.get("position_ids"), mask)
         cache = kwargs.get("past_key_values")
+        expected = self._expected(config)
         if cache is not None:
             self.check(cache)
+            cache.refuse_uneven(len(expected))
         else:
             use = kwargs.get("use_cache")
             if config.use_cache if use is None else use:
-                kwargs["past_key_values"] = self.new_cache()
+                cache = kwargs["past_key_values"] = self.new_cache()
+        running = self._local.running = Running(config, kwargs.get("position_ids"), mask, expected, cache)
+        if cache is not None:
+            cache.running = running
         return kwargs
+
+    def end(self, failed: bool) -> None:
+        """Raise if a layer that is attached to did not run what is attached, unless the forward failed anyway."""
+        running = self.running
+        self._local.running = None
+        if running is None:
+            return
+        if running.cache is not None:
+            running.cache.running = None
+        if not failed:
+            refuse_missing(running.attended, running.expected)
+
+    @property
+    def running(self) -> Running | None:
+        """The forward that this thread is in."""
+        return getattr(self._local, "running", None)
+
+    def _expected(self, config: Any) -> list[int]:
+        """The attached layers that a forward runs; an early exit leaves out the last ones."""
+        depth = getattr(config, "num_hidden_layers", None)
+        if depth is None or not self._indices or depth > self._indices[-1]:
+            return self._indices
+        return [index for index in self._indices if index < depth]
 
     def check(self, cache: Any) -> None:
         """Raise ``CacheError`` unless the cache is one of ours, filled under this method."""
@@ -115,6 +151,11 @@ class Attachment:
             raise CacheError(
                 f"past_key_values is a {type(cache).__name__}, which an extended model cannot use; leave it out, or "
                 "pass longspan.new_cache(model)"
+                + (
+                    ""
+                    if self._generates
+                    else "; and if generate made it, the decoder alone was extended: extend the whole model"
+                )
             )
         if cache.owner() is not self._owner():
             raise CacheError("the cache was filled by another model; pass longspan.new_cache(model)")
@@ -131,57 +172,49 @@ class Attachment:
                 "the cache was filled under another calibration than the model now runs; pass longspan.new_cache(model)"
             )
 
-    def _wrap_generate(self, model: PreTrainedModel) -> None:
-        # Instance attributes that shadow the class's methods; ``detach`` deletes them.
-        prepare_cache = model._prepare_cache_for_generation
-        prepare_length = model._prepare_generated_length
 
-        def with_our_cache(generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-            if model_kwargs.get("past_key_values") is not None:
-                self.check(model_kwargs["past_key_values"])
-            elif generation_config.cache_implementation not in (None, "dynamic"):
-                raise CacheError(
-                    f"cache_implementation={generation_config.cache_implementation!r} is not available on an extended "
-                    "model, which keeps longspan's own cache; leave it out"
-                )
-            made = model_kwargs.get("past_key_values") is None
-            result = prepare_cache(generation_config, model_kwargs, *args, **kwargs)
-            if made and model_kwargs.get("past_key_values") is not None:
-                model_kwargs["past_key_values"] = self.new_cache()
-                if getattr(generation_config, "is_assistant", False):
-                    model_kwargs["past_key_values"].activate_past_recording()
-            return result
+class _Begin(NeverCopied):
+    """Before the decoder runs."""
 
-        def with_long_prompts(generation_config: Any, has_default_max_length: bool, *args: Any, **kwargs: Any) -> Any:
-            asked = generation_config.max_length
-            done = prepare_length(generation_config, has_default_max_length, *args, **kwargs)
-            if has_default_max_length and done.max_new_tokens is None:
-                # transformers cuts the default length at max_position_embeddings, which is what is being extended.
-                done.max_length = max(done.max_length, asked + kwargs["input_ids_length"])
-            return done
+    def __init__(self, attachment: Attachment, decoder: nn.Module) -> None:
+        self._attachment, self._names = attachment, list(inspect.signature(decoder.forward).parameters)
 
-        model._prepare_cache_for_generation = with_our_cache
-        model._prepare_generated_length = with_long_prompts
+    @untraced
+    def __call__(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return (), self._attachment.begin(decoder, {**dict(zip(self._names, args, strict=False)), **kwargs})
 
 
-class _LayerHook:
+class _End(NeverCopied):
+    """After the decoder ran, or failed; then there is no output."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+
+    @untraced
+    def __call__(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._attachment.end(failed=output is None)
+
+
+class _LayerHook(NeverCopied):
     """Before an attention module runs: take its rotation away and send its attention call to ``run``."""
 
     def __init__(self, layer: Layer, attachment: Attachment) -> None:
         self.layer, self.attender, self.implementation = layer, attachment.attender, attachment.implementation
         self.attachment = attachment
 
+    @untraced
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.layer.rope is None:
             kwargs["longspan"] = self.stock
             return args, kwargs
+        running = self._running(module)
         cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
         kwargs["position_embeddings"] = self.attachment.bare(kwargs["position_embeddings"])
 
         def run(
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]
         ) -> tuple[Tensor, None]:
-            return self.attend(module, q, k, v, mask, given, cache), None
+            return self.attend(module, q, k, v, mask, given, cache, running), None
 
         kwargs["longspan"] = run
         return args, kwargs
@@ -200,6 +233,7 @@ class _LayerHook:
         mask: Any,
         given: dict[str, Any],
         cache: LongspanCache | None,
+        running: Running,
     ) -> Tensor:
         """Attention ``[B, T, H, Dv]`` of one attached layer."""
         kind = q.device.type
@@ -207,9 +241,11 @@ class _LayerHook:
             # As torch's own attention does: all in the dtype of autocast, and nothing inside it cast again.
             q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
             with torch.autocast(kind, enabled=False):
-                return self.attend(module, q, k, v, mask, given, cache)
+                return self.attend(module, q, k, v, mask, given, cache, running)
         if not isinstance(mask, interface.Mask):
             raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
+        self._refuse_strange(running, cache)
+        running.attended.append(self.layer.index)
         if cache is not None and cache.fixed is not None:
             return self._fixed(cache.fixed, cache.layers[self.layer.index].store, module, q, k, v, given)
         if self.attachment.observer is not None:
@@ -218,6 +254,8 @@ class _LayerHook:
         if cache is not None:
             store = cache.layers[self.layer.index].store
             cache.accept(mask.padding, mask.given, store.length)
+        if running.positions is not None:
+            running.compare(mask.padding, 0 if store is None else store.length, v.shape[2])
         assert self.layer.rope is not None
         # Entering takes longer than the rest of a hook, and generation is inside already.
         with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
@@ -235,6 +273,34 @@ class _LayerHook:
                 state=mask.state,
             )
         return interface.inference_only(out.transpose(1, 2).contiguous(), q)
+
+    def _running(self, module: nn.Module) -> Running:
+        """The forward that this layer is part of, begun by the decoder's hook."""
+        running = self.attachment.running
+        if running is None:
+            raise LongspanError(
+                f"{self.layer.name}: longspan's hook on the model around it did not run; call the model and not its "
+                "forward, and where hooks were removed call longspan.restore(model) and extend it again"
+            )
+        config: Any = getattr(module, "config", None)
+        if config is not running.config and config is not None:
+            refuse_other_attention(config._attn_implementation, interface.NAME)
+        return running
+
+    def _refuse_strange(self, running: Running, cache: LongspanCache | None) -> None:
+        """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
+        if running.cache is not cache:
+            raise LongspanError(
+                f"{self.layer.name} was given another cache than the model ({type(cache).__name__}); pass "
+                "past_key_values to the model, and longspan.new_cache(model) where it is to be kept"
+            )
+        if self.layer.norms is not None:
+            if running.norms != 2:
+                raise LongspanError(
+                    f"{self.layer.name}: longspan's hooks on its norms were removed; call longspan.restore(model) and "
+                    "extend it again"
+                )
+            running.norms = 0
 
     def _fixed(
         self, step: FixedStep, store: KVStore, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]
@@ -254,27 +320,22 @@ class _LayerHook:
         return out.transpose(1, 2).contiguous()
 
 
-def _give_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+class _GiveInput(NeverCopied):
     """For a norm that follows the rotation: longspan applies it after its own rotation."""
-    return args[0]
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+
+    @untraced
+    def __call__(self, norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        running = self._attachment.running
+        if running is not None:
+            running.norms += 1
+        return args[0]
 
 
-def _decoder(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:
+def decoder_of(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:
     """The innermost model that holds all attention modules, whose forward makes the cache and the masks."""
     inside = [m for m in model.modules() if isinstance(m, PreTrainedModel)]
     holding = [m for m in inside if set(modules) <= set(m.modules())]
     return holding[-1]
-
-
-def _one_run(position_ids: Tensor | None, mask: Tensor | None) -> None:
-    """Raise if the positions restart inside a row: several sequences packed into one."""
-    if position_ids is None or position_ids.shape[-1] < 2 or position_ids.dim() != 2:
-        return
-    steps = position_ids.diff(dim=-1) != 1
-    if mask is not None:
-        steps = steps & mask[:, -position_ids.shape[-1] :][:, :-1].bool()
-    if bool(steps.any()):
-        raise LongspanError(
-            "position_ids do not rise by one along a row; longspan numbers the tokens itself and cannot take packed "
-            "sequences or positions of your own"
-        )

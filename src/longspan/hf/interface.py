@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from longspan.attend import ForwardState
 from longspan.errors import LongspanError
+from longspan.hf.untraced import untraced
 
 NAME = "longspan"  # contains no word that transformers gives a meaning, such as "flash" or "sdpa"
 
@@ -89,10 +90,12 @@ def left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...
     return tuple(pads.tolist())
 
 
+@untraced
 def _make_mask(**arguments: Any) -> Mask:
     return Mask(arguments)
 
 
+@untraced
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -106,7 +109,8 @@ def _attention(
     if call is None:
         raise LongspanError(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but "
-            "was not there when the model was extended; call longspan.restore(model) and extend it again"
+            "has no hook of longspan: it came after the model was extended, its hooks were removed, or its config is "
+            "that of an extended model; call longspan.restore(model) and extend it again"
         )
     return call(module, query, key, value, attention_mask, kwargs)
 

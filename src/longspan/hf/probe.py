@@ -21,6 +21,8 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender
 from longspan.errors import AttachError
 from longspan.hf import interface
+from longspan.hf.placement import present, runs_on
+from longspan.hf.untraced import untraced_forwards
 from longspan.methods import Full
 from longspan.rope import Layout, Rope, Table, rotate
 
@@ -75,7 +77,7 @@ def probe(model: PreTrainedModel) -> list[Layer]:
                 f"{type(model).__name__} computes attention in its own code and not through transformers' attention "
                 "interface, so there is nowhere to attach; use a model that supports set_attn_implementation"
             )
-        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+        with torch.no_grad(), untraced_forwards(), torch.autocast(runs_on(model).type, enabled=False):
             return _probe(model, implementation)
     finally:
         model.set_attn_implementation(implementation)
@@ -163,7 +165,7 @@ def _layer(name: str, rotated: _Seen, bare: _Seen, positions: dict[nn.Module, An
 def _find_rope(q: Tensor, k: Tensor, bare_q: Tensor, bare_k: Tensor, tables: list[Table]) -> Rope | None:
     """The rotation that turns the bare queries and keys ``[1, H, T, D]`` into the others, or None."""
     positions = torch.arange(q.shape[2])
-    best, best_error = None, _tolerance(q.dtype)
+    best, best_error = None, tolerance(q.dtype)
     layouts: tuple[Layout, ...] = ("half", "interleaved")
     for table, layout in product(tables, layouts):
         width = 2 * table.inv_freq.numel()
@@ -172,7 +174,7 @@ def _find_rope(q: Tensor, k: Tensor, bare_q: Tensor, bare_k: Tensor, tables: lis
         for start in {0, q.shape[-1] - width}:
             cos, sin = (x.to(q.device) for x in table(positions))
             error = max(
-                _error(rotate(a, cos, sin, layout=layout, start=start), b) for a, b in ((bare_q, q), (bare_k, k))
+                error_of(rotate(a, cos, sin, layout=layout, start=start), b) for a, b in ((bare_q, q), (bare_k, k))
             )
             if error < best_error:
                 best, best_error = Rope(table, q.shape[-1], layout, start), error
@@ -293,12 +295,12 @@ def _same_attention(layer: Layer, stock: _Seen, bare: _Seen, implementation: str
         softcap=stock.kwargs.get("softcap"),
         sinks=stock.kwargs.get("s_aux"),
     ).transpose(1, 2)
-    tolerance = _tolerance(stock.q.dtype)
-    if _error(ours, stock.out.view_as(ours)) <= tolerance:
+    allowed = tolerance(stock.q.dtype)
+    if error_of(ours, stock.out.view_as(ours)) <= allowed:
         return
     # Some versions of transformers drop a softcap under sdpa; the model file's eager attention has the last word.
     eager = interface.stock_attention("eager", layer.module, stock.q, stock.k, stock.v, stock.mask, stock.kwargs)[0]
-    if _error(ours, eager.view_as(ours)) > tolerance:
+    if error_of(ours, eager.view_as(ours)) > allowed:
         raise AttachError(
             f"{layer.name} ({type(layer.module).__name__}): its attention is not a softmax over scaled products that "
             "longspan knows; it was given " + ", ".join(sorted(k for k, v in stock.kwargs.items() if v is not None))
@@ -319,26 +321,31 @@ def _tables(model: PreTrainedModel) -> list[Table]:
     """Every set of frequencies that the model holds, with its attention scaling."""
     tables = []
     for module in model.modules():
-        for name, freq in module.named_buffers(recurse=False):
-            if name.endswith("inv_freq") and "original" not in name and freq.dim() == 1:
-                prefix = name[: -len("inv_freq")]
-                factor = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
-                tables.append(Table(freq, factor))
+        with present(module):
+            for name, freq in module.named_buffers(recurse=False):
+                if name.endswith("inv_freq") and "original" not in name and freq.dim() == 1:
+                    prefix = name[: -len("inv_freq")]
+                    factor = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
+                    tables.append(Table(freq, factor))
     return tables
 
 
 def _forward(model: PreTrainedModel) -> None:
+    model(input_ids=some_tokens(model, TOKENS)[None], use_cache=False)
+
+
+def some_tokens(model: PreTrainedModel, count: int) -> Tensor:
+    """Token ids ``[count]`` of the model's vocabulary, where it takes them."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids = (torch.arange(TOKENS, device=model.get_input_embeddings().weight.device) * 7 + 1) % vocabulary
-    model(input_ids=ids[None], use_cache=False)
+    return (torch.arange(count, device=runs_on(model)) * 7 + 1) % vocabulary
 
 
-def _error(a: Tensor, b: Tensor) -> float:
+def error_of(a: Tensor, b: Tensor) -> float:
     """Largest difference over the largest entry."""
     return float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-30))
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def tolerance(dtype: torch.dtype) -> float:
     # A wrong rotation is off by the size of the entries; a right one by a few roundings.
     return 1e-4 if dtype in (torch.float32, torch.float64) else 8 * torch.finfo(dtype).eps
 

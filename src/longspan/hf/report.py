@@ -43,6 +43,7 @@ class Report:
         model: the model's class.
         method: the method with every parameter resolved.
         window: the trained window ``L`` in tokens.
+        window_source: what said so.
         original_window: the window before the config's own RoPE scaling, where it differs.
         attached, stock: the layers that run the method, and those that stayed as they were.
         warnings: what a user should know.
@@ -64,6 +65,7 @@ class Report:
     reason: str | None = None
     calibration: str | None = None
     kernels: str = "auto"
+    window_source: str = ""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -85,6 +87,7 @@ class Report:
             "parameters": method,
             "angles": {"name": type(self.method.angles).__name__, **asdict(self.method.angles)},
             "window": self.window,
+            "window_source": self.window_source,
             "original_window": self.original_window,
             "attached": [asdict(layer) for layer in self.attached],
             "stock": [asdict(layer) for layer in self.stock],
@@ -101,9 +104,11 @@ class Report:
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         table.add_column(style="bold")
         table.add_column()
-        window = f"{self.window} tokens"
+        window, said = f"{self.window} tokens", [self.window_source] if self.window_source else []
         if self.original_window is not None:
-            window += f" (original_max_position_embeddings {self.original_window})"
+            said.append(f"original_max_position_embeddings {self.original_window}")
+        if said:
+            window += f" ({'; '.join(said)})"
         table.add_row("model", self.model)
         table.add_row("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})")
         for name, value in self.method.parameters().items():

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from longspan.errors import CacheError
+from longspan.hf.placement import devices_of
 from longspan.hf.probe import Layer
 from longspan.methods import Method
 from longspan.store import Tier, check_tier
@@ -45,17 +45,9 @@ def prepare_tier(
         _refuse_unwritable(path)
     for layer in layers:
         if layer.rope is not None:
-            for device in _devices(layer.module):
+            for device in devices_of(layer.module):
                 refuse_apart(tier, device, method.selects)
     return path, tuple(_notes(layers, tier, path))
-
-
-def _devices(module: nn.Module) -> Iterator[torch.device]:
-    found = {parameter.device for parameter in module.parameters()}
-    # accelerate keeps offloaded weights on "meta" and says beside them where they run.
-    hooks = [getattr(part, "_hf_hook", None) for part in module.modules()]
-    found |= {torch.device(x) for x in (getattr(hook, "execution_device", None) for hook in hooks) if x is not None}
-    yield from (device for device in found if device.type != "meta")
 
 
 def _refuse_unwritable(path: Path | None) -> None:

@@ -1,0 +1,153 @@
+"""One forward of an extended model: what it was given, and whether what is attached is what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from torch import Tensor
+
+from longspan.errors import LongspanError
+
+if TYPE_CHECKING:
+    from longspan.hf.cache import LongspanCache
+
+Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
+
+# What transformers' continuous batching and padding-free collators pass beside packed sequences.
+_PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "block_table", "cache", "read_index", "write_index", "seq_idx"})
+
+
+class NeverCopied:
+    """A part of an extended model that would be of no use in a copy, nor in another process."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise LongspanError(
+            "an extended model is neither pickled nor copied, since what is attached belongs to this one; call "
+            "longspan.restore(model) before, or model.save_pretrained(folder), which keeps the weights"
+        )
+
+
+class Running:
+    """One forward: what its layers tell each other and its end.
+
+    Attributes:
+        config: the decoder's, which was set to longspan's attention when the forward began.
+        positions: ``position_ids`` as passed, until a layer has compared them.
+        mask: ``attention_mask`` ``[B, tokens]`` as passed.
+        expected: indices of the attached layers that are to attend.
+        cache: the cache that it fills, or None.
+        attended: indices of those that attended so far.
+        norms: how many norms after a rotation were put off so far.
+    """
+
+    __slots__ = ("attended", "cache", "config", "expected", "mask", "norms", "positions")
+
+    def __init__(
+        self,
+        config: Any,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        expected: list[int],
+        cache: LongspanCache | None,
+    ) -> None:
+        self.config, self.positions, self.mask, self.expected, self.cache = config, positions, mask, expected, cache
+        self.attended: list[int] = []
+        self.norms = 0
+
+    def compare(self, padding: Sequence[int], past: int, tokens: int) -> None:
+        """Raise unless ``position_ids`` number the tokens as longspan does; once a forward."""
+        assert self.positions is not None
+        before = None if self.cache is None or past == 0 else self.cache.numbering
+        found = numbering(self.positions, self.mask, padding, past, tokens, before)
+        if self.cache is not None:
+            self.cache.numbering = found
+        self.positions = None
+
+
+def refuse_packed(kwargs: dict[str, Any]) -> None:
+    """Raise if a forward is given several sequences in one row, or a cache in pages."""
+    found = [] if _PACKED.isdisjoint(kwargs) else sorted(x for x in _PACKED & kwargs.keys() if kwargs[x] is not None)
+    if found:
+        raise LongspanError(
+            f"this forward was given {', '.join(found)}: packed sequences, or continuous batching with a cache in "
+            "pages, which longspan cannot attend to; pass one sequence per row, or call longspan.restore(model) first"
+        )
+    if kwargs.get("is_causal") is False:
+        raise LongspanError("longspan attends causally: call without is_causal=False")
+
+
+def refuse_other_attention(implementation: Any, ours: str) -> None:
+    """Raise if the model was set to another attention than the one that was attached."""
+    if implementation != ours:
+        raise LongspanError(
+            f"the model's attention was set to {implementation!r} after longspan.extend, which would run without any "
+            "positions; call longspan.extend(model, ...) again to go on with longspan, or longspan.restore(model)"
+        )
+
+
+def refuse_missing(attended: list[int], expected: list[int]) -> None:
+    """Raise unless every attached layer, by its index, attended once."""
+    if attended == expected or sorted(attended) == expected:
+        return
+    several = sorted({index for index in attended if attended.count(index) > 1})
+    which = [index for index in expected if index not in attended]
+    did = f"layers {several} attended more than once" if several else f"layers {which} did not attend through longspan"
+    raise LongspanError(
+        f"{did}: after longspan.extend the layer, its hooks, its config or its attention was replaced; what came out "
+        "is no result. Call longspan.restore(model), and extend it again as it is now"
+    )
+
+
+def numbering(
+    positions: Tensor, mask: Tensor | None, padding: Sequence[int], past: int, tokens: int, before: Numbering | None
+) -> Numbering | None:
+    """Which numbering ``position_ids`` follow; longspan numbers the tokens itself, so they may say nothing else.
+
+    Args:
+        positions: ``[tokens]``, ``[B or 1, tokens]``, or several of those, one for each axis of an image.
+        mask: ``attention_mask`` ``[B, ≥ tokens]``, or None.
+        padding: padding tokens at the start of each row, those in the cache counted in.
+        past: tokens in the cache.
+        tokens: those that are new.
+        before: the numbering of the tokens in the cache, or None if both fit.
+
+    Returns:
+        ``"slots"`` if padding counts, ``"tokens"`` if it does not, ``before`` where that is the same.
+
+    Raises:
+        LongspanError: they follow neither, or another than the tokens in the cache.
+    """
+    if positions.shape[-1] != tokens:
+        raise LongspanError(f"position_ids are for {positions.shape[-1]} tokens, and {tokens} were passed")
+    if tokens == 1 and not any(padding):
+        if all(at == past for at in positions.flatten().tolist()):
+            return before
+        _refuse(positions, past)
+    planes = positions.reshape(-1, positions.shape[-2] if positions.dim() > 1 else 1, tokens)
+    slots = positions.new_tensor(range(past, past + tokens))
+    pads = positions.new_tensor(tuple(padding))[:, None]
+    padded = slots < pads
+    if mask is not None:
+        padded = padded | ~mask[:, -tokens:].bool().to(padded.device)
+    by_slot, by_token = (bool(((planes == x) | padded).all()) for x in (slots, slots - pads))
+    if not by_slot and not by_token:
+        _refuse(positions, past)
+    if by_slot and by_token:
+        return before
+    found: Numbering = "slots" if by_slot else "tokens"
+    if before not in (None, found):
+        raise LongspanError(
+            f"position_ids count {'a' if by_slot else 'no'} row's padding, and those of the tokens in the cache did "
+            f"{'not' if by_slot else 'so'}; leave position_ids out, and longspan numbers the tokens"
+        )
+    return found
+
+
+def _refuse(positions: Tensor, past: int) -> NoReturn:
+    first = positions.flatten()[:4].tolist()
+    raise LongspanError(
+        f"position_ids ({', '.join(map(str, first))}, ...) do not go on from the {past} tokens in the cache one by "
+        "one; longspan numbers the tokens itself and cannot take packed sequences or positions of your own: leave "
+        "position_ids out"
+    )

@@ -1,0 +1,145 @@
+"""Hold an extended model to the stock one before anybody uses it: a few tokens with a cache, and one more."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from longspan.attend import Attender
+from longspan.errors import AttachError
+from longspan.hf.hooks import Attachment, decoder_of
+from longspan.hf.placement import runs_on
+from longspan.hf.probe import Layer, error_of, some_tokens, tolerance
+from longspan.hf.report import Report
+from longspan.hf.untraced import untraced_forwards
+from longspan.methods import Full
+
+_TOKENS = 12
+_PADS = 3  # padding that the first of two rows begins with
+
+
+def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> None:
+    """Run full attention through longspan's hooks and cache, and the model as it is; raise if they differ.
+
+    A left-padded prompt is read and one token after it, so that cache, masks and positions are all asked for. Each
+    attention module is compared by itself and hands on what the stock one gave, so that errors of rounding do not add
+    up from layer to layer, nor tip a router over.
+
+    Raises:
+        AttachError: a layer differs, or the model does not run on longspan's cache; nothing stays attached.
+    """
+    names = {layer.module: layer.name for layer in layers}
+    modules = [layer.module for layer in layers]
+    decoder = decoder_of(model, modules)
+    own = model.config._attn_implementation
+    training = {module: module.training for module in model.modules()}
+    # Where its own attention differs from the model's eager one, that is what longspan computes.
+    reference = "eager" if any(layer.note for layer in layers) else own
+    full = Full().resolve(_TOKENS)
+    report = Report(type(model).__name__, full, _TOKENS, None, (), (), ())
+    try:
+        model.eval()
+        with torch.no_grad(), untraced_forwards(), torch.autocast(runs_on(model).type, enabled=False):
+            model.set_attn_implementation(reference)
+            stock = _Kept(modules)
+            try:
+                with stock.hooked():
+                    last = _read(model, decoder)
+            except Exception as error:
+                raise AttachError(
+                    f"{type(model).__name__} does not read a few tokens with a cache: {' '.join(str(error).split())}"
+                ) from error
+            model.set_attn_implementation(own)
+            attachment = Attachment(model, Attender(full, _TOKENS), layers, report)
+            attachment.attach(model)
+            try:
+                compared = _Compared(stock, names)
+                with compared.hooked():
+                    ours = _read(model, decoder)
+            except AttachError:
+                raise
+            except Exception as error:
+                raise AttachError(
+                    f"{type(model).__name__} does not run on longspan's cache: {' '.join(str(error).split())}"
+                ) from error
+            finally:
+                attachment.detach(model)
+    finally:
+        model.set_attn_implementation(own)
+        for module, mode in training.items():
+            module.training = mode
+    for number, (one, other) in enumerate(zip(ours, last, strict=True)):
+        _same(f"{type(model).__name__}: its last hidden states", one, other, number)
+
+
+def _read(model: PreTrainedModel, decoder: nn.Module) -> list[Tensor]:
+    """Last hidden states ``[2, tokens, D]`` of a padded prompt, and of one token after it."""
+    ids = some_tokens(model, 2 * _TOKENS).view(2, _TOKENS)
+    mask = torch.ones_like(ids)
+    mask[0, :_PADS] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0) if "position_ids" in signature(decoder.forward).parameters else None
+    outs, past = [], None
+    for start, stop in ((0, _TOKENS - 1), (_TOKENS - 1, _TOKENS)):
+        more = {} if positions is None else {"position_ids": positions[:, start:stop]}
+        out = decoder(
+            input_ids=ids[:, start:stop], attention_mask=mask[:, :stop], past_key_values=past, use_cache=True, **more
+        )
+        past = out.past_key_values
+        outs.append(out[0])
+    return outs
+
+
+class _Kept:
+    """What attention modules gave, call by call."""
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.outs: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
+
+    def hooked(self) -> ExitStack:
+        stack = ExitStack()
+        for module in self.outs:
+            stack.callback(module.register_forward_hook(self._note).remove)
+        return stack
+
+    def _note(self, module: nn.Module, args: Any, out: Any) -> Any:
+        self.outs[module].append(_hidden(out))
+
+
+class _Compared(_Kept):
+    """The same modules again, each held to what it gave before, which it gives once more."""
+
+    def __init__(self, before: _Kept, names: dict[nn.Module, str]) -> None:
+        super().__init__(list(before.outs))
+        self._before, self._names = before, names
+
+    def _note(self, module: nn.Module, args: Any, out: Any) -> Any:
+        number = len(self.outs[module])
+        stock = self._before.outs[module][number]
+        self.outs[module].append(stock)
+        _same(f"{self._names[module]} ({type(module).__name__})", _hidden(out), stock, number)
+        return (stock, *out[1:]) if isinstance(out, tuple) else stock
+
+
+def _hidden(out: Any) -> Tensor:
+    hidden: Tensor = out[0] if isinstance(out, tuple) else out
+    return hidden
+
+
+def _same(what: str, ours: Tensor, stock: Tensor, number: int) -> None:
+    """Rows of padding are left out: nobody sees them, and attention to nothing is anything."""
+    if ours.shape != stock.shape:
+        raise AttachError(f"{what}: of shape {tuple(ours.shape)} with longspan's cache, not {tuple(stock.shape)}")
+    if number == 0:
+        ours, stock = (torch.cat((x[0, _PADS:], x[1])) for x in (ours, stock))
+    difference = error_of(ours, stock)
+    if not difference <= tolerance(stock.dtype):
+        where = "one token after a prompt" if number else "a padded prompt"
+        raise AttachError(
+            f"{what}: over {where}, with a cache, it differs from the stock model by {difference:.1e} of its largest "
+            "value, so it keeps or attends to something that longspan does not know of"
+        )

@@ -1,0 +1,36 @@
+"""What ``torch.compile`` leaves alone in an extended model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def untraced(call: Callable[P, R]) -> Callable[P, R]:
+    """Call a function where ``torch.compile`` would trace it: the graph breaks there, and what is around is compiled.
+
+    Calls outside of a compiled model go straight to the function, which takes less time than entering and leaving
+    what keeps it from being traced.
+    """
+    kept_out: Callable[P, R] = torch.compiler.disable(call)
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_dynamo_compiling():
+            return kept_out(*args, **kwargs)
+        return call(*args, **kwargs)
+
+    # What is compiled, and how often, is counted by code objects, so each function gets one of its own.
+    run.__code__ = run.__code__.replace(co_name=call.__name__)
+    return wraps(call)(run)
+
+
+def untraced_forwards() -> AbstractContextManager[None]:
+    """Run models that were compiled as they were before: what they do once is not worth compiling."""
+    return torch.compiler.set_stance("force_eager")

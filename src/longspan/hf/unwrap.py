@@ -1,0 +1,95 @@
+"""The model inside what a user holds: wrappers around it are taken off where that is safe."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from longspan.errors import AttachError
+
+_LOAD = 'AutoModelForCausalLM.from_pretrained("...")'
+
+
+def unwrap(model: Any) -> PreTrainedModel:
+    """The transformers model that is meant; the model itself unless it lies in a wrapper.
+
+    Raises:
+        AttachError: there is none, or it is in a wrapper that would not run what is attached.
+    """
+    return _unwrapped(model)[0]
+
+
+def wrapper_note(model: Any) -> str | None:
+    """For the report: which wrapper was taken off; None if there was none."""
+    wrappers = _unwrapped(model)[1]
+    return (
+        f"attached to the model inside {' inside '.join(reversed(wrappers))}, which runs it too" if wrappers else None
+    )
+
+
+def _unwrapped(model: Any) -> tuple[PreTrainedModel, list[str]]:
+    wrappers: list[str] = []
+    while not isinstance(model, PreTrainedModel):
+        inner = _inside(model)
+        if inner is None:
+            raise AttachError(_why_none(model))
+        wrappers.append(type(model).__name__)
+        model = inner
+    return model, wrappers
+
+
+def _inside(wrapper: Any) -> Any:
+    """What a wrapper holds that passes calls on to it as they come; None if this is no such wrapper."""
+    if isinstance(wrapper, type):
+        return None
+    if isinstance(wrapper, nn.DataParallel):
+        raise AttachError(
+            "DataParallel copies the model to every device anew for each forward, and what is attached is not copied; "
+            "extend model.module and use it on one device, or load the model with device_map"
+        )
+    if _is(wrapper, "transformers.pipelines.base", "Pipeline"):
+        return wrapper.model
+    if _is(wrapper, "peft", "PeftModel"):
+        if getattr(wrapper.active_peft_config, "is_prompt_learning", False):
+            raise AttachError(
+                f"{type(wrapper).__name__} puts learned tokens before every text, which the model's cache and "
+                "positions have to know of; merge an adapter such as LoRA, or extend the model without it"
+            )
+        return wrapper.get_base_model()
+    if isinstance(wrapper, nn.Module) and type(wrapper).__name__ in ("OptimizedModule", "DistributedDataParallel"):
+        return getattr(wrapper, "_orig_mod", None) or getattr(wrapper, "module", None)
+    return None
+
+
+def _is(x: Any, module: str, name: str) -> bool:
+    """Whether ``x`` is of a class of a module that is loaded, which it is if there is such an object."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(x, kind)
+
+
+def _why_none(x: Any) -> str:
+    if isinstance(x, str):
+        return f"{x!r} is a name; load the model first: model = AutoModelForCausalLM.from_pretrained({x!r})"
+    if x is None:
+        return f"there is no model: None was passed; load one: model = {_LOAD}"
+    if isinstance(x, type):
+        return f"{x.__name__} is a class; pass a model, such as {x.__name__}.from_pretrained(...)"
+    if isinstance(x, (tuple, list, dict)):
+        return f"a {type(x).__name__} is no model; pass the model alone, without its tokenizer"
+    if isinstance(x, nn.Module):
+        part = next(((n, m) for n, m in x.named_modules() if isinstance(m, PreTrainedModel)), None)
+        if part is not None:
+            return f"{type(x).__name__} is no transformers model; extend the one inside it, its part {part[0]!r}"
+    return f"longspan extends transformers models (PreTrainedModel), not {type(x).__name__}"
+
+
+def refuse_other_kinds(model: PreTrainedModel) -> None:
+    """Raise ``AttachError`` for a model that does not go on with a text from left to right."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise AttachError(
+            f"{type(model).__name__} is an encoder-decoder; longspan extends models that have a decoder alone, such as "
+            "those of AutoModelForCausalLM"
+        )

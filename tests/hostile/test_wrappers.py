@@ -1,0 +1,234 @@
+"""What people pass for a model: wrappers are taken off where that is safe, anything else gets one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    T5Config,
+    TextGenerationPipeline,
+    pipeline,
+)
+
+import longspan
+from hf_models import make, prompts
+from longspan.errors import AttachError, LongspanError
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def meta():
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(make("llama").config)
+
+
+def t5():
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 4, "vocab_size": 128}
+    return AutoModelForSeq2SeqLM.from_config(T5Config(**sizes))
+
+
+def bart():
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 128}
+    return AutoModelForSeq2SeqLM.from_config(BartConfig(**sizes, **heads))
+
+
+class Holder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = make("llama")
+
+
+NONE = {
+    "name": (lambda: "meta-llama/Llama-2-7b-hf", r"is a name.*from_pretrained\('meta-llama"),
+    "None": (lambda: None, "None was passed"),
+    "class": (lambda: type(make("llama")), "is a class.*LlamaForCausalLM.from_pretrained"),
+    "auto class": (lambda: AutoModelForCausalLM, "is a class"),
+    "pair": (lambda: (make("llama"), "tokenizer"), "tuple.*without its tokenizer"),
+    "list": (lambda: [make("llama")], "a list is no model"),
+    "weights": (lambda: make("llama").state_dict(), "OrderedDict|a dict is no model"),
+    "config": (lambda: make("llama").config, "not LlamaConfig"),
+    "number": (lambda: 7, "not int"),
+    "layer": (lambda: make("llama").model.layers[0], "not LlamaDecoderLayer"),
+    "holder": (Holder, "extend the one inside it, its part 'inner'"),
+    "parallel": (lambda: nn.DataParallel(make("llama")), "extend model.module"),
+    "meta": (meta, "embed_tokens.weight is on the device 'meta'.*from_pretrained"),
+    "t5": (t5, "encoder-decoder"),
+    "bart": (bart, "encoder-decoder"),
+}
+
+
+@pytest.mark.parametrize("call", [longspan.extend, longspan.inspect])
+@pytest.mark.parametrize("what", NONE)
+def test_what_is_no_model_gets_one_line(what, call):
+    thing, says = NONE[what]
+    with pytest.raises(AttachError, match=says) as error:
+        call(thing())
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        longspan.restore,
+        longspan.new_cache,
+        lambda m: longspan.extended(m).__enter__(),
+        lambda m: longspan.graphed(m).__enter__(),
+        lambda m: longspan.record(m).__enter__(),
+        lambda m: longspan.calibrate(m, [torch.arange(100)]),
+    ],
+)
+@pytest.mark.parametrize("thing", ["name", None, (1, 2), int])
+def test_so_does_the_rest_of_the_library(call, thing):
+    with pytest.raises(LongspanError, match=r"name; load|None was passed|tuple is no model|is a class"):
+        call(thing)
+
+
+def test_a_decoder_without_its_head_runs_and_says_what_generate_needs():
+    model = make("llama")
+    ids = prompts(1, 80)
+    whole = make("llama")
+    longspan.extend(whole, "dca")
+    report = longspan.extend(model.model, "dca")
+    assert any("without its head: for generate extend the whole model" in note for note in report.warnings)
+    assert torch.equal(model(ids).logits, whole(ids).logits)
+    with pytest.raises(LongspanError, match="decoder alone was extended.*whole model"):
+        model.generate(ids, max_new_tokens=2)
+    with pytest.raises(LongspanError, match="part of an extended one"):
+        longspan.extend(model, "dca")
+    longspan.restore(model.model)
+    assert torch.allclose(model(ids).logits, make("llama")(ids).logits, atol=1e-5)
+
+
+def run_like_the_model_inside(wrapper, inner, note):
+    """Extended, asked, and restored through the wrapper."""
+    ids = prompts(1, 80)
+    plain = make("llama")
+    longspan.extend(plain, "dca")
+    report = longspan.extend(wrapper, "dca")
+    assert any(f"inside {note}" in text for text in report.warnings)
+    assert torch.allclose(inner(ids).logits, plain(ids).logits, atol=1e-5)
+    with longspan.extended(wrapper, "rerope"):
+        assert not torch.allclose(inner(ids).logits, plain(ids).logits, atol=1e-3)
+    cache = longspan.new_cache(wrapper)
+    inner(ids, past_key_values=cache)
+    assert cache.get_seq_length() == 80
+    with pytest.raises(LongspanError, match="extended already"):
+        longspan.inspect(wrapper)
+    longspan.restore(wrapper)
+    assert torch.allclose(inner(ids).logits, make("llama")(ids).logits, atol=1e-5)
+
+
+def test_a_pipeline():
+    model = make("llama")
+    wrapper = TextGenerationPipeline.__new__(TextGenerationPipeline)  # without a tokenizer, of which none is so small
+    wrapper.model = model
+    run_like_the_model_inside(wrapper, model, "TextGenerationPipeline")
+
+
+def test_a_pipeline_of_the_bundled_model_generates():
+    model, tokenizer = longspan.load_bundled()
+    pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    longspan.extend(pipe, "dca")
+    text = pipe("It was a long day. " * 150, max_new_tokens=4, do_sample=False)[0]["generated_text"]
+    longspan.restore(pipe)
+    assert len(text) > len("It was a long day. " * 150)
+
+
+def test_distributed_data_parallel(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        model = make("llama")
+        run_like_the_model_inside(nn.parallel.DistributedDataParallel(model), model, "DistributedDataParallel")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_peft():
+    peft = pytest.importorskip("peft")
+    model = make("llama")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    torch.manual_seed(0)
+    wrapper = peft.get_peft_model(model, config).eval()
+    ids = prompts(1, 80)
+    stock = wrapper(ids).logits
+    report = longspan.extend(wrapper, "full")
+    assert any("inside PeftModelForCausalLM" in note for note in report.warnings)
+    assert torch.allclose(wrapper(ids).logits, stock, atol=1e-4)
+    longspan.extend(wrapper, "dca")
+    assert torch.allclose(wrapper(ids).logits[:, :64], stock[:, :64], atol=1e-4)
+    out = wrapper.generate(input_ids=ids, max_new_tokens=3, do_sample=False)
+    assert torch.equal(out, model.generate(ids, max_new_tokens=3, do_sample=False))
+    longspan.restore(wrapper)
+    assert torch.equal(wrapper(ids).logits, stock)
+    prefix = peft.get_peft_model(make("llama"), peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    with pytest.raises(AttachError, match="learned tokens before every text"):
+        longspan.extend(prefix, "dca")
+
+
+OFFLOAD = """
+import sys, torch, accelerate, longspan
+sys.path.insert(0, {tests!r})
+from hf_models import make, prompts
+torch.set_grad_enabled(False)
+ids = prompts(2, 80)
+plain = make({family!r})
+stock = plain(ids).logits
+longspan.extend(plain, {method!r})
+want, tokens = plain(ids).logits, plain.generate(ids, max_new_tokens=3, do_sample=False)
+model = make({family!r})
+{offload}
+assert any(p.device.type == "meta" for p in model.parameters())
+report = longspan.extend(model, {method!r})
+assert report.attached and len(report.attached) == len(plain.model.layers)
+assert torch.allclose(model(ids).logits, want, atol=1e-5)
+assert torch.equal(model.generate(ids, max_new_tokens=3, do_sample=False), tokens)
+longspan.restore(model)
+assert torch.allclose(model(ids).logits, stock, atol=1e-5)
+print("right")
+"""
+CPU = "accelerate.cpu_offload(model, execution_device='cpu', offload_buffers={buffers})"
+DISK = "accelerate.disk_offload(model, {folder!r}, execution_device='cpu', offload_buffers={buffers})"
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+@pytest.mark.parametrize("offload", [CPU, DISK])
+@pytest.mark.parametrize(("family", "method"), [("llama", "dca"), ("llama", "longheads"), ("hunyuan_v1_dense", "full")])
+def test_offloaded_by_accelerate(offload, buffers, family, method, tmp_path):
+    pytest.importorskip("accelerate")
+    script = OFFLOAD.format(
+        tests=str(Path(__file__).parent.parent),
+        family=family,
+        method=method,
+        offload=offload.format(buffers=buffers, folder=str(tmp_path)),
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "right", done.stderr[-2000:]
+
+
+def test_loaded_with_a_device_map_onto_the_disk(tmp_path):
+    pytest.importorskip("accelerate")
+    make("llama").save_pretrained(tmp_path / "model")
+    where = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "cpu"}
+    where |= {"lm_head": "cpu", "model.rotary_emb": "cpu"}
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", device_map=where, offload_folder=str(tmp_path / "weights")
+    ).eval()
+    assert any(p.device.type == "meta" for p in model.parameters())
+    ids = prompts(1, 80)
+    plain = make("llama")
+    longspan.extend(plain, "dca")
+    longspan.extend(model, "dca")
+    assert torch.allclose(model(ids).logits, plain(ids).logits, atol=1e-5)
