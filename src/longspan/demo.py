@@ -229,7 +229,7 @@ def _measure(
         for ask, sample in answers:
             found[ask.key] = sample
             head = heads[list(lengths).index(ask.length)]
-            progress.update(bar, advance=_work(ask.length), description=f"{ask.row.name} at {head}".ljust(20))
+            progress.update(bar, advance=_work(ask.length), description=f"{ask.row.label} at {head}".ljust(20))
             live.update(Group(page(), progress))
             left[ask.length] -= 1
             if not brief and not console.is_terminal and left[ask.length] == 0:

@@ -11,13 +11,15 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markdown import Markdown
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 _GAP = 2  # characters between two columns
 _PROSE = 20  # a column of text is not made narrower than that
-_FRAME = 2  # what the box puts to the sides of a table
+_FRAME = 2  # what the box puts to the sides of a table, one each
+_JOINTS = re.compile(r"(?<=[/,:=_])")  # where a word that is longer than a line is cut
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Sheet:
         else:
             yield from self._blocks(options.max_width)
 
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        title = max(map(cell_len, self._title.splitlines()), default=0) + _FRAME
+        least, most = (max(sum(sizes) + self._between, title) for sizes in (self._least, self._most))
+        return Measurement(least, most).with_maximum(options.max_width)
+
     @property
     def _between(self) -> int:
         return _GAP * (len(self._columns) - 1) + _FRAME
@@ -96,12 +103,13 @@ class Sheet:
             box=box.SIMPLE_HEAD if self._headed else None,
             show_header=self._headed,
             header_style="bold",
-            padding=(0, _GAP, 0, 0),
+            padding=(0, _GAP - 1 if self._headed else _GAP, 0, 0),  # a box has a character between columns itself
             pad_edge=False,
             collapse_padding=True,
             title=self._title or None,
             title_style="bold",
             title_justify="left",
+            min_width=min(max(map(cell_len, self._title.splitlines()), default=0) + _FRAME, width),
         )
         for column, size in zip(self._columns, self._widths(width), strict=True):
             table.add_column(column.head, justify=column.justify, style=column.style, width=size, overflow="fold")
@@ -115,9 +123,12 @@ class Sheet:
         heads = [" ".join(column.head.split()) for column in self._columns]
         named = max((cell_len(head) for head in heads[1:]), default=0)
         for row in self._rows:
-            first = row[0].copy()
+            first = _cut(row[0], width)
             first.stylize(self._columns[0].style or "bold")
             yield first
+            if not self._headed:
+                yield from (Padding(_cut(cell, width - 2), (0, 0, 0, 2), expand=False) for cell in row[1:])
+                continue
             room = width - 2 - named - _GAP
             lines = Table.grid(padding=(0, _GAP, 0, 0))
             lines.add_column(width=named)
@@ -131,9 +142,8 @@ class Sheet:
             if lines.row_count:
                 yield Padding(lines, (0, 0, 0, 2), expand=False)
             for head, cell in below:
-                indent = 4 if _longest_word(cell) <= width - 4 else 0
                 yield Padding(Text(head, style="dim"), (0, 0, 0, 2), expand=False)
-                yield Padding(Text.assemble(cell, overflow="fold"), (0, 0, 0, indent), expand=False)
+                yield Padding(_cut(cell, width - 4), (0, 0, 0, 4), expand=False)
 
 
 def print_markdown(console: Console, text: str) -> None:
@@ -152,6 +162,22 @@ def print_markdown(console: Console, text: str) -> None:
 
 def _cells_of(line: str) -> list[str]:
     return [cell.strip().replace("`", "").replace("**", "") for cell in line.strip().strip("|").split("|")]
+
+
+def _cut(cell: Text, width: int) -> Text:
+    """The same with words that are longer than a line, such as an address, cut at their joints."""
+    if _longest_word(cell) <= width:
+        return cell.copy()
+
+    def lines(match: re.Match[str]) -> str:
+        made = [""]
+        for part in _JOINTS.split(match[0]):
+            if made[-1] and cell_len(made[-1] + part) > width:
+                made.append("")
+            made[-1] += part
+        return "\n".join(made)
+
+    return Text(re.sub(rf"\S{{{width + 1},}}", lines, cell.plain), style=cell.style, overflow="fold")
 
 
 def _longest_line(cell: Text) -> int:
