@@ -10,7 +10,6 @@ from typing import Literal
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import Markdown
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
@@ -148,6 +147,8 @@ class Sheet:
 
 def print_markdown(console: Console, text: str) -> None:
     """Markdown on a terminal, its tables as ``Sheet``s."""
+    from rich.markdown import Markdown  # here, since it takes as long to import as all the rest
+
     for block in re.split(r"\n{2,}", text.strip()):
         lines = block.split("\n")
         if len(lines) > 1 and all(line.startswith("|") for line in lines) and set(lines[1]) <= set("|-: "):

@@ -30,17 +30,14 @@ from longspan.cli.options import (
     wide,
 )
 from longspan.errors import AttachError, LongspanError, did_you_mean
-from longspan.evaluation.rows import Row, parse_rows, split_rows
-from longspan.evaluation.task import Task
-from longspan.evaluation.tasks import TASKS
 from longspan.evaluation.windows import PERPLEXITY, STRIDE, Mode, find_windows
 from longspan.tables import Column, Sheet
 
 if TYPE_CHECKING:
+    from longspan.evaluation.rows import Row
     from longspan.evaluation.study import Study
     from longspan.evaluation.subject import Subject
-
-KNOWN = {**TASKS, PERPLEXITY.name: PERPLEXITY}  # a pattern such as * takes none but the first
+    from longspan.evaluation.task import Task
 
 
 def evaluate(
@@ -110,6 +107,8 @@ def evaluate(
     if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
         raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
     one_stdin(texts or ())
+    from longspan.evaluation.rows import parse_rows, split_rows
+
     rows = parse_rows(split_rows(methods))
     import torch
 
@@ -227,18 +226,28 @@ def with_address(args: Sequence[str]) -> list[str]:
 def _tasks(names: Sequence[str]) -> tuple[Task, ...]:
     if not names:
         raise LongspanError("name at least one task; `longspan eval --list` says which there are")
+    from longspan.evaluation.tasks import TASKS
+
+    known = _known()
     found: list[Task] = []
     for name in names:
-        fitting = [KNOWN[name]] if name in KNOWN else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
+        fitting = [known[name]] if name in known else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
         if not fitting:
             raise LongspanError(no_task(name))
         found += fitting
     return tuple(found)
 
 
+def _known() -> dict[str, Task]:
+    """Every task; a pattern such as * takes none but the made ones and those from files."""
+    from longspan.evaluation.tasks import TASKS
+
+    return {**TASKS, PERPLEXITY.name: PERPLEXITY}
+
+
 def no_task(name: str) -> str:
     """Why ``name`` is no task, and what it may have meant."""
-    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, KNOWN)}"
+    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, _known())}"
 
 
 def _kept(path: Path, out: Path, dry_run: bool) -> Path:
@@ -311,7 +320,7 @@ def _listing() -> list[dict[str, Any]]:
             "data": None if task.data is None else task.data.name,
             "paper": task.paper,
         }
-        for task in KNOWN.values()
+        for task in _known().values()
     ]
 
 
