@@ -60,6 +60,11 @@ def test_columns_stand_where_they_fit_and_blocks_where_they_do_not():
     assert [line.split() for line in narrow[-2:]] == [["stock"], ["score", "·"]]
 
 
+def test_a_block_that_a_number_names_says_what_number():
+    columns = [Column("layer", "right"), *(Column(f"a long heading {n}", "right") for n in range(3))]
+    assert shown(Sheet(columns, [("7", "0.5", "0.6", "0.7")]), 30).splitlines()[0] == "layer 7"
+
+
 def test_a_cell_is_never_read_as_markup():
     assert "[bold]x[/]" in shown(Sheet([Column("a"), Column("b")], [("[bold]x[/]", Text("[/]"))]), 40)
 

@@ -122,7 +122,9 @@ class Sheet:
         heads = [" ".join(column.head.split()) for column in self._columns]
         named = max((cell_len(head) for head in heads[1:]), default=0)
         for row in self._rows:
-            first = _cut(row[0], width)
+            # A name needs no heading; a number says nothing without one.
+            figure = self._columns[0].justify == "right"
+            first = _cut(Text.assemble(heads[0], " ", row[0]) if figure else row[0], width)
             first.stylize(self._columns[0].style or "bold")
             yield first
             if not self._headed:

@@ -102,7 +102,7 @@ def test_forty_columns_break_and_cut_nothing(run, name, monkeypatch):
     assert wide.code == narrow.code == 0
     assert max(map(len, narrow.out.splitlines())) <= 40
     assert narrow.out.count("…") == wide.out.count("…")
-    assert words(wide.out) <= words(narrow.out), words(wide.out) - words(narrow.out)
+    assert words(wide.out) - words(narrow.out) <= {"method", "task"}, "what names a block has no heading"
 
 
 def test_a_dry_run_at_forty_columns(run, monkeypatch):
