@@ -15,6 +15,7 @@ from torch import Tensor
 
 from longspan.calibration.projection import Projection, flat_keys, flat_queries, group_sum
 from longspan.errors import CalibrationError
+from longspan.files import save_figure
 
 
 def recall(q: Tensor, k: Tensor, projection: Projection, top: int) -> float:
@@ -141,5 +142,4 @@ class RecallReport:
         axes[0].set_ylabel("recall")
         axes[0].legend(fontsize=8)
         figure.suptitle(self.title(), fontsize=11)
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
+        save_figure(figure, path, dpi=150)

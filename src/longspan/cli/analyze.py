@@ -29,6 +29,7 @@ from longspan.evaluation.filler import encode, start
 from longspan.evaluation.study import versions
 from longspan.evaluation.task import Task
 from longspan.evaluation.tasks import TASKS
+from longspan.files import check, write
 from longspan.hf import Report, measure_recall
 from longspan.hf.fitting import model_name
 from longspan.methods import Method
@@ -91,6 +92,7 @@ def analyze(
             else _file_prompts(str(text), prompt, answer, tokenizer, lengths, report.window)
         )
         out.mkdir(parents=True, exist_ok=True)
+        check(out / "analysis.json")  # better to hear now than after the reading
         looks: dict[int, list[Look]] = {}
         for n, (length, one) in enumerate(prompts):
             _say(f"reading {n + 1} of {len(prompts)}, {len(one.ids):,} tokens")
@@ -277,8 +279,8 @@ def _write(
     found = None if recall is None else {"title": recall.title(), "rows": [asdict(row) for row in recall.rows]}
     method = {"name": report.method.name, "parameters": _parameters(report), "chooses": _kind(report)}
     whole = {**about, "window": report.window, "method": method, "versions": versions()}
-    path.write_text(json.dumps({**whole, "lengths": lengths, "recall": found}, indent=1, ensure_ascii=False) + "\n",
-                    encoding="utf-8")  # fmt: skip
+    body = json.dumps({**whole, "lengths": lengths, "recall": found}, indent=1, ensure_ascii=False)
+    write(path, body + "\n")
 
 
 def _parameters(report: Report) -> dict[str, Any]:

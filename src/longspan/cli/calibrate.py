@@ -14,6 +14,7 @@ from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan import files
 from longspan.calibration import Calibration, RecallReport
 from longspan.calibration.solvers import SOLVERS, Solver
 from longspan.cli.options import BUNDLED, load_model, load_tokenizer, read_text
@@ -56,6 +57,7 @@ def calibrate(
         raise LongspanError(f"--solver is one of {', '.join(SOLVERS)}, not {solver!r}")
     if out.is_dir() or not out.parent.is_dir() or out.suffix == ".png":
         raise LongspanError(f"--out {out}: name a .safetensors file in a folder that exists")
+    files.check(out)  # better to hear now than after the calibration that it cannot be written
     contents = [read_text(path) for path in text]
     other = None if report_text is None else read_text(report_text)
     loaded = load_model(model, window=window, dtype=dtype, device=device)

@@ -31,6 +31,7 @@ from longspan.evaluation.task import Task
 from longspan.evaluation.tasks import TASKS
 from longspan.evaluation.windows import PERPLEXITY, STRIDE, Mode, find_windows
 from longspan.hf import restore
+from longspan.signals import Stopped
 
 KNOWN = {**TASKS, PERPLEXITY.name: PERPLEXITY}  # a pattern such as * takes none but the first
 
@@ -151,16 +152,18 @@ def evaluate(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
             )
             at_once, answers = cluster.room, partial(cluster.run, load=load, cost=pace.guess)
-        stopped = False
+        stopped: int | None = None
         try:
             measure(study, cells, parts, journal, pace, answers, at_once=at_once, console=console, finished=write)
         except KeyboardInterrupt:
-            stopped = True
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
         write()
         _show(pages, outcomes(study, cells, journal.samples), console)
-    if stopped:
+    if stopped is not None:
         console.print("stopped; the same command goes on from here")
-        raise typer.Exit(130)
+        raise typer.Exit(stopped)
 
 
 def parse_lengths(text: str, window: int) -> tuple[int, ...]:

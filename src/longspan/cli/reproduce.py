@@ -23,6 +23,7 @@ from longspan.reproduce import PAPERS
 from longspan.reproduce.lab import Lab
 from longspan.reproduce.pages import Pages
 from longspan.reproduce.run import Plan, run, select
+from longspan.signals import Stopped
 
 
 def reproduce(
@@ -106,7 +107,8 @@ def reproduce(
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
-    stopped, whole = False, True
+    stopped: int | None = None
+    whole = True
     with Journal(folder / "samples.jsonl") as journal:
         if retry_errors:
             keys = (key for plan in plans for key, _, _ in plan.steps if key in journal.samples)
@@ -123,7 +125,9 @@ def reproduce(
                 max_full_seconds=max_full_seconds,
             )
         except KeyboardInterrupt:
-            stopped = True
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
         text = pages.write(journal.samples)
         pictures = pages.draw(journal.samples)
     page = Console(highlight=False)
@@ -135,12 +139,11 @@ def reproduce(
     console.print(f"in {folder}: {names}", markup=False, soft_wrap=True)
     if not pictures and any(table.chart for table in wanted):
         console.print("no pictures: matplotlib is missing (pip install 'longspan[plot]')", markup=False)
-    if stopped or not whole:
-        console.print(
-            "stopped; the same command goes on from here" if stopped else "the time is over; the same command goes on"
-        )
-    if stopped:
-        raise typer.Exit(130)
+    if stopped is not None:
+        console.print("stopped; the same command goes on from here")
+        raise typer.Exit(stopped)
+    if not whole:
+        console.print("the time is over; the same command goes on")
 
 
 def _command(

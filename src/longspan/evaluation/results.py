@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import longspan
+from longspan import files
 from longspan.evaluation.perplexity import perplexity
 from longspan.hf.weights import weights_hash as weights_hash  # callers find it beside the results
 
@@ -135,7 +136,7 @@ def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> None:
         "cells": [asdict(c) for c in cells(samples).values()],
         "samples": [asdict(s) for s in samples],
     }
-    path.write_text(json.dumps(finite(body), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    files.write(path, json.dumps(finite(body), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:
