@@ -16,9 +16,11 @@ from typing import Any, NoReturn
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _AGAIN = 0.02  # seconds after which a signal that could not be raised is sent again
+_PATIENCE = 2.0  # seconds that the main thread has to notice a signal, which it cannot inside a kernel
 
 _program = "longspan"
 _leaving = False
+_noticed = threading.Event()
 
 
 class Stopped(BaseException):
@@ -52,6 +54,10 @@ def install(program: str) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     sys.unraisablehook = _unraisable
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(heard,), name="longspan signals", daemon=True).start()
 
 
 def leave(number: int) -> NoReturn:
@@ -59,10 +65,11 @@ def leave(number: int) -> NoReturn:
     global _leaving
     _leaving = True
     _end_workers()
-    with suppress(Exception):
-        sys.stdout.flush()
-    with suppress(Exception):
-        sys.stderr.flush()
+    if threading.current_thread() is threading.main_thread():  # another might wait for the lock of a blocked write
+        with suppress(Exception):
+            sys.stdout.flush()
+        with suppress(Exception):
+            sys.stderr.flush()
     with suppress(OSError):
         if os.isatty(1):
             os.write(1, b"\x1b[?25h")  # a progress bar may have hidden the cursor
@@ -88,8 +95,13 @@ def held() -> Iterator[None]:
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in WORDS}
     mine = {number: kept for number, kept in before.items() if kept is not None}  # None: not Python's to restore
+
+    def note(number: int, frame: FrameType | None) -> None:
+        _noticed.set()
+        came.append(number)
+
     for number in mine:
-        signal.signal(number, lambda number, frame: came.append(number))
+        signal.signal(number, note)
     try:
         yield
     finally:
@@ -99,7 +111,17 @@ def held() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
+def _watch(heard: int) -> None:
+    """End the process where the main thread does not notice a signal: one kernel may take minutes over a long text."""
+    while told := os.read(heard, 64):
+        for number in told:
+            if number in WORDS and not _noticed.wait(_PATIENCE):
+                leave(number)
+        _noticed.clear()
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
+    _noticed.set()
     if _leaving or _importing(frame):
         leave(number)
     raise Stopped(number)
@@ -131,3 +153,6 @@ def _end_workers() -> None:
     with suppress(Exception):
         for child in processes.active_children():
             child.kill()
+    server = sys.modules.get("multiprocessing.forkserver")
+    with suppress(Exception):  # it ends by itself when this process is gone, but not before its imports are done
+        os.kill(server._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[union-attr]

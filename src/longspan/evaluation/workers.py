@@ -89,7 +89,10 @@ def run(
     queue = _Queue(parts)
     crew: list[_Worker] = []
     try:
-        for _ in range(min(workers, sum(map(len, parts)))):
+        count = min(workers, sum(map(len, parts)))
+        if count:  # the first waits for the imports of what workers are forked from, which a signal may cut short
+            crew.append(_Worker(load, threads))
+        for _ in range(count - 1):
             _join(crew, load, threads)
         while crew:
             by_connection = {worker.connection: worker for worker in crew}
