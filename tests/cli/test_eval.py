@@ -120,7 +120,7 @@ def test_a_row_that_cannot_be_at_one_length_is_left_to_its_cell(folder, monkeypa
 
 
 def test_without_matplotlib_it_says_so(run, folder, whole, monkeypatch):
-    monkeypatch.setattr("longspan.cli.eval.find_spec", lambda name: None)
+    monkeypatch.setattr("longspan.cli.options.find_spec", lambda name: None)
     assert "matplotlib is missing" in run(*command(folder, whole)).err
 
 

@@ -1,4 +1,8 @@
-"""The command line. Whatever is wrong with the input ends in one line on stderr and a non-zero exit code."""
+"""The command line. Whatever is wrong with the input ends in one line on stderr and a non-zero exit code.
+
+A command's file declares its options and imports what it computes with when it runs, so that help and completion are
+there at once.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +12,34 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-import typer
-
 from longspan import signals
-from longspan.cli import analyze, calibrate, demo, eval, generate, inspect, methods, reproduce
-from longspan.errors import LongspanError
-from longspan.evaluation.runner import out_of_memory
-
-app = typer.Typer(
-    name="longspan",
-    help="Let RoPE language models read far beyond their trained window, without training.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate, analyze.analyze):
-    app.command()(command)
-app.command("eval")(eval.evaluate)
-app.command()(reproduce.reproduce)
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run ``longspan`` with these arguments (the process's own unless given), and exit."""
     if args is None:
         signals.install("longspan")
+    try:
+        _run(list(sys.argv[1:] if args is None else args))
+    except signals.Stopped as stopped:
+        signals.leave(stopped.number)
+
+
+def _run(args: list[str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # what a stream cannot spell it escapes, instead of failing half way
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    given = list(sys.argv[1:] if args is None else args) or ["--help"]
+    import typer
+
+    from longspan.cli.commands import app, with_address
+    from longspan.errors import LongspanError
+
+    given = args or ["--help"]
     if given[0] == "eval":
-        given = eval.with_address(given)
+        given = with_address(given)
     try:
         code = app(args=given, prog_name="longspan", standalone_mode=False)
         sys.stdout.flush()  # what goes wrong here would be two lines of the interpreter's at its end
-    except signals.Stopped as stopped:
-        signals.leave(stopped.number)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)  # as a shell reports an interrupt
     except BrokenPipeError:
@@ -54,6 +51,8 @@ def main(args: Sequence[str] | None = None) -> None:
         # Typer has carried click's classes under changing names; what its errors share is this method.
         if hasattr(error, "format_message"):
             _fail(" ".join(error.format_message().split()), code=2)
+        from longspan.evaluation.runner import out_of_memory
+
         if not out_of_memory(error):
             raise
         _fail("out of memory; try a shorter text, a smaller --dtype or another --device")

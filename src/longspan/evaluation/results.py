@@ -128,15 +128,17 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> None:
-    """Write a run as JSON: ``head``, the environment, every cell, every sample. Numbers that are none become null."""
+def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
+    """Write a run as JSON, and return it: ``head``, the environment, every cell, every sample. NaN becomes null."""
     body = {
         **head,
         "environment": environment(),
         "cells": [asdict(c) for c in cells(samples).values()],
         "samples": [asdict(s) for s in samples],
     }
-    files.write(path, json.dumps(finite(body), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    body = finite(body)
+    files.write(path, json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return body
 
 
 def finite(value: Any) -> Any:

@@ -29,6 +29,7 @@ from longspan.hf.report import LayerReport, Report
 from longspan.hf.tiers import prepare_tier
 from longspan.kernels.banded import Impl
 from longspan.methods import METHODS, Full, LongHeads, Method, Selecting
+from longspan.methods.parse import no_method
 from longspan.rope import Angles
 from longspan.store import Tier
 
@@ -320,7 +321,7 @@ def _warnings(layers: list[Layer], window: int) -> Iterator[str]:
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
     if isinstance(method, str):
         if method not in METHODS:
-            raise LongspanError(f"no method is called {method!r}; there are {', '.join(METHODS)} and auto")
+            raise LongspanError(no_method(method, ("auto",)))
         method = METHODS[method]()
     elif isinstance(method, Angles):
         method = Full(angles=method)

@@ -10,7 +10,7 @@ from functools import cached_property
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, did_you_mean
 from longspan.evaluation.estimate import Pace
 from longspan.evaluation.journal import Journal
 from longspan.evaluation.outcome import first_word
@@ -110,7 +110,9 @@ def select(paper: Paper, names: Sequence[str] | None) -> tuple[Table, ...]:
     known = [table.name for table in paper.tables]
     for name in names:
         if name not in known:
-            raise LongspanError(f"{paper.name} has no table {name!r}; it has {', '.join(known)}")
+            raise LongspanError(
+                f"{paper.name} has no table {name!r}; it has {', '.join(known)}{did_you_mean(name, known)}"
+            )
         if names.count(name) > 1:
             raise LongspanError(f"the table {name} is named twice")
     return tuple(table for table in paper.tables if table.name in names)
