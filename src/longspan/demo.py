@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 from transformers import PreTrainedModel
 
+from longspan import files
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.evaluation import report, results
@@ -126,7 +127,7 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
     begun = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     json_path = out / "results.json"
-    json_path.touch()  # better to hear now than after the measurement that nothing can be written there
+    files.check(json_path)  # better to hear now than after the measurement that nothing can be written there
     model, tokenizer = load_bundled()
     window = model.config.max_position_embeddings
     lengths = [round(multiple * window) for multiple in settings.multiples]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longspan.calibration.projection import Projection, flat_keys, flat_queries, group_sum
 from longspan.errors import CalibrationError
+from longspan.files import save_figure
 from longspan.tables import Column, Sheet
 
 
@@ -136,5 +137,4 @@ class RecallReport:
         axes[0].set_ylabel("recall")
         axes[0].legend(fontsize=8)
         figure.suptitle(self.title(), fontsize=11)
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
+        save_figure(figure, path, dpi=150)

@@ -24,6 +24,7 @@ from longspan.cli.options import (
     wide,
 )
 from longspan.errors import LongspanError
+from longspan.files import check
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,6 +104,7 @@ def analyze(
             else _file_prompts(str(text), prompt, answer, tokenizer, lengths, report.window)
         )
         out.mkdir(parents=True, exist_ok=True)
+        check(out / "analysis.json")  # better to hear now than after the reading
         looks: dict[int, list[Look]] = {}
         for n, (length, one) in enumerate(prompts):
             say(console, f"reading {n + 1} of {len(prompts)}, {len(one.ids):,} tokens")

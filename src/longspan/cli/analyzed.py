@@ -16,6 +16,7 @@ from longspan.analysis.pictures import draw_positions, draw_selection, relative_
 from longspan.analysis.study import Found, Look, Row
 from longspan.calibration import RecallReport
 from longspan.evaluation.study import versions
+from longspan.files import write
 from longspan.hf import Report
 from longspan.methods import Method
 from longspan.methods.parse import written
@@ -49,7 +50,7 @@ class Analyzed:
     def write(self, out: Path, tokenizer: Any, *, pictures: bool) -> list[str]:
         """Write all files into a folder, pictures where they can be drawn, and say which."""
         body = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        (out / "analysis.json").write_text(body + "\n", encoding="utf-8")
+        write(out / "analysis.json", body + "\n")
         files = ["analysis.json"]
         for length, found in self.looks.items():
             files += self._show(out, tokenizer, length, found[0], pictures)
@@ -152,7 +153,7 @@ def positions(
         "lengths": found,
     }
     out.mkdir(parents=True, exist_ok=True)
-    (out / "analysis.json").write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(out / "analysis.json", json.dumps(body, indent=1, ensure_ascii=False) + "\n")
     files = ["analysis.json"]
     for length in lengths if pictures else ():
         files.append(f"positions-{length}.png")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.console import Console
 
+from longspan import files
 from longspan.cli.options import (
     BUNDLED,
     Json,
@@ -74,6 +75,7 @@ def calibrate(
         raise LongspanError(f"--solver is one of {', '.join(SOLVERS)}, not {solver!r}{hint}")
     if out.is_dir() or not out.parent.is_dir() or out.suffix == ".png":
         raise LongspanError(f"--out {out}: name a .safetensors file in a folder that exists")
+    files.check(out)  # better to hear now than after the calibration that it cannot be written
     one_stdin([*text, report_text])
     contents = [read_text(path) for path in text]
     other = None if report_text is None else read_text(report_text)

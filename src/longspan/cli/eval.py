@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from longspan import files
 from longspan.cli.options import (
     STDIN,
     Json,
@@ -31,6 +32,7 @@ from longspan.cli.options import (
 )
 from longspan.errors import AttachError, LongspanError, did_you_mean
 from longspan.evaluation.windows import PERPLEXITY, STRIDE, Mode, find_windows
+from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
 
 if TYPE_CHECKING:
@@ -182,19 +184,21 @@ def evaluate(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
             )
             at_once, answers = cluster.room, partial(cluster.run, load=load, cost=pace.guess)
-        stopped = False
+        stopped: int | None = None
         try:
             measure(study, cells, parts, journal, pace, answers, at_once=at_once, console=console, finished=write)
         except KeyboardInterrupt:
-            stopped = True
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
         write()
+        if stopped is not None:
+            say(console, f"stopped, with {len(journal.samples):,} samples in {out}; the same command goes on from here")
+            raise typer.Exit(stopped)
         show_results(out, as_json)
         pictures = [] if no_pictures(console) else pages.draw(outcomes(study, cells, journal.samples))
         names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
         say(console, f"in {out}: {', '.join(names)}")
-    if stopped:
-        say(console, "stopped; the same command goes on from here")
-        raise typer.Exit(130)
 
 
 def parse_lengths(text: str, window: int) -> tuple[int, ...]:
@@ -258,7 +262,7 @@ def _kept(path: Path, out: Path, dry_run: bool) -> Path:
         raise LongspanError("--dry-run leaves nothing behind, and a text from stdin is kept in --out; name a file")
     text = read_text(path)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "stdin.txt").write_text(text, encoding="utf-8")
+    files.write(out / "stdin.txt", text)
     return out / "stdin.txt"
 
 

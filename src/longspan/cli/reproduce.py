@@ -26,6 +26,7 @@ from longspan.cli.options import (
     wide,
 )
 from longspan.errors import LongspanError, did_you_mean
+from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
 
 SCALES = ("auto", "paper", "quick")
@@ -128,7 +129,8 @@ def reproduce(
     folder.mkdir(parents=True, exist_ok=True)
     console = notes(quiet)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
-    stopped, whole = False, True
+    stopped: int | None = None
+    whole = True
     with Journal(folder / "samples.jsonl") as journal:
         if retry_errors:
             keys = (key for plan in plans for key, _, _ in plan.steps if key in journal.samples)
@@ -145,20 +147,21 @@ def reproduce(
                 max_full_seconds=max_full_seconds,
             )
         except KeyboardInterrupt:
-            stopped = True
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
         pages.write(journal.samples)
+        if stopped is not None:
+            there = f"with {len(journal.samples):,} samples in {folder}"
+            say(console, f"stopped, {there}; the same command goes on from here")
+            raise typer.Exit(stopped)
         drawable = any(table.chart or table.pictures for table in wanted)
         pictures = [] if drawable and no_pictures(console) else pages.draw(journal.samples)
     show_results(folder, as_json)
     names = ", ".join(["results.json", "summary.md", "samples.jsonl", *pictures])
     say(console, f"in {folder}: {names}")
-    if stopped or not whole:
-        say(
-            console,
-            "stopped; the same command goes on from here" if stopped else "the time is over; the same command goes on",
-        )
-    if stopped:
-        raise typer.Exit(130)
+    if not whole:
+        say(console, "the time is over; the same command goes on")
 
 
 def _command(

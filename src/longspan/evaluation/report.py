@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longspan.evaluation.results import Cell, Sample
+from longspan.files import save_figure
 from longspan.tables import Column, Sheet
 
 FOUND, SURPRISE = "passkey found", "perplexity"
@@ -141,8 +142,7 @@ def heat_map(
     figure.supylabel("depth of the passkey", fontsize=9)
     if image is not None:
         figure.colorbar(image, ax=axes, shrink=0.7, label="passkeys found", format="{x:.0%}")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path, dpi=150)
 
 
 def _grid(samples: Sequence[Sample], method: str, lengths: Sequence[int], depths: Sequence[float]) -> list[list[float]]:

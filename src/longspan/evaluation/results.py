@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import longspan
+from longspan import files
 from longspan.evaluation.perplexity import perplexity
 from longspan.hf.weights import weights_hash as weights_hash  # callers find it beside the results
 
@@ -136,7 +137,7 @@ def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> dict[s
         "samples": [asdict(s) for s in samples],
     }
     body = finite(body)
-    path.write_text(json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    files.write(path, json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     return body
 
 

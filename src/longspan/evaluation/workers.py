@@ -24,6 +24,7 @@ from longspan.errors import LongspanError
 from longspan.evaluation.plan import Ask
 from longspan.evaluation.results import Sample
 from longspan.evaluation.runner import run_example
+from longspan.signals import held
 
 Load = Callable[[], tuple[Any, Any]]  # → model, tokenizer; a function of a module, so that a new process can find it
 Skip = Callable[[Ask], "str | None"]  # why an ask's cell is not to be measured, or None
@@ -86,8 +87,13 @@ def run(
     if workers < 1:
         raise LongspanError(f"workers must be at least 1, not {workers}")
     queue = _Queue(parts)
-    crew: list[_Worker] = [_Worker(load, threads) for _ in range(min(workers, sum(map(len, parts))))]
+    crew: list[_Worker] = []
     try:
+        count = min(workers, sum(map(len, parts)))
+        if count:  # the first waits for the imports of what workers are forked from, which a signal may cut short
+            crew.append(_Worker(load, threads))
+        for _ in range(count - 1):
+            _join(crew, load, threads)
         while crew:
             by_connection = {worker.connection: worker for worker in crew}
             for ready in wait(list(by_connection)):
@@ -109,12 +115,19 @@ def run(
                     crew.remove(worker)
                     if following is not None:
                         queue.put_back(following)
-                        crew.append(_Worker(load, threads))
+                        _join(crew, load, threads)
                 else:
                     worker.ask(following)
     finally:
-        for worker in crew:
-            worker.kill()
+        with held():
+            for worker in crew:
+                worker.kill()
+
+
+def _join(crew: list[_Worker], load: Load, threads: int) -> None:
+    """Start one more; a signal finds it among the crew, or not begun."""
+    with held():
+        crew.append(_Worker(load, threads))
 
 
 class _Queue:
@@ -156,11 +169,26 @@ def _context() -> Any:
     return context
 
 
+def _start_server(context: Any) -> None:
+    """Start what workers are forked from, deaf to Ctrl-C from its first moment: else it dies in its imports, loudly."""
+    if context.get_start_method() != "forkserver":
+        return
+    from multiprocessing import forkserver, resource_tracker
+
+    resource_tracker.ensure_running()  # beforehand, as its own start lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it inherits, and its workers do
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Worker:
     """One process and what it was asked last."""
 
     def __init__(self, load: Load, threads: int) -> None:
         context = _context()
+        _start_server(context)
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, load, threads), daemon=True)
         self._process.start()
@@ -211,11 +239,11 @@ def _serve(connection: Connection, load: Load, threads: int) -> None:
     disable_progress_bar()  # the parent has its own
     torch.set_num_threads(threads)
     try:
-        asker = Asker(*load())
-    except Exception as error:
-        connection.send(f"{type(error).__name__}: {error}")
-        return
-    try:
+        try:
+            asker = Asker(*load())
+        except Exception as error:
+            connection.send(f"{type(error).__name__}: {error}")
+            return
         connection.send(None)
         while True:
             connection.send(asker(connection.recv()))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from longspan import files
 from longspan.errors import LongspanError
 from longspan.evaluation.rows import Row
 from longspan.evaluation.study import Study
@@ -28,7 +29,7 @@ def write_tasks(folder: Path) -> None:
     for name in MADE:
         lines = [f"task: {name}", "class: !function longspan.harness.made.MadeTask"]
         lines += [] if name.endswith("-official") else [f"tag: {TAG}"]
-        (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        files.write(folder / f"{name}.yaml", "\n".join(lines) + "\n")
 
 
 def study_of(task: Task, metadata: Mapping[str, Any]) -> Study:
