@@ -117,7 +117,7 @@ def evaluate(
     from longspan.cli import dry_run as estimate
     from longspan.evaluation import ray_workers, workers
     from longspan.evaluation.journal import Journal, read_samples
-    from longspan.evaluation.measure import measure, outcomes
+    from longspan.evaluation.measure import Watch, measure, outcomes
     from longspan.evaluation.pages import Pages
     from longspan.evaluation.study import Study, pace_of
     from longspan.evaluation.subject import Subject
@@ -178,7 +178,8 @@ def evaluate(
             pages.write(outcomes(study, cells, journal.samples))
 
         write()  # better to hear now than after the measurement that nothing can be written there
-        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count)
+        watch = Watch() if console.is_terminal and not quiet else None
+        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count, seen=watch)
         if ray is not None and parts:
             cluster = stack.enter_context(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
@@ -186,7 +187,18 @@ def evaluate(
             at_once, answers = cluster.room, partial(cluster.run, load=load, cost=pace.guess)
         stopped: int | None = None
         try:
-            measure(study, cells, parts, journal, pace, answers, at_once=at_once, console=console, finished=write)
+            measure(
+                study,
+                cells,
+                parts,
+                journal,
+                pace,
+                answers,
+                at_once=at_once,
+                console=console,
+                finished=write,
+                watch=watch,
+            )
         except KeyboardInterrupt:
             stopped = 130
         except Stopped as signal:
