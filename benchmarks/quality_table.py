@@ -90,7 +90,7 @@ class Quality:
             for filler in self.fillers
         ]
         most = max(len(cell.asks) for cell in self.cells)
-        stock = Row(STOCK, None)
+        stock = Row(None)
         # The in-window prompt of every seed, its passkey before all of the text: what perplexity is measured against.
         self.baselines = {
             filler: plan_cell(subject, stock, 1, filler, most, seed=args.seed, depth=0.0) for filler in self.fillers

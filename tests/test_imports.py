@@ -11,24 +11,28 @@ import longspan
 
 ROOT = Path(longspan.__file__).parent
 BELOW_ATTEND = {"dtypes", "errors", "rope", "bands", "selection", "positions", "methods", "kernels"}
-BELOW_ATTEND |= {"store", "index", "calibration"}
+BELOW_ATTEND |= {"store", "index", "calibration", "deferred"}
 
 # What each part may import of longspan besides itself; parts not named here may import anything.
 ALLOWED: dict[str, set[str]] = {
     "dtypes": set(),
     "errors": set(),
-    "rope": set(),
-    "bands": set(),
-    "calibration": {"errors"},
+    "deferred": set(),
+    "rope": {"deferred"},
+    "bands": {"deferred"},
+    "tables": set(),
+    "files": set(),
+    "signals": set(),
+    "calibration": {"errors", "files", "tables"},
     "store": {"errors"},
     "index": {"dtypes", "errors", "kernels", "rope", "selection", "store"},
     "oracle": {"rope"},
-    "kernels": {"dtypes", "rope"},
-    "selection": {"bands", "kernels"},
-    "positions": {"bands"},
+    "kernels": {"dtypes", "rope", "files", "signals"},
+    "selection": {"bands", "deferred", "kernels"},
+    "positions": {"bands", "deferred"},
     "methods": {"errors", "rope", "bands", "selection", "positions"},
     "attend": BELOW_ATTEND,
-    "hf": BELOW_ATTEND | {"attend"},
+    "hf": BELOW_ATTEND | {"attend", "tables"},
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {

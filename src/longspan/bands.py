@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from longspan.deferred import torch
 
-IndexMap = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+IndexMap = Callable[["Tensor"], "Tensor"]
 
 
 class KeyMap:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 from transformers import PreTrainedModel
 
+from longspan import files
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.evaluation import report, results
@@ -79,10 +80,8 @@ class Settings:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, each under its method's bare name where only one row has that method."""
-        rows = parse_rows(self.methods)
-        names = [row.name for row in rows]
-        return [replace(row, label=row.name) if names.count(row.name) == 1 else row for row in rows]
+        """What is measured, in its order."""
+        return parse_rows(self.methods)
 
     @property
     def labels(self) -> list[str]:
@@ -115,12 +114,20 @@ def plan(settings: Settings, lengths: Sequence[int]) -> list[list[Ask]]:
     ]
 
 
-def run(settings: Settings, out: Path, console: Console) -> None:
-    """Measure, show, and leave ``results.json`` and ``heatmap.png`` in ``out``."""
+def run(settings: Settings, out: Path, console: Console, *, brief: bool = False) -> dict[str, Any]:
+    """Measure, show, and leave ``results.json`` and ``heatmap.png`` in ``out``.
+
+    Args:
+        brief: show the table and what follows from it, and nothing else.
+
+    Returns:
+        What ``results.json`` says.
+    """
+    aside = Console(quiet=True) if brief else console
     begun = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     json_path = out / "results.json"
-    json_path.touch()  # better to hear now than after the measurement that nothing can be written there
+    files.check(json_path)  # better to hear now than after the measurement that nothing can be written there
     model, tokenizer = load_bundled()
     window = model.config.max_position_embeddings
     lengths = [round(multiple * window) for multiple in settings.multiples]
@@ -129,10 +136,11 @@ def run(settings: Settings, out: Path, console: Console) -> None:
         build_prompt(tokenizer, min(lengths), 0.5, settings.seed)
     except ValueError as error:
         raise LongspanError(str(error)) from error
-    console.print(_introduction(model, settings, window, max(lengths)))
-    samples = _measure(plan(settings, lengths), lengths, settings, heads, console)
+    aside.print(_introduction(model, settings, window, max(lengths)))
+    samples = _measure(plan(settings, lengths), lengths, settings, heads, console, brief)
     cells = results.cells(samples)
-    _answer_beside(model, tokenizer, settings.seed, console)
+    if not brief:
+        _answer_beside(model, tokenizer, settings.seed, console)
     head = {
         "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose",
         "model": {
@@ -146,16 +154,17 @@ def run(settings: Settings, out: Path, console: Console) -> None:
         "lengths": lengths,
         "methods": {row.label: {str(n): row.parameters(window, n) for n in lengths} for row in settings.rows},
     }
-    results.write(json_path, head, samples)
+    body = results.write(json_path, head, samples)
     console.print(_verdict(cells, settings.labels, [n for n in lengths if n > window]))
-    console.print(f"\n  [dim]numbers[/]   {json_path}")
+    aside.print(f"\n  [dim]numbers[/]   {json_path}")
     if find_spec("matplotlib") is None:
-        console.print("  [yellow]no heat map: matplotlib is missing (pip install 'longspan\\[plot]')[/]")
+        aside.print("  [yellow]no heat map: matplotlib is missing (pip install 'longspan\\[plot]')[/]")
     else:
         title = f"Passkeys found in prose beyond a window of {window} tokens, {settings.prompts} a length"
         report.heat_map(samples, settings.labels, lengths, heads, title, out / "heatmap.png")
-        console.print(f"  [dim]heat map[/]  {out / 'heatmap.png'}")
-    console.print(f"  [dim]took[/]      {time.perf_counter() - begun:.0f} seconds\n")
+        aside.print(f"  [dim]heat map[/]  {out / 'heatmap.png'}")
+    aside.print(f"  [dim]took[/]      {time.perf_counter() - begun:.0f} seconds\n")
+    return body
 
 
 def _introduction(model: PreTrainedModel, settings: Settings, window: int, longest: int) -> RenderableType:
@@ -184,7 +193,12 @@ def _parameters_note(settings: Settings) -> str:
 
 
 def _measure(
-    parts: list[list[Ask]], lengths: Sequence[int], settings: Settings, heads: Sequence[str], console: Console
+    parts: list[list[Ask]],
+    lengths: Sequence[int],
+    settings: Settings,
+    heads: Sequence[str],
+    console: Console,
+    brief: bool,
 ) -> list[Sample]:
     """Ask all of it, in as many processes as there are cores, under a table that fills as it goes."""
     progress = Progress(
@@ -208,19 +222,22 @@ def _measure(
 
     workers, threads = _crew()
     left = dict.fromkeys(lengths, len(keys) // len(lengths))
+    live_on = Console(quiet=True) if brief else console
     with (
-        Live(Group(page(), progress), console=console, refresh_per_second=8) as live,
+        Live(Group(page(), progress), console=live_on, refresh_per_second=8) as live,
         closing(ask_all(parts, load_bundled, workers, threads=threads)) as answers,
     ):
         for ask, sample in answers:
             found[ask.key] = sample
             head = heads[list(lengths).index(ask.length)]
-            progress.update(bar, advance=_work(ask.length), description=f"{ask.row.name} at {head}".ljust(20))
+            progress.update(bar, advance=_work(ask.length), description=f"{ask.row.label} at {head}".ljust(20))
             live.update(Group(page(), progress))
             left[ask.length] -= 1
-            if not console.is_terminal and left[ask.length] == 0:
+            if not brief and not console.is_terminal and left[ask.length] == 0:
                 console.print(f"  read {head}")  # a log shows no bar
         live.update(page())
+    if brief:
+        console.print(page())
     samples = [found[key] for key in keys if key in found]  # after an error no more of its cell is asked
     failures = {s.error: f"{s.method} at {s.length} tokens" for s in samples if s.error is not None}
     for error, where in failures.items():

@@ -1,5 +1,10 @@
 """Errors that name the thing, the reason and the way out."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class LongspanError(ValueError):
     """Something longspan was asked for cannot be done."""
@@ -19,3 +24,10 @@ class CalibrationError(LongspanError):
 
 class DataError(LongspanError):
     """A local data file is missing, or not as its task needs it."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What to end a message with that refuses ``name``: ``; did you mean 'dca'?``, or nothing where none is close."""
+    plain = {word.lower().replace("-", "_"): word for word in known}
+    found = get_close_matches(name.lower().replace("-", "_"), plain, n=1)
+    return f"; did you mean {plain[found[0]]!r}?" if found else ""

@@ -9,14 +9,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+from longspan.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 Layout = Literal["half", "interleaved"]
-Turn = tuple[Tensor, Tensor]  # cos, sin
-Norm = Callable[[Tensor], Tensor]
+Turn = tuple["Tensor", "Tensor"]  # cos, sin
+Norm = Callable[["Tensor"], "Tensor"]
 _PIECE = 256  # tokens rotated at once on a CPU
 _FEW = 4  # tokens whose channels are brought into another order by one operation, the slowest for many
 
@@ -53,11 +56,11 @@ class Table:
         return phase.cos() * self.factor, phase.sin() * self.factor
 
 
-@torch.inference_mode(False)  # kept for later calls, which may be outside inference mode and follow gradients
 def turn(table: Table, positions: Tensor, device: torch.device) -> Turn:
     """cos and sin at ``positions``, on ``device``: a model's layers may lie on several, its frequencies on one."""
-    cos, sin = table(positions)
-    return cos.to(device), sin.to(device)
+    with torch.inference_mode(False):  # kept for later calls, which may be outside of it and follow gradients
+        cos, sin = table(positions)
+        return cos.to(device), sin.to(device)
 
 
 class Rope:
@@ -140,10 +143,10 @@ class Rope:
 
 
 @lru_cache(maxsize=16)
-@torch.inference_mode(False)  # kept for later calls, which may be outside inference mode
 def _order(size: int, start: int, end: int) -> Tensor:
-    order = torch.arange(size)
-    order[start:end] = order[start:end].unflatten(0, (2, -1)).T.flatten()
+    with torch.inference_mode(False):  # kept for later calls, which may be outside of it
+        order = torch.arange(size)
+        order[start:end] = order[start:end].unflatten(0, (2, -1)).T.flatten()
     return order
 
 

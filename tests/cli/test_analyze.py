@@ -8,7 +8,6 @@ import re
 import pytest
 
 from longspan.bundled import heldout_text
-from longspan.cli import analyze as command
 
 
 @pytest.fixture
@@ -76,7 +75,10 @@ def test_relative_positions(run, tmp_path):
     ran = run("analyze", "--method", "dca:chunk_size=6,local_window=4", "--window", 10, "--lengths", "12,2x",
               "--out", tmp_path / "o")  # fmt: skip
     assert ran.code == 0 and ran.out == "", ran.err
-    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["positions-12.png", "positions-20.png"]
+    names = ["analysis.json", "positions-12.png", "positions-20.png"]
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == names
+    (first, _) = json.loads((tmp_path / "o" / "analysis.json").read_text())["lengths"]
+    assert first == {"length": 12, "kept": 1.0, "largest_relative_position": 9}
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,28 @@ def test_one_line(run, folder, book, tmp_path, monkeypatch, args, words):
     assert all(word in lines[0] for word in words), ran.err
 
 
-def test_out_is_no_file_and_pictures_need_matplotlib(run, book, tmp_path, monkeypatch):
-    args = ["analyze", "--method", "dca", "--window", 10, "--out"]
-    assert "is a file" in run(*args, book).err
-    monkeypatch.setattr(command, "require_plot", lambda: (_ for _ in ()).throw(command.LongspanError("no matplotlib")))
-    assert "no matplotlib" in run(*args, tmp_path / "o").err
+def test_out_is_no_file(run, book):
+    assert "is a file" in run("analyze", "--method", "dca", "--window", 10, "--out", book).err
+
+
+def test_without_matplotlib_pictures_alone_are_left_out(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("longspan.cli.options.find_spec", lambda name: None)
+    monkeypatch.setattr("longspan.analysis.pictures.find_spec", lambda name: None)
+    ran = run("analyze", "--model", folder, "--method", "esa", "--task", "passkey", "--lengths", "2x", "--samples", 1,
+              "--out", tmp_path / "o", "--device", "cpu")  # fmt: skip
+    assert ran.code == 0 and "cover" in ran.out, ran.err
+    assert sum("matplotlib is missing" in line for line in ran.err.splitlines()) == 1
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["analysis.json", "page-256.html"]
+    ran = run("analyze", "--method", "dca", "--window", 10, "--out", tmp_path / "p")
+    assert ran.code == 0 and sum("matplotlib is missing" in line for line in ran.err.splitlines()) == 1
+    assert [path.name for path in (tmp_path / "p").iterdir()] == ["analysis.json"]
+
+
+def test_the_label_says_what_differs_from_the_default(run, folder, tmp_path):
+    args = ["analyze", "--model", folder, "--task", "passkey", "--lengths", "2x", "--samples", 1, "--device", "cpu"]
+    ran = run(*args, "--method", "longheads:num_chunks=8,share=group", "--out", tmp_path / "o", "--json")
+    body = json.loads(ran.out)
+    assert body == json.loads((tmp_path / "o" / "analysis.json").read_text(encoding="utf-8"))
+    assert body["method"]["label"] == "longheads:num_chunks=8"
+    ran = run(*args, "--method", "longheads:num_chunks=8,share=group", "--out", tmp_path / "o")
+    assert "longheads:num_chunks=8, window 128" in ran.out

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import longspan
-from longspan.cli import app
+from longspan.cli.commands import app
 from longspan.methods import METHODS
 
 

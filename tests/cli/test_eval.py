@@ -81,7 +81,7 @@ def test_what_it_leaves(whole):
         "samples.jsonl", "results.json", "summary.md", "scores.png", "heatmap-passkey.png",
     }  # fmt: skip
     body = results(whole)
-    assert [cell["row"] for cell in body["cells"][::2]] == ["stock", "dca", "longheads:score=bounds,num_chunks=8"]
+    assert [cell["row"] for cell in body["cells"][::2]] == ["stock", "dca", "longheads:num_chunks=8,score=bounds"]
     assert {cell["length"] for cell in body["cells"]} == {128, 256}
     assert all(cell["n"] == 9 and cell["error"] is None and len(cell["depths"]) == 3 for cell in body["cells"])
     assert (
@@ -120,7 +120,7 @@ def test_a_row_that_cannot_be_at_one_length_is_left_to_its_cell(folder, monkeypa
 
 
 def test_without_matplotlib_it_says_so(run, folder, whole, monkeypatch):
-    monkeypatch.setattr("longspan.cli.eval.find_spec", lambda name: None)
+    monkeypatch.setattr("longspan.cli.options.find_spec", lambda name: None)
     assert "matplotlib is missing" in run(*command(folder, whole)).err
 
 

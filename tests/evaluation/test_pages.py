@@ -92,10 +92,11 @@ def test_pages_are_replaced_whole(pages, grid, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("longspan.evaluation.pages.os.replace", dies)
+        patched.setattr("longspan.files.os.replace", dies)
         with pytest.raises(KeyboardInterrupt):
             pages.write({})
     assert (pages.out / "results.json").read_bytes() == before
+    assert sorted(path.name for path in pages.out.iterdir()) == ["results.json", "summary.md"]
 
 
 def test_records_are_counted(tmp_path):

@@ -8,14 +8,13 @@ import pickle
 import pytest
 
 from longspan.errors import LongspanError
-from longspan.evaluation import rows
 from longspan.evaluation.rows import Row, parse_row, parse_rows
 from longspan.methods import DCA, METHODS
 
 
 def test_a_row_is_stock_or_a_method():
-    assert parse_row("stock") == Row("stock", None) and parse_row("stock").name == "stock"
-    assert parse_row("dca: chunk-size=100") == Row("dca:chunk_size=100", DCA(chunk_size=100))
+    assert parse_row("stock") == Row(None) and parse_row("stock").name == "stock"
+    assert parse_row("dca: chunk-size=100") == Row(DCA(chunk_size=100))
     assert parse_row("dca:chunk_size=100").name == "dca"
 
 
@@ -44,7 +43,7 @@ def test_a_calibration_goes_to_extend_and_into_the_parameters(model, tmp_path, m
     row = parse_row(f"dca:calibration={file},chunk_size=100")
     assert row.calibration == file and row.method == DCA(chunk_size=100)
     seen = []
-    monkeypatch.setattr(rows, "extend", lambda model, method, **more: seen.append((method, more)))
+    monkeypatch.setattr("longspan.hf.extend", lambda model, method, **more: seen.append((method, more)))
     row.attach(model, 1024)
     assert seen == [(DCA(chunk_size=100), {"calibration": file})]
     before = row.parameters(256, 1024)

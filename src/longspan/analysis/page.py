@@ -12,6 +12,7 @@ from typing import Any
 from longspan.analysis.metrics import Chunking
 from longspan.analysis.pictures import kept_map
 from longspan.attend import Choice
+from longspan.files import write
 
 _HEAD = """<!doctype html>
 <html lang="en">
@@ -86,7 +87,7 @@ def write_page(
         facts: what to say above the text, by name.
         kind: what chooses: ``"head"``, the ``"group"`` of a key head, or the ``"layer"``.
     """
-    Path(path).write_text(page(choices, chunks, texts, answers, title, facts or {}, kind), encoding="utf-8")
+    write(path, page(choices, chunks, texts, answers, title, facts or {}, kind))
 
 
 def page(

@@ -13,6 +13,7 @@ from torch import Tensor
 from longspan.analysis.metrics import Chunking, chosen, one_moment
 from longspan.attend import Choice
 from longspan.errors import LongspanError
+from longspan.files import save_figure
 from longspan.methods import Method
 
 _NUMBERS = 24  # a matrix of at most so many rows has its numbers written in
@@ -81,8 +82,7 @@ def draw_selection(
         legend.append(Patch(fill=False, edgecolor="#d1432b", label="holds the answer"))
     figure.legend(handles=legend, loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path, dpi=150)
 
 
 def relative_positions(method: Method, length: int) -> tuple[Tensor, Tensor]:
@@ -130,8 +130,7 @@ def draw_positions(method: Method, length: int, path: str | Path, *, title: str 
     axis.tick_params(labelsize=7, length=2)
     figure.colorbar(image, ax=axis, shrink=0.8, label="relative position")
     figure.suptitle(f"{method.name}, {length:,} tokens" if title is None else title, fontsize=10)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path, dpi=150)
 
 
 def _pyplot(colours: Sequence[str]) -> tuple[Any, Any]:

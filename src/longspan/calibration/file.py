@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from longspan import files
 from longspan.calibration.projection import Projection
 from longspan.calibration.solvers import SOLVERS
 from longspan.errors import CalibrationError
@@ -106,14 +107,18 @@ class Calibration:
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, everything but the maps as JSON in its header."""
+        """Write one safetensors file, everything but the maps as JSON in its header.
+
+        Raises:
+            OSError: it cannot be written; a file that was there is as it was.
+        """
         tensors: dict[str, Tensor] = {}
         for kind in ("layers", "heads"):
             for index, maps in getattr(self, kind).items():
                 tensors[f"{kind}.{index}.theta_q"] = maps.theta_q.detach().cpu().contiguous()
                 tensors[f"{kind}.{index}.theta_k"] = maps.theta_k.detach().cpu().contiguous()
         head = json.dumps({"version": VERSION, **self.settings()}, sort_keys=True)
-        Path(path).write_bytes(save(tensors, metadata={_KEY: head}))
+        files.write(path, save(tensors, metadata={_KEY: head}))
 
     def settings(self) -> dict[str, Any]:
         """Everything but the maps, as plain values."""

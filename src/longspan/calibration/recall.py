@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from torch import Tensor
 
 from longspan.calibration.projection import Projection, flat_keys, flat_queries, group_sum
 from longspan.errors import CalibrationError
+from longspan.files import save_figure
+from longspan.tables import Column, Sheet
 
 
 def recall(q: Tensor, k: Tensor, projection: Projection, top: int) -> float:
@@ -90,23 +90,19 @@ class RecallReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         sizes = f"{self.reduced} numbers for {self.channels} channels, {self.reduced_per_head} a key head"
-        table = Table(
-            box=box.SIMPLE_HEAD,
-            title=f"{self.title()}\n{sizes}",
-            title_style="bold",
-            title_justify="left",
-        )
-        table.add_column("layer", justify="right")
-        columns = [(kind, solver) for kind in ("layer", "heads") for solver in self.solvers]
-        for kind, solver in columns:
-            table.add_column(f"{solver}\n{'summed' if kind == 'layer' else 'per head'}", justify="right", no_wrap=True)
+        kinds = [(kind, solver) for kind in ("layer", "heads") for solver in self.solvers]
+        said = {"layer": "summed", "heads": "per head"}
+        columns = [
+            Column("layer", "right"),
+            *(Column(f"{solver}\n{said[kind]}", "right") for kind, solver in kinds),
+        ]
         values = {(row.index, row.solver): row for row in self.rows}
-        for index in self.layers:
-            cells = [getattr(values[index, solver], kind) for kind, solver in columns]
-            table.add_row(str(index), *(f"{value:.3f}" for value in cells))
-        table.add_section()
-        table.add_row("mean", *(f"{self.mean(kind, solver):.3f}" for kind, solver in columns), style="bold")
-        yield table
+        rows = [
+            (str(index), *(f"{getattr(values[index, solver], kind):.3f}" for kind, solver in kinds))
+            for index in self.layers
+        ]
+        rows.append(("mean", *(f"{self.mean(kind, solver):.3f}" for kind, solver in kinds)))
+        yield Sheet(columns, rows, title=f"{self.title()}\n{sizes}")
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=120, color_system=None)
@@ -141,5 +137,4 @@ class RecallReport:
         axes[0].set_ylabel("recall")
         axes[0].legend(fontsize=8)
         figure.suptitle(self.title(), fontsize=11)
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
+        save_figure(figure, path, dpi=150)

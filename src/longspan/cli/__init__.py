@@ -1,54 +1,80 @@
-"""The command line. Whatever is wrong with the input ends in one line on stderr and a non-zero exit code."""
+"""The command line. Whatever is wrong with the input ends in one line on stderr and a non-zero exit code.
+
+A command's file declares its options and imports what it computes with when it runs, so that help and completion are
+there at once.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
-import typer
-
-from longspan.cli import analyze, calibrate, demo, eval, generate, inspect, methods, reproduce
-from longspan.errors import LongspanError
-from longspan.evaluation.runner import out_of_memory
-
-app = typer.Typer(
-    name="longspan",
-    help="Let RoPE language models read far beyond their trained window, without training.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate, analyze.analyze):
-    app.command()(command)
-app.command("eval")(eval.evaluate)
-app.command()(reproduce.reproduce)
+from longspan import signals
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run ``longspan`` with these arguments (the process's own unless given), and exit."""
-    given = list(sys.argv[1:] if args is None else args) or ["--help"]
+    if args is None:
+        signals.install("longspan")
+    try:
+        _run(list(sys.argv[1:] if args is None else args))
+    except signals.Stopped as stopped:
+        signals.leave(stopped.number)
+
+
+def _run(args: list[str]) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # what a stream cannot spell it escapes, instead of failing half way
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    import typer
+
+    from longspan.cli.commands import app, with_address
+    from longspan.errors import LongspanError
+
+    given = args or ["--help"]
     if given[0] == "eval":
-        given = eval.with_address(given)
+        given = with_address(given)
     try:
         code = app(args=given, prog_name="longspan", standalone_mode=False)
-    except typer.Abort:
+        sys.stdout.flush()  # what goes wrong here would be two lines of the interpreter's at its end
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)  # as a shell reports an interrupt
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(141)  # who read the output has enough, as `head` does; a shell reports the end by SIGPIPE so
     except (LongspanError, OSError) as error:
         _fail(_one_line(error))
     except Exception as error:
         # Typer has carried click's classes under changing names; what its errors share is this method.
         if hasattr(error, "format_message"):
             _fail(" ".join(error.format_message().split()), code=2)
+        from longspan.evaluation.runner import out_of_memory
+
         if not out_of_memory(error):
             raise
         _fail("out of memory; try a shorter text, a smaller --dtype or another --device")
+    signals.last_words()
     sys.exit(code)
 
 
 def _fail(message: str, code: int = 1) -> NoReturn:
+    _drop_output()
     print(f"longspan: error: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Where stdout takes nothing more, what is left of it goes nowhere: the interpreter would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
 
 
 def _one_line(error: BaseException) -> str:

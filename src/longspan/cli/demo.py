@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from longspan import demo as show
 from longspan.bundled import FOLDER
-from longspan.cli.options import quiet
+from longspan.cli.options import Json, Quiet, print_json, quiet_transformers
 from longspan.errors import LongspanError
-from longspan.evaluation.rows import split_rows
 
 
 def demo(
@@ -21,9 +19,14 @@ def demo(
     methods: Annotated[str | None, typer.Option(help="Rows, such as stock,yarn,dca; all unless given.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the prose and the pass keys.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json and heatmap.png.")] = Path("longspan-demo"),
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Hide a pass key in long prose and see which method still finds it, at up to 16 times the window."""
-    quiet()
+    from longspan import demo as show
+    from longspan.evaluation.rows import split_rows
+
+    quiet_transformers()
     settings = show.Settings(
         prompts=prompts,
         multiples=tuple(_multiple(text) for text in lengths.split(",")),
@@ -32,7 +35,10 @@ def demo(
     )
     if not (FOLDER / "model.safetensors").is_file():
         raise LongspanError("the bundled model is not part of this installation")
-    show.run(settings, out, Console(highlight=False))
+    page = Console(highlight=False, stderr=as_json, quiet=as_json and quiet)
+    body = show.run(settings, out, page, brief=quiet)
+    if as_json:
+        print_json(body)
 
 
 def _multiple(text: str) -> float:

@@ -7,32 +7,39 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import torch
 import typer
-from rich import box
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
 
-from longspan.cli.options import check_device, load_model, load_tokenizer, quiet, wide
-from longspan.errors import AttachError, LongspanError
-from longspan.evaluation import ray_workers, workers
-from longspan.evaluation.journal import Journal
-from longspan.evaluation.measure import measure, outcomes
-from longspan.evaluation.pages import Pages
-from longspan.evaluation.rows import Row, parse_rows, split_rows
-from longspan.evaluation.study import Study, pace_of
-from longspan.evaluation.subject import Subject
-from longspan.evaluation.task import Task
-from longspan.evaluation.tasks import TASKS
+from longspan import files
+from longspan.cli.options import (
+    STDIN,
+    Json,
+    Quiet,
+    check_device,
+    load_model,
+    load_tokenizer,
+    no_pictures,
+    notes,
+    one_stdin,
+    print_json,
+    quiet_transformers,
+    read_text,
+    say,
+    show_results,
+    wide,
+)
+from longspan.errors import AttachError, LongspanError, did_you_mean
 from longspan.evaluation.windows import PERPLEXITY, STRIDE, Mode, find_windows
-from longspan.hf import restore
+from longspan.signals import Stopped
+from longspan.tables import Column, Sheet
 
-KNOWN = {**TASKS, PERPLEXITY.name: PERPLEXITY}  # a pattern such as * takes none but the first
+if TYPE_CHECKING:
+    from longspan.evaluation.rows import Row
+    from longspan.evaluation.study import Study
+    from longspan.evaluation.subject import Subject
+    from longspan.evaluation.task import Task
 
 
 def evaluate(
@@ -54,7 +61,7 @@ def evaluate(
     data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tasks read.")] = None,
     texts: Annotated[
         list[Path] | None,
-        typer.Option("--text", help="For perplexity: a text file, or a folder of *.txt; repeatable."),
+        typer.Option("--text", help="For perplexity: a text file, a folder of *.txt, or - for stdin; repeatable."),
     ] = None,
     stride: Annotated[
         int | None, typer.Option(help=f"For perplexity: tokens by which a window moves (default {STRIDE}).", min=1)
@@ -82,14 +89,18 @@ def evaluate(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     retry_errors: Annotated[bool, typer.Option(help="Ask again what ended in an error.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and in which time.")] = False,
     list_tasks: Annotated[bool, typer.Option("--list", help="Say which tasks there are.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure tasks by method and length: scores with 95% intervals, tables and heat maps.
 
     Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
     """
     if list_tasks:
-        wide().print(_listing())
+        found = _listing()
+        print_json(found) if as_json else wide().print(_sheet(found))
         return
     chosen = _tasks(tasks or [])
     if model is None:
@@ -97,17 +108,31 @@ def evaluate(
     asked = {"--text": texts, "--stride": stride, "--mode": mode}
     if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
         raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
+    one_stdin(texts or ())
+    from longspan.evaluation.rows import parse_rows, split_rows
+
     rows = parse_rows(split_rows(methods))
+    import torch
+
+    from longspan.cli import dry_run as estimate
+    from longspan.evaluation import ray_workers, workers
+    from longspan.evaluation.journal import Journal, read_samples
+    from longspan.evaluation.measure import Watch, measure, outcomes
+    from longspan.evaluation.pages import Pages
+    from longspan.evaluation.study import Study, pace_of
+    from longspan.evaluation.subject import Subject
+
     place = check_device(device)
     if ray is not None:
         ray_workers.require()
-    quiet()
-    console = Console(stderr=True)
+    quiet_transformers()
+    console = notes(quiet)
     # Here on the CPU, to be hashed and checked; what reads prompts are processes that load it where it is to run.
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu"), load_tokenizer(model)
     subject = Subject.of(loaded, tokenizer, window=window)
     sizes = parse_lengths(lengths, subject.window)
     windows = None
+    texts = None if texts is None else [_kept(path, out, dry_run) for path in texts]
     if PERPLEXITY in chosen:
         windows = find_windows(
             tokenizer, texts or [], longest=max(sizes), stride=stride or STRIDE, mode=mode or get_args(Mode)[0]
@@ -127,9 +152,17 @@ def evaluate(
     study.check(tokenizer)
     for row in study.rows:
         _check_row(row, loaded, subject, study.lengths, window)
-    del loaded
     if windows is not None:
-        console.print(f"{PERPLEXITY.name}: {windows}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{PERPLEXITY.name}: {windows}")
+    if dry_run:
+        samples_there = read_samples(out / "samples.jsonl")
+        parts = study.left(cells, samples_there, retry_errors=retry_errors, longest_first=False)
+        pace = pace_of(subject, cells, samples_there)
+        asker = workers.Asker(loaded.to(place), tokenizer)
+        made = estimate.estimate(study, cells, parts, pace, asker, at_once=n_workers, console=console)
+        print_json(made.to_dict()) if as_json else wide().print(made)
+        return
+    del loaded
     count = threads or (1 if ray is not None else max(torch.get_num_threads() // n_workers, 1))
     load = partial(_load, model, window, dtype, device)
     pages = Pages(
@@ -145,22 +178,39 @@ def evaluate(
             pages.write(outcomes(study, cells, journal.samples))
 
         write()  # better to hear now than after the measurement that nothing can be written there
-        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count)
+        watch = Watch() if console.is_terminal and not quiet else None
+        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count, seen=watch)
         if ray is not None and parts:
             cluster = stack.enter_context(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
             )
             at_once, answers = cluster.room, partial(cluster.run, load=load, cost=pace.guess)
-        stopped = False
+        stopped: int | None = None
         try:
-            measure(study, cells, parts, journal, pace, answers, at_once=at_once, console=console, finished=write)
+            measure(
+                study,
+                cells,
+                parts,
+                journal,
+                pace,
+                answers,
+                at_once=at_once,
+                console=console,
+                finished=write,
+                watch=watch,
+            )
         except KeyboardInterrupt:
-            stopped = True
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
         write()
-        _show(pages, outcomes(study, cells, journal.samples), console)
-    if stopped:
-        console.print("stopped; the same command goes on from here")
-        raise typer.Exit(130)
+        if stopped is not None:
+            say(console, f"stopped, with {len(journal.samples):,} samples in {out}; the same command goes on from here")
+            raise typer.Exit(stopped)
+        show_results(out, as_json)
+        pictures = [] if no_pictures(console) else pages.draw(outcomes(study, cells, journal.samples))
+        names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
+        say(console, f"in {out}: {', '.join(names)}")
 
 
 def parse_lengths(text: str, window: int) -> tuple[int, ...]:
@@ -192,17 +242,46 @@ def with_address(args: Sequence[str]) -> list[str]:
 def _tasks(names: Sequence[str]) -> tuple[Task, ...]:
     if not names:
         raise LongspanError("name at least one task; `longspan eval --list` says which there are")
+    from longspan.evaluation.tasks import TASKS
+
+    known = _known()
     found: list[Task] = []
     for name in names:
-        fitting = [KNOWN[name]] if name in KNOWN else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
+        fitting = [known[name]] if name in known else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
         if not fitting:
-            raise LongspanError(f"no task is called {name!r}; `longspan eval --list` says which there are")
+            raise LongspanError(no_task(name))
         found += fitting
     return tuple(found)
 
 
+def _known() -> dict[str, Task]:
+    """Every task; a pattern such as * takes none but the made ones and those from files."""
+    from longspan.evaluation.tasks import TASKS
+
+    return {**TASKS, PERPLEXITY.name: PERPLEXITY}
+
+
+def no_task(name: str) -> str:
+    """Why ``name`` is no task, and what it may have meant."""
+    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, _known())}"
+
+
+def _kept(path: Path, out: Path, dry_run: bool) -> Path:
+    """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again."""
+    if path != STDIN:
+        return path
+    if dry_run:
+        raise LongspanError("--dry-run leaves nothing behind, and a text from stdin is kept in --out; name a file")
+    text = read_text(path)
+    out.mkdir(parents=True, exist_ok=True)
+    files.write(out / "stdin.txt", text)
+    return out / "stdin.txt"
+
+
 def _check_row(row: Row, model: Any, subject: Subject, lengths: Sequence[int], window: int | None) -> None:
     """Raise where a row cannot be at any length; a length that it alone cannot reach is an error in its cell."""
+    from longspan.hf import restore
+
     parameters = [row.parameters(subject.window, length) for length in lengths]
     good = [length for length, shown in zip(lengths, parameters, strict=True) if "error" not in shown]
     if not good:
@@ -247,31 +326,25 @@ def _command(
     return shlex.join(words)
 
 
-def _listing() -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1))
-    table.add_column("task", style="cyan", no_wrap=True)
-    table.add_column("what it asks", ratio=4)
-    table.add_column("answer", justify="right")
-    table.add_column("data", ratio=2, overflow="fold")
-    table.add_column("paper", style="dim", ratio=2, overflow="fold")
-    for task in KNOWN.values():
-        data = "any text (--text)" if task is PERPLEXITY else "made" if task.data is None else task.data.name
-        what = task.summary + (" (depths)" if task.at_depths else "")
-        table.add_row(task.name, what, f"{task.new_tokens or '-'}", data, task.paper)
-    return table
+def _listing() -> list[dict[str, Any]]:
+    return [
+        {
+            "task": task.name,
+            "what": task.summary,
+            "depths": task.at_depths,
+            "answer_tokens": task.new_tokens,
+            "data": None if task.data is None else task.data.name,
+            "paper": task.paper,
+        }
+        for task in _known().values()
+    ]
 
 
-def _show(pages: Pages, grid: Any, console: Console) -> None:
-    """The table on stdout, and on stderr where everything is."""
-    text, page = (pages.out / "summary.md").read_text(encoding="utf-8"), Console(highlight=False)
-    if page.is_terminal:
-        page.print(Markdown(text))
-    else:
-        print(text, end="")
-    pictures: list[Path] = []
-    if find_spec("matplotlib") is None:
-        console.print("no pictures: matplotlib is missing (pip install 'longspan[plot]')", markup=False)
-    else:
-        pictures = pages.draw(grid)
-    names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
-    console.print(f"in {pages.out}: {', '.join(names)}", highlight=False, markup=False, soft_wrap=True)
+def _sheet(found: Sequence[dict[str, Any]]) -> Sheet:
+    columns = [Column("task", style="cyan"), Column("what it asks"), Column("answer", "right"), Column("data")]
+    rows = []
+    for one in found:
+        data = "any text (--text)" if one["task"] == PERPLEXITY.name else one["data"] or "made"
+        what = one["what"] + (" (depths)" if one["depths"] else "")
+        rows.append((one["task"], what, f"{one['answer_tokens'] or '-'}", data, one["paper"]))
+    return Sheet([*columns, Column("paper", style="dim")], rows)

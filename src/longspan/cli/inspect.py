@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-import longspan
-from longspan.cli.options import load_model, method_or_auto
+from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, print_json
 from longspan.errors import LongspanError
 
 
@@ -24,16 +22,20 @@ def inspect(
     angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
     calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens to reach; 'auto' chooses by it.", min=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a page.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show what would be attached to a model: layers, window, parameters, memory per 1,000 tokens, warnings."""
     chosen = method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, device="cpu")
+    import longspan
+
     try:
-        report = longspan.inspect(loaded, chosen, window=window, length=length, calibration=calibration)
+        with hushed(quiet):
+            report = longspan.inspect(loaded, chosen, window=window, length=length, calibration=calibration)
     except ValueError as error:
         raise LongspanError(str(error)) from error
     if as_json:
-        print(json.dumps(report.to_dict(), indent=1, ensure_ascii=False))
+        print_json(report.to_dict())
     else:
-        Console().print(report)
+        Console(highlight=False).print(report)

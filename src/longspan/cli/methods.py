@@ -3,45 +3,44 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from longspan.cli.options import Json, Quiet, notes, print_json, say, wide
 from longspan.errors import LongspanError
-from longspan.methods import METHODS, Method
+from longspan.tables import Column, Sheet
+
+if TYPE_CHECKING:
+    from longspan.methods import Method
 
 
 def methods(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     window: Annotated[
         int | None, typer.Option(help="Show the defaults for a model of this window, in tokens.", min=1)
     ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """List the methods: what each does, its parameters with their defaults, its paper."""
+    from longspan.methods import METHODS
+
     rows = [describe(name, window) for name in METHODS]
     if as_json:
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        print_json(rows)
         return
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1))
-    table.add_column("method", style="cyan", no_wrap=True)
-    table.add_column("what it does", ratio=4)
-    table.add_column("parameters", ratio=3, overflow="fold")
-    table.add_column("paper", style="dim", ratio=2, overflow="fold")
-    for row in rows:
-        table.add_row(row["name"], row["what"], _parameters(row["parameters"], window), row["paper"])
-    console = Console(highlight=False)
-    console.print(table)
+    columns = [Column("method", style="cyan"), Column("what it does"), Column("parameters"), Column("paper")]
+    cells = [(row["name"], row["what"], _parameters(row["parameters"], window), row["paper"]) for row in rows]
+    wide().print(Sheet(columns, cells))
     if window is None:
-        console.print("  [dim]A parameter without a value follows the model's window; --window N shows it for one.[/]")
+        say(notes(quiet), "A parameter without a value follows the model's window; --window N shows it for one.")
 
 
 def describe(name: str, window: int | None = None) -> dict[str, Any]:
     """A method as plain values: its name, one sentence, its parameters (None: follows the window), its paper."""
+    from longspan.methods import METHODS
+
     kind = METHODS[name]
     try:
         method = kind() if window is None else kind().resolve(window)
@@ -59,6 +58,8 @@ def plain(method: Method) -> dict[str, Any]:
 
 def _sentence(kind: type[Method]) -> str:
     """What the method does, from its module where that is the method's own page, else from its class."""
+    from longspan.methods import METHODS
+
     module = sys.modules[kind.__module__]
     alone = sum(other.__module__ == kind.__module__ for other in METHODS.values()) == 1
     first = inspect.cleandoc((module.__doc__ if alone else kind.__doc__) or "").split("\n\n")[0]

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
 
 from longspan.bundled import FOLDER
-from longspan.calibration import Calibration
-from longspan.cli.options import BUNDLED, load_model, load_tokenizer, quiet, wide
-from longspan.errors import LongspanError
-from longspan.evaluation.journal import Journal
-from longspan.evaluation.subject import Subject
-from longspan.reproduce import PAPERS
-from longspan.reproduce.lab import Lab
-from longspan.reproduce.pages import Pages
-from longspan.reproduce.run import Plan, run, select
+from longspan.cli.options import (
+    BUNDLED,
+    Json,
+    Quiet,
+    load_model,
+    load_tokenizer,
+    no_pictures,
+    notes,
+    print_json,
+    quiet_transformers,
+    say,
+    show_results,
+    wide,
+)
+from longspan.errors import LongspanError, did_you_mean
+from longspan.signals import Stopped
+from longspan.tables import Column, Sheet
+
+SCALES = ("auto", "paper", "quick")
 
 
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(help=f"{', '.join(PAPERS)}.")] = None,
+    paper: Annotated[str | None, typer.Argument(help="longheads, dca or esa.")] = None,
     model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
     tables: Annotated[str | None, typer.Option(help="Tables, set apart by commas; all unless given.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tables read.")] = None,
@@ -50,28 +57,44 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     retry_errors: Annotated[bool, typer.Option(help="Measure again what ended in an error.")] = False,
     list_tables: Annotated[bool, typer.Option("--list", help="Say which tables there are.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a paper's tables again with a model: the paper's parameters, scaled to its window, and its figures beside.
 
     Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
     """
+    from longspan.reproduce import PAPERS
+
     if list_tables:
-        wide().print(_listing())
+        found = _listing(PAPERS.values())
+        print_json([one.__dict__ for one in found]) if as_json else wide().print(_sheet(found))
         return
     if paper not in PAPERS:
         known = ", ".join(PAPERS)
-        raise LongspanError(f"no paper is called {paper!r}; there are {known}" if paper else f"name a paper: {known}")
+        raise LongspanError(
+            f"no paper is called {paper!r}; there are {known}{did_you_mean(paper, PAPERS)}"
+            if paper
+            else f"name a paper: {known}"
+        )
     if model is None:
         raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
-    if scale not in ("auto", "paper", "quick"):
-        raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}")
+    if scale not in SCALES:
+        raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}{did_you_mean(scale, SCALES)}")
     for name, limit in (("--max-minutes", max_minutes), ("--max-full-seconds", max_full_seconds)):
         if limit is not None and not limit > 0:
             raise LongspanError(f"{name} must be above 0, not {limit:g}")
+    from longspan.calibration import Calibration
+    from longspan.evaluation.journal import Journal
+    from longspan.evaluation.subject import Subject
+    from longspan.reproduce.lab import Lab
+    from longspan.reproduce.pages import Pages
+    from longspan.reproduce.run import Plan, run, select
+
     chosen = PAPERS[paper]
     wanted = select(chosen, None if tables is None else [name.strip() for name in tables.split(",")])
     begun = time.monotonic()
-    quiet()
+    quiet_transformers()
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     given = calibration
     if calibration is None and model == BUNDLED:
@@ -104,9 +127,10 @@ def reproduce(
         str(lab.device),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=True, highlight=False)
+    console = notes(quiet)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
-    stopped, whole = False, True
+    stopped: int | None = None
+    whole = True
     with Journal(folder / "samples.jsonl") as journal:
         if retry_errors:
             keys = (key for plan in plans for key, _, _ in plan.steps if key in journal.samples)
@@ -123,24 +147,21 @@ def reproduce(
                 max_full_seconds=max_full_seconds,
             )
         except KeyboardInterrupt:
-            stopped = True
-        text = pages.write(journal.samples)
-        pictures = pages.draw(journal.samples)
-    page = Console(highlight=False)
-    if page.is_terminal:
-        page.print(Markdown(text))
-    else:
-        print(text, end="")
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
+        pages.write(journal.samples)
+        if stopped is not None:
+            there = f"with {len(journal.samples):,} samples in {folder}"
+            say(console, f"stopped, {there}; the same command goes on from here")
+            raise typer.Exit(stopped)
+        drawable = any(table.chart or table.pictures for table in wanted)
+        pictures = [] if drawable and no_pictures(console) else pages.draw(journal.samples)
+    show_results(folder, as_json)
     names = ", ".join(["results.json", "summary.md", "samples.jsonl", *pictures])
-    console.print(f"in {folder}: {names}", markup=False, soft_wrap=True)
-    if not pictures and any(table.chart for table in wanted):
-        console.print("no pictures: matplotlib is missing (pip install 'longspan[plot]')", markup=False)
-    if stopped or not whole:
-        console.print(
-            "stopped; the same command goes on from here" if stopped else "the time is over; the same command goes on"
-        )
-    if stopped:
-        raise typer.Exit(130)
+    say(console, f"in {folder}: {names}")
+    if not whole:
+        say(console, "the time is over; the same command goes on")
 
 
 def _command(
@@ -166,11 +187,21 @@ def _command(
     return shlex.join(words)
 
 
-def _listing() -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1))
-    for name, style in (("paper", "bold"), ("table", "cyan"), ("what it shows", ""), ("there", "dim")):
-        table.add_column(name, style=style, no_wrap=name != "what it shows")
-    for paper in PAPERS.values():
-        for one in paper.tables:
-            table.add_row(paper.name, one.name, one.title, one.where)
-    return table
+@dataclass(frozen=True)
+class _Listed:
+    """A table that can be made again."""
+
+    paper: str
+    table: str
+    what: str
+    where: str
+
+
+def _listing(papers: Any) -> list[_Listed]:
+    return [_Listed(paper.name, one.name, one.title, one.where) for paper in papers for one in paper.tables]
+
+
+def _sheet(found: list[_Listed]) -> Sheet:
+    # A table's name comes first: it is what names a row where columns do not fit.
+    columns = [Column("table", style="cyan"), Column("paper", style="bold"), Column("what it shows"), Column("there")]
+    return Sheet(columns, [(one.table, one.paper, one.what, one.where) for one in found])

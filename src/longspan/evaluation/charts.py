@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.evaluation.outcome import AtDepth, Outcome
+from longspan.files import save_figure
 
 LABELS = {"score": "score", "perplexity": "lowest / perplexity"}  # what the colours mean
 
@@ -47,7 +48,6 @@ def overview(
     _finish(
         figure, axes, len(tasks), image, title, path, ", ".join(LABELS[kind] for kind in sorted(kinds, reverse=True))
     )
-    plt.close(figure)
 
 
 def by_depth(
@@ -77,7 +77,6 @@ def by_depth(
     figure.supxlabel("tokens", fontsize=9)
     figure.supylabel("depth of the answer", fontsize=9)
     _finish(figure, axes, len(rows), image, title, path)
-    plt.close(figure)
 
 
 def _pyplot() -> tuple[Any, Any]:
@@ -113,7 +112,7 @@ def _finish(figure: Any, axes: Any, used: int, image: Any, title: str, path: Pat
     high = figure.get_size_inches()[1]
     bar = figure.colorbar(image, ax=axes, shrink=min(0.8, 2.5 / high), aspect=15, format="{x:.0%}")
     bar.set_label(label, fontsize=8)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def _shades(cells: Sequence[Sequence[Outcome]]) -> list[list[float]]:

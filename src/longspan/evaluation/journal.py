@@ -7,11 +7,13 @@ import json
 import math
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from longspan import files
 from longspan.errors import LongspanError
 from longspan.evaluation.results import Sample, finite
 
@@ -74,10 +76,21 @@ class Journal:
             raise LongspanError(f"{self._path}: another run is writing to it; wait for it or stop it") from error
 
     def append(self, key: str, sample: Sample) -> None:
-        """Keep a sample. When this returns it is out of this process's hands: killing it cannot lose the sample."""
+        """Keep a sample. When this returns it is out of this process's hands: killing it cannot lose the sample.
+
+        Raises:
+            OSError: there is no room for it; the samples before it are there, and no part of this one.
+        """
         line = _line(key, sample)
-        if self._file.write(line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        begun = self._file.seek(0, os.SEEK_END)
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(begun)
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
         self.samples[key] = sample
 
     def forget(self, keys: Collection[str]) -> int:
@@ -86,10 +99,8 @@ class Journal:
         if not gone:
             return 0
         left = {key: sample for key, sample in self.samples.items() if key not in keys}
-        beside = self._path.with_suffix(".new")
-        beside.write_bytes(b"".join(_line(key, sample) for key, sample in left.items()))
+        files.write(self._path, b"".join(_line(key, sample) for key, sample in left.items()))
         self.close()
-        os.replace(beside, self._path)
         self._open()
         return len(gone)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from longspan import files
 from longspan.evaluation.outcome import Outcome, as_perplexity
 from longspan.evaluation.plan import Cell
 from longspan.evaluation.results import environment, finite
@@ -39,8 +39,9 @@ class Pages:
 
     def write(self, grid: Grid) -> None:
         """Write ``results.json`` and ``summary.md``; a reader finds the old or the new ones, never half a file."""
-        replace(self.out / "results.json", json.dumps(finite(self._body(grid)), indent=1, allow_nan=False) + "\n")
-        replace(self.out / "summary.md", self._markdown(grid))
+        body = json.dumps(finite(self._body(grid)), indent=1, allow_nan=False)
+        files.write(self.out / "results.json", body + "\n")
+        files.write(self.out / "summary.md", self._markdown(grid))
 
     def draw(self, grid: Grid) -> list[Path]:
         """Write the pictures: every task by row and length, and each task that knows depths by length and depth."""
@@ -186,10 +187,3 @@ def notes(grid: Grid) -> list[str]:
 def short_length(length: int) -> str:
     """``16k`` for 16,384; the number itself where it is no multiple of 1,024."""
     return f"{length // 1024}k" if length % 1024 == 0 else str(length)
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file anew; a reader finds the old or the new one, never half of it."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)

@@ -6,19 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from longspan.evaluation.results import Cell, Sample
+from longspan.files import save_figure
+from longspan.tables import Column, Sheet
+
+FOUND, SURPRISE = "passkey found", "perplexity"
+_GAP = 2
 
 Cells = Mapping[tuple[str, int], Cell]
 
 
 def table(
     cells: Cells, methods: Sequence[str], lengths: Sequence[int], heads: Sequence[str], *, baseline: float
-) -> Table:
-    """Passkeys found and perplexity, side by side; cells not yet measured show a dot.
+) -> RenderableType:
+    """Passkeys found and perplexity, side by side where there is room; cells not yet measured show a dot.
 
     Args:
         cells: what has been measured, by ``(method, length)``.
@@ -26,31 +32,35 @@ def table(
         heads: a heading for each length.
         baseline: the perplexity that counts as good, for the colours; NaN while unknown.
     """
-    found = _half("passkey found", ["method", *heads])
-    found.columns[0].justify = "left"
-    surprise = _half("perplexity", heads)
-    for method in methods:
-        row = [cells.get((method, length)) for length in lengths]
-        found.add_row(Text(method, style="bold" if method == "stock" else ""), *(_found(c) for c in row))
-        surprise.add_row(*(_perplexity(c, baseline) for c in row))
-    both = Table.grid(padding=(0, 2))
-    both.add_row(found, surprise)
-    return both
+    names = [Text(method, style="bold" if method == "stock" else "") for method in methods]
+    rows = [[cells.get((method, length)) for length in lengths] for method in methods]
+    figures = [Column(f"{head:>4}", "right") for head in heads]
+    found = [[_found(cell) for cell in row] for row in rows]
+    surprise = [[_perplexity(cell, baseline) for cell in row] for row in rows]
+    return _Halves(names, figures, found, surprise)
 
 
-def _half(title: str, heads: Sequence[str]) -> Table:
-    # As wide as its title at least: a title on two lines would shift the rows of one half against the other's.
-    half = Table(
-        box=box.SIMPLE_HEAD,
-        title=title,
-        title_style="bold",
-        header_style="dim",
-        padding=(0, 1, 0, 0),
-        min_width=len(title) + 2,
-    )
-    for head in heads:
-        half.add_column(head, justify="right", no_wrap=True, min_width=4)
-    return half
+class _Halves:
+    """Two tables of the same rows: beside each other, or one below the other where they do not fit."""
+
+    def __init__(
+        self, names: list[Text], figures: list[Column], found: list[list[Text]], surprise: list[list[Text]]
+    ) -> None:
+        named = [Column("method"), *figures]
+        self._left = Sheet(named, [[n, *row] for n, row in zip(names, found, strict=True)], title=FOUND)
+        self._right = Sheet(figures, surprise, title=SURPRISE)
+        self._below = Sheet(named, [[n, *row] for n, row in zip(names, surprise, strict=True)], title=SURPRISE)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        free = options.update(max_width=10_000)
+        sizes = [Measurement.get(console, free, half).maximum for half in (self._left, self._right)]
+        if sum(sizes) + _GAP <= options.max_width:
+            both = Table.grid(padding=(0, _GAP, 0, 0))
+            both.add_row(self._left, self._right)
+            yield both
+        else:
+            yield self._left
+            yield self._below
 
 
 def _found(cell: Cell | None) -> Text:
@@ -132,8 +142,7 @@ def heat_map(
     figure.supylabel("depth of the passkey", fontsize=9)
     if image is not None:
         figure.colorbar(image, ax=axes, shrink=0.7, label="passkeys found", format="{x:.0%}")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path, dpi=150)
 
 
 def _grid(samples: Sequence[Sample], method: str, lengths: Sequence[int], depths: Sequence[float]) -> list[list[float]]:

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import longspan
+from longspan import files
 from longspan.evaluation.perplexity import perplexity
 from longspan.hf.weights import weights_hash as weights_hash  # callers find it beside the results
 
@@ -127,15 +128,17 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> None:
-    """Write a run as JSON: ``head``, the environment, every cell, every sample. Numbers that are none become null."""
+def write(path: Path, head: dict[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
+    """Write a run as JSON, and return it: ``head``, the environment, every cell, every sample. NaN becomes null."""
     body = {
         **head,
         "environment": environment(),
         "cells": [asdict(c) for c in cells(samples).values()],
         "samples": [asdict(s) for s in samples],
     }
-    path.write_text(json.dumps(finite(body), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    body = finite(body)
+    files.write(path, json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return body
 
 
 def finite(value: Any) -> Any:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from longspan.bundled import FOLDER
 from longspan.errors import LongspanError
-from longspan.hf import extend, restore
 from longspan.methods import METHODS, Method
-from longspan.methods.parse import parse_method, split_spec
+from longspan.methods.parse import no_method, parse_method, split_spec, written
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 STOCK = "stock"  # the row of the model as transformers runs it, without longspan
 BUNDLED = "bundled"
+CALIBRATION = "calibration.safetensors"  # the bundled model's, in its folder
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,26 @@ class Row:
     """One way to run a model.
 
     Attributes:
-        label: what the row is called, the text it was parsed from.
         method: the method, not yet told a window or a length; None for the stock model.
         calibration: the file with the reduced scores that it uses, or None.
     """
 
-    label: str
     method: Method | None
     calibration: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """What the row is called, and what ``parse_row`` makes it of: the method, and what differs from its defaults.
+
+        One row has one label, however it was written.
+        """
+        if self.method is None:
+            return STOCK
+        text = written(self.method)
+        if self.calibration is None:
+            return text
+        file = BUNDLED if self.calibration == FOLDER / CALIBRATION else self.calibration
+        return f"{text}{',' if ':' in text else ':'}calibration={file}"
 
     @property
     def name(self) -> str:
@@ -47,6 +60,8 @@ class Row:
 
         ``window``: the trained one, where the config is not right about it.
         """
+        from longspan.hf import extend, restore  # here: rows are read, and their names completed, before any model is
+
         restore(model)
         method = self.reaching(length)
         if method is None:
@@ -81,19 +96,18 @@ def parse_row(spec: str) -> Row:
         LongspanError: the text, the method or a parameter is wrong, or the calibration is not there.
     """
     name, settings = split_spec(spec)
-    label = name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
     if name == STOCK:
         if settings:
             raise LongspanError(f"{spec!r}: the stock model has no parameters")
-        return Row(STOCK, None)
+        return Row(None)
     if name not in METHODS:
-        raise LongspanError(f"no method is called {name!r}; there are {STOCK}, {', '.join(METHODS)}")
+        raise LongspanError(no_method(name, (STOCK,)))
     given = settings.pop("calibration", None)
-    file = None if given is None else FOLDER / "calibration.safetensors" if given == BUNDLED else Path(given)
+    file = None if given is None else FOLDER / CALIBRATION if given == BUNDLED else Path(given)
     if file is not None and not file.is_file():
         raise LongspanError(f"{spec!r}: there is no calibration {file}; make one with `longspan calibrate`")
     rest = name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
-    return Row(label, parse_method(rest), file)
+    return Row(parse_method(rest), file)
 
 
 def parse_rows(specs: list[str] | tuple[str, ...]) -> list[Row]:

@@ -74,7 +74,7 @@ class Study:
         if self.max_full_seconds is not None and not self.max_full_seconds > 0:
             raise LongspanError(f"max_full_seconds must be above 0, not {self.max_full_seconds:g}")
         if all(row.name != STOCK for row in self.rows):
-            object.__setattr__(self, "rows", (Row(STOCK, None), *self.rows))
+            object.__setattr__(self, "rows", (Row(None), *self.rows))
 
     def depths_of(self, task: Task) -> tuple[float | None, ...]:
         """The depths that a task is asked at; None leaves one to its seed."""

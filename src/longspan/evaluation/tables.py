@@ -9,6 +9,7 @@ from pathlib import Path
 from longspan.evaluation.report import short
 from longspan.evaluation.results import wilson
 from longspan.evaluation.summary import Summary
+from longspan.files import save_figure
 
 Grid = Mapping[tuple[str, float, str], Summary]  # by row, multiple, filler
 
@@ -116,8 +117,7 @@ def picture(
         axis.tick_params(which="both", length=0)
         axis.spines[:].set_visible(False)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save_figure(figure, path, dpi=130)
 
 
 def _found_shade(cell: Summary | None) -> float:

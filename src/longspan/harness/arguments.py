@@ -49,7 +49,7 @@ def told(row: Row, length: int | None) -> Row:
     if row.method is None:
         return row
     if length is not None:
-        return Row(row.label, row.method.reaching(length), row.calibration)
+        return Row(row.method.reaching(length), row.calibration)
     if row.method.reaching(1) != row.method:
         raise LongspanError(
             f"{row.label} has to know how far it is to reach: give length=TOKENS, those of the longest prompt and its "

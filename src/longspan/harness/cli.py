@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from longspan import signals
 from longspan.bundled import FOLDER
 from longspan.errors import LongspanError
 
@@ -17,9 +18,12 @@ BUNDLED = "bundled"
 
 def main() -> None:
     """Run lm-eval with the process's arguments."""
+    signals.install("longspan-lm-eval")
     try:
         require()
         _run()
+    except signals.Stopped as stopped:
+        signals.leave(stopped.number)
     except LongspanError as error:
         print(f"longspan-lm-eval: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)

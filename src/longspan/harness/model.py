@@ -181,7 +181,7 @@ def _row(method: str, more: dict[str, Any], length: int | None) -> Row | None:
         unknown = next((name for name in more if name != "calibration"), None)
         if unknown is not None:
             raise LongspanError(f"method=auto takes no {unknown}; name a method to set its parameters")
-        told(Row(STOCK, None), length)
+        told(Row(None), length)
         return None
     try:
         return told(row_of(str(method), more), length)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from longspan import files
 from longspan.errors import LongspanError
-from longspan.evaluation.rows import STOCK, Row
+from longspan.evaluation.rows import Row
 from longspan.evaluation.study import Study
 from longspan.evaluation.task import Example, Task
 from longspan.evaluation.tasks import TASKS
@@ -28,7 +29,7 @@ def write_tasks(folder: Path) -> None:
     for name in MADE:
         lines = [f"task: {name}", "class: !function longspan.harness.made.MadeTask"]
         lines += [] if name.endswith("-official") else [f"tag: {TAG}"]
-        (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        files.write(folder / f"{name}.yaml", "\n".join(lines) + "\n")
 
 
 def study_of(task: Task, metadata: Mapping[str, Any]) -> Study:
@@ -48,7 +49,7 @@ def study_of(task: Task, metadata: Mapping[str, Any]) -> Study:
     for name, value in given if depths is None else [*given, ("depths", depths)]:
         if type(value) is not int:
             raise LongspanError(f"--metadata: {name} takes whole numbers, not {value!r}")
-    return Study((task,), (Row(STOCK, None),), lengths, samples, depths if task.at_depths else None, seed)
+    return Study((task,), (Row(None),), lengths, samples, depths if task.at_depths else None, seed)
 
 
 def prompts(study: Study, tokenizer: Any) -> Iterator[tuple[int, Example]]:

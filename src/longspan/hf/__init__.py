@@ -4,6 +4,7 @@ from longspan.hf.attach import extend, extended, inspect, new_cache, restore
 from longspan.hf.cache import LongspanCache
 from longspan.hf.calibrating import calibrate, calibrate_each, measure_recall
 from longspan.hf.graphs import graphed
+from longspan.hf.prefill import progress
 from longspan.hf.report import LayerReport, Report
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "inspect",
     "measure_recall",
     "new_cache",
+    "progress",
     "restore",
 ]

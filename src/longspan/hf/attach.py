@@ -35,6 +35,7 @@ from longspan.hf.unwrap import refuse_other_kinds, unwrap, wrapper_note
 from longspan.hf.window import refuse_moving_frequencies, trained_on
 from longspan.kernels.banded import Impl
 from longspan.methods import METHODS, Full, LongHeads, Method, Selecting
+from longspan.methods.parse import no_method
 from longspan.rope import Angles
 from longspan.store import Tier
 
@@ -333,7 +334,7 @@ def _refuse_idle(method: Method, layers: list[Layer]) -> None:
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
     if isinstance(method, str):
         if method not in METHODS:
-            raise LongspanError(f"no method is called {method!r}; there are {', '.join(METHODS)} and auto")
+            raise LongspanError(no_method(method, ("auto",)))
         method = METHODS[method]()
     elif isinstance(method, Angles):
         method = Full(angles=method)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.text import Text
 
 from longspan.methods import Method
 from longspan.store import Tier
+from longspan.tables import Column, Sheet
 
 
 @dataclass(frozen=True)
@@ -101,29 +102,27 @@ class Report:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-        table.add_column(style="bold")
-        table.add_column()
+        rows: list[tuple[str | Text, str]] = []
         window, said = f"{self.window} tokens", [self.window_source] if self.window_source else []
         if self.original_window is not None:
             said.append(f"original_max_position_embeddings {self.original_window}")
         if said:
             window += f" ({'; '.join(said)})"
-        table.add_row("model", self.model)
-        table.add_row("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})")
+        rows.append(("model", self.model))
+        rows.append(("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})"))
         for name, value in self.method.parameters().items():
-            table.add_row(f"  {name}", str(value))
+            rows.append((f"  {name}", str(value)))
         if self.calibration is not None:
-            table.add_row("  calibration", self.calibration)
-        table.add_row("window", window)
-        table.add_row("attached", _summary(self.attached, "rope") or "no layer")
-        table.add_row("stock", _summary(self.stock, "reason") or "no layer")
+            rows.append(("  calibration", self.calibration))
+        rows.append(("window", window))
+        rows.append(("attached", _summary(self.attached, "rope") or "no layer"))
+        rows.append(("stock", _summary(self.stock, "reason") or "no layer"))
         size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
-        table.add_row("cache", f"{size}, {self._place}")
-        table.add_row("kernels", self.kernels)
+        rows.append(("cache", f"{size}, {self._place}"))
+        rows.append(("kernels", self.kernels))
         for warning in self.warnings:
-            table.add_row("[yellow]note[/]", warning)
-        yield table
+            rows.append((Text("note", "yellow"), warning))
+        yield Sheet([Column("", style="bold"), Column("")], rows, headed=False)
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=110, color_system=None)

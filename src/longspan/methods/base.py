@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
 from longspan.bands import Band, compose
 from longspan.positions import PositionMap
 from longspan.rope import Angles
 from longspan.selection import Selection
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from typing_extensions import Self
 
 

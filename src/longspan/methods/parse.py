@@ -7,23 +7,30 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, did_you_mean
 from longspan.methods import METHODS, Method
 from longspan.rope import NTK, PI, Angles, DynamicNTK, YaRN
 
 ANGLES: dict[str, type[Angles]] = {"pi": PI, "ntk": NTK, "dynamic-ntk": DynamicNTK, "yarn": YaRN}
 
 
-def build_method(name: str, settings: Sequence[str] = (), angles: str | None = None) -> Method:
+def build_method(
+    name: str, settings: Sequence[str] = (), angles: str | None = None, *, also: Sequence[str] = ()
+) -> Method:
     """A method with ``key=value`` settings for its parameters, or for those of its angles.
+
+    Args:
+        also: names that the caller knows besides, for the error's sake.
 
     Raises:
         LongspanError: no such method, angles or parameter, or a value that cannot be.
     """
     if name not in METHODS:
-        raise LongspanError(f"no method is called {name!r}; there are {', '.join(METHODS)}")
+        raise LongspanError(no_method(name, also))
     if angles is not None and angles not in ANGLES:
-        raise LongspanError(f"no angles are called {angles!r}; there are {', '.join(ANGLES)}")
+        raise LongspanError(
+            f"no angles are called {angles!r}; there are {', '.join(ANGLES)}{did_you_mean(angles, ANGLES)}"
+        )
     kind = METHODS[name]
     under = kind().angles if angles is None else ANGLES[angles]()
     own, of_angles = _keys(kind, without="angles"), _keys(type(under))
@@ -41,12 +48,46 @@ def build_method(name: str, settings: Sequence[str] = (), angles: str | None = N
         elif key in of_angles:
             given_angles[key] = _parse(key, value.strip(), of_angles[key])
         else:
-            known = ", ".join([*own, *of_angles]) or "none"
-            raise LongspanError(f"{name} has no parameter {key!r}; it has {known}")
+            known = [*own, *of_angles]
+            raise LongspanError(
+                f"{name} has no parameter {key!r}; it has {', '.join(known) or 'none'}{did_you_mean(key, known)}"
+            )
     try:
         return kind(**given, angles=replace(under, **given_angles))
     except ValueError as error:
         raise LongspanError(str(error)) from error
+
+
+def no_method(name: str, also: Sequence[str] = ()) -> str:
+    """Why ``name`` is no method: those that there are, ``also`` among them, and what it may have meant."""
+    known = [*also, *METHODS]
+    return f"no method is called {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"
+
+
+def written(method: Method) -> str:
+    """The line that ``parse_method`` makes this method of: its name, and the parameters that differ from the defaults.
+
+    It is what tables, pictures and messages call a method, so equal labels are equal methods.
+    """
+    usual = METHODS[method.name]()
+    settings = _differing(method, usual, without="angles")
+    angles = method.angles
+    if type(angles) is not type(usual.angles):
+        settings["angles"] = next((name for name, kind in ANGLES.items() if type(angles) is kind), "none")
+    settings |= _differing(angles, usual.angles if type(angles) is type(usual.angles) else type(angles)())
+    return method.name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
+
+
+def _differing(one: Any, other: Any, without: str | None = None) -> dict[str, str]:
+    """The fields of a dataclass that differ from another's, as ``_parse`` reads them."""
+    names = [f.name for f in fields(one) if f.name != without and getattr(one, f.name) != getattr(other, f.name)]
+    return {name: _text(getattr(one, name)) for name in names}
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) and not value.is_integer() else f"{value}".removesuffix(".0")
 
 
 def split_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -101,4 +142,4 @@ def _parse(key: str, text: str, kind: Any) -> Any:
                 continue
     names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
     wanted = [*words, *(names[choice] for choice in choices if choice in names)]
-    raise LongspanError(f"{key} is {' or '.join(wanted)}, not {text!r}")
+    raise LongspanError(f"{key} is {' or '.join(wanted)}, not {text!r}{did_you_mean(text, words)}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from longspan.bands import Band, KeyMap
 from longspan.methods.base import Method
@@ -14,6 +12,9 @@ from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
 from longspan.selection.middle import Middle
 from longspan.selection.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

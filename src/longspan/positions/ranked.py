@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from longspan.bands import Band, Index, IndexMap, Interval, KeyMap, Modulo, Origin, start
+from longspan.deferred import torch
 from longspan.positions.near_far import constant
 from longspan.positions.selected import Gather, near
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from longspan.bands import Band, Index, IndexMap, Interval, KeyMap, Origin, causal, start
+from longspan.deferred import torch
 from longspan.positions.near_far import constant, identity
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

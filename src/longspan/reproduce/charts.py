@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from longspan.files import save_figure
 from longspan.reproduce.run import Outcome
 
 _COLOURS = ("#8a8f94", "#d9553f", "#17736b", "#c98a1b", "#3b6fb6", "#7b4fa3", "#5f8f3a")
@@ -49,6 +50,5 @@ def draw(outcomes: Sequence[Outcome], title: str, path: Path) -> bool:
     axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axis.set_title(title, fontsize=10, loc="left")
     axis.set_xlabel("tokens", fontsize=8)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path, dpi=150)
     return True

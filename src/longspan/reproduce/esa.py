@@ -46,7 +46,7 @@ def method(lab: Lab, more: str = "") -> Row:
 
 def reduced(lab: Lab) -> Row | None:
     """The same with reduced scores, where there is a calibration."""
-    return None if lab.calibration is None else replace(method(lab), label="esa reduced", calibration=lab.calibration)
+    return None if lab.calibration is None else replace(method(lab), calibration=lab.calibration)
 
 
 def rows(lab: Lab) -> dict[str, Row]:

@@ -102,7 +102,7 @@ class Lab:
         place = row, length, window or self.subject.window
         if place not in self._parameters:
             self._parameters[place] = row.parameters(place[2], length)
-        return {"row": row.label, "parameters": self._parameters[place]}
+        return {"row": row.name, "parameters": self._parameters[place]}
 
     def unbuilt(self, task: Task, length: int) -> str | None:
         """Why a made task cannot be asked at a length, or None; found by making a prompt, once."""

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from longspan.evaluation.pages import replace
+from longspan import files
 from longspan.evaluation.results import Sample, environment, finite
 from longspan.reproduce.charts import draw
 from longspan.reproduce.lab import Lab
@@ -39,8 +39,8 @@ class Pages:
         """Write ``results.json`` and ``summary.md``, and give the latter back; a reader never finds half a file."""
         text = self._markdown(samples)
         body = json.dumps(finite(self._body(samples)), indent=1, allow_nan=False, ensure_ascii=False)
-        replace(self.out / "results.json", body + "\n")
-        replace(self.out / "summary.md", text)
+        files.write(self.out / "results.json", body + "\n")
+        files.write(self.out / "summary.md", text)
         return text
 
     def draw(self, samples: Mapping[str, Sample]) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from longspan.bands import IndexMap
+from longspan.deferred import torch
 from longspan.kernels.best import best
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pick = Literal["best", "lowest", "random"]
 Share = Literal["head", "group", "layer"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from longspan.bands import IndexMap
+from longspan.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ByPiece:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-
+from longspan.deferred import torch
 from longspan.kernels.best import best, best_nearby
 from longspan.selection.chunks import Share
 from longspan.selection.pieces import ByPiece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Combine = Literal["sum", "max"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from longspan.bands import Interval, causal, start
+from longspan.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Selection(Protocol):

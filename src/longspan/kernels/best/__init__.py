@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from longspan.kernels.best import compiled, torch_ops
-from longspan.kernels.best.torch_ops import best_nearby
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["best", "best_nearby"]
 
@@ -31,5 +31,14 @@ def best(
             ``count``; all of them where ``stops`` is None.
         near: a score counts as the best within so many places of it, of those that count.
     """
+    from longspan.kernels.best import compiled, torch_ops  # here, so that selections can be described without torch
+
     runs = compiled if compiled.why_not(scores) is None else torch_ops
     return runs.best(scores, count, tie, last, start, stops, near)
+
+
+def best_nearby(scores: Tensor, near: int) -> Tensor:
+    """Each score ``[..., n]`` becomes the best within ``near`` places of it."""
+    from longspan.kernels.best import torch_ops
+
+    return torch_ops.best_nearby(scores, near)

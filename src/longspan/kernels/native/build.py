@@ -12,9 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+
+from longspan import files
+from longspan.kernels.native import failures
+from longspan.signals import held
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("cc", "gcc", "clang")
@@ -22,7 +26,9 @@ COMPILERS = ("cc", "gcc", "clang")
 _LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing")
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", *_LOOSE)
 NATIVE = ("-march=native", "-mcpu=native")  # the second is what some compilers for Arm know instead
+_ASSEMBLER = "Assembler messages"  # how GNU as begins what it has to say
 _SECONDS = 120  # more than a compiler takes on a slow machine
+_NEEDED = 8 << 20  # bytes: several times what a compiler leaves and the library take together
 
 
 class BuildError(Exception):
@@ -57,33 +63,96 @@ def library_for(cc: tuple[str, ...]) -> Iterator[Path]:
     """The file of the compiled sources, to load; made unless it is there, whole and the user's own.
 
     It is named by all that it depends on: the sources, the compiler, its flags and the processor. It is made under
-    another name and moved, so whoever looks meanwhile sees all of it or nothing; of two that make it at once the later
-    one wins, with the same file. Where there is no folder that only the user writes to, it is made for this process.
+    another name and moved, so whoever looks meanwhile sees all of it or nothing; of two that need it at once one waits
+    for the other. Where there is no folder that only the user writes to, or no room in it, it is made for this process.
+    A failure is remembered beside where the library would be; see ``failures.py``.
 
     Raises:
         BuildError: it cannot be made.
     """
     name, folder = f"{_name(cc)}.so", _folder()
-    if folder is not None and _own(folder / name) and whole(folder / name):
-        yield folder / name
+    with ExitStack() as stack:
+        if folder is None:
+            yield _made(stack, None, name, cc)
+        elif _ready(folder / name):
+            yield folder / name
+        else:
+            with _alone(folder):
+                path = folder / name if _ready(folder / name) else _made(stack, folder, name, cc)
+            yield path
+
+
+def _ready(library: Path) -> bool:
+    return _own(library) and whole(library)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time; where the file system has no locks, several make the same file and the last one wins."""
+    try:
+        import fcntl
+
+        opened = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
         return
     try:
-        room = tempfile.TemporaryDirectory(prefix="building-", dir=folder, ignore_cleanup_errors=True)
-    except OSError:  # a folder that cannot be written to
-        folder, room = None, tempfile.TemporaryDirectory(prefix="longspan-", ignore_cleanup_errors=True)
-    with room:
-        made = Path(room.name, name)
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _made(stack: ExitStack, folder: Path | None, name: str, cc: tuple[str, ...]) -> Path:
+    """The library, compiled; into the folder where that can be, else into one that goes with the stack."""
+    note = None if folder is None else failures.Note((folder / name).with_suffix(".failed"), cc[0])
+    if note is not None and (why := note.read()) is not None:
+        raise BuildError(why)
+    place, room = _room(folder)
+    made = Path(stack.enter_context(room), name)  # once it is loaded, its file may go
+    print("longspan: compiling kernels for this processor, once for each user (some seconds)", file=sys.stderr)
+    try:
+        compile_to(made, cc)
+        if folder is None or place != folder:
+            return made
+        os.replace(made, folder / name)
+        files.write(_seal(folder / name), _digest(folder / name))
+    except OSError as error:
+        raise BuildError(f"{cc[0]} or its output cannot be used: {error}") from error
+    except BuildError as error:
+        if note is not None:
+            note.write(str(error), place)
+        raise
+    return folder / name
+
+
+def _room(folder: Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str]]:
+    """A new folder to compile in, and where it is: in the folder of libraries, or in that for temporary files.
+
+    Raises:
+        BuildError: neither can be written to and has room.
+    """
+    said = []
+    for place in (folder, None):
         try:
-            compile_to(made, cc)
-            if folder is not None:
-                seal = _seal(made)
-                seal.write_text(_digest(made))
-                os.replace(made, folder / name)
-                os.replace(seal, _seal(folder / name))
-                made = folder / name
+            where = Path(tempfile.gettempdir()) if place is None else place
+            free = _free(where)
+            if free >= _NEEDED:
+                prefix = "longspan-" if place is None else "building-"
+                return where, tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+            said.append(f"{free >> 20} MiB are free in {where}")
         except OSError as error:
-            raise BuildError(f"{cc[0]} or its output cannot be used: {error}") from error
-        yield made  # once it is loaded, its file may go
+            if place is None:
+                said.append(f"there is no folder for temporary files ({error.strerror})")
+            else:
+                said.append(f"{place}: {error.strerror}")
+    raise BuildError(f"no room to compile the kernels, which takes {_NEEDED >> 20} MiB: {', '.join(said)}")
+
+
+def _free(folder: Path) -> int:
+    """Bytes that may be written there."""
+    return shutil.disk_usage(folder).free
 
 
 def _folder() -> Path | None:
@@ -113,38 +182,68 @@ def whole(library: Path) -> bool:
 
 
 def compile_to(target: Path, cc: tuple[str, ...]) -> None:
-    """Compile the sources for this processor, or, where the compiler does not know it, for its kind."""
+    """Compile the sources for this processor, or, where the compiler does not know it, for its kind.
+
+    What the compiler writes meanwhile lies beside the target: the folder for temporary files may be full.
+
+    Raises:
+        BuildError: the compiler fails; the message is the first line that it says.
+    """
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
-    said = ""
-    for flags in ((NATIVE[0],), (NATIVE[1],), ()):
-        status, output = _run([*cc, *FLAGS, *flags, "-o", str(target), *sources, "-lm"])
+    known = next((flag for flag in NATIVE if _knows(cc, flag)), None)
+    for flags in ((known,), ()) if known else ((),):
+        status, output = _run([*cc, *FLAGS, *flags, "-o", str(target), *sources, "-lm"], target.parent)
         if status == 0:
             return
-        said = said or (output.strip().splitlines() or [f"exit status {status}"])[0]
+        # An assembler may be older than its compiler; nothing else that fails would not fail without the flag.
+        if _ASSEMBLER not in output:
+            break
+    said = (output.strip().splitlines() or [f"exit status {status}"])[0]
     raise BuildError(f"{cc[0]} does not compile the kernels: {said}")
 
 
-def _run(command: Sequence[str]) -> tuple[int, str]:
+def _knows(cc: tuple[str, ...], flag: str) -> bool:
+    """Whether the compiler takes a flag. It reads nothing and writes nothing, so only the flag can be wrong."""
+    return _run([*cc, flag, "-fsyntax-only", "-x", "c", os.devnull])[0] == 0
+
+
+def _run(command: Sequence[str], temporary: Path | None = None) -> tuple[int, str]:
     """Exit status and what was said. What takes too long is ended, with all that it started."""
+    environment = {**os.environ, "LC_ALL": "C"}  # so that what is said can be looked for
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
+    with ExitStack() as stack:
+        try:
+            with held():  # a signal finds it begun and ends it, or not begun
+                process = subprocess.Popen(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    env=environment,
+                )
+                stack.enter_context(process)
+                stack.enter_context(_ended_with(process))
+        except OSError as error:
+            raise BuildError(f"{command[0]} does not run: {error}") from error
+        try:
+            said, _ = process.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"{command[0]} took more than {_SECONDS} s") from error
+        return process.returncode, said
+
+
+@contextmanager
+def _ended_with(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Whatever happens inside, the process is over after it, with all that it started."""
     try:
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process:
-            try:
-                said, _ = process.communicate(timeout=_SECONDS)
-            except BaseException as error:
-                os.killpg(process.pid, signal.SIGKILL)
-                if isinstance(error, subprocess.TimeoutExpired):
-                    raise BuildError(f"{command[0]} took more than {_SECONDS} s") from error
-                raise
-            return process.returncode, said
-    except OSError as error:
-        raise BuildError(f"{command[0]} does not run: {error}") from error
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
 
 
 def _seal(library: Path) -> Path:

@@ -1,0 +1,236 @@
+"""A bar for every prefill that takes long: how far it is, at which rate, and how long it will still take.
+
+A forward runs its layers one after the other, and over many tokens they are nearly all of it and cost the same. So the
+layers that are done say how far a forward is, with any method and with none. Where ``generate`` reads a prompt in
+pieces (``prefill_chunk_size``), each is a forward, and how many tokens there are in all is known before the first one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from longspan.errors import LongspanError
+
+AFTER = 2.0  # seconds; what takes less has no bar
+OFTEN = 0.25  # seconds from one look to the next
+
+
+See = Callable[["Prefill | None"], None]
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """How far a prompt is.
+
+    Attributes:
+        total: tokens to read, of a row.
+        read: those that have gone through all layers, parts of a token counted in.
+        layer, layers: the one that runs, of how many.
+        seconds: from its beginning to the end of the last layer that has run. waited: since then.
+    """
+
+    total: int
+    read: float
+    layer: int
+    layers: int
+    seconds: float
+    waited: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, of a row; 0 as long as no layer has run."""
+        return self.read / self.seconds if self.seconds else 0.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to go at this rate; None as long as nobody can say."""
+        return max((self.total - self.read) / self.rate - self.waited, 0.0) if self.rate else None
+
+    def __str__(self) -> str:
+        words = f"{self.total:,} tokens, layer {self.layer} of {self.layers}"
+        if self.left is None:
+            return words
+        minutes, seconds = divmod(round(self.left), 60)
+        hours, minutes = divmod(minutes, 60)
+        left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+        return f"{words}, {self.rate:,.0f} tokens/s, {left} left"
+
+
+@contextmanager
+def progress(model: PreTrainedModel, *, console: Console | None = None) -> Iterator[None]:
+    """Show a bar on stderr while a forward of ``model`` over many tokens takes longer than two seconds.
+
+    The model may be extended or not, and may be extended or restored in the block. On a GPU a prefill waits for each
+    layer but the last one, which costs microseconds a layer; decoding is left alone.
+
+    Args:
+        console: where to show it instead.
+
+    Raises:
+        LongspanError: it cannot be told what the model's layers are.
+    """
+    where = console or Console(stderr=True)
+    bar: Progress | None = None
+
+    def show(now: Prefill | None) -> None:
+        nonlocal bar
+        if now is None:
+            if bar is not None:
+                bar.stop()
+            bar = None
+            return
+        if bar is None:
+            bar = Progress(BarColumn(bar_width=20), TextColumn("{task.description}"), console=where, transient=True)
+            bar.add_task("")
+            bar.start()
+        bar.update(bar.task_ids[0], total=now.total, completed=now.read, description=str(now))
+
+    with following(model, show):
+        yield
+
+
+@contextmanager
+def following(model: PreTrainedModel, see: See) -> Iterator[None]:
+    """Tell ``see`` how far a prefill of ``model`` is, from two seconds on, and None when it is over.
+
+    ``see`` is called by a thread, about four times a second, never twice at once.
+
+    Raises:
+        LongspanError: it cannot be told what the model's layers are.
+    """
+    decoder, layers = _decoder_and_layers(model)
+    watch = _Watch(len(layers), see)
+    handles = [
+        decoder.register_forward_pre_hook(watch.begins, with_kwargs=True),
+        decoder.register_forward_hook(watch.ends, always_call=True),
+        *(layer.register_forward_hook(watch.layer_ends) for layer in layers),
+    ]
+    prefill = getattr(model, "_prefill", None)
+    if prefill is not None:
+        # What of a prompt is to be read is known here alone; the forwards see one piece each.
+        def told(input_ids: Tensor, config: Any, model_kwargs: dict[str, Any], *more: Any, **named: Any) -> Any:
+            cache = model_kwargs.get("past_key_values")
+            watch.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))
+            try:
+                return prefill(input_ids, config, model_kwargs, *more, **named)
+            finally:
+                watch.finish()
+
+        model._prefill = told
+    try:
+        yield
+    finally:
+        watch.finish()
+        for handle in handles:
+            handle.remove()
+        vars(model).pop("_prefill", None)
+
+
+class _Watch:
+    """What is known of the prefill that runs.
+
+    Args:
+        layers: how many a forward runs.
+    """
+
+    def __init__(self, layers: int, see: See) -> None:
+        self._layers, self._see = layers, see
+        # Tokens that are expected, of forwards before, and of this one; how many of its layers have run.
+        self._expected = self._read = self._tokens = self._done = 0
+        self._begun = self._ended = 0.0
+        self._over = Event()
+        self._thread: Thread | None = None
+        self._event: torch.Event | None = None
+
+    @property
+    def now(self) -> Prefill:
+        """How far it is; what a layer has done before its end nobody knows."""
+        total = max(self._expected, self._read + self._tokens)
+        read = min(self._read + self._tokens * self._done / self._layers, total)
+        layer, ended = min(self._done + 1, self._layers), self._ended
+        return Prefill(total, read, layer, self._layers, ended - self._begun, time.perf_counter() - ended)
+
+    def expect(self, tokens: int) -> None:
+        """Say how many tokens the forwards to come read together."""
+        self.finish()
+        self._expected = tokens
+
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward begins."""
+        given = kwargs.get("input_ids", args[0] if args else None)
+        given = kwargs.get("inputs_embeds") if given is None else given
+        self._tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
+        self._done = 0
+        if self._tokens > 1 and self._thread is None:
+            self._begun = self._ended = time.perf_counter()
+            self._over.clear()
+            self._thread = Thread(target=self._tell, daemon=True)
+            self._thread.start()
+
+    def layer_ends(self, module: nn.Module, args: Any, output: Any) -> None:
+        """A layer of the forward has run."""
+        if self._tokens < 2:
+            return
+        out = output[0] if isinstance(output, tuple) else output
+        if isinstance(out, Tensor) and out.device.type != "cpu":
+            self._wait(out.device)
+        self._done += 1
+        self._ended = time.perf_counter()
+
+    def ends(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The forward ends, in an error perhaps."""
+        if self._tokens < 2:
+            return
+        self._read, self._tokens, self._done = self._read + self._tokens, 0, 0
+        self._event = None
+        if self._read >= self._expected:
+            self.finish()
+
+    def finish(self) -> None:
+        """Nothing runs any more."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = self._event = None
+        self._expected = self._read = self._tokens = self._done = 0
+
+    def _tell(self) -> None:
+        if self._over.wait(AFTER):
+            return
+        try:
+            self._see(self.now)
+            while not self._over.wait(OFTEN):
+                self._see(self.now)
+        finally:
+            self._see(None)
+
+    def _wait(self, device: torch.device) -> None:
+        """Wait for the layer before, so that what is counted has run; this one keeps the device busy meanwhile."""
+        event = torch.Event(device)
+        event.record(torch.accelerator.current_stream(device))
+        if self._event is not None:
+            self._event.synchronize()
+        self._event = event
+
+
+def _decoder_and_layers(model: PreTrainedModel) -> tuple[nn.Module, list[nn.Module]]:
+    """The module whose forward runs the layers of a text model, and those."""
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    inside = model.get_decoder() if hasattr(model, "get_decoder") else model
+    for module in (inside, model):
+        for owner in module.modules():
+            for child in owner.children():
+                if isinstance(child, nn.ModuleList) and len(child) == count:
+                    return owner, list(child)
+    raise LongspanError(f"{type(model).__name__}: none of its lists of modules has its {count} layers")

@@ -1,0 +1,191 @@
+"""Tables that stay whole on a narrow terminal: where the columns do not fit, every row becomes a block of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_GAP = 2  # characters between two columns
+_PROSE = 20  # a column of text is not made narrower than that
+_FRAME = 2  # what the box puts to the sides of a table, one each
+_JOINTS = re.compile(r"(?<=[/,:=_])")  # where a word that is longer than a line is cut
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and how its cells look."""
+
+    head: str
+    justify: Literal["left", "right"] = "left"
+    style: str = ""
+
+
+class Sheet:
+    """Rows of cells under headings. No value is ever cut, and none is broken within a word that fits a line.
+
+    Args:
+        columns: the first one names the row.
+        rows: a cell is a text, in as many lines as it has, or a rich ``Text``; never markup.
+        title: stands above.
+        headed: whether the headings are shown above a table; a block of its own always has them.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[str | Text]],
+        *,
+        title: str = "",
+        headed: bool = True,
+    ) -> None:
+        self._columns, self._title, self._headed = columns, title, headed
+        self._rows = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+
+    def fits(self, width: int) -> bool:
+        """Whether it is a table at this width."""
+        return sum(self._least) + self._between <= width
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.fits(options.max_width):
+            yield self._table(options.max_width)
+        else:
+            yield from self._blocks(options.max_width)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        title = max(map(cell_len, self._title.splitlines()), default=0) + _FRAME
+        least, most = (max(sum(sizes) + self._between, title) for sizes in (self._least, self._most))
+        return Measurement(least, most).with_maximum(options.max_width)
+
+    @property
+    def _between(self) -> int:
+        return _GAP * (len(self._columns) - 1) + _FRAME
+
+    def _cells(self, n: int) -> list[Text]:
+        head = [Text(self._columns[n].head)] if self._headed else []
+        return [*head, *(row[n] for row in self._rows)]
+
+    @property
+    def _most(self) -> list[int]:
+        """The width of each column's longest line."""
+        return [max((_longest_line(cell) for cell in self._cells(n)), default=0) for n in range(len(self._columns))]
+
+    @property
+    def _least(self) -> list[int]:
+        words = [max((_longest_word(cell) for cell in self._cells(n)), default=0) for n in range(len(self._columns))]
+        # A figure such as "98.0 (89.5-99.6) n=50" is read in one line.
+        lines = [
+            most if column.justify == "right" else min(most, _PROSE)
+            for most, column in zip(self._most, self._columns, strict=True)
+        ]
+        return [max(pair) for pair in zip(words, lines, strict=True)]
+
+    def _widths(self, width: int) -> list[int]:
+        least, most = self._least, self._most
+        spare = width - self._between - sum(least)
+        wanted = sum(most) - sum(least)
+        if wanted <= spare:
+            return most
+        return [low + spare * (high - low) // wanted for low, high in zip(least, most, strict=True)]
+
+    def _table(self, width: int) -> Table:
+        table = Table(
+            box=box.SIMPLE_HEAD if self._headed else None,
+            show_header=self._headed,
+            header_style="bold",
+            padding=(0, _GAP - 1 if self._headed else _GAP, 0, 0),  # a box has a character between columns itself
+            pad_edge=False,
+            collapse_padding=True,
+            title=self._title or None,
+            title_style="bold",
+            title_justify="left",
+            min_width=min(max(map(cell_len, self._title.splitlines()), default=0) + _FRAME, width),
+        )
+        for column, size in zip(self._columns, self._widths(width), strict=True):
+            table.add_column(column.head, justify=column.justify, style=column.style, width=size, overflow="fold")
+        for row in self._rows:
+            table.add_row(*row)
+        return table
+
+    def _blocks(self, width: int) -> Iterator[RenderableType]:
+        if self._title:
+            yield Text(self._title, style="bold")
+        heads = [" ".join(column.head.split()) for column in self._columns]
+        named = max((cell_len(head) for head in heads[1:]), default=0)
+        for row in self._rows:
+            # A name needs no heading; a number says nothing without one.
+            figure = self._columns[0].justify == "right"
+            first = _cut(Text.assemble(heads[0], " ", row[0]) if figure else row[0], width)
+            first.stylize(self._columns[0].style or "bold")
+            yield first
+            if not self._headed:
+                yield from (Padding(_cut(cell, width - 2), (0, 0, 0, 2), expand=False) for cell in row[1:])
+                continue
+            room = width - 2 - named - _GAP
+            lines = Table.grid(padding=(0, _GAP, 0, 0))
+            lines.add_column(width=named)
+            lines.add_column(width=max(room, 1), overflow="fold")
+            below: list[tuple[str, Text]] = []
+            for head, cell in zip(heads[1:], row[1:], strict=True):
+                if max(_longest_word(cell), min(_longest_line(cell), _PROSE)) > room:
+                    below.append((head, cell))
+                elif cell.plain:
+                    lines.add_row(Text(head, style="dim"), cell)
+            if lines.row_count:
+                yield Padding(lines, (0, 0, 0, 2), expand=False)
+            for head, cell in below:
+                yield Padding(Text(head, style="dim"), (0, 0, 0, 2), expand=False)
+                yield Padding(_cut(cell, width - 4), (0, 0, 0, 4), expand=False)
+
+
+def print_markdown(console: Console, text: str) -> None:
+    """Markdown on a terminal, its tables as ``Sheet``s."""
+    from rich.markdown import Markdown  # here, since it takes as long to import as all the rest
+
+    for block in re.split(r"\n{2,}", text.strip()):
+        lines = block.split("\n")
+        if len(lines) > 1 and all(line.startswith("|") for line in lines) and set(lines[1]) <= set("|-: "):
+            heads, rows = _cells_of(lines[0]), [_cells_of(line) for line in lines[2:]]
+            rights = [cell.endswith(":") for cell in _cells_of(lines[1])]
+            columns = [Column(head, "right" if right else "left") for head, right in zip(heads, rights, strict=True)]
+            console.print(Sheet(columns, rows))
+        else:
+            console.print(Markdown(block))
+            console.print()
+
+
+def _cells_of(line: str) -> list[str]:
+    return [cell.strip().replace("`", "").replace("**", "") for cell in line.strip().strip("|").split("|")]
+
+
+def _cut(cell: Text, width: int) -> Text:
+    """The same with words that are longer than a line, such as an address, cut at their joints."""
+    if _longest_word(cell) <= width:
+        return cell.copy()
+
+    def lines(match: re.Match[str]) -> str:
+        made = [""]
+        for part in _JOINTS.split(match[0]):
+            if made[-1] and cell_len(made[-1] + part) > width:
+                made.append("")
+            made[-1] += part
+        return "\n".join(made)
+
+    return Text(re.sub(rf"\S{{{width + 1},}}", lines, cell.plain), style=cell.style, overflow="fold")
+
+
+def _longest_line(cell: Text) -> int:
+    return max((cell_len(line) for line in cell.plain.splitlines()), default=0)
+
+
+def _longest_word(cell: Text) -> int:
+    return max((cell_len(word) for word in cell.plain.split()), default=0)
