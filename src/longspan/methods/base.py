@@ -13,7 +13,7 @@ from longspan.rope import Angles
 from longspan.selection import Selection
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 def require(rule: str, holds: bool, **values: Any) -> None:
