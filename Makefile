@@ -15,7 +15,7 @@ help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make bench      the benchmarks, against transformers and kvpress (under 15 minutes on two cores)"
 	@echo "make bench-long the same with all heads at 64k tokens, and the whole model (hours)"
@@ -28,7 +28,7 @@ help:
 # pip says what it collects and how far each download is; a recent pip also says how far it is with installing.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "longspan needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.12")'
-	@echo "Installing longspan, its tests and tools into $(VENV), once: about 80 packages, of which torch is by far the largest."
+	@echo "Installing longspan, its tests and tools into $(VENV), once. Of what pip fetches torch is by far the largest."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) --quiet pip
 	$(BIN)/python $(INSTALL) -e '.[dev,plot]'
@@ -55,6 +55,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
