@@ -75,6 +75,14 @@ def test_a_job_may_only_read_unless_it_publishes():
         assert "secrets." not in path.read_text() and "pull_request_target" not in path.read_text()
 
 
+def test_an_action_is_one_commit():
+    """A tag can be moved to other code; a commit cannot. The version behind it is what dependabot reads."""
+    for path in WORKFLOWS:
+        used = re.findall(r"^ *(?:- )?uses: (.+)$", path.read_text(), re.MULTILINE)
+        others = [use for use in used if not use.startswith("./")]
+        assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", use) for use in others), others
+
+
 def test_only_a_tag_that_passed_is_published():
     path = ROOT / ".github" / "workflows" / "release.yml"
     body = yaml.safe_load(path.read_text())
