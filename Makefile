@@ -1,33 +1,42 @@
-# Every target sets itself up: it needs Python 3.10 or later with pip, nothing else. The first call installs into .venv.
+# Every target sets itself up: it needs Python 3.11 or later with pip, nothing else. The first call installs into .venv.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
+FRESH  := build/fresh
+INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench bench-long bench-gpu bench-peers clean
+.PHONY: help demo test test-long lint format bench bench-long bench-gpu bench-peers wheel wheel-test clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make bench      the benchmarks, against transformers and kvpress (under 15 minutes on two cores)"
 	@echo "make bench-long the same with all heads at 64k tokens, and the whole model (hours)"
 	@echo "make bench-gpu  the same on a GPU"
+	@echo "make wheel      wheel and sdist, into dist"
+	@echo "make wheel-test the same, installed into an environment of its own: the demo in short, and the hostile tests"
 	@echo "make clean      forget the environment and everything built"
 
 # The constraints matter for more than repeatability: they keep pip from looking for a newer torch than the one CI uses.
+# pip says what it collects and how far each download is; a recent pip also says how far it is with installing.
 $(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "longspan needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.12")'
+	@echo "Installing longspan, its tests and tools into $(VENV), once. Of what pip fetches torch is by far the largest."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,plot]'
+	$(BIN)/python $(INSTALL) --quiet pip
+	$(BIN)/python $(INSTALL) -e '.[dev,plot]'
 	@touch $@
 
 $(EXTRAS): $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,plot,gpu,ray,lm-eval]'
+	@echo "Installing Triton, Ray and lm-eval into $(VENV), once."
+	$(BIN)/python $(INSTALL) -e '.[dev,plot,gpu,ray,lm-eval]'
 	@touch $@
 
 # Threads that wait by spinning slow each other down several times over where the cores are shared.
@@ -46,6 +55,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -53,8 +67,8 @@ format: $(READY)
 
 # kvpress asks for an older transformers than it runs with here, so pip is not asked what it thinks of that.
 bench-peers: $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt kvpress
+	$(BIN)/python $(INSTALL) -e '.[bench]'
+	$(BIN)/python $(INSTALL) --no-deps kvpress
 
 bench: bench-peers
 	$(BIN)/python benchmarks/suite.py
@@ -65,8 +79,23 @@ bench-long: bench-peers
 	$(BIN)/python benchmarks/whole.py
 
 bench-gpu: bench-peers
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[gpu]'
+	$(BIN)/python $(INSTALL) -e '.[gpu]'
 	$(BIN)/python benchmarks/gpu.py
+
+# The wheel is built from the sdist, so both are whole.
+wheel: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+# As a user installs it: nothing of the checkout is on the path, and the demo runs before the tests bring packages of their own.
+wheel-test: wheel
+	rm -rf $(FRESH)
+	$(PYTHON) -m venv $(FRESH)
+	$(FRESH)/bin/python $(INSTALL) --quiet pip
+	$(FRESH)/bin/python $(INSTALL) dist/longspan-*.whl
+	cd build && env -u PYTHONPATH OMP_WAIT_POLICY=passive fresh/bin/longspan demo --methods stock,dca --lengths 1x,2x --prompts 1 --out fresh/demo
+	$(FRESH)/bin/python $(INSTALL) "$$(echo dist/longspan-*.whl)[dev]"
+	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 tests/hostile tests/test_bundled.py tests/cli/test_commands.py
 
 clean:
 	rm -rf $(VENV) build dist longspan-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -6,9 +6,10 @@
     python benchmarks/quality.py --table-only       # the table from what has been measured so far
 
 Every sample is on disk (OUT/samples.jsonl) as soon as it is there, so the run may be stopped or killed at any time; the
-same command takes it up again. The samples that say most come first, and the table can be written at any moment. A
-sample is known by task, length, filler, seed, depth, the method with all its parameters and the SHA-256 of the weights:
-change one of them and it is measured anew. Code is not among them: after mending a method, give ``--forget ROW``.
+same command takes it up again. At its end it moves them to OUT/samples.jsonl.gz; both are read. The samples that say
+most come first, and the table can be written at any moment. A sample is known by task, length, filler, seed, depth, the
+method with all its parameters and the SHA-256 of the weights: change one of them and it is measured anew. Code is not
+among them: after mending a method, give ``--forget ROW``.
 
 Rows are written as NAME or NAME:key=value,key=value, with the names and parameters of ``longspan methods``; ``angles=``
 puts scaled angles under a method, and ``calibration=FILE`` (or ``bundled``) gives it a calibration.
@@ -34,7 +35,6 @@ from longspan.errors import LongspanError
 from longspan.evaluation import tables
 from longspan.evaluation.estimate import Pace, duration
 from longspan.evaluation.filler import FILLERS
-from longspan.evaluation.journal import Journal, read_samples
 from longspan.evaluation.plan import Ask
 from longspan.evaluation.results import Sample
 from longspan.evaluation.rows import parse_rows
@@ -43,11 +43,12 @@ from longspan.evaluation.workers import run
 from quality_bars import BARS, SELECTING, judge
 from quality_pages import as_json, markdown
 from quality_table import GRID, GRID_MULTIPLES, MULTIPLES, Quality
+from samples import ARCHIVE, Samples, read
 
 OUT = Path(__file__).parent / "results" / "quality"
 
 
-def measure(table: Quality, journal: Journal, args: argparse.Namespace, console: Console) -> None:
+def measure(table: Quality, journal: Samples, args: argparse.Namespace, console: Console) -> None:
     """Ask what is left, keeping every sample at once."""
     parts = table.left(journal.samples, args.retry_errors)
     seconds = _seconds(table, journal.samples)
@@ -102,7 +103,7 @@ def write(table: Quality, samples: dict[str, Sample], args: argparse.Namespace, 
     else:
         title = f"The bundled model, trained on {table.subject.window} tokens (1x)"
         tables.picture(grid, labels, table.multiples, table.fillers, title, stem.with_suffix(".png"))
-    console.print(f"in {args.out}: {table.title}.md, {table.title}.json, samples.jsonl")
+    console.print(f"in {args.out}: {table.title}.md, {table.title}.json, {ARCHIVE}")
     return all(cell.error is not None or cell.n == cell.planned for cell in grid.values())
 
 
@@ -177,14 +178,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         table = Quality(args, subject)
         forget = parse_rows(args.forget) if args.forget else []
-        path = args.out / "samples.jsonl"
         if args.dry_run:
-            dry_run(table, read_samples(path), args, console)
+            dry_run(table, read(args.out), args, console)
             return 0
         args.out.mkdir(parents=True, exist_ok=True)
         if args.table_only:
-            return 0 if write(table, read_samples(path), args, console) else 3
-        with Journal(path) as journal:
+            return 0 if write(table, read(args.out), args, console) else 3
+        with Samples(args.out) as journal:
             if forget:
                 strange = [row.label for row in forget if row not in table.rows]
                 if strange:
@@ -195,6 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 measure(table, journal, args, console)
             except KeyboardInterrupt:
                 console.print("stopped; the same command goes on from here")
+            journal.pack()
             return 0 if write(table, journal.samples, args, console) else 3
     except LongspanError as error:
         print(f"quality: error: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import time
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from longspan.evaluation.journal import read_samples
 from longspan.evaluation.rows import parse_rows
 from longspan.evaluation.workers import _context
 
@@ -19,6 +19,12 @@ sys.path.insert(0, str(BENCHMARKS))
 import quality  # noqa: E402
 import quality_bars  # noqa: E402
 import quality_table  # noqa: E402
+from samples import ARCHIVE, JOURNAL, read  # noqa: E402
+
+PUBLISHED = BENCHMARKS / "results" / "quality"
+in_the_repository = pytest.mark.skipif(
+    (BENCHMARKS.parent / "PKG-INFO").exists(), reason="this is an sdist, which leaves the samples out"
+)
 
 OPTIONS = ["--rows", "stock", "dca", "dca:window=600", "--lengths", "1x,1.25", "--prompts", "6", "--workers", "1"]
 
@@ -44,7 +50,7 @@ def alive(pid):
 def out(tmp_path_factory):
     """A table whose run was killed after a few samples, and then taken up again."""
     out = tmp_path_factory.mktemp("quality")
-    path = out / "samples.jsonl"
+    path = out / JOURNAL
     process = _context().Process(target=quality.main, args=([*OPTIONS, "--out", str(out)],))
     process.start()
     until = time.monotonic() + 120
@@ -56,7 +62,8 @@ def out(tmp_path_factory):
     before = path.read_bytes()
     assert 3 <= before.count(b"\n") < 30, "it was to be killed in the middle"
     assert quality.main([*OPTIONS, "--out", str(out)]) == 0
-    assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+    assert path.read_bytes() == b""
+    assert gzip.decompress((out / ARCHIVE).read_bytes()).startswith(before[: before.rfind(b"\n") + 1])
     until = time.monotonic() + 60
     while any(map(alive, workers)):
         assert time.monotonic() < until, "a worker outlived its parent"
@@ -65,7 +72,7 @@ def out(tmp_path_factory):
 
 
 def test_killed_and_taken_up_again_it_has_every_sample_once(out):
-    lines = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in gzip.decompress((out / ARCHIVE).read_bytes()).splitlines()]
     keys = [line["key"] for line in lines]
     assert len(keys) == len(set(keys))
     # 2 fillers x 2 lengths x 2 rows x 6 prompts, one error for each of the four cells of the third row, and the
@@ -118,12 +125,12 @@ def recorded(monkeypatch):
 
 def test_nothing_is_asked_again(out, monkeypatch):
     monkeypatch.setattr(quality, "run", lambda parts, *a, **k: nothing() if not parts else pytest.fail("asked"))
-    before = (out / "samples.jsonl").read_bytes()
+    before = (out / ARCHIVE).read_bytes()
     for more in ([], ["--table-only"], ["--prompts", "2"]):
         assert quality.main([*OPTIONS, "--out", str(out), *more]) == 0
     assert quality.main([*OPTIONS, "--out", str(out), "--table-only", "--prompts", "7"]) == 3
     assert quality.main([*OPTIONS, "--out", str(out), "--dry-run"]) == 0
-    assert (out / "samples.jsonl").read_bytes() == before
+    assert (out / ARCHIVE).read_bytes() == before and not (out / JOURNAL).read_bytes()
 
 
 def test_errors_are_asked_again_only_on_request(out, monkeypatch):
@@ -133,13 +140,32 @@ def test_errors_are_asked_again_only_on_request(out, monkeypatch):
 
 
 def test_forgetting_a_row_measures_it_anew(out, tmp_path, monkeypatch, capsys):
-    (tmp_path / "samples.jsonl").write_bytes((out / "samples.jsonl").read_bytes())
+    (tmp_path / ARCHIVE).write_bytes((out / ARCHIVE).read_bytes())
     asked = recorded(monkeypatch)
     assert quality.main([*OPTIONS, "--out", str(tmp_path), "--forget", "dca"]) == 3
     assert {ask.row.label for ask in asked} == {"dca"} and len(asked) == 24
     assert quality.main([*OPTIONS, "--out", str(tmp_path), "--forget", "rerope"]) == 1
     assert "'rerope'" in capsys.readouterr().err
-    assert len(read_samples(tmp_path / "samples.jsonl")) == 60 - 24
+    assert len(read(tmp_path)) == 60 - 24
+
+
+def test_what_an_interrupted_run_had_is_packed(out, tmp_path, monkeypatch):
+    """Ctrl-C ends a run like any other: nothing stays in the journal, and the next run asks for what is left alone."""
+    kept = read(out)
+
+    def interrupted(parts, *args, **more):
+        asks = [ask for part in parts for ask in part]
+        yield from ((ask, kept[ask.key]) for ask in asks[:5])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quality, "run", interrupted)
+    assert quality.main([*OPTIONS, "--out", str(tmp_path)]) == 3
+    assert len(read(tmp_path)) == 5 and read(tmp_path).items() <= kept.items()
+    assert (tmp_path / ARCHIVE).exists() and (tmp_path / JOURNAL).read_bytes() == b""
+    asked = recorded(monkeypatch)
+    quality.main([*OPTIONS, "--out", str(tmp_path)])
+    keys = {ask.key for ask in asked}
+    assert not keys & read(tmp_path).keys() and keys >= kept.keys() - read(tmp_path).keys()
 
 
 def test_the_default_rows_are_every_method_and_parse():
@@ -164,19 +190,20 @@ def test_selecting_rows_get_the_most_prompts(monkeypatch):
     assert counts == [[200, 200, 100, 100], [50, 50, 10, 10], [50, 10, 10, 10]]
 
 
+@in_the_repository
 def test_the_published_samples_keep_their_keys():
     subject = quality_table.Subject.of(quality.load_bundled()[0])
     tables = [quality_table.Quality(quality.parse(args), subject) for args in ([], ["--grid"])]
     of_table, of_grid = ({ask.key for cell in table.every_cell for ask in cell.asks} for table in tables)
-    kept = read_samples(BENCHMARKS / "results" / "quality" / "samples.jsonl")
+    kept = read(PUBLISHED)
     assert len(kept.keys() & of_table) >= 3000 and len(kept.keys() & of_grid) >= 360
     assert kept.keys() <= of_table | of_grid
 
 
+@in_the_repository
 def test_the_published_samples_meet_every_bar(tmp_path):
     """All bars are judged, each by its method's best row, and none is missed or left unmeasured."""
-    published = BENCHMARKS / "results" / "quality" / "samples.jsonl"
-    (tmp_path / "samples.jsonl").write_bytes(published.read_bytes())
+    (tmp_path / ARCHIVE).write_bytes((PUBLISHED / ARCHIVE).read_bytes())
     quality.main(["--table-only", "--out", str(tmp_path)])
     bars = json.loads((tmp_path / "quality.json").read_text())["bars"]
     assert len(bars) == len(quality_bars.BARS)

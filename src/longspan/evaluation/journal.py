@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import math
 import os
+import zlib
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -30,10 +32,21 @@ _IF_ANY = ("filler", "task", "tokens", "references", "figures")  # left out of a
 def read_samples(path: Path) -> dict[str, Sample]:
     """The samples of a file by key; of two with one key the later. A last line that was cut off is left out.
 
+    Args:
+        path: a journal, or with a name that ends in ``.gz`` one that was compressed; without a file there are none.
+
     Raises:
-        LongspanError: a line before the last holds no sample.
+        LongspanError: a line before the last holds no sample, or a compressed file is not whole.
     """
-    return _parse(path, path.read_bytes())[0] if path.exists() else {}
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise LongspanError(f"{path}: this is no whole gzip file ({error}); fetch it again or delete it") from error
+    return _parse(path, data)[0]
 
 
 class Journal:

@@ -11,8 +11,9 @@ from longspan.rope import Angles
 from longspan.selection import Selection
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from torch import Tensor
-    from typing_extensions import Self
 
 
 def require(rule: str, holds: bool, **values: Any) -> None:

@@ -10,7 +10,7 @@ from longspan.positions import GroupedBeyond
 from longspan.selection import Everything
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(frozen=True, kw_only=True)
