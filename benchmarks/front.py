@@ -21,7 +21,7 @@ FEW = {
     "stock": "the stock model",
     "yarn": "YaRN",
     "dca": "DCA",
-    "longheads:score=bounds": "LongHeads, `score=\"bounds\"`",
+    "longheads:score=bounds": 'LongHeads, `score="bounds"`',
     "esa": "ESA",
 }
 ALL = {
@@ -34,7 +34,7 @@ ALL = {
     "self-extend": "`self-extend`",
     "dca": "`dca`",
     "longheads": "`longheads`, the paper's score",
-    "longheads:score=bounds": "`longheads`, `score=\"bounds\"`",
+    "longheads:score=bounds": '`longheads`, `score="bounds"`',
     "esa": "`esa`",
     "esa:calibration=bundled": "`esa` with a calibration",
 }

@@ -1,6 +1,6 @@
-"""Extend a model and generate: a pass key is found at four times the window that the model was trained on.
+"""Extend a model and generate: it finds a pass key at four times its trained window.
 
-    python examples/extend_and_generate.py
+python examples/extend_and_generate.py
 """
 
 import torch
@@ -8,27 +8,30 @@ import torch
 import longspan
 from longspan.bundled import heldout_text
 
-model, tokenizer = longspan.load_bundled()  # a small Llama with a window of 512 tokens; yours comes from_pretrained
-window = model.config.max_position_embeddings
+# A small Llama with a window of 512 tokens. Yours comes from `from_pretrained`.
+model, tokenizer = longspan.load_bundled()
 
-# A book with one sentence of interest in its middle.
-book = heldout_text()[: 3 * 4 * window]
-half = book.index("\n", len(book) // 2)
+# Prose with one sentence of interest in its middle.
+text = heldout_text()[:6_000]
+middle = text.index("\n", len(text) // 2)
 needle = "\nThe pass key is 71428. Remember it. 71428 is the pass key.\n"
-prompt = f"{book[:half]}{needle}{book[half:]}\nWhat is the pass key? The pass key is"
-inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+question = "\nWhat is the pass key? The pass key is"
+inputs = tokenizer(
+    text[:middle] + needle + text[middle:] + question, return_tensors="pt"
+)
 
 
 def answer() -> str:
     with torch.inference_mode():
-        out = model.generate(**inputs, max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.eos_token_id)
+        out = model.generate(inputs["input_ids"], max_new_tokens=8, do_sample=False)
     return tokenizer.decode(out[0, inputs["input_ids"].shape[1] :]).strip()
 
 
-print(f"{inputs['input_ids'].shape[1]:,} tokens, window {window}")
+print(inputs["input_ids"].shape[1], "tokens")
 print("stock:", answer())
 
-print(longspan.extend(model, "dca"))  # the report: what was attached, with every parameter
+print(longspan.extend(model, "dca"))  # what was attached, with every parameter
 print("dca:", answer())
 
 longspan.restore(model)  # the model as it was, to the bit
+print("restored:", answer())

@@ -37,7 +37,9 @@ def section(argument: str) -> str:
     found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise ValueError(f"{file} has no section {heading!r}")
-    return _RELATIVE.sub(lambda link: f"]({_address(posixpath.join(posixpath.dirname(file), link[1]))})", found[2].strip())
+    return _RELATIVE.sub(
+        lambda link: f"]({_address(posixpath.join(posixpath.dirname(file), link[1]))})", found[2].strip()
+    )
 
 
 def _address(path: str) -> str:

@@ -26,9 +26,14 @@ def facts(name: str) -> str:
         "exact rows": f"the first {exact:,} equal the stock model's (window {L:,}, text of {4 * L:,})"
         if exact
         else "none beyond the window: every row differs from the stock model's",
-        "cache": f"{_cache()[name] / _cache()['full']:g} times the stock model's keys and values",
+        "cache": _size(_cache()[name] / _cache()["full"]),
     }
     return "\n".join(["| | |", "| --- | --- |", *(f"| **{what}** | {said} |" for what, said in rows.items())])
+
+
+def _size(times: float) -> str:
+    same = "as large as the stock model's: one stored rotation of each key"
+    return same if times == 1 else f"{times:g} times as large as the stock model's: two stored rotations of each key"
 
 
 def _class(name: str) -> str:

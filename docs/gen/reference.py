@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -35,14 +36,25 @@ def pages() -> dict[str, str]:
         lines = [f"# {package}", "", _opening(module), ""]
         elsewhere, here = [], []
         for name in sorted(module.__all__, key=str.lower):
-            full = f"{package}.{name}"
-            known = documented.setdefault(id(_object(full)), full)
-            (here if known == full else elsewhere).append((name, known))
+            full = _path(package, name)
+            found = id(_object(full))
+            if found in documented:
+                elsewhere.append((name, documented[found]))
+            else:
+                documented[found] = full
+                here.append((name, full))
         lines += [f"::: {full}\n" for _, full in here]
         if elsewhere:
             lines += ["Documented elsewhere: " + ", ".join(f"[`{name}`][{known}]" for name, known in elsewhere) + "."]
         made[f"api/{package}.md"] = "\n".join(lines) + "\n"
     return made
+
+
+def _path(package: str, name: str) -> str:
+    """Where a name is found; where a module has the same name, the place that it is defined in."""
+    full = f"{package}.{name}"
+    found = getattr(importlib.import_module(package), name)
+    return f"{found.__module__}.{found.__qualname__}" if full in sys.modules else full
 
 
 def _opening(module: ModuleType) -> str:

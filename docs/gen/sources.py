@@ -64,7 +64,7 @@ def address(link: str, page: str) -> str | None:
 
 
 def resolve(markdown: str, page: str) -> str:
-    """A page's text with links to files of the repository as addresses, and addresses of this site as links to pages."""
+    """A page's text: links to the repository's files become addresses, addresses of this site links to pages."""
 
     def outside(match: re.Match[str]) -> str:
         found = address(match[2], page)
