@@ -25,7 +25,7 @@ def facts(name: str) -> str:
         "keys are": "chosen by their scores" if method.selects else "kept by their index",
         "exact rows": f"the first {exact:,} equal the stock model's (window {L:,}, text of {4 * L:,})"
         if exact
-        else "none beyond the window: every row differs from the stock model's",
+        else f"none: in a text of {4 * L:,} every row differs from the stock model's (window {L:,})",
         "cache": _size(_cache()[name] / _cache()["full"]),
     }
     return "\n".join(["| | |", "| --- | --- |", *(f"| **{what}** | {said} |" for what, said in rows.items())])
