@@ -9,7 +9,7 @@ FRESH  := build/fresh
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench bench-long bench-gpu bench-peers wheel wheel-test clean
+.PHONY: help demo test test-long lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
@@ -17,6 +17,8 @@ help:
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
+	@echo "make docs       the documentation, into site/ (no network is used to build or to read it)"
+	@echo "make examples   each script of examples/, on the bundled model"
 	@echo "make bench      the benchmarks, against transformers and kvpress (under 15 minutes on two cores)"
 	@echo "make bench-long the same with all heads at 64k tokens, and the whole model (hours)"
 	@echo "make bench-gpu  the same on a GPU"
@@ -65,6 +67,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Docstrings are read from src, pictures and tables made by running longspan; --strict fails on whatever mkdocs warns of.
+docs: $(READY)
+	$(BIN)/python $(INSTALL) --quiet -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+
+examples: $(READY)
+	@for script in examples/*.py; do echo "$$script"; OMP_WAIT_POLICY=passive $(BIN)/python $$script || exit 1; done
+
 # kvpress asks for an older transformers than it runs with here, so pip is not asked what it thinks of that.
 bench-peers: $(READY)
 	$(BIN)/python $(INSTALL) -e '.[bench]'
@@ -98,5 +108,5 @@ wheel-test: wheel
 	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 tests/hostile tests/test_bundled.py tests/cli/test_commands.py
 
 clean:
-	rm -rf $(VENV) build dist longspan-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist site longspan-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""What the benchmarks share: turns within a round, the clock, and results with the machine that they are from."""
+"""What the benchmarks share: turns within a round, the clock, results with their machine, and tables in documents."""
 
 from __future__ import annotations
 
@@ -111,3 +111,16 @@ def load(path: Path) -> list[dict[str, str]]:
 def blocks(length: int, size: int) -> Iterable[tuple[int, int]]:
     """``0 : length`` in runs of at most ``size``."""
     return ((a, min(a + size, length)) for a in range(0, length, size))
+
+
+def between(text: str, marks: tuple[str, str], lines: Iterable[str]) -> str:
+    """A document with these lines in the place of what stands between its two marks.
+
+    Raises:
+        ValueError: it has not both marks, in their order.
+    """
+    before, begun, rest = text.partition(marks[0])
+    _, ended, after = rest.partition(marks[1])
+    if not begun or not ended:
+        raise ValueError(f"the document has no {marks[0]} … {marks[1]}, between which the table goes; put them back")
+    return "\n".join((before + begun, *lines, ended + after))

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import load
+from common import between, load
 from verdicts import fit_exponent
 
 FOLDER = Path(__file__).parent / "results" / "speed"
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 MARKS = "<!-- speed -->", "<!-- /speed -->"
 NAMES = {
     "flash": "flash attention alone",
@@ -121,32 +121,28 @@ def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars:
     return "\n".join(lines)
 
 
-def into_readme(text: str, cases: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
-    """The README with its table of bars made anew.
+def into_page(text: str, cases: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
+    """The documentation's page on speed with its table of bars made anew.
 
     Raises:
         ValueError: it has not both marks, in their order.
     """
-    before, begun, rest = text.partition(MARKS[0])
-    _, ended, after = rest.partition(MARKS[1])
-    if not begun or not ended:
-        raise ValueError(f"README.md has no {MARKS[0]} … {MARKS[1]}, between which the table goes; put them back")
     measured = [row for row in bars if row["verdict"] != "not measured"]
     table = markdown(measured, {"bar": "at most", "dtype": "", "value": "measured", "verdict": ""})
-    return "\n".join((before + begun, *table, "", f"{machine_of(cases[0])}.", ended + after))
+    return between(text, MARKS, [*table, "", f"{machine_of(cases[0])}."])
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the CSV files of benchmarks/suite.py")
-    parser.add_argument("--readme", action="store_true", help="also put the bars into README.md")
+    parser.add_argument("--docs", action="store_true", help="also put the bars into docs/benchmarks.md")
     args = parser.parse_args(argv)
     if missing := [name for name in ("cases", "growth", "bars") if not (args.folder / f"{name}.csv").exists()]:
         parser.error(f"{args.folder} has no {', '.join(missing)}; run benchmarks/suite.py first")
     cases, grown, bars = (load(args.folder / f"{name}.csv") for name in ("cases", "growth", "bars"))
     (args.folder / "speed.md").write_text(page(cases, grown, bars))
-    if args.readme:
-        README.write_text(into_readme(README.read_text(), cases, bars))
+    if args.docs:
+        PAGE.write_text(into_page(PAGE.read_text(), cases, bars))
     where = machine_of(cases[0]).split(", torch")[0]
     for phase, dtype, label in (("prefill", "fp32", "seconds"), ("decode", "bf16", "seconds a token")):
         try:

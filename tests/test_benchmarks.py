@@ -409,14 +409,19 @@ def test_a_report_of_nothing_says_what_to_run(tmp_path, capsys):
         report.points([row()], "prefill", "bf16")
 
 
-def test_the_bars_go_between_the_marks_of_the_readme(tmp_path):
+def test_the_bars_go_between_the_marks_of_a_page(tmp_path):
     suite.write(tmp_path, [row(over_stock="0.01")], verdicts.CPU_BARS, 1)
     cases, bars = (common.load(tmp_path / f"{name}.csv") for name in ("cases", "bars"))
     text = f"before\n{report.MARKS[0]}\n| old |\n{report.MARKS[1]}\nafter\n"
-    made = report.into_readme(text, cases, bars)
+    made = report.into_page(text, cases, bars)
     assert made.startswith(f"before\n{report.MARKS[0]}\n| at most |") and made.endswith(f"\n{report.MARKS[1]}\nafter\n")
     assert "| old |" not in made and made.count("| met |") == 1 and "not measured" not in made
-    assert "one thread, its CPU time" in made and report.into_readme(made, cases, bars) == made
+    assert "one thread, its CPU time" in made and report.into_page(made, cases, bars) == made
     with pytest.raises(ValueError, match="put them back"):
-        report.into_readme("no marks", cases, bars)
-    assert report.into_readme(report.README.read_text(), cases, bars)
+        report.into_page("no marks", cases, bars)
+
+
+def test_the_documentation_has_the_bars_of_the_results():
+    cases, bars = (common.load(report.FOLDER / f"{name}.csv") for name in ("cases", "bars"))
+    text = report.PAGE.read_text()
+    assert report.into_page(text, cases, bars) == text and "| missed |" in text

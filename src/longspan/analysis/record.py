@@ -75,12 +75,11 @@ class Trace:
 def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = True) -> Iterator[Trace]:
     """Record which keys an extended model's heads choose, and by which scores, for the length of a ``with`` block.
 
-    ::
-
-        longspan.extend(model, "longheads")
-        with longspan.record(model) as trace:
-            model(input_ids)
-        trace.at()                    # the last token's choice in every layer
+    Examples:
+        >>> longspan.extend(model, "longheads")
+        >>> with longspan.record(model) as trace:
+        ...     model(input_ids)
+        >>> trace.at()  # the last token's choice in every layer
 
     Nothing is computed differently; what was chosen is copied to the CPU. When nothing is recorded it costs nothing.
 

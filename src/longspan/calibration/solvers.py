@@ -13,6 +13,7 @@ from torch import Tensor
 
 Solver = Literal["closed_form", "sgd", "pca"]
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
+"""The names of the ways to make reduced scores."""
 _FLOOR = 1e-6  # of the largest singular value; below it lies what fp32 queries and keys cannot tell from nothing
 
 

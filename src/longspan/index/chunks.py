@@ -16,6 +16,7 @@ from longspan.kernels.scores import products, representations
 from longspan.rope import Rope
 
 ChunkScore = Literal["representation", "mean", "submeans", "bounds", "token_max"]
+"""How a query is held against a chunk; ``ChunkIndex`` says what each of them keeps."""
 SUBMEANS = 4  # sub-chunks with a mean of their own
 _AT_ONCE, _ON_A_GPU = 8, 64  # chunks summarised at a time; few stay in a processor's cache
 _TAIL = 64  # tokens at the end that may be dropped again at any time, if chunks are shorter than half of that

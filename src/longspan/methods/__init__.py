@@ -32,6 +32,7 @@ METHODS: dict[str, type[Method]] = {
         InfLLM,
     )
 }
+"""Every method by its name, as ``extend`` and the command line take it."""
 
 __all__ = [
     "DCA",

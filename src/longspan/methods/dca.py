@@ -17,6 +17,9 @@ Parts = Literal["intra", "intra+inter", "all"]
 class DCA(Method):
     """Dual Chunk Attention (An et al., 2024).
 
+    Every key is kept, at ``rel = q - j mod s``, where ``q`` is ``i mod s`` for keys of the query's own chunk of ``s``
+    tokens, ``i mod s + s`` for keys of the chunk before if ``i mod s < w``, and ``c - 1`` for all others (Eqs 2-8).
+
     Args:
         chunk_size: ``s`` (default ``3c / 4``).
         local_window: ``w``, how many queries of a chunk see the previous one at its true distance (default ``c - s``).

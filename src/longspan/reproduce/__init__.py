@@ -9,5 +9,6 @@ from longspan.reproduce.longheads import LONGHEADS
 from longspan.reproduce.table import Paper
 
 PAPERS: dict[str, Paper] = {paper.name: paper for paper in (LONGHEADS, DCA_PAPER, ESA_PAPER)}
+"""Every paper with tables here, by the name of its method."""
 
 __all__ = ["PAPERS", "Paper"]

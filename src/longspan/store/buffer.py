@@ -15,6 +15,7 @@ from longspan.errors import CacheError
 from longspan.store.memory import Kind, Mapped, Memory
 
 Tier = Literal["device", "host", "disk"]
+"""Where a cache keeps keys and values: beside the model, in the CPU's memory, or in mapped files."""
 SPARE = 64  # tokens more than were asked for, so that a short text does not grow at every token
 
 

@@ -1,0 +1,58 @@
+"""The command line's own help as Markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+
+from longspan.cli import app
+
+
+def commands() -> str:
+    """A section for each command: what it does, its arguments and options with their defaults."""
+    return "\n\n".join(_section(name, command) for name, command in _commands().items())
+
+
+def _commands() -> dict[str, Any]:
+    found: Any = typer.main.get_command(app)
+    return dict(found.commands)
+
+
+def _section(name: str, command: Any) -> str:
+    parameters = [p for p in command.params if p.name != "help"]
+    arguments = [p for p in parameters if p.param_type_name == "argument"]
+    shown = " ".join(_metavar(p) for p in arguments)
+    lines = [f"### longspan {name}", "", _plain(command.help), "", "```console"]
+    lines += [" ".join(part for part in (f"$ longspan {name}", shown, "[OPTIONS]") if part), "```"]
+    if parameters:
+        lines += ["", "| | default | |", "| --- | --- | --- |"]
+        lines += [f"| `{_name(p)}` | {_default(p)} | {_plain(p.help or '')} |" for p in parameters]
+    return "\n".join(lines)
+
+
+def _metavar(parameter: Any) -> str:
+    name = parameter.metavar or parameter.name.upper()
+    return name if parameter.required else f"[{name}]"
+
+
+def _name(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return _metavar(parameter).replace("|", "\\|")
+    return " / ".join([*parameter.opts, *parameter.secondary_opts])
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if parameter.required:
+        return "required"
+    if value is None or callable(value) or type(value).__name__ == "Sentinel" or value == "" or value == []:
+        return ""
+    return f"`{'yes' if value is True else 'no' if value is False else value}`"
+
+
+def _plain(text: str) -> str:
+    """Help without typer's own marks, safe in a table."""
+    text = re.sub(r"(?<!`)\[(KEY|ADDRESS)[^\]]*\]", r"\\[\1]", text or "")
+    return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*")

@@ -1,0 +1,83 @@
+"""The scripts of examples/: each runs as it is and shows what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, tmp_path: Path) -> str:
+    """What a script prints, run in a folder of its own."""
+    threads = {"OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, **threads},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert list(tmp_path.iterdir()) == [], "it leaves something behind"
+    return ran.stdout
+
+
+def test_each_is_short_and_tested_here():
+    own = Path(__file__).read_text()
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert len(scripts) == 5
+    for script in scripts:
+        assert len(script.read_text().splitlines()) <= 60, script.name
+        assert f'run("{script.name}"' in own, f"{script.name} has no test"
+
+
+def test_extend_and_generate(tmp_path):
+    said = run("extend_and_generate.py", tmp_path)
+    assert int(re.search(r"^(\d+) tokens", said)[1]) > 4 * 512
+    assert re.search(r"^dca: 71428", said, re.MULTILINE)
+    stock, restored = (re.search(rf"^{word}: (.*)", said, re.MULTILINE)[1] for word in ("stock", "restored"))
+    assert "71428" not in stock and restored == stock
+
+
+def test_a_left_padded_batch(tmp_path):
+    said = run("left_padded_batch.py", tmp_path)
+    found = re.findall(r"^(\d+) tokens: (\d{5})", said, re.MULTILINE)
+    assert [key for _, key in found] == ["43917", "80326", "15794"]
+    assert int(found[-1][0]) > 8 * 512
+    assert "the same one by one: True" in said
+
+
+def test_what_the_heads_look_at(tmp_path):
+    said = run("what_the_heads_look_at.py", tmp_path)
+    answer = re.search(r"the answer is in chunk (\d+)", said)[1]
+    lines = said.splitlines()
+    shown = [n for n, line in enumerate(lines) if line.startswith("layer")]
+    assert len(shown) == 4 * 2  # layers, key heads
+    for n in shown:
+        chunks = lines[n + 1].split()
+        assert len(chunks) == 13 and ("answer chosen" in lines[n]) == (answer in chunks)
+    assert any(f"best chunk {answer}" in lines[n] for n in shown), "no head's best chunk holds the answer"
+
+
+def test_a_method_of_your_own(tmp_path):
+    said = run("method_of_your_own.py", tmp_path)
+    assert re.search(r"method +bounded-extend", said) and re.search(r"attached +layers 0-3", said)
+    assert re.search(r"^inside: 71428", said, re.MULTILINE)
+    assert re.search(r"^outside: (?!71428)", said, re.MULTILINE)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_a_text_larger_than_memory(tmp_path):
+    said = run("larger_than_memory.py", tmp_path)
+    assert "in memory: can't allocate memory" in said
+    assert re.search(r"^in files: 71428", said, re.MULTILINE)
+    assert int(re.search(r"^(\d+) MiB of keys and values", said, re.MULTILINE)[1]) == 64
+    assert int(re.search(r"'disk': (\d+)", said)[1]) >= 64 << 20

@@ -1,0 +1,127 @@
+"""README: what it gives to copy runs, what it links to exists, and its tables are those of the results."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from longspan.bundled import FOLDER, heldout_text
+from longspan.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs" / "gen")]
+
+import front  # noqa: E402
+import sources  # noqa: E402
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODEL = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [
+    line.removeprefix("$ ").partition("  #")[0].strip()
+    for block in blocks("console")
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+
+
+def test_it_is_read_in_one_go():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert max(len(line) for line in "\n".join(blocks("python")).splitlines()) <= 110
+
+
+def test_the_python_to_copy_runs(tmp_path):
+    (code,) = blocks("python")
+    assert MODEL in code and len(code.splitlines()) <= 9
+    (tmp_path / "book.txt").write_text(heldout_text()[:3000], encoding="utf-8")
+    code = code.replace(MODEL, str(FOLDER))
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r"method +dca\s", ran.stdout) and "layers 0-3" in ran.stdout
+    assert ran.stdout.splitlines()[-1].strip(), "no answer was typed"
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("longspan ")])
+def test_commands_to_copy_run(command, tmp_path):
+    words = shlex.split(command)
+    code = "import longspan.cli; longspan.cli.main()"
+    ran = subprocess.run([sys.executable, "-c", code, *words[1:]], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "71428" in ran.stdout
+
+
+def test_the_other_commands_are_there():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    optional = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = re.findall(r"^([\w-]+) = \[", optional, re.MULTILINE)
+    made = [c for c in COMMANDS if c.startswith("make ")]
+    assert {"make demo", "make test"} <= set(made)
+    assert {c.removeprefix("make ") for c in made} <= targets
+    assert "pip install ." in COMMANDS
+    assert set(re.findall(r"'\.\[([\w-]+)\]'", README)) <= set(extras)
+    known = {"make", "pip", "longspan", "git"}
+    assert {c.split()[0] for c in COMMANDS} <= known, "a command that no test here runs"
+
+
+def links() -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", README)
+
+
+def test_every_link_is_absolute_as_pypi_shows_it_too():
+    assert [link for link in links() if not link.startswith("https://")] == []
+
+
+@pytest.mark.parametrize("link", sorted({link for link in links() if link.startswith(sources.SITE)}))
+def test_links_to_the_site_are_pages(link):
+    page, _, anchor = link.removeprefix(sources.SITE).partition("#")
+    file = ROOT / "docs" / sources.page_of(page.rstrip("/")) if page else ROOT / "docs" / "index.md"
+    assert file.is_file(), f"{link} is no page"
+    headings = {
+        re.sub(r"[^\w-]", "", h.lower().replace(" ", "-")) for h in re.findall(r"^#+ (.*)", file.read_text(), re.M)
+    }
+    assert not anchor or anchor in headings
+
+
+@pytest.mark.parametrize("link", sorted({link for link in links() if "/longspan/longspan/" in link}))
+def test_links_to_the_repository_are_files(link):
+    path = re.sub(r"^https://(github\.com|raw\.githubusercontent\.com)/longspan/longspan/", "", link)
+    path = re.sub(r"^(blob/|tree/)?main/", "", path)
+    if not path.startswith("actions"):
+        assert (ROOT / path).exists()
+
+
+def test_the_table_of_methods_is_of_all_methods():
+    rows = re.findall(rf"^\| \[`([\w-]+)`\]\({re.escape(sources.SITE)}methods/([\w-]+)/\) \|", README, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(METHODS) and all(name == page for name, page in rows)
+
+
+@pytest.mark.parametrize("path", front.DOCUMENTS, ids=lambda path: path.name)
+def test_tables_of_results_are_those_of_the_file(path):
+    rows, multiples = front.DOCUMENTS[path]
+    cells = json.loads(front.RESULTS.read_text(encoding="utf-8"))["cells"]
+    text = path.read_text(encoding="utf-8")
+    assert front.between(text, front.MARKS, front.table(cells, rows, multiples)) == text
+    table = text.split(front.MARKS[0])[1].split(front.MARKS[1])[0].strip().splitlines()
+    assert len(table) == 2 + len(rows)
+
+
+def test_a_table_of_results_by_hand():
+    cell = {"filler": "prose", "row": "dca", "n": 4, "found": 3, "compared": 2, "in_window": 20.0}
+    cells = [{**cell, "multiple": 2.0, "ratio": 1.25}, {**cell, "multiple": 8.0, "ratio": 8.0, "compared": 0}]
+    cells.append({**cell, "multiple": 2.0, "filler": "noise", "found": 0, "ratio": 9.0})
+    assert front.table(cells, {"dca": "D", "esa": "E"}, (2, 8))[2:] == [
+        "| D | 3/4 | 3/4 | 25.0 |  |",
+        "| E |  |  |  |  |",
+    ]
