@@ -100,6 +100,17 @@ def gpt2() -> PreTrainedModel:
     return build("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": WINDOW})
 
 
+def doge() -> PreTrainedModel:
+    """Rotary positions, and a mask of its own that is made from the values."""
+    return build("doge", _COMMON)
+
+
+def minimax() -> PreTrainedModel:
+    """Rotary positions, and layers between that keep states of their own in the cache."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "block_size": 16}
+    return build("minimax", {**_COMMON, **experts, "layer_types": ["linear_attention", "full_attention"]})
+
+
 def prompts(rows: int = 2, tokens: int = 40, seed: int = 0) -> torch.Tensor:
     """Random ids ``[rows, tokens]`` without special tokens."""
     return torch.randint(3, VOCABULARY, (rows, tokens), generator=torch.Generator().manual_seed(seed))

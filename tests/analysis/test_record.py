@@ -220,5 +220,5 @@ def test_what_cannot_be_recorded(model):
         fails("being recorded already")
     with longspan.record(model):
         pass
-    with pytest.raises(longspan.LongspanError, match="not extended"), longspan.record("model"):
+    with pytest.raises(longspan.LongspanError, match="is a name"), longspan.record("model"):
         pass

@@ -6,7 +6,19 @@ import pytest
 import torch
 
 import longspan
-from hf_models import FAMILIES, NOTHING_TO_ATTACH, WINDOW, build, falcon, gpt2, left_padded, make, prompts
+from hf_models import (
+    FAMILIES,
+    NOTHING_TO_ATTACH,
+    WINDOW,
+    build,
+    doge,
+    falcon,
+    gpt2,
+    left_padded,
+    make,
+    minimax,
+    prompts,
+)
 
 
 def quietly(model, method="full", **options):
@@ -128,14 +140,24 @@ def test_attaching_to_nothing_is_said(name):
         longspan.extend(make(name), "dca")
 
 
-@pytest.mark.parametrize("make_it, reason", [(falcon, "own code"), (gpt2, "no position_embeddings")])
+@pytest.mark.parametrize(
+    "make_it, reason",
+    [
+        (falcon, "own code"),
+        (gpt2, "no position_embeddings"),
+        (doge, "does not run on 24 tokens with longspan's attention and masks"),
+        (minimax, "does not run on longspan's cache: MiniMax uses cache of its own"),
+    ],
+)
 def test_models_that_cannot_be_extended_are_refused_unchanged(make_it, reason):
     model = make_it()
     ids = prompts(1)
     stock = model(ids).logits
     implementation = model.config._attn_implementation
-    with pytest.raises(longspan.AttachError, match=reason):
-        longspan.extend(model, "dca")
+    for call in (longspan.extend, longspan.inspect):
+        with pytest.raises(longspan.AttachError, match=reason):
+            call(model, "dca")
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
     assert model.config._attn_implementation == implementation
     assert torch.equal(model(ids).logits, stock)
 

@@ -97,7 +97,7 @@ def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = 
     """
     if queries not in ("last", "all"):
         raise LongspanError(f"queries is 'last' or 'all', not {queries!r}")
-    attachment = attachment_of(model) if isinstance(model, PreTrainedModel) else None
+    attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, 'longheads') first")
     attender, report = attachment.attender, attachment.report

@@ -33,6 +33,7 @@ from longspan.hf.attach import attachment_of, extended
 from longspan.hf.collect import collect, token_pieces
 from longspan.hf.fitting import dtype_name, model_name, shapes_of
 from longspan.hf.probe import Layer
+from longspan.hf.unwrap import unwrap
 from longspan.hf.weights import weights_hash
 from longspan.methods import Method
 
@@ -98,6 +99,7 @@ def calibrate_each(
     progress: bool = True,
 ) -> dict[Solver, Calibration]:
     """``calibrate`` with several solvers on the same queries and keys, by solver."""
+    model = unwrap(model)
     for solver in solvers:
         if solver not in SOLVERS:
             raise CalibrationError(f"the solver is one of {', '.join(SOLVERS)}, not {solver!r}")
@@ -161,6 +163,7 @@ def measure_recall(
         method: what the model reads the texts under, which are longer than its window.
         window: the trained window; the model's own unless given.
     """
+    model = unwrap(model)
     if not calibrations:
         raise CalibrationError("there is no calibration to measure")
     sizes = {(one.reduced, one.reduced_per_head) for one in calibrations}

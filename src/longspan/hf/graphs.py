@@ -23,6 +23,7 @@ from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
 from longspan.hf.running import numbering
+from longspan.hf.unwrap import unwrap
 from longspan.kernels import tiles
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
@@ -55,6 +56,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     """
     if type(room) is not int or room < 1:
         raise ValueError(f"room is a number of tokens from 1, not {room!r}")
+    model = unwrap(model)
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, ...) first")

@@ -151,11 +151,7 @@ class Attachment:
             raise CacheError(
                 f"past_key_values is a {type(cache).__name__}, which an extended model cannot use; leave it out, or "
                 "pass longspan.new_cache(model)"
-                + (
-                    ""
-                    if self._generates
-                    else "; and if generate made it, the decoder alone was extended: extend the whole model"
-                )
+                + ("" if self._generates else "; the decoder alone was extended: for generate extend the whole model")
             )
         if cache.owner() is not self._owner():
             raise CacheError("the cache was filled by another model; pass longspan.new_cache(model)")

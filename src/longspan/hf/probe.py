@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longspan.attend import Attender
-from longspan.errors import AttachError
+from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
 from longspan.hf.placement import present, runs_on
 from longspan.hf.untraced import untraced_forwards
@@ -331,7 +331,16 @@ def _tables(model: PreTrainedModel) -> list[Table]:
 
 
 def _forward(model: PreTrainedModel) -> None:
-    model(input_ids=some_tokens(model, TOKENS)[None], use_cache=False)
+    try:
+        model(input_ids=some_tokens(model, TOKENS)[None], use_cache=False)
+    except LongspanError:
+        raise
+    except Exception as error:
+        # Whatever a model does that another attention and its masks do not fit: there is no common class for it.
+        raise AttachError(
+            f"{type(model).__name__} does not run on {TOKENS} tokens with longspan's attention and masks: "
+            f"{' '.join(str(error).split())}"
+        ) from error
 
 
 def some_tokens(model: PreTrainedModel, count: int) -> Tensor:

@@ -140,8 +140,8 @@ def _dual_chunks(config: Any, model: str) -> DCA | None:
 
     ``chunk_size`` there is how far a query sees, ``local_size`` of which lie before its chunk: the chunks themselves
     are ``s = chunk_size - local_size`` tokens. A query sees the keys of earlier chunks from position ``chunk_size``,
-    though no farther than the last one of a chunk sees the previous chunk, ``2s - 1``. The paper has ``c - 1`` there, so
-    ``c`` is one more.
+    though no farther than the last one of a chunk sees the previous chunk, ``2s - 1``. The paper has ``c - 1`` there,
+    so ``c`` is one more.
     """
     block = getattr(config, _DUAL, None)
     if block is None:
