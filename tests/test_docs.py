@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 
+from longspan.cli import app
 from longspan.methods import METHODS, Method
 
 ROOT = Path(__file__).parents[1]
@@ -168,7 +170,7 @@ def test_how_much_scaled_angles_slow():
 
 def test_the_page_on_the_command_line_has_every_option():
     page = commands.commands()
-    for name, command in commands._commands().items():
+    for name, command in typer.main.get_command(app).commands.items():
         section = page.partition(f"### longspan {name}\n")[2].partition("### ")[0]
         for parameter in command.params:
             named = (
@@ -176,6 +178,24 @@ def test_the_page_on_the_command_line_has_every_option():
             )
             assert parameter.name == "help" or all(word in section for word in named), (name, parameter.name)
     assert "| `--kv-tier` | `device` |" in page and "| `--model` | required |" in page
+
+
+def test_options_of_the_program_itself_come_first():
+    program = typer.Typer()
+
+    @program.callback()
+    def own(loud: bool = typer.Option(False, help="Say more | less.")) -> None:
+        """All of it."""
+
+    @program.command()
+    def go(to: str, times: int = 3) -> None:
+        """Go there."""
+
+    page = commands.commands(program)
+    assert (
+        page.startswith("### longspan\n\nAll of it.") and "| `--loud / --no-loud` | `no` | Say more \\| less. |" in page
+    )
+    assert "$ longspan go TO [OPTIONS]" in page and "| `--times` | `3` |  |" in page and "completion" not in page
 
 
 def test_a_section_is_taken_with_its_links():
