@@ -67,10 +67,11 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Docstrings are read from src, pictures and tables made by running longspan; --strict fails on whatever mkdocs warns of.
+# Docstrings are read from src, pictures and tables made by running longspan. --strict fails on whatever mkdocs warns of; with
+# --quiet it would not, as warnings that are not shown are not counted.
 docs: $(READY)
 	$(BIN)/python $(INSTALL) --quiet -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 examples: $(READY)
 	@for script in examples/*.py; do echo "$$script"; OMP_WAIT_POLICY=passive $(BIN)/python $$script || exit 1; done

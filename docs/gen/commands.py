@@ -10,22 +10,26 @@ import typer
 from longspan.cli import app
 
 
-def commands() -> str:
-    """A section for each command: what it does, its arguments and options with their defaults."""
-    return "\n\n".join(_section(name, command) for name, command in _commands().items())
+def commands(of: typer.Typer = app) -> str:
+    """A section for each command: what it does, arguments and options with their defaults; the program's own first."""
+    program: Any = typer.main.get_command(of)
+    sections = [_section(f"longspan {name}", command) for name, command in program.commands.items()]
+    if _parameters(program):
+        sections.insert(0, _section("longspan", program))
+    return "\n\n".join(sections)
 
 
-def _commands() -> dict[str, Any]:
-    found: Any = typer.main.get_command(app)
-    return dict(found.commands)
+def _parameters(command: Any) -> list[Any]:
+    """Its arguments and options, without those that every program of Typer has."""
+    return [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
 
 
 def _section(name: str, command: Any) -> str:
-    parameters = [p for p in command.params if p.name != "help"]
+    parameters = _parameters(command)
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     shown = " ".join(_metavar(p) for p in arguments)
-    lines = [f"### longspan {name}", "", _plain(command.help), "", "```console"]
-    lines += [" ".join(part for part in (f"$ longspan {name}", shown, "[OPTIONS]") if part), "```"]
+    lines = [f"### {name}", "", _plain(command.help), "", "```console"]
+    lines += [" ".join(part for part in (f"$ {name}", shown, "[OPTIONS]") if part), "```"]
     if parameters:
         lines += ["", "| | default | |", "| --- | --- | --- |"]
         lines += [f"| `{_name(p)}` | {_default(p)} | {_plain(p.help or '')} |" for p in parameters]

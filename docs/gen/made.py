@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
+from itertools import groupby
 
 import commands
 import methods
@@ -58,11 +59,14 @@ def example(name: str) -> str:
 
 
 def tasks() -> str:
-    """The tasks of ``longspan eval`` by family."""
-    lines = ["| task | what it asks | data | paper |", "| --- | --- | --- | --- |"]
-    for task in TASKS.values():
-        data = "made" if task.data is None else f"`{task.data.name}`"
-        lines.append(f"| `{task.name}` | {task.summary.replace('|', chr(92) + '|')} | {data} | {task.paper} |")
+    """The tasks of ``longspan eval``: a table for each paper."""
+    lines = []
+    for paper, family in groupby(TASKS.values(), key=lambda task: task.paper):
+        lines += [f"**{paper}**", "", "| task | what it asks | data |", "| --- | --- | --- |"]
+        for task in family:
+            data = "made" if task.data is None else f"`{task.data.name}`"
+            lines.append(f"| `{task.name}` | {task.summary.replace('|', chr(92) + '|')} | {data} |")
+        lines.append("")
     return "\n".join(lines)
 
 
