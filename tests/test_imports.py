@@ -1,4 +1,4 @@
-"""Imports run one way: rope → kernels; rope, selection, positions, index → methods → attend → hf → what is above."""
+"""Imports run one way: rope → kernels → index → selection; positions → selection → methods → attend → hf → above."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALLOWED: dict[str, set[str]] = {
     "bands": set(),
     "calibration": {"errors"},
     "store": {"errors"},
-    "index": {"dtypes", "errors", "kernels", "rope", "selection", "store"},
+    "index": {"dtypes", "errors", "kernels", "rope", "store"},
     "oracle": {"rope"},
     "kernels": {"dtypes", "rope"},
-    "selection": {"bands", "kernels"},
     "positions": {"bands"},
-    "methods": {"errors", "rope", "bands", "selection", "positions"},
+    "selection": {"bands", "calibration", "index", "kernels", "positions", "rope"},
+    "methods": {"bands", "calibration", "errors", "index", "positions", "rope", "selection"},
     "attend": BELOW_ATTEND,
     "hf": BELOW_ATTEND | {"attend"},
 }

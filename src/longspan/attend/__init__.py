@@ -1,8 +1,7 @@
 """Runs a method on a layer's queries, keys and values."""
 
 from longspan.attend.attender import Attender
-from longspan.attend.calibrated import uses_calibration
 from longspan.attend.fixed import FixedStep, why_not_fixed
 from longspan.attend.observing import Choice, Observer
 
-__all__ = ["Attender", "Choice", "FixedStep", "Observer", "uses_calibration", "why_not_fixed"]
+__all__ = ["Attender", "Choice", "FixedStep", "Observer", "why_not_fixed"]

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
-from longspan.attend import Attender, uses_calibration
+from longspan.attend import Attender
 from longspan.bands import Index, Origin
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError
@@ -28,7 +28,7 @@ from longspan.hf.probe import Layer, probe
 from longspan.hf.report import LayerReport, Report
 from longspan.hf.tiers import prepare_tier
 from longspan.kernels.banded import Impl
-from longspan.methods import METHODS, Full, LongHeads, Method, Selecting
+from longspan.methods import METHODS, Full, Method
 from longspan.rope import Angles
 from longspan.store import Tier
 
@@ -223,12 +223,10 @@ def _prepare(
         resolved, reason = choice.method.resolve(size), choice.reason
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
         kv_dir = kv_dir if kv_tier == "disk" else None
-    _representable(resolved, layers)
-    _refuse_idle(resolved, layers)
-    _turnable(resolved, layers, size)
+    resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     given = fitting(calibration, model, layers)
-    if automatic and not uses_calibration(resolved):
+    if automatic and not resolved.uses_calibration:
         given = None  # it fits, and "auto" found a method that does without
     attender = Attender(resolved, size, impl, calibration=given)
     kernels, kernel_note = describe_kernels(impl, model.device)
@@ -258,28 +256,6 @@ def _prepare(
     return report, attender, layers
 
 
-def _representable(method: Method, layers: list[Layer]) -> None:
-    """Raise if LongHeads' representation, a mean of values held against keys, meets values of another size."""
-    if isinstance(method, LongHeads) and method.score == "representation":
-        for layer in layers:
-            if layer.rope is not None and layer.key_dim != layer.value_dim:
-                raise AttachError(
-                    f"{layer.name}: keys of size {layer.key_dim} and values of size {layer.value_dim}; longheads' "
-                    "representation takes equal sizes: use another score, such as LongHeads(score='bounds')"
-                )
-
-
-def _turnable(method: Method, layers: list[Layer], window: int) -> None:
-    """Raise if gathered keys would be turned again after a normalisation that belongs after their last rotation."""
-    if isinstance(method, Selecting) and method.selects and method.seen_at(window).turns_gathered:
-        for layer in layers:
-            if layer.norms:
-                raise AttachError(
-                    f"{layer.name}: keys are normalised after their rotation, and {method.name} with remap='slots' "
-                    "would turn them once more; use remap='far'"
-                )
-
-
 def _norm_warnings(layers: list[Layer], attender: Attender) -> Iterator[str]:
     if any(layer.norms for layer in layers) and not {Index(), Origin()} >= set(attender.key_maps):
         yield (
@@ -290,16 +266,6 @@ def _norm_warnings(layers: list[Layer], attender: Attender) -> Iterator[str]:
 
 def _reaching(method: Method, length: int | None) -> Method:
     return method if length is None else method.reaching(length)
-
-
-def _refuse_idle(method: Method, layers: list[Layer]) -> None:
-    """Raise if the method is to choose keys in later layers than there are."""
-    attached = [layer.index for layer in layers if layer.rope is not None]
-    if isinstance(method, Selecting) and method.selects and attached and not any(map(method.selects_in, attached)):
-        raise AttachError(
-            f"{method.name} would choose keys in none of this model's layers, the last of which is number "
-            f"{attached[-1]}; give a smaller from_layer"
-        )
 
 
 def _warnings(layers: list[Layer], window: int) -> Iterator[str]:
