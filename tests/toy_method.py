@@ -1,7 +1,7 @@
 """A method that chooses, added as CONTRIBUTING says; the parts of one of the library's lie in a file each.
 
-Those are the method, the selection with its selector, the oracle's statement, a line in ``METHODS`` and variants; nothing
-else knows of it. This one is a toy: a query keeps the keys of the largest norm, whatever it asks for.
+Those are the method, the selection with its selector, the oracle's statement, a line in ``METHODS`` and variants;
+nothing else knows of it. This one is a toy: a query keeps the keys of the largest norm, whatever it asks for.
 """
 
 from __future__ import annotations
