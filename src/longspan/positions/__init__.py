@@ -3,14 +3,7 @@
 from longspan.positions.base import Gather, PositionMap, SeesChosen
 from longspan.positions.chunked import Chunked
 from longspan.positions.far import FarNear
-from longspan.positions.near_far import (
-    Capped,
-    CappedOrFar,
-    GroupedBeyond,
-    RankedAfterSinks,
-    ShiftedBeyond,
-    Unchanged,
-)
+from longspan.positions.near_far import Capped, CappedOrFar, GroupedBeyond, RankedAfterSinks, ShiftedBeyond, Unchanged
 from longspan.positions.ranked import InOrder
 
 __all__ = [

@@ -107,14 +107,7 @@ class Choosing(Selection):
         """One past the last candidate of each query ``i`` that arrives alone, in units from the first token on."""
         raise NotImplementedError
 
-    def see(
-        self,
-        positions: SeesChosen,
-        rows: Rows,
-        r0: int,
-        r1: int,
-        units: Tensor,
-    ) -> PerRow | PerPiece:
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerPiece:
         """How queries ``r0 : r1`` see the units that they chose, as a kernel takes it."""
         raise NotImplementedError
 

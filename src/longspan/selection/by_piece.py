@@ -79,14 +79,7 @@ class ByPiece(Choosing):
     def stops(self, i: Tensor) -> Tensor:
         return i - self.local
 
-    def see(
-        self,
-        positions: SeesChosen,
-        rows: Rows,
-        r0: int,
-        r1: int,
-        units: Tensor,
-    ) -> PerPiece:
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerPiece:
         seen = positions.tokens(torch.arange(r0, r1), units, self.always(rows.start))
         return PerPiece(
             tokens=units,

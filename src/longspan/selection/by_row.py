@@ -31,14 +31,7 @@ class ByRow(Choosing):
         edges = [*range(first, stop, most), stop]
         return list(zip(edges[:-1], edges[1:], strict=True))
 
-    def see(
-        self,
-        positions: SeesChosen,
-        rows: Rows,
-        r0: int,
-        r1: int,
-        units: Tensor,
-    ) -> PerRow:
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow:
         positions_of, key = rows.shared.positions, (r0, r1, units.shape[-1])
         at = positions_of.get(key)  # layers share what depends on the queries alone
         if at is None:

@@ -102,7 +102,7 @@ class ChunkSelector(ChunkIndex, Selector):
             maps = calibration.heads[layer]
             reduced = rope.pair(maps.theta_q), rope.pair(maps.theta_k)
         super().__init__(selection.size, selection.score, selection.share, reduced, rope.order)
-        self.selection, self.layer = selection, layer
+        self.selection = selection
 
     def columns(self, stop: int) -> int:
         return self.selection.candidates(stop) * self.parts

@@ -63,9 +63,6 @@ class Middle(ByRow):
         """One past the last token that query ``row`` chooses from; the first one is ``initial``."""
         return row - self.recent + 1
 
-    def stops(self, i: Tensor) -> Tensor:
-        return i - self.recent + 1
-
     def scored(self, query: int) -> int:
         return self.stop(query) - self.initial
 
