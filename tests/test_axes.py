@@ -13,7 +13,9 @@ import test_choices
 import test_single
 from cases import ROPES, WINDOW, Case, all_cases, make_qkv
 from longspan import oracle as exact
+from longspan.attend import Attender
 from longspan.kernels import native
+from longspan.methods import ESA
 from longspan.methods.base import Method
 from longspan.oracle.statements import stated
 from longspan.positions import (
@@ -152,6 +154,21 @@ def test_positions_beyond_the_window_are_refused(selection, positions, monkeypat
     monkeypatch.setattr(f"{__name__}.CHOOSING", [selection])
     with pytest.raises(ValueError, match="sees chosen keys from positions < window is broken by position=-?[0-9]+"):
         pair(selection, positions).resolve(WINDOW)
+
+
+def test_a_method_that_does_not_say_that_it_chooses_is_refused():
+    class Silent(Pair):
+        selects = False
+
+    with pytest.raises(TypeError, match="Silent: selects is False and its selection Chunks chooses; set selects"):
+        Silent(chosen_by=CHOOSING[0], seen_by=InOrder()).resolve(WINDOW)
+
+
+def test_an_attender_of_a_smaller_window_refuses_too():
+    method = ESA().resolve(2 * WINDOW)
+    assert method.far == WINDOW
+    with pytest.raises(ValueError, match="positions < window is broken by position=24, window=24"):
+        Attender(method, WINDOW)
 
 
 def test_no_position_of_a_method_leaves_the_window():

@@ -96,6 +96,7 @@ class Attender:
 
     Raises:
         CalibrationError: the method asks for reduced scores that the calibration does not have.
+        ValueError: the method sees chosen keys from positions outside this window.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Attender:
         if impl not in get_args(Impl):
             raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
         method.check_calibration(calibration)
+        method.check_reach(window)
         self.method, self.window, self.impl, self.calibration = method, window, impl, calibration
         self._dynamic = method.angles.dynamic
         self.chooser = Chooser(method, window, impl, calibration) if method.selects else None

@@ -77,15 +77,20 @@ class Method:
         missing = {name: value for name, value in self.defaults(window).items() if getattr(self, name) is None}
         resolved = replace(self, **missing, angles=self.angles.resolve(window))
         resolved.check_window(window)
-        resolved._check_reach(window)
+        resolved.check_reach(window)
         return resolved
 
-    def _check_reach(self, window: int) -> None:
+    def check_reach(self, window: int) -> None:
         """Raise ``ValueError`` unless what is chosen is seen from positions that the model was trained on."""
+        selection, positions = self.selection(window), self.positions(window)
+        if self.selects != isinstance(selection, Choosing):
+            raise TypeError(
+                f"{type(self).__name__}: selects is {self.selects} and its selection {type(selection).__name__} "
+                f"{'chooses' if isinstance(selection, Choosing) else 'does not choose'}; set selects to say so"
+            )
         if not self.selects:
             return
-        positions, kept = self.positions(window), self.selection(window).always()
-        reach, name = positions.reach(kept), f"{type(self).__name__}: {type(positions).__name__}"
+        reach, name = positions.reach(selection.always()), f"{type(self).__name__}: {type(positions).__name__}"
         if reach is None:
             raise ValueError(f"{name} sees no keys that were chosen; take a map that does, such as FarNear or InOrder")
         require(f"{name} sees chosen keys from positions < window", 0 <= reach < window, position=reach, window=window)

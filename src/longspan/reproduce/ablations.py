@@ -55,7 +55,8 @@ class AblatedLongHeads(LongHeads):
         for field, words in (("pick", Pick), ("prefill", Prefill)):
             value = getattr(self, field)
             require(f"LongHeads: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
-        require("LongHeads: prefill='full' is for remap='slots'", self.prefill != "full" or self.remap == "slots")
+        slots = self.prefill != "full" or self.remap == "slots"
+        require("LongHeads: prefill='full' is for remap='slots'", slots, remap=self.remap)
         super().check()
 
     def selection(self, window: int) -> Chunks:
