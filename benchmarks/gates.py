@@ -100,9 +100,8 @@ def _layout(one: Longspan, qkv: list[Tensor], observer: Observer, own_choice: bo
         return slots(chosen, **sizes)
     if isinstance(method, ESA):
         initial, local, top_k, _ = method._sizes
-        pieces = [
-            piece for a, b in _pieces() if b > window for piece in method.chosen_from.pieces(max(a, window), b, window)
-        ]
+        cut = method.selection(window).pieces
+        pieces = [piece for a, b in _pieces() if b > window for piece in cut(max(a, window), b)]
         if own_choice:
             found = {choice.first: choice.units for choice in observer.choices}
             chosen = torch.stack([found[a].expand(SHAPE.heads, -1) for a, _ in pieces], dim=1)[None]
@@ -111,4 +110,4 @@ def _layout(one: Longspan, qkv: list[Tensor], observer: Observer, own_choice: bo
             chosen = best_tokens(token_scores(q, k), pieces, **both)
         assert method.far is not None
         return far_and_near(chosen, pieces, TOKENS, initial=initial, local=local, far=method.far)
-    return method.keep(i, j), method.rel(i, j)
+    return method.selection(window).keep(i, j) & (j <= i), method.positions(window).rel(i, j)

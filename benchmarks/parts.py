@@ -15,11 +15,12 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from longspan.attend import attender as attending
-from longspan.attend import choosing, pieces
+from longspan.attend import choosing
 from longspan.hf import hooks, interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex
 from longspan.kernels.token import TokenKernel
+from longspan.selection import tokens
 from longspan.store import KVStore
 
 OVERHEAD = ("hooks", "masks", "store")  # what there would not be if longspan were part of the model
@@ -40,7 +41,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "choosing": [(choosing.Chooser, "add")],
     # A single token is stored, rotated, scored and chosen for in its kernel.
     "kernels": [
-        *((attending, "banded"), (choosing, "gather_into"), (pieces, "run_into")),
+        *((attending, "banded"), (choosing, "gather_into"), (tokens, "run_into")),
         *((TokenKernel, name) for name in ("__init__", "takes", "__call__")),
     ],
     "attention, rest": [(attending.Attender, "__call__")],

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from longspan import oracle as exact
-from longspan.attend import Attender, choosing
+from longspan.attend import Attender, Observer
 from longspan.calibration import Calibration
 from longspan.methods import METHODS, Method
+from longspan.reproduce.ablations import ABLATIONS
 from longspan.rope import PI, Rope, Table, YaRN, rotate
-from longspan.selection.chunks import Chunks
-from longspan.selection.middle import Middle
-from longspan.selection.tokens import Tokens
 from longspan.store import KVStore
 
 WINDOW = 24
@@ -54,10 +52,10 @@ VARIANTS: dict[str, list[dict]] = {
         {"chunk_length": 3, "share": "layer", "score": "submeans"},
         {"chunk_length": 5, "num_chunks": 4, "score": "submeans", "first_chunk": False},
         {"chunk_length": 3, "score": "bounds", "share": "head"},
-        {"chunk_length": 3, "score": "bounds", "share": "layer", "pick": "lowest"},
+        {"chunk_length": 3, "score": "bounds", "share": "layer"},
         {"chunk_length": 3, "score": "token_max"},
         {"chunk_length": 2, "num_chunks": 4, "score": "token_max", "share": "layer"},
-        {"chunk_length": 3, "pick": "random", "first_chunk": False, "local_chunks": 1},
+        {"chunk_length": 3, "first_chunk": False, "local_chunks": 1},
         {"chunk_length": 3, "remap": "far"},
         {"chunk_length": 5, "num_chunks": 4, "remap": "far", "far": 7, "share": "head", "score": "bounds"},
         {"chunk_length": 3, "remap": "dca", "score": "bounds"},
@@ -68,8 +66,8 @@ VARIANTS: dict[str, list[dict]] = {
         {"initial": 2, "local": 6, "top_k": 9, "piece": 4},
         {"initial": 2, "local": 6, "top_k": 9, "piece": 5, "proximity": 0, "share": "group"},
         {"initial": 1, "local": 5, "top_k": 4, "piece": 7, "proximity": 3, "share": "head"},
-        {"initial": 3, "piece": 3, "combine": "max", "far": 5},
-        {"initial": 3, "piece": 3, "combine": "max", "share": "group", "angles": PI(scale=2.0)},
+        {"initial": 3, "piece": 3, "far": 5},
+        {"initial": 3, "piece": 3, "share": "group", "angles": PI(scale=2.0)},
         {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "score_at": 5},
         {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "remap": "slots", "angles": YaRN(factor=2.0)},
         {"initial": 0, "local": 5, "top_k": 4, "piece": 7, "remap": "slots", "share": "head"},
@@ -85,6 +83,18 @@ VARIANTS: dict[str, list[dict]] = {
     "ntk": [{"angles": {"scale": 1.0}}, {"angles": {"scale": 2.5}}],
     "dynamic-ntk": [{"angles": {"factor": 3.0}}],
     "yarn": [{"angles": {"factor": 1.0}}, {"angles": {"factor": 2.0, "attention_factor": 1.0}}],
+}
+
+# The ablations of papers, by the method that they are made of; its own name stands for both.
+ABLATED: dict[str, list[dict]] = {
+    "longheads": [
+        {"chunk_length": 3, "score": "bounds", "share": "layer", "pick": "lowest"},
+        {"chunk_length": 3, "pick": "random", "first_chunk": False, "local_chunks": 1},
+    ],
+    "esa": [
+        {"initial": 3, "piece": 3, "combine": "max", "far": 5},
+        {"initial": 3, "piece": 3, "combine": "max", "share": "group", "angles": PI(scale=2.0)},
+    ],
 }
 
 
@@ -116,13 +126,23 @@ class Case:
     def dense(self, n: int) -> tuple[Tensor, Tensor]:
         """``keep`` and ``rel`` of ``n`` tokens, for a method that keeps by indices."""
         i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
-        return self.method.keep(i, j), self.method.rel(i, j)
+        keep = self.method.selection(self.window).keep(i, j) & (j <= i)
+        return keep, self.method.positions(self.window).rel(i, j)
+
+    def laid(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """``keep`` and ``rel`` ``[B, H, n, n]``, stated by the oracle, of what was ``chosen`` ``[B, H, n, n]``."""
+        return exact.laid(self.method.selection(self.window), self.method.positions(self.window), chosen)
+
+    def stated(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
+        """``[B, H, n, n]`` bool: what the oracle says that each query chooses of tokens that come in one call."""
+        return exact.chosen(self.method.selection(self.window), exact.Text(q, k, v, rope, scale))
 
 
 def build(name: str, options: dict, window: int = WINDOW) -> Case:
     """The method with these options; ``angles`` are options of the method's own angles."""
-    cls = METHODS[name]
-    options = dict(options)
+    cls, options = METHODS[name], dict(options)
+    if options in ABLATED.get(name, []):
+        cls = ABLATIONS[name]
     if isinstance(options.get("angles"), dict):
         options["angles"] = type(cls().angles)(**options["angles"])
     return Case(cls(**options).resolve(window), window, name)
@@ -136,7 +156,7 @@ def all_cases(windows: Sequence[int] = (WINDOW,), variants: bool = True, selecti
     cases = []
     for name in METHODS:
         for n, window in enumerate(windows):
-            for options in [{}, *(VARIANTS.get(name, []) if variants and n == 0 else [])]:
+            for options in [{}, *(VARIANTS.get(name, []) + ABLATED.get(name, []) if variants and n == 0 else [])]:
                 shown = ",".join(f"{k}={v}" for k, v in options.items()) or "defaults"
                 case = build(name, options, window)
                 if selecting is None or selecting == case.selects:
@@ -181,91 +201,24 @@ def in_pieces(
     return torch.cat([attender(*(x[:, :, a:b] for x in qkv), rope, store=store, **kwargs) for a, b in spans], dim=2)
 
 
-def run_recorded(
+def recorded(
     case: Case, impl: str, q: Tensor, k: Tensor, v: Tensor, rope: Rope, calibration: Calibration | None = None, **kwargs
-) -> tuple[Tensor, list[Tensor]]:
-    """The output of one call over all tokens, and what was chosen in it, block by block."""
+) -> Tensor:
+    """What each query chose in one call over all tokens: ``[B, H, n, n]`` bool."""
     attender = Attender(case.method, case.window, impl, calibration)
-    chosen: list[Tensor] = []
-    kind = type(attender.chooser.selection)
-
-    class Recording(kind):
-        def choose(self, *args):
-            chosen.append(super().choose(*args))
-            return chosen[-1]
-
-    attender.chooser.selection = Recording(**vars(attender.chooser.selection))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "add_pieces", lambda *_: 0)  # pieces that run together choose in their kernel
-        out = attender(q, k, v, rope, **kwargs)
-    if kind is not Tokens:
-        return out, chosen
-    return Attender(case.method, case.window, impl, calibration)(q, k, v, rope, **kwargs), chosen
+    attender.observer = Observer(every=True, scores=False)
+    attender(q, k, v, rope, **kwargs)
+    return marks(attender.observer, q.shape[0], q.shape[1], q.shape[2])
 
 
-def layout(case: Case, chosen: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """``keep`` and ``rel`` ``[B, H, n, n]`` of chunks or middle tokens ``[B, H, n, m]``, or tokens ``[B, H, P, m]``."""
-    method = case.method
-    if isinstance(method.chosen_from, Chunks):
-        keep, rel = exact.slots(
-            chosen,
-            window=case.window,
-            length=method.chunk_length,
-            local=method.local_chunks,
-            first=method.first_chunk,
-        )
-        return keep, rel if method.remap == "slots" else remapped(case, keep)
-    if isinstance(method.chosen_from, Middle):
-        own = {"sinks": method.sinks, "recent": method.recent, "cap": method.cap, "distance": method.middle_at}
-        return exact.sinks_recent_and_middle(chosen, **own)
-    far = 0 if method.name == "esa" and method.remap != "far" else method.far
-    keep, rel = exact.far_and_near(chosen, pieces_of(case, n), n, initial=method.initial, local=method.local, far=far)
-    return keep, remapped(case, keep) if method.name == "esa" and method.remap != "far" else rel
-
-
-def remapped(case: Case, keep: Tensor) -> Tensor:
-    """``rel`` of a method that sees what it keeps elsewhere than its paper does."""
-    method, n = case.method, keep.shape[-1]
-    if method.remap == "dca":
-        unit = method.chunk_length if isinstance(method.chosen_from, Chunks) else method.piece
-        size = max(range(unit, max(3 * case.window // 4, unit) + 1, unit))
-        size = size if 2 * size >= case.window else size + unit
-        return exact.seen_in_dual_chunks(keep, size, case.window - size, case.window)
-    if method.remap == "slots":
-        return exact.seen_ranked(keep)
-    i = torch.arange(n)
-    borders = (i // method.chunk_length - method.local_chunks + 1) * method.chunk_length
-    return exact.seen_far(keep, torch.where(i < case.window, 0, borders), method.far)
-
-
-def all_pieces(case: Case, n: int) -> list[tuple[int, int]]:
-    """The pieces of ``n`` tokens that arrive at once, at least a window of them."""
-    edges = sorted({case.window, n, *range(0, n, case.method.piece)})
-    return list(zip(edges[:-1], edges[1:], strict=True))
-
-
-def pieces_of(case: Case, n: int) -> list[tuple[int, int]]:
-    """Those beyond the window."""
-    return [(a, z) for a, z in all_pieces(case, n) if a >= case.window]
-
-
-def as_recorded(case: Case, recorded: list[Tensor], heads: int, n: int) -> tuple[Tensor, Tensor]:
-    """``keep`` and ``rel`` of what ``run_recorded`` saw."""
-    whole = [x.repeat_interleave(heads // x.shape[1], dim=1) for x in recorded]
-    if isinstance(case.method.chosen_from, Chunks):
-        chosen = torch.cat(whole, dim=2)
-        return layout(case, torch.nn.functional.pad(chosen, (0, 0, case.window, 0), value=-1), n)
-    if isinstance(case.method.chosen_from, Middle):
-        return layout(case, middle_by_row(case, whole, n), n)
-    first = case.method.initial  # what a piece chooses is counted from the first candidate
-    return layout(case, torch.stack(whole, dim=2) + first, n)
-
-
-def middle_by_row(case: Case, recorded: list[Tensor], n: int) -> Tensor:
-    """Middle tokens ``[B, H, n, top_k]``, -1 where a query has none; the queries that have come run by run."""
-    top_k, first = case.method.middle_top_k, case.method.chosen_from.first_row
-    wide = [torch.nn.functional.pad(x, (0, top_k - x.shape[-1]), value=-1) for x in recorded]
-    return torch.nn.functional.pad(torch.cat(wide, dim=2), (0, 0, first, 0), value=-1)
+def marks(observer: Observer, batch: int, heads: int, n: int) -> Tensor:
+    """What an observer saw of tokens without padding, as ``[B, H, n, n]`` bool."""
+    chosen, j = torch.zeros(batch, heads, n, n, dtype=torch.bool), torch.arange(n)
+    for one in observer.choices:
+        own = ((j - one.origin) // one.size == one.units[..., None]).any(dim=-2)  # [S, n]
+        own = own.repeat_interleave(heads // len(own), dim=0)
+        chosen[one.row, :, one.first : one.query + 1] = own[:, None]
+    return chosen
 
 
 def eager(
@@ -308,7 +261,7 @@ def eager(
         scores = bounded(scores).masked_fill(~keep, float("-inf"))
     else:
         scores = q.new_full((*q.shape[:3], n), float("-inf"))
-        for band in case.method.bands():
+        for band in case.method.bands(case.window):
             qc, qs = (x * factor for x in rope.table(band.q_pos(i[:, 0])))
             kc, ks = rope.table(band.k_pos(j[0]))
             turned_q = rotate(q, qc, qs, layout=rope.layout, start=rope.start)

@@ -11,12 +11,11 @@ from cases import (
     HEAD,
     ROPES,
     all_cases,
-    as_recorded,
     assert_within_budget,
     build,
     eager,
     make_qkv,
-    run_recorded,
+    recorded,
 )
 from longspan.attend import Attender
 from longspan.kernels import native
@@ -43,7 +42,7 @@ def setting(case, dtype, chooser="auto", rope_name="half-all", kv_heads=2, dv=HE
     extra = {"scale": SCALE, "softcap": softcap, "sinks": sinks}
     laid = None
     if case.selects:  # the kernels are held to what was chosen here; whether that is right, test_choices asks
-        laid = as_recorded(case, run_recorded(case, chooser, q, k, v, rope, scale=SCALE)[1], q.shape[1], N)
+        laid = case.laid(recorded(case, chooser, q, k, v, rope, scale=SCALE))
     keep, rel = laid or case.dense(N)
     factor = case.method.query_factor(case.window, N)
     truth = oracle(q, k, v, keep, rel, case.rope(rope, N), query_factor=factor, **extra)

@@ -16,7 +16,7 @@ def test_bands_tile_the_kept_pairs(case):
     keep, rel = case.dense(n)
     i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
     times = torch.zeros(n, n, dtype=torch.int64)
-    for band in case.method.bands():
+    for band in case.method.bands(case.window):
         inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
         times += inside
         distance = band.q_pos(i) - band.k_pos(j)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import HEAD, assert_same, build, in_pieces, make_qkv, run_recorded
+from cases import HEAD, assert_same, build, in_pieces, make_qkv, marks
 from longspan import oracle as exact
-from longspan.attend import Attender, choosing
+from longspan.attend import Attender, Observer, choosing
 from longspan.errors import CacheError
 from longspan.index import BlockIndex
 from longspan.methods import InfLLM, LMInfinite
@@ -17,12 +17,12 @@ from longspan.store import KVStore
 
 SCALE = HEAD**-0.5
 WINDOW = 24
-BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, piece=4)
+BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, piece=4, window=WINDOW)
 LONG = 900  # several times what the index keeps of its inputs
 
 
 def new_index(representatives=2):
-    return BlockIndex(BLOCKS, WINDOW, representatives)
+    return BlockIndex(BLOCKS, representatives)
 
 
 def fed(index, qkv, cuts, pads, rope, start=0):
@@ -47,11 +47,11 @@ def test_choices_equal_the_oracle_however_the_text_arrives(cuts, kv_heads, any_r
     index, pieces, ours = new_index(), [], []
     for a, b in zip([0, *cuts[:-1]], cuts, strict=True):
         index.extend(q[:, :, a:b], k[:, :, a:b], v[:, :, a:b], (0, 0), any_rope, SCALE)
-        for first, last in BLOCKS.pieces(a, b, WINDOW):
+        for first, last in BLOCKS.pieces(a, b):
             pieces.append((first, last))
             if first >= WINDOW:
                 scores = index.scores(q[:, :, first:last], slice(0, 2), BLOCKS.candidates(first), any_rope)
-                ours.append(BLOCKS.choose(scores) + BLOCKS.initial)
+                ours.append(BLOCKS.choose(scores))
     sizes = {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2}
     theirs = exact.best_blocks(q, k, any_rope, pieces, window=WINDOW, **sizes)
     assert torch.equal(torch.stack(ours, dim=2), theirs[:, :1])
@@ -166,10 +166,8 @@ def test_runs_cover_every_query_once():
 def test_without_middle_tokens_nothing_is_chosen(rope):
     method = LMInfinite(sinks=3, recent=7).resolve(WINDOW)
     attender = Attender(method, WINDOW)
-    assert not method.selects and attender.chooser is None and len(method.bands()) == 4
-    assert method.keep(torch.tensor(20), torch.tensor(5)).item() is False
-    with pytest.raises(TypeError, match="lm-infinite chooses keys"):
-        LMInfinite(middle_top_k=1).resolve(WINDOW).keep(torch.tensor(3), torch.tensor(0))
+    assert not method.selects and attender.chooser is None and len(method.bands(WINDOW)) == 4
+    assert method.selection(WINDOW).keep(torch.tensor(20), torch.tensor(5)).item() is False
 
 
 def test_layers_before_the_first_keep_what_they_kept(rope):
@@ -186,11 +184,17 @@ def test_layers_before_the_first_keep_what_they_kept(rope):
 
 def test_blocks_of_few_scores(rope, monkeypatch):
     case, qkv = build("lm-infinite", {**MIDDLE, "from_layer": 0}), make_qkv(60)
-    whole, chosen = run_recorded(case, "auto", *qkv, rope, scale=SCALE)
-    monkeypatch.setattr(choosing, "_SCORES", 4 * 60 * 5)
-    parts, chosen_parts = run_recorded(case, "auto", *qkv, rope, scale=SCALE)
-    assert len(chosen_parts) > len(chosen) == 4
-    assert_same(parts, whole)
+    outs, chosen = [], []
+    for most in (choosing._SCORES, 4 * 60 * 5):
+        monkeypatch.setattr(choosing, "_SCORES", most)
+        attender = Attender(case.method, WINDOW)
+        outs.append(attender(*qkv, rope, scale=SCALE))
+        attender.observer = Observer(every=True, scores=False)
+        attender(*qkv, rope, scale=SCALE)
+        chosen.append(marks(attender.observer, 1, 4, 60))
+    assert len(attender.selection.runs(0, 60, 5)) > 4
+    assert torch.equal(*chosen)
+    assert_same(*outs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -13,17 +13,12 @@ import longspan
 from cases import (
     HEAD,
     all_cases,
-    all_pieces,
-    as_recorded,
     assert_same,
     build,
     in_pieces,
     inv_freq,
-    layout,
     make_qkv,
-    middle_by_row,
-    pieces_of,
-    run_recorded,
+    recorded,
 )
 from hf_models import make
 from longspan import oracle as exact
@@ -32,12 +27,11 @@ from longspan.calibration import Calibration, Projection
 from longspan.errors import CacheError, CalibrationError
 from longspan.index import ChunkIndex
 from longspan.kernels.best import best
-from longspan.methods import Full, LongHeads
+from longspan.methods import METHODS, Full, LongHeads
+from longspan.oracle.choices import by_piece, pieces_of
+from longspan.reproduce.ablations import ABLATIONS, AblatedChunks, AblatedLongHeads
 from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
-from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
-from longspan.selection.middle import Middle
-from longspan.selection.tokens import Tokens
 from longspan.store import KVStore
 
 N = 83
@@ -46,43 +40,12 @@ GOLDEN = Path(__file__).parent / "golden" / "longheads_chunks.safetensors"
 SCORED = [c for c in all_cases(windows=(24, 7), selecting=True) if getattr(c.values[0].method, "pick", "") != "random"]
 
 
-def chosen_by_the_oracle(case, q, k, v, rope):
-    method = case.method
-    if isinstance(method.chosen_from, Tokens):
-        shared = {"share": method.share, "combine": method.combine}
-        scores = exact.token_scores(q, k, **shared, rope=rope, at=method.score_at)
-        sizes = {"initial": method.initial, "local": method.local, "top_k": method.top_k}
-        return exact.best_tokens(scores, pieces_of(case, q.shape[2]), **sizes, proximity=method.proximity)
-    if isinstance(method.chosen_from, Blocks):
-        names = ("initial", "local", "block", "blocks", "representatives")
-        sizes = {name: getattr(method, name) for name in names}
-        return exact.best_blocks(q, k, rope, all_pieces(case, q.shape[2]), window=case.window, **sizes)
-    if isinstance(method.chosen_from, Middle):
-        sizes = {"sinks": method.sinks, "recent": method.recent, "top_k": method.middle_top_k}
-        return exact.best_middle(q, k, rope, **sizes, distance=method.middle_at)
-    scores = exact.chunk_scores(
-        q, k, v, rope, scale=SCALE, length=method.chunk_length, score=method.score, share=method.share
-    )
-    return exact.best_chunks(
-        scores,
-        window=case.window,
-        length=method.chunk_length,
-        count=method.num_chunks,
-        local=method.local_chunks,
-        first=method.first_chunk,
-        lowest=method.pick == "lowest",
-    )
-
-
 @pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
 @pytest.mark.parametrize("case", SCORED)
 def test_choices_equal_the_oracle(case, kv_heads, rope):
     q, k, v = make_qkv(N, batch=2, kv_heads=kv_heads)
-    _, recorded = run_recorded(case, "auto", q, k, v, rope, scale=SCALE)
-    keep, rel = as_recorded(case, recorded, q.shape[1], N)
-    expected = layout(case, chosen_by_the_oracle(case, q, k, v, case.rope(rope, N)), N)
-    assert torch.equal(keep, expected[0])
-    assert torch.equal(rel[keep], expected[1][keep])
+    chosen = recorded(case, "auto", q, k, v, rope, scale=SCALE)
+    assert torch.equal(chosen, case.stated(q, k, v, case.rope(rope, N), SCALE))
 
 
 @pytest.mark.parametrize(
@@ -91,9 +54,8 @@ def test_choices_equal_the_oracle(case, kv_heads, rope):
 def test_choices_equal_the_oracle_in_every_layout(options, any_rope):
     case = build("longheads", {"chunk_length": 3, **options}) if options else build("esa", {"piece": 4, "local": 6})
     q, k, v = make_qkv(N)
-    _, recorded = run_recorded(case, "auto", q, k, v, any_rope, scale=SCALE)
-    keep, _ = as_recorded(case, recorded, q.shape[1], N)
-    assert torch.equal(keep, layout(case, chosen_by_the_oracle(case, q, k, v, any_rope), N)[0])
+    chosen = recorded(case, "auto", q, k, v, any_rope, scale=SCALE)
+    assert torch.equal(chosen, case.stated(q, k, v, any_rope, SCALE))
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
@@ -104,21 +66,21 @@ def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, a
     """θ acts on the channels in the layer's own order, whatever order keys are stored in."""
     case, given = build(name, options), calibration(5, kv_heads * HEAD, kv_heads)
     q, k, v = make_qkv(N, batch=2, kv_heads=kv_heads)
-    _, recorded = run_recorded(case, "auto", q, k, v, any_rope, scale=SCALE, calibration=given)
-    keep, _ = as_recorded(case, recorded, q.shape[1], N)
+    ours = recorded(case, "auto", q, k, v, any_rope, scale=SCALE, calibration=given)
     summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)
     if name == "esa":
         maps, (fq, fk) = given.layers[0], (x.transpose(1, 2).flatten(2) for x in (summed, k))
         scores = (fq @ maps.theta_q.double().mT) @ (fk @ maps.theta_k.double().mT).mT
         sizes = {name: getattr(case.method, name) for name in ("initial", "local", "top_k", "proximity")}
-        chosen = exact.best_tokens(scores[:, None].expand(-1, 4, -1, -1), pieces_of(case, N), **sizes)
+        pieces = [(a, z) for a, z in pieces_of(case.method.selection(24), N) if a >= 24]
+        chosen = by_piece(exact.best_tokens(scores[:, None].expand(-1, 4, -1, -1), pieces, **sizes), pieces, N)
     else:
         maps = given.heads[0]
         scores = (summed @ maps.theta_q.double().mT) @ (k @ maps.theta_k.double().mT).mT
         scores = scores[..., : N // 3 * 3].unflatten(-1, (-1, 3)).amax(dim=-1).repeat_interleave(4 // kv_heads, dim=1)
         sizes = {"window": case.window, "length": 3, "count": case.method.num_chunks, "local": 2}
-        chosen = exact.best_chunks(scores, **sizes)
-    assert torch.equal(keep, layout(case, chosen, N)[0])
+        chosen = exact.marked(exact.best_chunks(scores, **sizes), N, 3)
+    assert torch.equal(ours, chosen)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -149,9 +111,8 @@ def test_only_ties_are_decided_by_place():
 def test_choices_in_reduced_dtypes_are_as_good(case, dtype, rope):
     """Near ties may fall otherwise, so scores are compared: what was chosen is worth what the best is."""
     q, k, v = make_qkv(N, dtype=dtype)
-    _, recorded = run_recorded(case, "auto", q, k, v, rope, scale=SCALE)
-    keep, _ = as_recorded(case, recorded, q.shape[1], N)
-    best, _ = layout(case, chosen_by_the_oracle(case, q, k, v, case.rope(rope, N)), N)
+    keep, _ = case.laid(recorded(case, "auto", q, k, v, rope, scale=SCALE))
+    best, _ = case.laid(case.stated(q, k, v, case.rope(rope, N), SCALE))
     assert (keep & best).sum() > 0.97 * best.sum()
 
 
@@ -159,23 +120,11 @@ def test_choices_in_reduced_dtypes_are_as_good(case, dtype, rope):
 def test_bands_and_choices_tile_what_is_kept(case, rope):
     """Known bands cover exactly what is kept without being chosen, at its distance, and never what can be chosen."""
     q, k, v = make_qkv(N)
-    _, recorded = run_recorded(case, "auto", q, k, v, rope, scale=SCALE)
-    keep, rel = as_recorded(case, recorded, q.shape[1], N)
-    chosen = torch.zeros_like(keep)
-    unit = case.method.chunk_length if isinstance(case.method.chosen_from, Chunks) else 1
-    if unit > 1 or isinstance(case.method.chosen_from, Chunks):
-        units = torch.cat(recorded, dim=2).repeat_interleave(q.shape[1] // recorded[0].shape[1], dim=1)
-        j = torch.arange(N) // unit
-        chosen[:, :, case.window :] = (units[..., None] == j).any(dim=-2)
-    elif isinstance(case.method.chosen_from, Middle):
-        chosen = (middle_by_row(case, recorded, N)[..., None] == torch.arange(N)).any(dim=-2)
-    else:
-        for (a, z), tokens in zip(pieces_of(case, N), recorded, strict=True):
-            units = (tokens + case.method.initial).repeat_interleave(q.shape[1] // tokens.shape[1], dim=1)
-            chosen[:, :, a:z] = (units[..., None] == torch.arange(N)).any(dim=-2)[:, :, None]
+    chosen = recorded(case, "auto", q, k, v, rope, scale=SCALE)
+    keep, rel = case.laid(chosen)
     i, j = torch.arange(N)[:, None], torch.arange(N)[None, :]
     times = chosen.long()
-    for band in case.method.bands_from(case.window, 0, N):
+    for band in case.method.bands(case.window, 0, N):
         inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
         times = times + inside
         assert (band.q_pos(i) >= 0).all()
@@ -187,13 +136,13 @@ def test_bands_and_choices_tile_what_is_kept(case, rope):
 def test_kept_distances_stay_inside_the_window(rope):
     for case in (c.values[0] for c in all_cases(windows=(24, 7), selecting=True)):
         q, k, v = make_qkv(N)
-        keep, rel = as_recorded(case, run_recorded(case, "auto", q, k, v, rope, scale=SCALE)[1], q.shape[1], N)
+        keep, rel = case.laid(recorded(case, "auto", q, k, v, rope, scale=SCALE))
         cap = getattr(case.method, "cap", 0)  # LM-Infinite's own is the window itself
         assert rel[keep].min() >= 0 and rel[keep].max() <= max(case.window - 1, cap)
 
 
 def test_layers_fixed_takes_the_first_layers_choice(rope):
-    method = LongHeads(chunk_length=3, fix_layers=True).resolve(24)
+    method = AblatedLongHeads(chunk_length=3, fix_layers=True).resolve(24)
     first, second = make_qkv(N), make_qkv(N, seed=1)
     attender = Attender(method, 24)
     for _ in range(2):  # a second forward chooses anew, though nothing about the call differs
@@ -201,8 +150,7 @@ def test_layers_fixed_takes_the_first_layers_choice(rope):
         attender(*first, rope, scale=SCALE, layer=0, state=state)
         out = attender(*second, rope, scale=SCALE, layer=1, state=state)
         case = build("longheads", {"chunk_length": 3})
-        _, recorded = run_recorded(case, "auto", *first, rope, scale=SCALE)
-        keep, rel = as_recorded(case, recorded, 4, N)
+        keep, rel = case.laid(recorded(case, "auto", *first, rope, scale=SCALE))
         expected = exact.oracle(*second, keep, rel, rope, scale=SCALE)
         assert (out - expected).abs().max() < 1e-5
         first = make_qkv(N, seed=2)
@@ -281,13 +229,14 @@ def test_dropping_tokens_whose_chunk_cannot_be_refilled(rope):
     assert index._done == [8]
 
 
-def test_random_choices_depend_on_seed_and_query_alone():
-    rows, scores = torch.arange(40, 60), torch.zeros(1, 2, 20, 20)
-    kept = [Chunks(2, 6, 1, first=False, pick="random", seed=seed).choose(scores, rows) for seed in (0, 0, 1)]
+def test_random_choices_depend_on_seed_query_and_layer_alone():
+    rows = torch.arange(40, 60)
+    drawn = [AblatedChunks(2, 6, 1, first=False, pick="random", seed=seed) for seed in (0, 0, 1)]
+    kept = [chunks.draw(2, rows, 0) for chunks in drawn]
     assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2])
-    later = Chunks(2, 6, 1, first=False, pick="random").choose(scores[:, :, 7:8], rows[7:8])
-    assert torch.equal(later, kept[0][:, :, 7:8])
-    assert not torch.equal(kept[0][:, 0], kept[0][:, 1])
+    assert not torch.equal(kept[0], drawn[0].draw(2, rows, 1))
+    assert torch.equal(drawn[0].draw(2, rows[7:8], 0), kept[0][:, 7:8])
+    assert not torch.equal(kept[0][0], kept[0][1])
     counts = kept[0].flatten().bincount(minlength=20)
     assert (counts[:19] > 0).all()
 
@@ -299,7 +248,7 @@ def test_full_attention_in_the_encoding_phase(angles, rope):
     q, k, v = make_qkv(N)
     full = Full(angles=angles).resolve(window)
     encoded = Attender(full, window)(*(x[:, :, :last] for x in (q, k, v)), rope, scale=SCALE)
-    method = LongHeads(chunk_length=3, prefill="full", angles=angles).resolve(window)
+    method = AblatedLongHeads(chunk_length=3, prefill="full", angles=angles).resolve(window)
     attender, store = Attender(method, window), KVStore()
     out = attender(*(x[:, :, :last] for x in (q, k, v)), rope, scale=SCALE, store=store)
     assert (out - encoded).abs().max() < 1e-12
@@ -360,7 +309,9 @@ def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
 )
 def test_calibrations_that_do_not_fit_the_method(name, options, given, words):
     with pytest.raises(CalibrationError, match=words):
-        Attender(build(name, options).method, 24, calibration=given and calibration(given, 2 * HEAD, 2))
+        Attender(
+            (METHODS | ABLATIONS)[name](**options).resolve(24), 24, calibration=given and calibration(given, 32, 2)
+        )
 
 
 @pytest.mark.parametrize("score", ["token_max", "submeans", "bounds", "representation"])

@@ -1,4 +1,4 @@
-"""Imports run one way: rope → kernels; rope, selection, positions, index → methods → attend → hf → what is above."""
+"""Imports run one way: rope → kernels → index → selection; positions → selection → methods → attend → hf → above."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import longspan
 
 ROOT = Path(longspan.__file__).parent
 BELOW_ATTEND = {"dtypes", "errors", "rope", "bands", "selection", "positions", "methods", "kernels"}
-BELOW_ATTEND |= {"store", "index", "calibration", "deferred"}
+BELOW_ATTEND |= {"store", "index", "calibration", "deferred", "terms"}
 
 # What each part may import of longspan besides itself; parts not named here may import anything.
 ALLOWED: dict[str, set[str]] = {
@@ -21,16 +21,17 @@ ALLOWED: dict[str, set[str]] = {
     "rope": {"deferred"},
     "bands": {"deferred"},
     "tables": set(),
+    "terms": set(),
     "files": set(),
     "signals": set(),
     "calibration": {"errors", "files", "tables"},
     "store": {"errors"},
-    "index": {"dtypes", "errors", "kernels", "rope", "selection", "store"},
+    "index": {"dtypes", "errors", "kernels", "rope", "store", "terms"},
     "oracle": {"rope"},
     "kernels": {"dtypes", "rope", "files", "signals"},
-    "selection": {"bands", "deferred", "kernels"},
     "positions": {"bands", "deferred"},
-    "methods": {"errors", "rope", "bands", "selection", "positions"},
+    "selection": {"bands", "calibration", "deferred", "index", "kernels", "positions", "rope", "terms"},
+    "methods": {"bands", "calibration", "errors", "index", "positions", "rope", "selection", "terms"},
     "attend": BELOW_ATTEND,
     "hf": BELOW_ATTEND | {"attend", "tables"},
 }

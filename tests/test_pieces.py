@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import HEAD, ROPES, assert_same, build, make_qkv
-from longspan.attend import Attender, choosing
+from cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
+from longspan.attend import Attender
 from longspan.kernels import native
+from longspan.reproduce.ablations import AblatedESA
+from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
 from test_choices import calibration
 
@@ -39,16 +41,28 @@ OPTIONS = {
 }
 
 
+class Counting:
+    """Counts the pieces that run with others in one call, for as long as it is entered."""
+
+    def __enter__(self):
+        self.counts, self.patch, real = [], pytest.MonkeyPatch(), TokenSelector.add_many
+        self.patch.setattr(TokenSelector, "add_many", lambda *x: self.counts.append(real(*x)) or self.counts[-1])
+        return self
+
+    def __exit__(self, *_):
+        self.patch.undo()
+
+
 def run(options, qkv, given=None, one_by_one=False, cuts=(), **call):
     """The output of a prefill, in pieces that end at ``cuts``, and how many pieces ran with others in one call."""
-    case, counted, real = build("esa", options), [], choosing.add_pieces
-    runs, store, outs = Attender(case.method, case.window, calibration=given), KVStore(), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "add_pieces", lambda *x: 0 if one_by_one else counted.append(real(*x)) or counted[-1])
+    runs = Attender(AblatedESA(**options).resolve(WINDOW), WINDOW, calibration=given)
+    runs.chooser.many = not one_by_one
+    store, outs = KVStore(), []
+    with Counting() as counting:
         for a, b in zip((0, *cuts), (*cuts, N), strict=True):
             part = (x[:, :, a:b] for x in qkv)
             outs.append(runs(*part, ROPES["half-leading"](), scale=SCALE, store=store, **call))
-    return torch.cat(outs, dim=2), sum(counted)
+    return torch.cat(outs, dim=2), sum(counting.counts)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -92,13 +106,13 @@ def test_threads(options, threads):
 def test_pieces_longer_than_what_is_scored_at_once():
     """A piece of 130 queries is scored in two parts, whose largest counts."""
     options = {"initial": 2, "local": 3, "top_k": 5, "piece": 130}
-    case = build("esa", options, window=160)
-    qkv, found, counted, real = make_qkv(900, dtype=torch.float32), [], [], choosing.add_pieces
-    for add in (lambda *x: counted.append(real(*x)) or counted[-1], lambda *_: 0):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(choosing, "add_pieces", add)
-            found.append(Attender(case.method, case.window)(*qkv, ROPES["half-all"](), scale=SCALE))
-    assert counted == [6]
+    method, qkv, found = AblatedESA(**options).resolve(160), make_qkv(900, dtype=torch.float32), []
+    with Counting() as counting:
+        for many in (True, False):
+            runs = Attender(method, 160)
+            runs.chooser.many = many
+            found.append(runs(*qkv, ROPES["half-all"](), scale=SCALE))
+    assert counting.counts == [6]
     assert_same(*found)
 
 

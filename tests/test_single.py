@@ -81,9 +81,9 @@ def takes_one_call(case):
         return False
     if method.name == "longheads":
         scores = method.score in ("representation", "mean", "bounds")
-        return scores and method.pick == "best" and not method.fix_layers and method.remap != "dca"
+        return scores and getattr(method, "pick", "best") == "best" and method.remap != "dca"
     if method.name == "esa":
-        summed = method.combine == "sum" or method.share == "head"
+        summed = getattr(method, "combine", "sum") == "sum"
         return summed and method.remap == "far" and not method.score_at
     return True
 

@@ -3,6 +3,22 @@
 A band is a set of (query, key) pairs in which the query is rotated once, to ``q_pos(i)``, and the key once, to
 ``k_pos(j)``; query ``i`` sees the keys ``lo(i) <= j < hi(i)`` of the band. The bands of a method tile its kept keys,
 each exactly once. All functions take and return int64 tensors of a row's own indices (padding not counted).
+
+Shapes. The docstrings of this library use one letter for one size:
+
+=========  =============================================================================================
+``B``      rows of a batch
+``H``      query heads
+``Hkv``    key heads; ``H / Hkv`` query heads are the *group* of a key head
+``T``      new tokens, or the queries at hand
+``N``      stored tokens, the new ones counted in
+``D``      size of a head's query or key
+``Dv``     size of a head's value
+``r``      channels that a rotation turns, in pairs: cos and sin are ``[..., r / 2]``
+``S``      how many choose in a row of the batch: ``H`` heads, ``Hkv`` groups, or 1 for the layer
+``M``      candidates that are chosen from, or tokens that a piece chose
+``m``      units that a query chose
+=========  =============================================================================================
 """
 
 from __future__ import annotations
@@ -87,6 +103,41 @@ class Band:
     keys: Interval
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What queries keep whatever they choose: the first ``head`` tokens, and those from ``border(i)`` on.
+
+    Queries choose from the tokens between the two, or leave them out. A selection states it, a position map gives its
+    bands.
+
+    Attributes:
+        border: the first of the last tokens that query ``i`` keeps; 0 where it keeps everything.
+        head: first tokens.
+        most: how many tokens a query chooses at most.
+        unit: tokens of the units that a query chooses for itself, where they begin at multiples of that; None where
+            it chooses tokens, or where the queries of a piece choose together.
+        span: the most that the last tokens can be; None where they grow with the text.
+        rows: the queries that this is said of; None for all.
+    """
+
+    border: IndexMap
+    head: int = 0
+    most: int = 0
+    unit: int | None = None
+    span: int | None = None
+    rows: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """The same as disjoint key ranges of each query."""
+        last = Interval(self.border, causal)
+        return (Interval(start, lambda i: self.border(i).clamp(max=self.head)), last) if self.head else (last,)
+
+    def chosen(self, i: Tensor) -> Tensor:
+        """How many tokens each query chooses: ``most``, or all that there are."""
+        return (self.border(i) - self.head).clamp(0, self.most)
+
+
 def compose(kept: tuple[Interval, ...], bands: tuple[Band, ...]) -> tuple[Band, ...]:
     """Every band of a position map restricted to every interval of a selection."""
     if len(kept) == 1:
@@ -94,6 +145,13 @@ def compose(kept: tuple[Interval, ...], bands: tuple[Band, ...]) -> tuple[Band, 
     return tuple(
         Band(f"{b.name}/{n}", b.q_pos, b.k_pos, b.keys.meet(part)) for n, part in enumerate(kept) for b in bands
     )
+
+
+def only(band: Band, rows: Callable[[Tensor], Tensor]) -> Band:
+    """The band for the queries where ``rows`` is true, empty for the others."""
+    lo, hi = band.keys.lo, band.keys.hi
+    keys = Interval(lo, lambda i: torch.where(rows(i), hi(i), lo(i)))
+    return Band(band.name, band.q_pos, band.k_pos, keys)
 
 
 def start(i: Tensor) -> Tensor:

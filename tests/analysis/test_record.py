@@ -7,14 +7,15 @@ import torch
 
 import longspan
 from hf_models import VOCABULARY, WINDOW, make
-from longspan.attend import choosing
 from longspan.hf.attach import attachment_of
+from longspan.reproduce.ablations import AblatedLongHeads
+from longspan.selection import tokens
 
 N = 150
 METHODS = {
     "longheads": longspan.LongHeads(chunk_length=4, num_chunks=8),
     "longheads-head": longspan.LongHeads(chunk_length=4, num_chunks=8, share="head", score="bounds"),
-    "longheads-lowest": longspan.LongHeads(chunk_length=4, num_chunks=8, pick="lowest"),
+    "longheads-lowest": AblatedLongHeads(chunk_length=4, num_chunks=8, pick="lowest"),
     "esa": longspan.ESA(initial=3, local=16, top_k=9, piece=8),
     "esa-group": longspan.ESA(initial=0, local=16, top_k=9, piece=8, share="group", proximity=0),
     "infllm": longspan.InfLLM(initial=3, local=16, block=4, blocks=3, piece=8),
@@ -154,11 +155,11 @@ def test_two_texts_are_told_apart(model):
 
 
 def test_choices_that_no_score_decided(model):
-    longspan.extend(model, longspan.LongHeads(chunk_length=4, num_chunks=8, pick="random"))
+    longspan.extend(model, AblatedLongHeads(chunk_length=4, num_chunks=8, pick="random"))
     with longspan.record(model) as trace:
         model(ids())
     assert [one.scores for one in trace.at()] == [None, None]
-    longspan.extend(model, longspan.LongHeads(chunk_length=4, num_chunks=8, fix_layers=True))
+    longspan.extend(model, AblatedLongHeads(chunk_length=4, num_chunks=8, fix_layers=True))
     with longspan.record(model) as trace:
         model(ids())
     first, second = trace.at()
@@ -189,16 +190,15 @@ def test_it_ends(model):
 @pytest.mark.parametrize("name", ["longheads", "esa", "infllm"])
 def test_it_costs_nothing_when_off(model, name, monkeypatch):
     """No more scores are made, none is copied, and the observer's code is never entered."""
-    calls = []
-    made = choosing.Chooser._worth
-    monkeypatch.setattr(choosing.Chooser, "_worth", lambda *a: calls.append(a[1:3]) or made(*a))
-    monkeypatch.setattr(choosing.Chooser, "_token_scores", None)
+    calls, real = [], tokens.worth
+    monkeypatch.setattr(tokens, "worth", lambda *a, **b: calls.append(a) or real(*a, **b))
+    monkeypatch.setattr(tokens.TokenSelector, "token_scores", None)
     longspan.extend(model, METHODS[name])
-    for kind in ("by_row", "by_piece", "wants", "_add"):
+    for kind in ("add", "wants"):
         monkeypatch.setattr(longspan.attend.Observer, kind, None)
     model(ids())
     calls.clear()
-    monkeypatch.setattr(choosing, "add_pieces", lambda *_: 0)  # pieces that run together are scored in their kernel
+    attachment_of(model).attender.chooser.many = False  # pieces that run together are scored in their kernel
     model(ids())
     pieces = len(range(WINDOW, N, 8))
     assert len(calls) == (2 * pieces if name == "esa" else 0)

@@ -14,6 +14,7 @@ from longspan.analysis.study import Found, Look, Prompt, chunks_for, look, summa
 from longspan.bundled import load_bundled
 from longspan.evaluation.generate import read
 from longspan.evaluation.tasks import TASKS
+from longspan.reproduce.ablations import AblatedLongHeads
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_without_an_answer_or_scores(bundled, prompt):
     longspan.extend(model, "longheads")
     seen = look(model, tokenizer, Prompt(prompt.ids))
     assert math.isnan(seen.hit1) and math.isnan(seen.score) and seen.prediction == "" and seen.split is None
-    longspan.extend(model, longspan.LongHeads(pick="random"))
+    longspan.extend(model, AblatedLongHeads(pick="random"))
     seen = look(model, tokenizer, prompt)
     assert math.isnan(seen.hit5) and not math.isnan(seen.score)
 

@@ -108,7 +108,7 @@ def test_at_the_reach_and_not_beyond_it_positions_are_trained_ones(spec):
 
     def farthest(total):
         rows, keys = torch.arange(total)[:, None], torch.arange(total)[None]
-        return int(torch.where(keys <= rows, method.rel(rows, keys), 0).max())
+        return int(torch.where(keys <= rows, method.positions(WINDOW).rel(rows, keys), 0).max())
 
     assert farthest(limit) <= WINDOW - 1 < farthest(limit + method.parameters().get("group", 1))
 

@@ -86,7 +86,7 @@ def test_blocks_expand_to_the_ranges(borders, start, count, data):
 
 
 def bands_of(case, start, stop):
-    return case.method.bands_from(case.window, start, stop) if case.selects else case.method.bands()
+    return case.method.bands(case.window, start, stop)
 
 
 @pytest.mark.parametrize("case", all_cases(windows=(24, 7)))

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 DEVICE = "cpu" if tiles.interpreting() else "cuda"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-DCA = build("dca", {"chunk_size": 7, "local_window": 4, "window": 12}).method.bands()
+DCA = build("dca", {"chunk_size": 7, "local_window": 4, "window": 12}).method.bands(24)
 SCALE = 0.3  # of heads of 16; others have scores of the same size
 
 
@@ -98,7 +98,7 @@ def check(q, keys, v, plan, turns, rope, *, softcap=None, rows=slice(None)):
 @pytest.mark.parametrize("case", all_cases(variants=False))
 def test_methods(case):
     start, stop = 9, 37
-    bands = case.method.bands_from(case.window, start, stop) if case.selects else case.method.bands()
+    bands = case.method.bands(case.window, start, stop)
     check(*setting(bands, start, stop))
 
 
@@ -174,7 +174,7 @@ def test_any_ranges(drawn, data):
     """Any ranges whatever, rows without a key among them: those are 0, with a log-sum-exp of -inf."""
     start = data.draw(st.integers(0, N - 1))
     stop = data.draw(st.integers(start + 1, min(N, start + 12)))
-    maps = {False: Index(), True: build("rerope", {"w": 3}).method.bands()[0].k_pos}
+    maps = {False: Index(), True: build("rerope", {"w": 3}).method.bands(24)[0].k_pos}
     bands = [Ranges(lo, hi, maps[other]) for lo, hi, other in drawn]
     # The errors of a row hang together by its sum of weights: a mean over few rows, or heads, would say nothing.
     inputs = setting(bands, start, stop, heads=32, kv_heads=8)
@@ -189,7 +189,7 @@ def test_any_ranges(drawn, data):
 
 def test_strides():
     """Heads after tokens in memory, keys in the middle of a buffer, two rotations with strides of their own."""
-    bands = build("rerope", {"w": 4}).method.bands()
+    bands = build("rerope", {"w": 4}).method.bands(24)
     q, keys, v, *rest = setting(bands, 3, 20, batch=2)
     q = q.transpose(1, 2).contiguous().transpose(1, 2)
     keys = [torch.nn.functional.pad(k, (0, 0, 2, n + 1))[:, :, 2 : 2 + k.shape[2]] for n, k in enumerate(keys)]
@@ -217,7 +217,7 @@ class Apart:
 @pytest.mark.parametrize("name", ["dca", "rerope", "streaming-llm", "lm-infinite"])
 def test_keys_apart_are_brought_by_range(name):
     options = {"streaming-llm": {"sinks": 2, "recent": 6}, "lm-infinite": {"sinks": 2, "recent": 6}}.get(name, {})
-    bands = build(name, options).method.bands()
+    bands = build(name, options).method.bands(24)
     q, keys, v, plan, turns, rope = setting(bands, 60, 63)
     wanted = banded(q, keys, v, plan, turns, rope, scale=SCALE, impl="triton")
     stands = {id(k): Apart(k) for k in keys}

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from longspan.attend import Choice
-from longspan.methods import InfLLM, LongHeads, Method
+from longspan.methods import Method
+from longspan.selection import Choosing
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,13 @@ class Chunking:
         if length < 1 or (size is not None and size < 1):
             raise ValueError(f"a chunk and a text have at least one token, not {size} and {length}")
         first = 0
-        if size is None and isinstance(method, LongHeads):
-            size = method.chosen_from.size
-        elif size is None and isinstance(method, InfLLM):
-            size, first = method.chosen_from.size, method.chosen_from.initial
         if size is None:
-            raise ValueError(f"{method.name} chooses tokens and has no chunks of its own: say how many tokens one has")
+            chosen = method.selection(length) if method.selects else None  # units are the same in every window
+            if not isinstance(chosen, Choosing) or chosen.size == 1:
+                raise ValueError(
+                    f"{method.name} chooses tokens and has no chunks of its own: say how many tokens one has"
+                )
+            size, first = chosen.size, chosen.origin
         return cls(tuple(sorted({0, *range(first, length, size)})), length)
 
     def __len__(self) -> int:

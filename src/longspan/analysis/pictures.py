@@ -102,8 +102,11 @@ def relative_positions(method: Method, length: int) -> tuple[Tensor, Tensor]:
     if not 1 <= length <= _LARGEST:
         raise LongspanError(f"a matrix of positions has 1 to {_LARGEST:,} rows, not {length:,}: give another length")
     i, j = torch.arange(length)[:, None], torch.arange(length)[None, :]
-    keep = method.keep(i, j).expand(length, length)
-    return method.rel(i, j).expand(length, length), keep
+    rel, keep = torch.zeros(length, length, dtype=torch.int64), torch.zeros(length, length, dtype=torch.bool)
+    for band in method.bands(length):
+        inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
+        rel, keep = torch.where(inside, band.q_pos(i) - band.k_pos(j), rel), keep | inside
+    return rel, keep
 
 
 def draw_positions(method: Method, length: int, path: str | Path, *, title: str | None = None) -> None:

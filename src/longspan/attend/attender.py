@@ -10,23 +10,22 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from longspan.attend.calibrated import check_calibration
 from longspan.attend.choosing import Chooser
 from longspan.attend.observing import Observer
-from longspan.attend.rows import Rows
 from longspan.attend.single import SingleStep
 from longspan.attend.sinks import with_sinks
 from longspan.attend.state import ForwardState, TokenSpan
-from longspan.bands import Band, KeyMap
+from longspan.bands import KeyMap
 from longspan.calibration import Calibration
 from longspan.errors import CacheError
 from longspan.index import equal_runs
 from longspan.kernels import native
 from longspan.kernels.banded import Impl, banded, make_plan
 from longspan.kernels.turning import turned_keys
-from longspan.methods import Full, Method
-from longspan.methods.selecting import Selecting
+from longspan.methods import Method
 from longspan.rope import Rope, Table, turn
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Selector
 from longspan.store import Fetched, KVStore
 
 
@@ -84,6 +83,7 @@ class Attender:
 
     Raises:
         CalibrationError: the method asks for reduced scores that the calibration does not have.
+        ValueError: the method sees chosen keys from positions outside this window.
     """
 
     def __init__(
@@ -91,22 +91,17 @@ class Attender:
     ) -> None:
         if impl not in get_args(Impl):
             raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
-        check_calibration(method, calibration)
+        method.check_calibration(calibration)
+        method.check_reach(window)
         self.method, self.window, self.impl, self.calibration = method, window, impl, calibration
         self._dynamic = method.angles.dynamic
-        selecting = method if isinstance(method, Selecting) and method.selects else None
-        self._selecting = selecting
-        self.chooser = Chooser(selecting, window, impl, calibration) if selecting is not None else None
-        self._prefill_full = selecting is not None and selecting.prefill == "full"
-        self._static_bands = () if selecting is not None else method.bands()
-        maps = [band.k_pos for band in self._static_bands]
-        if selecting is not None:
-            maps += [*(band.k_pos for band in Full().bands() if self._prefill_full), *selecting.key_maps(window)]
-        self.key_maps: list[KeyMap] = list(dict.fromkeys(maps))
-        if selecting is not None:
-            scored = selecting.scored_keys
-            chosen = self.key_maps.index(selecting.seen_at(window).chosen_keys)
-            self.chosen_rotation, self.scored_rotation = chosen, None if scored is None else self.key_maps.index(scored)
+        self.chooser = Chooser(method, window, impl, calibration) if method.selects else None
+        self.selection, self.positions = method.selection(window), method.positions(window)
+        self.key_maps: list[KeyMap] = list(method.key_maps(window))
+        if (chooser := self.chooser) is not None:
+            scored = chooser.selection.scored_keys
+            self.chosen_rotation = self.key_maps.index(chooser.positions.chosen_keys(chooser.selection.always()))
+            self.scored_rotation = None if scored is None else self.key_maps.index(scored)
         self._static_tables: dict[Table, Table] = {}
         self._single = SingleStep(self)
 
@@ -127,11 +122,11 @@ class Attender:
         self.chooser.observer = observer
 
     def new_index(self, layer: int, rope: Rope) -> Any:
-        """What a layer's store keeps to choose keys by; None where keys are not chosen, or by themselves alone.
+        """What chooses keys for a layer's store and is kept in it; None where keys are not chosen.
 
         It takes in queries and keys whose channels are in the order of ``rope.pair``.
         """
-        return self.chooser.index(layer, rope) if self.chooser is not None else None
+        return self.chooser.selector(layer, rope) if self.chooser is not None else None
 
     @_named
     def __call__(
@@ -211,12 +206,10 @@ class Attender:
         if skipped == span.tokens:
             return q.new_zeros(*q.shape[:3], held.values.shape[-1])
         start, total = span.past + skipped - pad, span.past + span.tokens - pad
-        chooses = self.chooser is not None and not (self._prefill_full and span.tokens > 1)
-        # In generation after a full prefill, dynamic angles are the window's: nothing is seen farther away than that.
-        table = self.table(layer.rope.table, min(total, self.window) if chooses and self._prefill_full else total, span)
+        table = self.table(layer.rope.table, self.method.angles_at(self.window, span.tokens, total), span)
         rope = layer.rope.with_table(table)
         if pad not in span.plans:
-            bands = self._bands(start, total, chooses)
+            bands = self.positions.all_bands(self.selection.kept(start, total))
             plan = make_plan(bands, start, total)
             span.plans[pad] = plan, tuple(self.key_maps.index(bands[band].k_pos) for band in plan.bands)
         plan, numbers = span.plans[pad]
@@ -248,8 +241,7 @@ class Attender:
             softcap=layer.softcap,
             impl=self.impl,
         )
-        if chooses:
-            assert self.chooser is not None
+        if self.chooser is not None:
             assert held.store is not None
             # What is chosen is gathered where it lies, and only that is brought.
             stored = keys if self._dynamic or not held.store.apart else [_after(x, pad) for x in held.keys]
@@ -267,16 +259,12 @@ class Attender:
                 softcap=layer.softcap,
                 layer=layer.number,
                 padding=pad,
+                table=self.chooser.window_table(table, q.device),
+                shared=span.shared,
             )
-            self.chooser.add(out, lse, rows, held.store.index, span.choices)
+            self.chooser.add(out, lse, rows, cast(Selector, held.store.index))
         out = with_sinks(out, lse, layer.sinks)
         return torch.nn.functional.pad(out, (0, 0, skipped, 0)) if skipped else out
-
-    def _bands(self, start: int, stop: int, chooses: bool) -> tuple[Band, ...]:
-        """The bands that are known before anything is scored, for queries ``start : stop``."""
-        if self._selecting is None:
-            return self._static_bands
-        return self._selecting.bands_from(self.window, start, stop) if chooses else Full().bands()
 
     def _rotate_new(self, k: Tensor, rope: Rope, span: TokenSpan) -> list[Tensor]:
         table = self.table(rope.table, 0, span)

@@ -43,7 +43,7 @@ class FixedStep:
         if (reason := why_not_fixed(attender)) is not None:
             raise LongspanError(reason)
         self.capacity, self._attender, self._padding = capacity, attender, tuple(padding)
-        self._bands, self._maps = attender.method.bands(), attender.key_maps
+        self._bands, self._maps = attender.method.bands(attender.window), attender.key_maps
         self._which = triton.which([band.k_pos for band in self._bands])
         self._order = [self._maps.index(k) for k in dict.fromkeys(band.k_pos for band in self._bands)]
         self._runs = [(a, b, self._padding[a]) for a, b in equal_runs(self._padding)]

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from longspan.attend.asking import all_in_c, asking, scores_in_c
 from longspan.index import equal_runs
 from longspan.kernels import native
 from longspan.kernels.banded import make_plan
 from longspan.kernels.token import Places, Seen, TokenKernel
-from longspan.methods.esa import ESA
-from longspan.methods.selecting import Selecting
-from longspan.positions.selected import FarNear, UnitMap
 from longspan.rope import Rope, Table, Turn, turn
-from longspan.selection.chunks import Chunks
-from longspan.selection.tokens import Tokens
 from longspan.store import KVStore
 
 if TYPE_CHECKING:
@@ -77,9 +71,8 @@ class SingleStep:
         method, chooser = attender.method, attender.chooser
         self._attender, self._chooser = attender, chooser
         self._possible = attender.impl in ("auto", "compiled") and not method.angles.dynamic
-        self._possible &= chooser is None or all_in_c(chooser.method)
-        # A token that comes alone is a piece.
-        self._method = replace(method, piece=1) if isinstance(method, ESA) else method
+        self._possible &= chooser is None or chooser.places(torch.zeros(1, dtype=torch.int64)) is not None
+        self._selection = attender.selection.alone()
         self._ahead: dict[tuple[Table, int], _Ahead] = {}
         self._lock = Lock()
 
@@ -109,14 +102,14 @@ class SingleStep:
         if rope.norm_q is not None or rope.norm_k is not None or native.why_no_library() is not None:
             return None
         table = self._attender.table(rope.table, 0)
-        if chooser is not None and (chooser.observer is not None or not scores_in_c(chooser.selection, index, table)):
+        if chooser is not None and (index is None or chooser.observer is not None or not index.in_one_call(table)):
             return None
         if index is not None and not index.room_for_one():
             return None
         if past == store.capacity:
             store.reserve(past + 1)
         blocks = store.blocks if index is None else store.blocks + index.blocks
-        chosen_from = chooser is not None and (index is None or index.has_entries)
+        chosen_from = chooser is not None and index.has_entries
         held = store.made or {}
         runs, made = equal_runs(pads), {}
         for rows in runs:
@@ -177,7 +170,7 @@ class SingleStep:
             seen_by = chooser.window_table(table, torch.device("cpu"))
             places = Places(attender.chosen_rotation, ahead.positions, seen_by)
             scored = None if n is None else keys[n]
-            choice = asking(chooser.selection, index, scored, heads, values.shape[1], here, pad, places)
+            choice = index.asking(here, pad, scored, heads, values.shape[1], places)
         return TokenKernel(
             keys=keys,
             values=values,
@@ -198,9 +191,7 @@ class SingleStep:
             return found
         attender, window, stop = self._attender, self._attender.window, start + _AHEAD
         i, cpu = torch.arange(start, stop), torch.device("cpu")
-        method = self._method
-        selects = isinstance(method, Selecting) and method.selects
-        bands = cast(Selecting, method).bands_from(window, start, stop) if selects else method.bands()
+        bands = attender.positions.all_bands(self._selection.kept(start, stop))
         plan = make_plan(bands, start, stop)
         factors = [attender.method.query_factor(window, n) for n in range(start + 1, stop + 1)]
         by_row = torch.tensor(factors, dtype=torch.float32, device="cpu")[:, None]
@@ -223,12 +214,6 @@ class SingleStep:
         chooser = self._chooser
         if chooser is None:
             return torch.zeros_like(i), i
-        selection, places = chooser.selection, cast(UnitMap, chooser.positions)
-        if isinstance(selection, Chunks):
-            last, size = selection.stops(i), selection.size
-        else:
-            assert isinstance(selection, Tokens)
-            last, size = i - selection.local, 1
-        rows = i[:1] if isinstance(places, FarNear) else i
-        positions = places.units(rows, torch.empty(selection.chosen), size)
-        return torch.where(i < chooser.method.first_choosing(self._attender.window), 0, last), positions
+        positions = chooser.places(i)
+        assert positions is not None
+        return torch.where(i < chooser.selection.first_row, 0, chooser.selection.stops(i)), positions

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from longspan.attend.rows import Choices
 from longspan.kernels.banded import Plan
 from longspan.rope import Table, Turn
+from longspan.selection.rows import Shared
 
 
 @dataclass
@@ -19,7 +19,7 @@ class TokenSpan:
     tokens: int
     padding: tuple[int, ...]
     plans: dict[int, tuple[Plan, tuple[int, ...]]] = field(default_factory=dict)  # with the stored keys of each band
-    choices: Choices = field(default_factory=Choices)
+    shared: Shared = field(default_factory=Shared)
     query_turns: dict[tuple[int, Table, torch.device], list[Turn]] = field(default_factory=dict)
     key_turns: dict[tuple[int | None, Table, torch.device], list[Turn]] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,11 +87,11 @@ class Row:
         return shown
 
 
-def parse_row(spec: str) -> Row:
+def parse_row(spec: str, methods: Mapping[str, type[Method]] = METHODS) -> Row:
     """A row from text: ``stock``, ``dca``, ``dca:chunk_size=256,angles=yarn``.
 
     ``calibration=FILE`` (or ``calibration=bundled``) is the row's calibration; any other key is a parameter of the
-    method or of its angles.
+    method or of its angles, one of ``methods``.
 
     Raises:
         LongspanError: the text, the method or a parameter is wrong, or the calibration is not there.
@@ -100,14 +101,14 @@ def parse_row(spec: str) -> Row:
         if settings:
             raise LongspanError(f"{spec!r}: the stock model has no parameters")
         return Row(None)
-    if name not in METHODS:
-        raise LongspanError(no_method(name, (STOCK,)))
+    if name not in methods:
+        raise LongspanError(no_method(name, (STOCK,), methods))
     given = settings.pop("calibration", None)
     file = None if given is None else FOLDER / CALIBRATION if given == BUNDLED else Path(given)
     if file is not None and not file.is_file():
         raise LongspanError(f"{spec!r}: there is no calibration {file}; make one with `longspan calibrate`")
     rest = name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
-    return Row(parse_method(rest), file)
+    return Row(parse_method(rest, methods), file)
 
 
 def parse_rows(specs: list[str] | tuple[str, ...]) -> list[Row]:

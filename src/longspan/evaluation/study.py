@@ -21,7 +21,7 @@ from longspan.evaluation.rows import STOCK, Row
 from longspan.evaluation.subject import Subject
 from longspan.evaluation.task import Record, Task
 from longspan.evaluation.windows import PERPLEXITY, Windows
-from longspan.methods.selecting import Selecting
+from longspan.methods import Method
 
 FULL = (STOCK, "full")  # the rows that --max-full-seconds is about: the control of an experiment, and its dearest part
 SKIPPED = "skipped"  # how the error of a cell begins that was not worth its time
@@ -210,12 +210,20 @@ def over_limit(pace: Pace, ask: Ask, limit: float | None) -> str | None:
 
 def pace_of(subject: Subject, cells: Sequence[Cell], samples: Mapping[str, Sample]) -> Pace:
     """How long prompts take, from what has been measured of these cells."""
-    pace = Pace(subject.crossover, lambda ask: isinstance(ask.row.method, Selecting))
+    pace = Pace(subject.crossover, lambda ask: _bounded(ask.row.method, subject.window))
     for cell in cells:
         for ask in cell.asks:
             if ask.key in samples:
                 pace.add(ask, samples[ask.key])
     return pace
+
+
+def _bounded(method: Method | None, window: int) -> bool:
+    """Whether a query attends to a fixed number of keys, however long the text."""
+    try:
+        return method is not None and method.resolve(window).selection(window).budget is not None
+    except ValueError:
+        return False  # the parameters do not fit the window, which attaching the method says
 
 
 def versions() -> dict[str, str]:

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
-from longspan.attend import Attender, uses_calibration
+from longspan.attend import Attender
 from longspan.calibration import Calibration
-from longspan.errors import AttachError, LongspanError
+from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.auto import choose, free_memory
 from longspan.hf.cache import LongspanCache
@@ -34,7 +34,7 @@ from longspan.hf.trial import hold_to_stock
 from longspan.hf.unwrap import refuse_other_kinds, unwrap, wrapper_note
 from longspan.hf.window import refuse_moving_frequencies, trained_on
 from longspan.kernels.banded import Impl
-from longspan.methods import METHODS, Full, LongHeads, Method, Selecting
+from longspan.methods import METHODS, Full, Method
 from longspan.methods.parse import no_method
 from longspan.rope import Angles
 from longspan.store import Tier
@@ -247,12 +247,10 @@ def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender,
         resolved, reason = trained.resolve(choice.method), choice.reason
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
         kv_dir = kv_dir if kv_tier == "disk" else None
-    _representable(resolved, layers)
-    _refuse_idle(resolved, layers)
-    _turnable(resolved, layers, size)
+    resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     calibration = fitting(wanted.calibration, model, layers)
-    if automatic and not uses_calibration(resolved):
+    if automatic and not resolved.uses_calibration:
         calibration = None  # it fits, and "auto" found a method that does without
     attender = Attender(resolved, size, wanted.impl, calibration=calibration)
     kernels, kernel_note = describe_kernels(wanted.impl, device)
@@ -295,40 +293,8 @@ def _headless(model: PreTrainedModel) -> Iterator[str]:
         )
 
 
-def _representable(method: Method, layers: list[Layer]) -> None:
-    """Raise if LongHeads' representation, a mean of values held against keys, meets values of another size."""
-    if isinstance(method, LongHeads) and method.score == "representation":
-        for layer in layers:
-            if layer.rope is not None and layer.key_dim != layer.value_dim:
-                raise AttachError(
-                    f"{layer.name}: keys of size {layer.key_dim} and values of size {layer.value_dim}; longheads' "
-                    "representation takes equal sizes: use another score, such as LongHeads(score='bounds')"
-                )
-
-
-def _turnable(method: Method, layers: list[Layer], window: int) -> None:
-    """Raise if gathered keys would be turned again after a normalisation that belongs after their last rotation."""
-    if isinstance(method, Selecting) and method.selects and method.seen_at(window).turns_gathered:
-        for layer in layers:
-            if layer.norms:
-                raise AttachError(
-                    f"{layer.name}: keys are normalised after their rotation, and {method.name} with remap='slots' "
-                    "would turn them once more; use remap='far'"
-                )
-
-
 def _reaching(method: Method, length: int | None) -> Method:
     return method if length is None else method.reaching(length)
-
-
-def _refuse_idle(method: Method, layers: list[Layer]) -> None:
-    """Raise if the method is to choose keys in later layers than there are."""
-    attached = [layer.index for layer in layers if layer.rope is not None]
-    if isinstance(method, Selecting) and method.selects and attached and not any(map(method.selects_in, attached)):
-        raise AttachError(
-            f"{method.name} would choose keys in none of this model's layers, the last of which is number "
-            f"{attached[-1]}; give a smaller from_layer"
-        )
 
 
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:

@@ -1,8 +1,8 @@
 """What a layer keeps besides keys and values to score them by: summaries of chunks and blocks, reduced keys."""
 
 from longspan.index.blocks import BlockIndex
-from longspan.index.chunks import ChunkIndex, ChunkScore
+from longspan.index.chunks import ChunkIndex
 from longspan.index.rows import equal_runs
 from longspan.index.tokens import TokenIndex, exact_asked, exact_scores
 
-__all__ = ["BlockIndex", "ChunkIndex", "ChunkScore", "TokenIndex", "equal_runs", "exact_asked", "exact_scores"]
+__all__ = ["BlockIndex", "ChunkIndex", "TokenIndex", "equal_runs", "exact_asked", "exact_scores"]

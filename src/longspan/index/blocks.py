@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,9 +13,24 @@ from longspan.errors import CacheError
 from longspan.index.rows import UnitIndex, equal_runs
 from longspan.index.tail import Tail
 from longspan.rope import Rope, turn
-from longspan.selection.blocks import Blocks
 
 SPARE = 64  # tokens at the end that may be dropped again at any time
+
+
+class Blocks(Protocol):
+    """The blocks that are summarised; see ``longspan.selection.blocks``."""
+
+    @property
+    def initial(self) -> int: ...
+    @property
+    def local(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def piece(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+    def candidates(self, piece_start: int) -> int: ...
 
 
 class BlockIndex(UnitIndex):
@@ -29,13 +45,12 @@ class BlockIndex(UnitIndex):
     then gives the scores of all its tokens. A block is the same whether it was finished in prefill or in decoding.
 
     Args:
-        blocks: the selection.
-        window: ``L``, where a piece ends whatever its length.
+        blocks: the selection, at whose window a piece ends whatever its length.
         representatives: how many tokens of a block.
     """
 
-    def __init__(self, blocks: Blocks, window: int, representatives: int) -> None:
-        self.blocks, self.window, self.representatives = blocks, window, representatives
+    def __init__(self, blocks: Blocks, representatives: int) -> None:
+        self.layout, self.representatives = blocks, representatives
         self._step = max(blocks.piece, SPARE)  # tokens taken in at a time
         # The oldest block that is not finished began at most so long ago, see ``_last_seen``.
         keep = blocks.local + blocks.piece + blocks.size + self._step + SPARE
@@ -71,26 +86,26 @@ class BlockIndex(UnitIndex):
 
     def _last_seen(self, tokens: Tensor, pad: int) -> Tensor:
         """One past the last query to which each of ``tokens`` is local: where the first piece that drops it begins."""
-        least = tokens + self.blocks.local + 1
-        at = -(-least // self.blocks.piece) * self.blocks.piece
-        at = torch.where(least <= self.window, at.clamp(max=self.window), at)
+        least = tokens + self.layout.local + 1
+        at = -(-least // self.layout.piece) * self.layout.piece
+        at = torch.where(least <= self.layout.window, at.clamp(max=self.layout.window), at)
         calls = torch.tensor([*(call - pad for call in self._calls), torch.iinfo(torch.int64).max])
         return torch.minimum(at, calls[torch.searchsorted(calls, least)])
 
     def _ends(self, first: int, last: int, pad: int) -> Tensor:
         """Where the piece begins that can first choose each of the blocks ``first : last``."""
-        return self._last_seen(self.blocks.initial - 1 + torch.arange(first + 1, last + 1) * self.blocks.size, pad)
+        return self._last_seen(self.layout.initial - 1 + torch.arange(first + 1, last + 1) * self.layout.size, pad)
 
     def _finish(self, rows: slice, rope: Rope) -> None:
         """Summarise the blocks of rows with equal padding that the queries seen so far complete."""
-        pad, done, size = self._pads[rows.start], self._done[rows.start], self.blocks.size
+        pad, done, size = self._pads[rows.start], self._done[rows.start], self.layout.size
         seen = self._length - pad
-        full = self.blocks.candidates(seen)
+        full = self.layout.candidates(seen)
         if full > done:
             full = done + int((self._ends(done, full, pad) <= seen).sum())
         if full <= done:
             return
-        low, high = self.blocks.initial + done * size, self.blocks.initial + full * size
+        low, high = self.layout.initial + done * size, self.layout.initial + full * size
         tokens = torch.arange(low, high)
         stops = self._last_seen(tokens, pad)
         queries = self._tail.slice(0, pad + low, pad + int(stops[-1]))[rows]
@@ -129,10 +144,10 @@ class BlockIndex(UnitIndex):
         left = []
         for pad, done in zip(self._pads, self._done, strict=True):
             kept = int((self._ends(0, done, pad) <= length - pad).sum())
-            first = self.blocks.initial + kept * self.blocks.size
+            first = self.layout.initial + kept * self.layout.size
             if first < length - pad and pad + first < self._tail.start:
                 raise CacheError(
-                    f"dropping {self._length - length} tokens makes blocks of {self.blocks.size} tokens local again "
+                    f"dropping {self._length - length} tokens makes blocks of {self.layout.size} tokens local again "
                     f"whose inputs are gone; up to {SPARE} can be dropped at any time. Read the text again with a new "
                     "cache"
                 )

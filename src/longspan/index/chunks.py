@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,9 +13,8 @@ from longspan.index.rows import UnitIndex
 from longspan.index.tail import Tail
 from longspan.kernels.scores import products, representations
 from longspan.rope import Rope
+from longspan.terms import ChunkScore
 
-ChunkScore = Literal["representation", "mean", "submeans", "bounds", "token_max"]
-"""How a query is held against a chunk; ``ChunkIndex`` says what each of them keeps."""
 SUBMEANS = 4  # sub-chunks with a mean of their own
 _AT_ONCE, _ON_A_GPU = 8, 64  # chunks summarised at a time; few stay in a processor's cache
 _TAIL = 64  # tokens at the end that may be dropped again at any time, if chunks are shorter than half of that

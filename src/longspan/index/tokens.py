@@ -43,10 +43,6 @@ class TokenIndex:
         self._held.write(self._length, reduced)
         self._length = stop
 
-    kept: Sequence[Tensor] = ()  # inputs that are kept besides
-    place = 0
-    has_entries = True
-
     def room_for_one(self) -> bool:
         """Whether the next token's reduced key only has to be written; makes room for it."""
         if not self._length:
@@ -98,42 +94,33 @@ class TokenIndex:
         self._held.reset()
 
 
-def exact_asked(q: Tensor, kv_heads: int, share: str, combine: str) -> tuple[Tensor, int]:
-    """Queries ``[B, H, T, D]`` as ``worth`` takes them, ``[B, A, T, C, D]``, and how many of A choose together.
-
-    What those of ``exact_scores`` are the scores of.
-    """
-    heads, group = q.shape[1], q.shape[1] // kv_heads
-    if share == "head" or combine == "max":
-        return q[:, :, :, None], {"head": 1, "group": group, "layer": heads}[share]
-    summed = q.unflatten(1, (kv_heads, group)).sum(dim=2)
-    return (summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]), 1
+def exact_asked(q: Tensor, kv_heads: int, share: str) -> Tensor:
+    """Queries ``[B, H, T, D]`` as ``worth`` takes them, ``[B, S, T, C, D]``: those of ``exact_scores``' scores."""
+    if share == "head":
+        return q[:, :, :, None]
+    summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)
+    return summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]
 
 
-def exact_scores(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
-    """``f`` of each query for each key from the keys themselves.
+def exact_scores(q: Tensor, keys: Tensor, share: str) -> Tensor:
+    """``f`` of each query for each key from the keys themselves, summed over the heads that choose together.
 
     Args:
         q: ``[B, H, T, D]``, unrotated or turned to the score's position.
         keys: ``[B, Hkv, M, D]``, unrotated.
         share: ``"layer"``, ``"group"`` or ``"head"``.
-        combine: how heads that choose together count: their ``"sum"``, or their ``"max"``.
 
     Returns:
         ``[B, S, T, M]`` in fp32 (fp64 for fp64), on the queries' device; made where the keys are.
     """
     device = q.device
-    return _exact(q.to(keys.device), keys, share, combine).to(device)
+    return _exact(q.to(keys.device), keys, share).to(device)
 
 
-def _exact(q: Tensor, keys: Tensor, share: str, combine: str) -> Tensor:
+def _exact(q: Tensor, keys: Tensor, share: str) -> Tensor:
     grouped = q.unflatten(1, (keys.shape[1], -1))
-    if share == "head" or combine == "max":
-        found = products(grouped.flatten(2, 3), keys).unflatten(2, (-1, q.shape[2]))
-        if share == "head":
-            return found.flatten(1, 2)
-        found = found.amax(dim=2)
-        return found if share == "group" else found.amax(dim=1, keepdim=True)
+    if share == "head":
+        return products(grouped.flatten(2, 3), keys).unflatten(2, (-1, q.shape[2])).flatten(1, 2)
     summed = grouped.sum(dim=2)
     if share == "group":
         return products(summed, keys)

@@ -8,7 +8,6 @@ from longspan.methods.lm_infinite import LMInfinite
 from longspan.methods.longheads import LongHeads
 from longspan.methods.rerope import ReRoPE
 from longspan.methods.scaling import Full, FullDynamicNTK, FullNTK, FullPI, FullYaRN
-from longspan.methods.selecting import Selecting
 from longspan.methods.self_extend import SelfExtend
 from longspan.methods.streaming_llm import StreamingLLM
 from longspan.methods.string import String
@@ -44,7 +43,6 @@ __all__ = [
     "LongHeads",
     "Method",
     "ReRoPE",
-    "Selecting",
     "SelfExtend",
     "StreamingLLM",
     "String",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
-from longspan.bands import Band, compose
-from longspan.positions import PositionMap
+from longspan.bands import Band, KeyMap
+from longspan.errors import AttachError, CalibrationError
+from longspan.positions import PositionMap, SeesChosen
 from longspan.rope import Angles
-from longspan.selection import Selection
+from longspan.selection import Choosing, Selection
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from torch import Tensor
+    from longspan.calibration import Calibration
 
 
 def require(rule: str, holds: bool, **values: Any) -> None:
@@ -23,12 +25,26 @@ def require(rule: str, holds: bool, **values: Any) -> None:
         raise ValueError(f"{rule} is broken by {given}")
 
 
+class Layer(Protocol):
+    """What a method may ask of a model's layer: the name, the number, the sizes of a key and a value, and whether
+    queries and keys are normalised after their rotation."""
+
+    name: str
+    index: int
+    key_dim: int
+    value_dim: int
+    norms: Any
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A long-context method. Subclasses are frozen dataclasses whose fields are the paper's parameters.
 
-    A field left at None takes its default from the model's window when the method is resolved. ``keep`` and ``rel``
-    are only meaningful on a resolved method.
+    A field left at None takes its default from the model's window when the method is resolved. ``selection`` and
+    ``positions`` are those of a resolved method.
+
+    Attributes:
+        name, paper: what it is called, and where it is from.
     """
 
     name: ClassVar[str]
@@ -62,31 +78,93 @@ class Method:
         missing = {name: value for name, value in self.defaults(window).items() if getattr(self, name) is None}
         resolved = replace(self, **missing, angles=self.angles.resolve(window))
         resolved.check_window(window)
+        resolved.check_reach(window)
         return resolved
+
+    def check_reach(self, window: int) -> None:
+        """Raise ``ValueError`` unless what is chosen is seen from positions that the model was trained on."""
+        selection, positions = self.selection(window), self.positions(window)
+        if self.selects != isinstance(selection, Choosing):
+            raise TypeError(
+                f"{type(self).__name__}: selects is {self.selects} and its selection {type(selection).__name__} "
+                f"{'chooses' if isinstance(selection, Choosing) else 'does not choose'}; set selects to say so"
+            )
+        if not self.selects:
+            return
+        reach, name = positions.reach(selection.always()), f"{type(self).__name__}: {type(positions).__name__}"
+        if reach is None:
+            raise ValueError(f"{name} sees no keys that were chosen; take a map that does, such as FarNear or InOrder")
+        require(f"{name} sees chosen keys from positions < window", 0 <= reach < window, position=reach, window=window)
 
     def reaching(self, length: int) -> Self:
         """The same method, told to reach ``length`` tokens where it has to know and was not told."""
         return replace(self, angles=self.angles.reaching(length))
 
-    @property
-    def selection(self) -> Selection:
+    def selection(self, window: int) -> Selection:
+        """Axis 1, for a model of this window: which keys a query attends to."""
+        raise NotImplementedError
+
+    def positions(self, window: int) -> PositionMap:
+        """Axis 2, for a model of this window: at which relative position it sees them."""
         raise NotImplementedError
 
     @property
-    def positions(self) -> PositionMap:
-        raise NotImplementedError
+    def selects(self) -> bool:
+        """Whether its selection chooses keys by looking at them, which takes a ``Choosing`` one."""
+        return False
 
-    def keep(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether query ``i`` attends to key ``j`` (bool, broadcast)."""
-        return self.selection.keep(i, j) & (j <= i)
+    @property
+    def follows_pieces(self) -> bool:
+        """Whether what a row attends to depends on the rows that arrive with it; then decoding is not as prefill."""
+        return False
 
-    def rel(self, i: Tensor, j: Tensor) -> Tensor:
-        """The relative position at which query ``i`` sees key ``j`` (int64, broadcast)."""
-        return self.positions.rel(i, j)
+    def bands(self, window: int, first: int = 0, stop: int | None = None) -> tuple[Band, ...]:
+        """The bands that tile what the queries ``first : stop``, which arrive together, keep whatever they choose."""
+        stop = window + 1 if stop is None else stop
+        return self.positions(window).all_bands(self.selection(window).kept(first, stop))
 
-    def bands(self) -> tuple[Band, ...]:
-        """The bands that tile the kept keys."""
-        return compose(self.selection.intervals(), self.positions.bands())
+    def key_maps(self, window: int) -> tuple[KeyMap, ...]:
+        """The stored rotations of the keys: those of the bands, then those that chosen and scored keys are read in."""
+        maps = [band.k_pos for band in self.bands(window)]
+        if self.selects:
+            selection, positions = cast(Choosing, self.selection(window)), cast(SeesChosen, self.positions(window))
+            maps.append(positions.chosen_keys(selection.always()))
+            maps += [] if selection.scored_keys is None else [selection.scored_keys]
+        return tuple(dict.fromkeys(maps))
+
+    def angles_at(self, window: int, tokens: int, total: int) -> int:
+        """The length that dynamic angles follow in a call of ``tokens`` tokens, the last of ``total``."""
+        return total
+
+    def check_layers(self, window: int, layers: Sequence[Layer]) -> None:
+        """Raise ``AttachError`` if this resolved method cannot run in the layers it would be attached to."""
+        if not self.selects or not layers:
+            return
+        selection, positions = cast(Choosing, self.selection(window)), cast(SeesChosen, self.positions(window))
+        if not any(selection.chooses_in(layer.index) for layer in layers):
+            raise AttachError(
+                f"{self.name} would choose keys in none of this model's layers, the last of which is number "
+                f"{layers[-1].index}; give a smaller from_layer"
+            )
+        for layer in layers:
+            if layer.norms and positions.turns_gathered and selection.together:
+                raise AttachError(
+                    f"{layer.name}: keys are normalised after their rotation, and {self.name} with remap='slots' "
+                    "would turn them once more; use remap='far'"
+                )
+
+    @property
+    def uses_calibration(self) -> bool:
+        """Whether its scores can be those of reduced queries and keys."""
+        return False
+
+    def check_calibration(self, calibration: Calibration | None) -> None:
+        """Raise ``CalibrationError`` unless a calibration is there where one is asked for, fits, and will be used."""
+        if calibration is not None and not self.uses_calibration:
+            raise CalibrationError(
+                f"{self.name} has no use for a calibration (esa has, and longheads with score='token_max'); leave "
+                "calibration out"
+            )
 
     def query_factor(self, window: int, total: int) -> float:
         """What the rotated queries are multiplied by at a total length of ``total`` tokens."""
@@ -105,16 +183,6 @@ class Method:
     def follows_total(self) -> bool:
         """Whether rotation depends on the total length at the call, which exempts decoding from equalling prefill."""
         return self.angles.dynamic
-
-    @property
-    def follows_pieces(self) -> bool:
-        """Whether what a row attends to depends on the rows that arrive with it, which exempts it likewise."""
-        return False
-
-    @property
-    def selects(self) -> bool:
-        """Whether it chooses keys by looking at them, which takes a ``Selecting`` method."""
-        return False
 
     def warnings(self, window: int) -> list[str]:
         """What the user should know about these parameters at this window."""

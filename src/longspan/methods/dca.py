@@ -67,12 +67,10 @@ class DCA(Method):
         assert self.chunk_size is not None and self.local_window is not None and self.window is not None
         return self.chunk_size, self.local_window, self.window
 
-    @property
-    def selection(self) -> Selection:
+    def selection(self, window: int) -> Selection:
         return SameChunk(self._swc[0]) if self.parts == "intra" else Everything()
 
-    @property
-    def positions(self) -> Chunked:
+    def positions(self, window: int) -> Chunked:
         s, w, c = self._swc
         return Chunked(s, w if self.parts == "all" else None, c)
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from longspan.bands import Origin
-from longspan.methods.base import require
-from longspan.methods.selecting import Selecting
-from longspan.positions import Chunked
-from longspan.positions.ranked import Ranks
-from longspan.positions.selected import FarNear
-from longspan.selection.chunks import Share
-from longspan.selection.tokens import Combine, Tokens
+from longspan.errors import CalibrationError
+from longspan.methods.base import Method, require
+from longspan.positions import Chunked, FarNear, InOrder, SeesChosen
+from longspan.terms import Share
+
+if TYPE_CHECKING:
+    from longspan.calibration import Calibration
+    from longspan.selection.tokens import Tokens
 
 Remap = Literal["far", "slots", "dca"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ESA(Selecting):
+class ESA(Method):
     """Efficient Selective Attention (Wang et al., 2025).
 
     The queries of a piece keep the first tokens and the ``k`` best-scored middle ones, all seen from one far position,
@@ -40,7 +40,6 @@ class ESA(Selecting):
         score_at: the distance at which scores see their tokens; 0 is unrotated. The paper leaves it open, and ``far``
             too; on the bundled model no other pair was better (``benchmarks/results/esa``).
         share: who chooses together: the ``"layer"``, each key head's ``"group"``, or each query ``"head"``.
-        combine: how the scores of heads that choose together become one: ``"sum"``, or the ``"max"`` (an ablation).
         reduced: ``d'``, the size that queries and keys are reduced to for scores. It needs a calibration, see
             ``longspan.calibrate``; None takes the calibration's, or exact scores where there is none.
     """
@@ -56,11 +55,10 @@ class ESA(Selecting):
     far: int | None = None
     score_at: int = 0
     share: Share = "layer"
-    combine: Combine = "sum"
     reduced: int | None = None
 
     def check(self) -> None:
-        for field, words in (("share", Share), ("combine", Combine), ("remap", Remap)):
+        for field, words in (("share", Share), ("remap", Remap)):
             value = getattr(self, field)
             require(f"ESA: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
         for low, names in (
@@ -102,20 +100,37 @@ class ESA(Selecting):
         assert self.top_k is not None and self.piece is not None
         return self.initial, self.local, self.top_k, self.piece
 
-    @property
-    def chosen_from(self) -> Tokens:
+    selects = True
+    follows_pieces = True
+    uses_calibration = True
+
+    def selection(self, window: int) -> Tokens:
+        from longspan.selection.tokens import Tokens
+
         initial, local, top_k, piece = self._sizes
-        return Tokens(initial, local, top_k, piece, self.proximity, self.share, self.combine)
+        return Tokens(initial, local, top_k, piece, self.proximity, self.share, self.score_at, window)
 
-    @property
-    def scored_keys(self) -> Origin:
-        return Origin()
-
-    def seen_at(self, window: int) -> FarNear | Ranks | Chunked:
+    def positions(self, window: int) -> SeesChosen:
         if self.remap == "dca":
             return Chunked.over(self._sizes[3], window)
-        return Ranks() if self.far is None else FarNear(self.far)
+        return InOrder() if self.far is None else FarNear(self.far)
 
-    @property
-    def follows_pieces(self) -> bool:
-        return True
+    def plain_rows(self, window: int) -> int:
+        return window
+
+    def check_calibration(self, calibration: Calibration | None) -> None:
+        super().check_calibration(calibration)
+        if calibration is None:
+            if self.reduced is not None:
+                raise CalibrationError(
+                    f"{self.name} is to score keys reduced to {self.reduced}, and no calibration was given; make one "
+                    "with longspan.calibrate and pass calibration=, or leave reduced out for exact scores"
+                )
+            return
+        if (self.share, self.score_at) != ("layer", 0):
+            raise CalibrationError(
+                "reduced scores are those of all heads of a layer, summed and unrotated; leave calibration out for "
+                f"share={self.share!r}, score_at={self.score_at}"
+            )
+        if self.reduced is not None and calibration.reduced != self.reduced:
+            raise CalibrationError(f"{self.name} has reduced={self.reduced} and the calibration {calibration.reduced}")

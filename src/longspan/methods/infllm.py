@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from longspan.methods.base import require
-from longspan.methods.selecting import Selecting
-from longspan.positions.selected import FarNear
-from longspan.selection.blocks import Blocks
+from longspan.methods.base import Method, require
+from longspan.positions import FarNear
+
+if TYPE_CHECKING:
+    from longspan.selection.blocks import Blocks
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfLLM(Selecting):
+class InfLLM(Method):
     """InfLLM (Xiao et al., 2024).
 
     The queries of a piece keep the first tokens and the best-scored blocks, all seen from one far position, and the
@@ -75,12 +76,12 @@ class InfLLM(Selecting):
         }
 
     def check_window(self, window: int) -> None:
-        chosen, representatives, far = self.chosen_from, self.representatives, self.far
-        assert representatives is not None and far is not None
-        self._fits_the_block(representatives, chosen.size)
+        chosen, far = self.selection(window), self.far
+        assert far is not None
+        self._fits_the_block(chosen.representatives, chosen.size)
         require(
             "InfLLM: initial + local + blocks · block + piece ≤ window",
-            chosen.initial + chosen.local + chosen.chosen + chosen.piece <= window,
+            chosen.budget + chosen.piece <= window,
             initial=chosen.initial,
             local=chosen.local,
             blocks=chosen.blocks,
@@ -90,16 +91,19 @@ class InfLLM(Selecting):
         )
         require("InfLLM: far < window", far < window, far=far, window=window)
 
-    @property
-    def chosen_from(self) -> Blocks:
-        assert self.initial is not None and self.local is not None and self.piece is not None
-        assert self.block is not None and self.blocks is not None
-        return Blocks(self.initial, self.local, self.block, self.blocks, self.piece)
+    selects = True
+    follows_pieces = True
 
-    def seen_at(self, window: int) -> FarNear:
+    def selection(self, window: int) -> Blocks:
+        from longspan.selection.blocks import Blocks
+
+        assert self.initial is not None and self.local is not None and self.piece is not None
+        assert self.block is not None and self.blocks is not None and self.representatives is not None
+        return Blocks(self.initial, self.local, self.block, self.blocks, self.piece, self.representatives, window)
+
+    def positions(self, window: int) -> FarNear:
         assert self.far is not None
         return FarNear(self.far)
 
-    @property
-    def follows_pieces(self) -> bool:
-        return True
+    def plain_rows(self, window: int) -> int:
+        return window

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from longspan.bands import Band, Origin, compose
-from longspan.methods.base import require
-from longspan.methods.selecting import Selecting
-from longspan.positions import Capped
-from longspan.positions.selected import FarNear
+from longspan.methods.base import Method, require
+from longspan.positions import CappedOrFar
 from longspan.selection import SinksAndRecent
-from longspan.selection.middle import Middle
+
+if TYPE_CHECKING:
+    from longspan.selection.middle import Middle
 
 
 @dataclass(frozen=True, kw_only=True)
-class LMInfinite(Selecting):
+class LMInfinite(Method):
     """Keys ``j < S`` or ``i - j < W``, at ``min(i - j, cap)``, and a few middle tokens if asked for (Han et al., 2023).
 
     With ``middle_top_k``, each query of each head also keeps so many of the tokens ``S <= j <= i - W``, those with the
@@ -58,40 +57,20 @@ class LMInfinite(Selecting):
         require("LM-Infinite: middle_at < window", self.middle_at < window, middle_at=self.middle_at, window=window)
 
     @property
-    def selection(self) -> SinksAndRecent:
-        assert self.recent is not None
-        return SinksAndRecent(self.sinks, self.recent)
-
-    @property
-    def positions(self) -> Capped:
-        assert self.cap is not None
-        return Capped(self.cap)
-
-    @property
     def selects(self) -> bool:
         return self.middle_top_k > 0
 
-    def selects_in(self, layer: int) -> bool:
-        return self.selects and layer >= self.from_layer
+    def selection(self, window: int) -> SinksAndRecent | Middle:
+        from longspan.selection.middle import Middle
 
-    def first_choosing(self, window: int) -> int:
-        return self.chosen_from.first_row
+        assert self.recent is not None and self.middle_at is not None
+        if not self.selects:
+            return SinksAndRecent(self.sinks, self.recent)
+        return Middle(self.sinks, self.recent, self.middle_top_k, self.middle_at, self.from_layer)
 
-    @property
-    def chosen_from(self) -> Middle:
-        assert self.recent is not None
-        return Middle(self.sinks, self.recent, self.middle_top_k)
-
-    @property
-    def scored_keys(self) -> Origin:
-        return Origin()
-
-    def seen_at(self, window: int) -> FarNear:
-        assert self.middle_at is not None
-        return FarNear(self.middle_at)
-
-    def bands_from(self, window: int, start: int, stop: int) -> tuple[Band, ...]:
-        return compose(self.selection.intervals(), self.positions.bands())
+    def positions(self, window: int) -> CappedOrFar:
+        assert self.cap is not None and self.middle_at is not None
+        return CappedOrFar(self.cap, self.middle_at)
 
     def plain_rows(self, window: int) -> int:
         assert self.recent is not None and self.cap is not None

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from longspan.methods.base import require
-from longspan.methods.selecting import Selecting
-from longspan.positions import Chunked
-from longspan.positions.ranked import Slots
-from longspan.positions.selected import FarNear
-from longspan.selection.chunks import Chunks, Pick, Share
+from longspan.errors import AttachError
+from longspan.methods.base import Layer, Method, require
+from longspan.positions import Chunked, FarNear, InOrder, SeesChosen
+from longspan.terms import ChunkScore, Share
 
-Score = Literal["representation", "mean", "submeans", "bounds", "token_max"]
-Prefill = Literal["select", "full"]
+if TYPE_CHECKING:
+    from longspan.selection.chunks import Chunks
+
 Remap = Literal["slots", "far", "dca"]
 
-
-_WORDS = (("share", Share), ("score", Score), ("pick", Pick), ("prefill", Prefill), ("remap", Remap))
+_WORDS = (("share", Share), ("score", ChunkScore), ("remap", Remap))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongHeads(Selecting):
+class LongHeads(Method):
     """LongHeads (Lu et al., 2024).
 
     A query keeps the first chunk, its own and the one before, and the best-scored full chunks between, ``k`` in all,
@@ -37,13 +36,7 @@ class LongHeads(Selecting):
             times fewer bytes; ``"head"``: each for itself, as in the paper, whose models have one query head for each
             key head; ``"layer"``: all of them together ("heads fixed" in the paper's ablation).
         score: the paper's ``"representation"`` of a chunk, or another one: see ``longspan.index.ChunkIndex``.
-        pick: ``"best"``, or an ablation of the paper: ``"lowest"`` scores, or ``"random"`` chunks.
         first_chunk: whether the first chunk is always kept.
-        fix_layers: all layers take the choice of the first one ("layers fixed" in the paper's ablation).
-        prefill: ``"full"``: calls of more than one token attend to everything, under ``angles`` ("w/ NTK init", "w/ PI
-            init" in the paper); in generation, dynamic angles are then those of the window. A token's output then
-            depends on whether it arrives alone, so assisted decoding is not what greedy decoding is.
-        seed: decides random picks.
         remap: at which positions the kept chunks are seen: the paper's ``"slots"``, all but the local ones at one
             ``"far"`` position (ESA's map), or where ``"dca"`` has them.
         far: that position, for ``remap="far"`` (default ``L / 2``).
@@ -55,12 +48,8 @@ class LongHeads(Selecting):
     num_chunks: int | None = None
     local_chunks: int = 2
     share: Share = "group"
-    score: Score = "representation"
-    pick: Pick = "best"
+    score: ChunkScore = "representation"
     first_chunk: bool = True
-    fix_layers: bool = False
-    prefill: Prefill = "select"
-    seed: int = 0
     remap: Remap = "slots"
     far: int | None = None
 
@@ -108,16 +97,31 @@ class LongHeads(Selecting):
         assert self.chunk_length is not None and self.num_chunks is not None
         return self.chunk_length, self.num_chunks
 
-    @property
-    def follows_pieces(self) -> bool:
-        return self.prefill == "full"
+    selects = True
 
-    @property
-    def chosen_from(self) -> Chunks:
+    def selection(self, window: int) -> Chunks:
+        from longspan.selection.chunks import Chunks
+
         size, count = self._lk
-        return Chunks(size, count, self.local_chunks, self.first_chunk, self.pick, self.share, self.seed)
+        return Chunks(size, count, self.local_chunks, self.first_chunk, self.share, self.score, window)
 
-    def seen_at(self, window: int) -> Slots | FarNear | Chunked:
+    def positions(self, window: int) -> SeesChosen:
         if self.remap == "dca":
             return Chunked.over(self._lk[0], window)
-        return Slots(self._lk[0], self.local_chunks) if self.far is None else FarNear(self.far)
+        return InOrder() if self.far is None else FarNear(self.far)
+
+    def plain_rows(self, window: int) -> int:
+        return window
+
+    @property
+    def uses_calibration(self) -> bool:
+        return self.score == "token_max"
+
+    def check_layers(self, window: int, layers: Sequence[Layer]) -> None:
+        super().check_layers(window, layers)
+        for layer in layers:
+            if self.score == "representation" and layer.key_dim != layer.value_dim:
+                raise AttachError(
+                    f"{layer.name}: keys of size {layer.key_dim} and values of size {layer.value_dim}; longheads' "
+                    "representation takes equal sizes: use another score, such as LongHeads(score='bounds')"
+                )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,9 +15,14 @@ ANGLES: dict[str, type[Angles]] = {"pi": PI, "ntk": NTK, "dynamic-ntk": DynamicN
 
 
 def build_method(
-    name: str, settings: Sequence[str] = (), angles: str | None = None, *, also: Sequence[str] = ()
+    name: str,
+    settings: Sequence[str] = (),
+    angles: str | None = None,
+    methods: Mapping[str, type[Method]] = METHODS,
+    *,
+    also: Sequence[str] = (),
 ) -> Method:
-    """A method with ``key=value`` settings for its parameters, or for those of its angles.
+    """One of ``methods`` with ``key=value`` settings for its parameters, or for those of its angles.
 
     Args:
         also: names that the caller knows besides, for the error's sake.
@@ -25,13 +30,13 @@ def build_method(
     Raises:
         LongspanError: no such method, angles or parameter, or a value that cannot be.
     """
-    if name not in METHODS:
-        raise LongspanError(no_method(name, also))
+    if name not in methods:
+        raise LongspanError(no_method(name, also, methods))
     if angles is not None and angles not in ANGLES:
         raise LongspanError(
             f"no angles are called {angles!r}; there are {', '.join(ANGLES)}{did_you_mean(angles, ANGLES)}"
         )
-    kind = METHODS[name]
+    kind = methods[name]
     under = kind().angles if angles is None else ANGLES[angles]()
     own, of_angles = _keys(kind, without="angles"), _keys(type(under))
     given: dict[str, Any] = {}
@@ -58,9 +63,9 @@ def build_method(
         raise LongspanError(str(error)) from error
 
 
-def no_method(name: str, also: Sequence[str] = ()) -> str:
+def no_method(name: str, also: Sequence[str] = (), methods: Mapping[str, type[Method]] = METHODS) -> str:
     """Why ``name`` is no method: those that there are, ``also`` among them, and what it may have meant."""
-    known = [*also, *METHODS]
+    known = [*also, *methods]
     return f"no method is called {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"
 
 
@@ -111,11 +116,11 @@ def split_spec(spec: str) -> tuple[str, dict[str, str]]:
     return name.strip(), settings
 
 
-def parse_method(spec: str) -> Method:
+def parse_method(spec: str, methods: Mapping[str, type[Method]] = METHODS) -> Method:
     """The method of ``name:key=value,…``; the key ``angles`` puts scaled angles under it (``dca:angles=yarn``)."""
     name, settings = split_spec(spec)
     angles = settings.pop("angles", None)
-    return build_method(name, [f"{key}={value}" for key, value in settings.items()], angles)
+    return build_method(name, [f"{key}={value}" for key, value in settings.items()], angles, methods)
 
 
 def _keys(kind: type, without: str | None = None) -> dict[str, Any]:

@@ -33,12 +33,10 @@ class ReRoPE(Method):
         assert self.w is not None
         require("ReRoPE: w ≤ window - 1", self.w <= max(window - 1, 1), w=self.w, window=window)
 
-    @property
-    def selection(self) -> Everything:
+    def selection(self, window: int) -> Everything:
         return Everything()
 
-    @property
-    def positions(self) -> Capped:
+    def positions(self, window: int) -> Capped:
         assert self.w is not None
         return Capped(self.w)
 

@@ -19,12 +19,10 @@ class Full(Method):
     name = "full"
     paper = "Su et al., 2021 (RoFormer), arXiv 2104.09864"
 
-    @property
-    def selection(self) -> Everything:
+    def selection(self, window: int) -> Everything:
         return Everything()
 
-    @property
-    def positions(self) -> Unchanged:
+    def positions(self, window: int) -> Unchanged:
         return Unchanged()
 
     def plain_rows(self, window: int) -> int:

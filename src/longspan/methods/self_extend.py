@@ -78,12 +78,10 @@ class SelfExtend(Method):
         near = self.neighbors
         require("Self-Extend: neighbors ≤ window", near <= window, neighbors=near, window=window)
 
-    @property
-    def selection(self) -> Everything:
+    def selection(self, window: int) -> Everything:
         return Everything()
 
-    @property
-    def positions(self) -> GroupedBeyond:
+    def positions(self, window: int) -> GroupedBeyond:
         assert self.neighbors is not None and self.group is not None
         return GroupedBeyond(self.neighbors, self.group)
 

@@ -42,13 +42,11 @@ class StreamingLLM(Method):
             window=window,
         )
 
-    @property
-    def selection(self) -> SinksAndRecent:
+    def selection(self, window: int) -> SinksAndRecent:
         assert self.recent is not None
         return SinksAndRecent(self.sinks, self.recent)
 
-    @property
-    def positions(self) -> RankedAfterSinks:
+    def positions(self, window: int) -> RankedAfterSinks:
         assert self.recent is not None
         return RankedAfterSinks(self.sinks, self.recent)
 

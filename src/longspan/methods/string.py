@@ -43,12 +43,10 @@ class String(Method):
         require("STRING: shift ≤ window", self.shift <= window, shift=self.shift, window=window)
         require("STRING: local ≤ shift", self.local <= self.shift, local=self.local, shift=self.shift)
 
-    @property
-    def selection(self) -> Everything:
+    def selection(self, window: int) -> Everything:
         return Everything()
 
-    @property
-    def positions(self) -> ShiftedBeyond:
+    def positions(self, window: int) -> ShiftedBeyond:
         assert self.shift is not None and self.local is not None
         return ShiftedBeyond(self.shift, self.local)
 

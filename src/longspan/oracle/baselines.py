@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan.oracle.attention import dots
+from longspan.oracle.choices import by_piece, first_and_local, pieces_of
+from longspan.oracle.statements import Text, marked, states
 from longspan.rope import Rope
 
 Pieces = Sequence[tuple[int, int]]
@@ -91,3 +94,36 @@ def sinks_recent_and_middle(
                 keep[b, h, row, own] = True
                 rel[b, h, row, own] = distance
     return keep, rel
+
+
+@states("Blocks")
+class StatedBlocks:
+    """InfLLM's selection."""
+
+    @staticmethod
+    def chosen(own: Any, text: Text) -> Tensor:
+        pieces = pieces_of(own, text.length)
+        sizes = {"initial": own.initial, "local": own.local, "block": own.size, "blocks": own.blocks}
+        tokens = best_blocks(
+            text.q, text.k, text.rope, pieces, window=own.window, representatives=own.representatives, **sizes
+        )
+        return by_piece(tokens, [(a, z) for a, z in pieces if a >= own.window], text.length)
+
+    @staticmethod
+    def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
+        return first_and_local(own, n)
+
+
+@states("Middle")
+class StatedMiddle:
+    """LM-Infinite's selection with middle tokens."""
+
+    @staticmethod
+    def chosen(own: Any, text: Text) -> Tensor:
+        sizes = {"sinks": own.initial, "recent": own.recent, "top_k": own.top_k, "distance": own.score_at}
+        return marked(best_middle(text.q, text.k, text.rope, **sizes), text.length)
+
+    @staticmethod
+    def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
+        i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
+        return ((j < own.initial) | (i - j < own.recent)) & (j <= i), (i[:, 0] - own.recent + 1).clamp(min=0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan.oracle.attention import dots
+from longspan.oracle.statements import Text, marked, states
 from longspan.rope import Rope
 
 Pieces = Sequence[tuple[int, int]]
@@ -154,3 +156,67 @@ def far_and_near(
                 keep[b, h, a:z, distant] = True
                 rel[b, h, a:z, distant] = far
     return keep, rel
+
+
+@states("Chunks")
+class StatedChunks:
+    """LongHeads' selection; the paper's ablation takes the lowest scores."""
+
+    @staticmethod
+    def chosen(own: Any, text: Text) -> Tensor:
+        shape = {"length": own.size, "score": own.score, "share": own.share}
+        scores = chunk_scores(text.q, text.k, text.v, text.rope, scale=text.scale, **shape)
+        lowest = getattr(own, "pick", "best") == "lowest"
+        sizes = {"window": own.window, "length": own.size, "count": own.count, "local": own.local, "first": own.first}
+        return marked(best_chunks(scores, **sizes, lowest=lowest), text.length, own.size)
+
+    @staticmethod
+    def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
+        keep, borders = torch.zeros(n, n, dtype=torch.bool), torch.zeros(n, dtype=torch.int64)
+        for i in range(n):
+            if i >= own.window:
+                borders[i] = (i // own.size - own.local + 1) * own.size
+                keep[i, : own.size if own.first else 0] = True
+            keep[i, borders[i] : i + 1] = True
+        return keep, borders
+
+
+@states("Tokens")
+class StatedTokens:
+    """ESA's selection; in an ablation the largest score of the heads that choose together counts."""
+
+    @staticmethod
+    def chosen(own: Any, text: Text) -> Tensor:
+        combine = getattr(own, "combine", "sum")
+        scores = token_scores(text.q, text.k, share=own.share, combine=combine, rope=text.rope, at=own.score_at)
+        pieces = [(a, z) for a, z in pieces_of(own, text.length) if a >= own.window]
+        sizes = {"initial": own.initial, "local": own.local, "top_k": own.top_k, "proximity": own.proximity}
+        return by_piece(best_tokens(scores, pieces, **sizes), pieces, text.length)
+
+    @staticmethod
+    def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
+        return first_and_local(own, n)
+
+
+def pieces_of(own: Any, n: int) -> list[tuple[int, int]]:
+    """The pieces of ``n`` tokens that arrive at once, more than a window of them."""
+    edges = sorted({own.window, n, *range(0, n, own.piece)})
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def by_piece(tokens: Tensor, pieces: Pieces, n: int) -> Tensor:
+    """Tokens ``[B, H, P, m]`` of pieces as ``[B, H, n, n]`` bool, for every query of its piece."""
+    chosen = torch.zeros(*tokens.shape[:2], n, n, dtype=torch.bool)
+    for p, (a, z) in enumerate(pieces):
+        chosen[:, :, a:z] = marked(tokens[:, :, p], n)[:, :, None]
+    return chosen
+
+
+def first_and_local(own: Any, n: int) -> tuple[Tensor, Tensor]:
+    """``always`` of what is chosen by piece: the first tokens, those before the piece, and the piece."""
+    keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
+    for a, z in pieces_of(own, n):
+        if a >= own.window:
+            keep[a:z, own.initial : a - own.local] = False
+            borders[a:z] = a - own.local
+    return keep, borders

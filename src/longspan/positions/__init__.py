@@ -1,14 +1,22 @@
 """Axis 2, the position map: at which relative position a query sees a key."""
 
+from longspan.positions.base import Gather, PositionMap, SeesChosen
 from longspan.positions.chunked import Chunked
-from longspan.positions.near_far import Capped, GroupedBeyond, PositionMap, RankedAfterSinks, ShiftedBeyond, Unchanged
+from longspan.positions.far import FarNear
+from longspan.positions.near_far import Capped, CappedOrFar, GroupedBeyond, RankedAfterSinks, ShiftedBeyond, Unchanged
+from longspan.positions.ranked import InOrder
 
 __all__ = [
     "Capped",
+    "CappedOrFar",
     "Chunked",
+    "FarNear",
+    "Gather",
     "GroupedBeyond",
+    "InOrder",
     "PositionMap",
     "RankedAfterSinks",
+    "SeesChosen",
     "ShiftedBeyond",
     "Unchanged",
 ]

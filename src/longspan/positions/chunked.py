@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from longspan.bands import Band, IndexMap, Interval, KeyMap, Modulo, causal, compose, start
+from longspan.bands import Band, Interval, Kept, KeyMap, Modulo, causal, start
 from longspan.deferred import torch
-from longspan.positions.near_far import constant
-from longspan.positions.selected import Gather
+from longspan.positions.base import Gather, SeesChosen, constant
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Chunked:
+class Chunked(SeesChosen):
     """Keys at ``j mod size``; queries at one of three positions by how many chunks back the key lies.
 
     * same chunk: ``i mod size``;
@@ -27,7 +26,6 @@ class Chunked:
     size: int
     local: int | None
     window: int
-    turns_gathered: ClassVar[bool] = False
 
     @classmethod
     def over(cls, unit: int, window: int) -> Chunked:
@@ -44,7 +42,7 @@ class Chunked:
             q = torch.where((back == 1) & (i % self.size < self.local), i % self.size + self.size, q)
         return q - j % self.size
 
-    def bands(self) -> tuple[Band, ...]:
+    def everywhere(self) -> tuple[Band, ...]:
         def chunk(i: Tensor) -> Tensor:
             return i // self.size * self.size
 
@@ -65,27 +63,23 @@ class Chunked:
             intra,
         )
 
-    # The map of keys that a selection left: each stays where dual chunks have it.
+    def reach(self, kept: Kept) -> int:
+        return self.window - 1
 
-    @property
-    def chosen_keys(self) -> KeyMap:
+    def chosen_keys(self, kept: Kept) -> KeyMap:
         return Modulo(self.size)
 
-    def plain(self, window: int) -> tuple[Band, ...]:
-        return self.bands()
+    def places(self, i: Tensor, count: int, kept: Kept) -> None:
+        return None
 
-    def kept(self, head: int, chosen: int, border: IndexMap) -> tuple[Band, ...]:
-        first = (Interval(start, constant(head)),) if head else ()
-        return compose((*first, Interval(border, causal)), self.bands())
+    def units(self, i: Tensor, units: Tensor, kept: Kept) -> Tensor:
+        j = units.cpu() * (kept.unit or 1)
+        return self.rel(i[:, None], j) + j % self.size
 
-    def units(self, rows: Tensor, units: Tensor, size: int) -> Tensor:
-        j = units.cpu() * size
-        return self.rel(rows[:, None], j) + j % self.size
-
-    def tokens(self, rows: Tensor, tokens: Tensor, head: int, border: int) -> Gather:
-        chunk = rows[:1] // self.size
+    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+        chunk = i[:1] // self.size
         # Runs: the chunks before the previous one, the previous one, and the piece's own; for each its first key.
         firsts = (torch.zeros_like(chunk), (chunk - 1) * self.size, chunk * self.size)
         edges = torch.cat((*firsts[1:], (chunk + 1) * self.size)).to(tokens.device)
         ends = (tokens[..., None] < edges).sum(dim=-2)
-        return Gather(tuple(self.rel(rows, j) for j in firsts), ends)
+        return Gather(tuple(self.rel(i, j) for j in firsts), ends)

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from longspan.bands import Band, Grouped, Index, IndexMap, Interval, KeyMap, Origin, causal, start
 from longspan.deferred import torch
+from longspan.positions.base import AtOneDistance, PositionMap, constant, identity
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class PositionMap(Protocol):
-    """``rel`` states the map pair by pair; ``bands`` states the same separably."""
-
-    def rel(self, i: Tensor, j: Tensor) -> Tensor:
-        """The relative position at which query ``i`` sees key ``j`` (int64, broadcast)."""
-        ...
-
-    def bands(self) -> tuple[Band, ...]: ...
-
-
-def identity(i: Tensor) -> Tensor:
-    return i
-
-
-def constant(value: int) -> IndexMap:
-    return lambda i: torch.full_like(i, value)
 
 
 def near_and_far(near: int, q_far: IndexMap, k_far: KeyMap) -> tuple[Band, ...]:
@@ -43,18 +26,18 @@ def near_and_far(near: int, q_far: IndexMap, k_far: KeyMap) -> tuple[Band, ...]:
 
 
 @dataclass(frozen=True)
-class Unchanged:
+class Unchanged(PositionMap):
     """``i - j``."""
 
     def rel(self, i: Tensor, j: Tensor) -> Tensor:
         return i - j
 
-    def bands(self) -> tuple[Band, ...]:
+    def everywhere(self) -> tuple[Band, ...]:
         return (Band("all", identity, Index(), Interval(start, causal)),)
 
 
 @dataclass(frozen=True)
-class Capped:
+class Capped(PositionMap):
     """``min(i - j, cap)``: ReRoPE's and LM-Infinite's map."""
 
     cap: int
@@ -62,12 +45,19 @@ class Capped:
     def rel(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).clamp(max=self.cap)
 
-    def bands(self) -> tuple[Band, ...]:
+    def everywhere(self) -> tuple[Band, ...]:
         return near_and_far(self.cap, constant(self.cap), Origin())
 
 
 @dataclass(frozen=True)
-class GroupedBeyond:
+class CappedOrFar(AtOneDistance, Capped):
+    """``min(i - j, cap)`` for what is kept whatever is chosen, and ``far`` for what is chosen: LM-Infinite's map."""
+
+    far: int
+
+
+@dataclass(frozen=True)
+class GroupedBeyond(PositionMap):
     """Self-Extend: ``i - j`` within ``near`` tokens, ``i // group - j // group + near - near // group`` beyond."""
 
     near: int
@@ -77,14 +67,14 @@ class GroupedBeyond:
         far = i // self.group - j // self.group + self.near - self.near // self.group
         return torch.where(i - j < self.near, i - j, far)
 
-    def bands(self) -> tuple[Band, ...]:
+    def everywhere(self) -> tuple[Band, ...]:
         return near_and_far(
             self.near, lambda i: i // self.group + self.near - self.near // self.group, Grouped(self.group)
         )
 
 
 @dataclass(frozen=True)
-class ShiftedBeyond:
+class ShiftedBeyond(PositionMap):
     """``i - j`` within ``shift`` tokens, ``i - j - shift + local`` beyond: STRING's map."""
 
     shift: int
@@ -93,13 +83,13 @@ class ShiftedBeyond:
     def rel(self, i: Tensor, j: Tensor) -> Tensor:
         return torch.where(i - j < self.shift, i - j, i - j - self.shift + self.local)
 
-    def bands(self) -> tuple[Band, ...]:
+    def everywhere(self) -> tuple[Band, ...]:
         # Rows before the shift have no far key; the clamp only keeps their unused position valid.
         return near_and_far(self.shift, lambda i: (i - self.shift + self.local).clamp(min=0), Index())
 
 
 @dataclass(frozen=True)
-class RankedAfterSinks:
+class RankedAfterSinks(PositionMap):
     """The rank among the kept keys of ``SinksAndRecent(sinks, recent)``: StreamingLLM's map.
 
     A recent key keeps its distance; a sink is seen from rank ``min(i, sinks + recent - 1)``.
@@ -112,6 +102,6 @@ class RankedAfterSinks:
         last = self.sinks + self.recent - 1
         return torch.where(i - j < self.recent, i - j, i.clamp(max=last) - j)
 
-    def bands(self) -> tuple[Band, ...]:
+    def everywhere(self) -> tuple[Band, ...]:
         last = self.sinks + self.recent - 1
         return near_and_far(self.recent, lambda i: i.clamp(max=last), Index())

@@ -1,90 +1,66 @@
-"""Kept keys moved together, in their order: chunks into slots (LongHeads), or single tokens into ranks."""
+"""Kept keys moved together in their order, as if nothing lay between them: LongHeads' slots, of chunks or of tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from longspan.bands import Band, Index, IndexMap, Interval, KeyMap, Modulo, Origin, start
+from longspan.bands import Band, Index, IndexMap, Interval, Kept, KeyMap, Modulo, Origin
 from longspan.deferred import torch
-from longspan.positions.near_far import constant
-from longspan.positions.selected import Gather, near
+from longspan.positions.base import Gather, SeesChosen, near
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Slots:
-    """The kept chunks in their order take slots ``0 ..``: a key in slot ``s`` is at ``s · size + j mod size``.
+class InOrder(SeesChosen):
+    """A key is seen at its rank: how many kept keys come after it, up to the query.
 
-    Keys are stored once, at ``j mod size``; instead of a key, the query is turned, to ``d · size + i mod size`` for a
-    chunk ``d`` slots before its own. (LongHeads, Lu et al., 2024, section 2.3.)
-
-    Args:
-        size: tokens of a chunk.
-        local: how many of the most recent chunks are kept anyway, the query's own among them.
+    Where a query chooses chunks, keys are stored once, at ``j mod size``, and the query is turned to each chunk's rank:
+    the kept chunks take slots ``0 ..`` in their order (LongHeads, Lu et al., 2024, section 2.3). Where queries choose
+    single tokens, those are stored unrotated and local tokens at their index. What a piece chose is turned to its rank
+    once it is gathered, as no rotation that is stored beforehand could serve every rank.
     """
 
-    size: int
-    local: int
-    turns_gathered: ClassVar[bool] = False
+    turns_gathered = True
 
-    @property
-    def chosen_keys(self) -> KeyMap:
-        return Modulo(self.size)
+    def bands(self, kept: Kept) -> tuple[Band, ...]:
+        def first(i: Tensor) -> Tensor:
+            border = kept.border(i)
+            return border.clamp(max=kept.head) + kept.chosen(i) + i - border
 
-    def plain(self, window: int) -> tuple[Band, ...]:
-        return tuple(self._back(f"plain-{d}", d) for d in range((window - 1) // self.size + 1))
+        unit = kept.unit
+        if unit is None:
+            local: tuple[Band, ...] = (near(kept.border),)
+        else:
+            assert kept.span is not None
+            back = range((kept.span - 1) // unit + 1)
+            local = tuple(_chunk(unit, d) for d in (reversed(back) if kept.most else back))
+        if not kept.head:
+            return local
+        return (Band("first", first, Index() if unit is None else Modulo(unit), kept.intervals[0]), *local)
 
-    def kept(self, head: int, chosen: int, border: IndexMap) -> tuple[Band, ...]:
-        bands = [self._back(f"local-{d}", d) for d in reversed(range(self.local))]
-        if head:
-            turned = self._turn(chosen + self.local)
-            bands.insert(0, Band("first", turned, Modulo(self.size), Interval(start, constant(self.size))))
-        return tuple(bands)
+    def reach(self, kept: Kept) -> int | None:
+        return None if kept.span is None else kept.most + kept.span - 1
 
-    def units(self, rows: Tensor, units: Tensor, size: int) -> Tensor:
-        m = units.shape[-1]
-        slots_back = torch.arange(m - 1 + self.local, self.local - 1, -1)
-        return slots_back * self.size + (rows % self.size)[:, None]
+    def chosen_keys(self, kept: Kept) -> KeyMap:
+        return Origin() if kept.unit is None else Modulo(kept.unit)
 
-    def _turn(self, back: int) -> IndexMap:
-        return lambda i: back * self.size + i % self.size
+    def places(self, i: Tensor, count: int, kept: Kept) -> Tensor:
+        return torch.arange(count, 0, -1) * (kept.unit or 1) + (i - kept.border(i))[:, None]
 
-    def _back(self, name: str, back: int) -> Band:
-        def chunk(i: Tensor) -> Tensor:
-            return (i // self.size - back) * self.size
-
-        return Band(
-            name,
-            self._turn(back),
-            Modulo(self.size),
-            Interval(lambda i: chunk(i).clamp(min=0), lambda i: (chunk(i) + self.size).clamp(min=0)),
-        )
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The kept tokens of a piece in their order take ranks ``0 ..``: slots of one token.
-
-    Local tokens keep their true distance. What was chosen is turned to its rank once it is gathered, as no rotation
-    that is stored beforehand could serve every rank.
-    """
-
-    turns_gathered: ClassVar[bool] = True
-
-    @property
-    def chosen_keys(self) -> KeyMap:
-        return Origin()
-
-    def plain(self, window: int) -> tuple[Band, ...]:
-        return (near(start),)
-
-    def kept(self, head: int, chosen: int, border: IndexMap) -> tuple[Band, ...]:
-        first = Band("initial", lambda i: head + chosen + i - border(i), Index(), Interval(start, constant(head)))
-        return (first, near(border)) if head else (near(border),)
-
-    def tokens(self, rows: Tensor, tokens: Tensor, head: int, border: int) -> Gather:
+    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
         count = tokens.shape[-1]
-        return Gather((count + rows - border,), k_pos=torch.arange(count))
+        return Gather((count + i - kept.border(i),), k_pos=torch.arange(count))
+
+
+def _chunk(size: int, back: int) -> Band:
+    """The chunk ``back`` before the query's own, at its true distance."""
+
+    def begins(i: Tensor) -> Tensor:
+        return (i // size - back) * size
+
+    turned: IndexMap = lambda i: back * size + i % size  # noqa: E731
+    keys = Interval(lambda i: begins(i).clamp(min=0), lambda i: (begins(i) + size).clamp(min=0))
+    return Band(f"back-{back}", turned, Modulo(size), keys)

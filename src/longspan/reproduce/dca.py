@@ -7,10 +7,11 @@ from pathlib import Path
 
 from longspan.analysis.pictures import draw_positions, relative_positions
 from longspan.evaluation.datafile import read_records
-from longspan.evaluation.rows import Row, parse_row
+from longspan.evaluation.rows import Row
 from longspan.evaluation.study import spread
 from longspan.evaluation.windows import STRIDE
 from longspan.methods.parse import parse_method
+from longspan.reproduce.ablations import parse_row
 from longspan.reproduce.figures import ANSWERS, FOUND, Figure, against, median_of
 from longspan.reproduce.lab import Lab
 from longspan.reproduce.measures import Asked, Timed

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from longspan.calibration import Calibration
-from longspan.evaluation.rows import Row, parse_row
-from longspan.methods import ESA, InfLLM, LMInfinite, Method, StreamingLLM
+from longspan.evaluation.rows import Row
+from longspan.methods import InfLLM, Method
+from longspan.reproduce.ablations import parse_row
 from longspan.reproduce.counts import Counted, Recalled
 from longspan.reproduce.figures import Figure, mean_of, median_of
 from longspan.reproduce.lab import Lab
@@ -71,17 +72,10 @@ def rows(lab: Lab) -> dict[str, Row]:
 
 def kept(method: Method, window: int) -> int:
     """How many tokens a query far beyond the window attends to, those of its own piece aside."""
-    method = method.resolve(window)
-    if isinstance(method, ESA):
-        chosen = method.chosen_from
-        return chosen.initial + chosen.local + chosen.chosen
-    if isinstance(method, InfLLM):
-        blocks = method.chosen_from
-        return blocks.initial + blocks.local + blocks.chosen
-    if isinstance(method, StreamingLLM | LMInfinite):
-        assert method.recent is not None
-        return method.sinks + method.recent
-    raise ValueError(f"{method.name} keeps no fixed number of tokens")
+    budget = method.resolve(window).selection(window).budget
+    if budget is None:
+        raise ValueError(f"{method.name} keeps no fixed number of tokens")
+    return budget
 
 
 def _tasks(lab: Lab, made: dict[str, Row], tasks: Sequence[str], lengths: Sequence[int], samples: int) -> list[Cell]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longspan.evaluation.rows import parse_row
 from longspan.evaluation.study import spread
+from longspan.reproduce.ablations import parse_row
 from longspan.reproduce.figures import FOUND, against, median_of
 from longspan.reproduce.lab import Lab
 from longspan.reproduce.longheads_heads import ANALYSIS, REPORTS, SPLIT

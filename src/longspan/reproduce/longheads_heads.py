@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from longspan.evaluation.datafile import read_records
 from longspan.evaluation.filler import encode, start
-from longspan.evaluation.rows import Row, parse_row
+from longspan.evaluation.rows import Row
 from longspan.evaluation.tasks import TASKS
+from longspan.reproduce.ablations import parse_row
 from longspan.reproduce.figures import FOUND, Show, found_where, mean_of
 from longspan.reproduce.lab import Lab, Measure
 from longspan.reproduce.longheads_rows import WINDOW, analysed, half, lengths_of

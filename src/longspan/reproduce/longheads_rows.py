@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from longspan.evaluation.rows import Row, parse_row
+from longspan.evaluation.rows import Row
+from longspan.reproduce.ablations import parse_row
 from longspan.reproduce.lab import Lab
 
 WINDOW = 4096

@@ -1,5 +1,10 @@
-"""Axis 1, the selection: which keys a query attends to."""
+"""Axis 1, the selection: which keys a query attends to.
 
-from longspan.selection.window import Everything, SameChunk, Selection, SinksAndRecent
+Selections that choose keys by looking at them are in ``blocks``, ``chunks``, ``middle`` and ``tokens``, each with its
+selector; those come with the kernels, which a method loads when it makes its selection.
+"""
 
-__all__ = ["Everything", "SameChunk", "Selection", "SinksAndRecent"]
+from longspan.selection.base import Choosing, Selection
+from longspan.selection.window import Everything, SameChunk, SinksAndRecent
+
+__all__ = ["Choosing", "Everything", "SameChunk", "Selection", "SinksAndRecent"]

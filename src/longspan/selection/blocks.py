@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from longspan.deferred import torch
-from longspan.selection.pieces import ByPiece
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from longspan.calibration import Calibration
+from longspan.index import BlockIndex
+from longspan.rope import Rope
+from longspan.selection.by_piece import ByPiece
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Chosen, Selector
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Blocks(ByPiece):
         size: tokens of a block.
         blocks: how many a piece chooses.
         piece: the most queries of a piece.
+        representatives: how many tokens of a block stand for it; see ``longspan.index.BlockIndex``.
+        window: ``L``; the queries before it keep everything.
     """
 
     initial: int
@@ -32,11 +37,20 @@ class Blocks(ByPiece):
     size: int
     blocks: int
     piece: int
+    representatives: int = 1
+    window: int = 0
 
     @property
     def chosen(self) -> int:
-        """How many tokens a piece chooses."""
-        return self.blocks * self.size
+        """How many blocks a piece chooses."""
+        return self.blocks
+
+    @property
+    def origin(self) -> int:
+        return self.initial
+
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        return BlockSelector(self)
 
     def candidates(self, piece_start: int) -> int:
         """How many blocks a piece chooses from: the first ones, as long as they end before the local tokens."""
@@ -49,7 +63,19 @@ class Blocks(ByPiece):
             scores: ``[B, S, n]`` of the candidates, at least ``blocks`` of them.
 
         Returns:
-            ``[B, S, blocks · size]`` int64, counted from the first candidate.
+            ``[B, S, blocks · size]`` int64.
         """
         best = scores.topk(self.blocks, dim=-1).indices.sort(dim=-1).values
-        return (best[..., None] * self.size + torch.arange(self.size, device=scores.device)).flatten(-2)
+        return (best[..., None] * self.size + torch.arange(self.size, device=scores.device)).flatten(-2) + self.initial
+
+
+class BlockSelector(BlockIndex, Selector):
+    """Scores a layer's blocks by their representatives."""
+
+    def __init__(self, selection: Blocks) -> None:
+        super().__init__(selection, selection.representatives)
+        self.selection = selection
+
+    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+        scores = self.scores(rows.between(r0, r1), rows.batch, self.selection.candidates(r0), rows.rope)
+        return Chosen(self.selection.choose(scores), lambda: scores)

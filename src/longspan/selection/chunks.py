@@ -1,23 +1,26 @@
-"""Chunks chosen per query: LongHeads' selection."""
+"""Chunks chosen by each query: LongHeads' selection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
-from longspan.bands import IndexMap
-from longspan.deferred import torch
+import torch
+from torch import Tensor
+
+from longspan.bands import Kept
+from longspan.calibration import Calibration
+from longspan.index import ChunkIndex
 from longspan.kernels.best import best
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Pick = Literal["best", "lowest", "random"]
-Share = Literal["head", "group", "layer"]
+from longspan.kernels.token import Asking, Places
+from longspan.rope import Rope, Table
+from longspan.selection.by_row import ByRow
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Chosen, Selector, choosing
+from longspan.terms import ChunkScore, Share
 
 
 @dataclass(frozen=True)
-class Chunks:
+class Chunks(ByRow):
     """``count`` chunks of ``size`` tokens a query: the first, the ``local`` most recent, and chosen ones between.
 
     The query's own chunk is the last of the local ones. Only full chunks before the local ones are chosen from.
@@ -27,41 +30,45 @@ class Chunks:
         count: ``k``, how many are kept.
         local: how many of the most recent ones are always kept.
         first: whether the first one is.
-        pick: the best by score; the paper's ablations are the lowest and random ones.
         share: what chooses together: every query head by itself, the group of a key head, or the layer.
-        seed: decides random picks.
+        score: how a query is held against a chunk; see ``longspan.index.ChunkIndex``.
+        window: ``L``; the queries before it keep everything.
     """
 
     size: int
     count: int
     local: int
     first: bool = True
-    pick: Pick = "best"
     share: Share = "group"
-    seed: int = 0
+    score: ChunkScore = "representation"
+    window: int = 0
 
     @property
     def chosen(self) -> int:
         """How many chunks a query chooses."""
         return self.count - self.local - int(self.first)
 
-    @property
-    def head(self) -> int:
-        """How many first tokens are always kept."""
-        return self.size if self.first else 0
+    def always(self, first: int = 0) -> Kept:
+        return Kept(
+            lambda i: ((i // self.size - self.local + 1) * self.size).clamp(min=0),
+            head=self.size if self.first else 0,
+            most=self.chosen * self.size,
+            unit=self.size,
+            span=self.local * self.size,
+        )
 
-    def border(self, start: int, window: int) -> IndexMap:
-        """The first token of the local chunks."""
-        return lambda i: ((i // self.size - self.local + 1) * self.size).clamp(min=0)
-
-    def runs(self, start: int, stop: int, most: int) -> list[tuple[int, int]]:
-        """Queries ``start : stop`` cut into runs of at most ``most``."""
-        edges = [*range(start, stop, most), stop]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        return ChunkSelector(self, layer, rope, calibration)
 
     def candidates(self, stop: int) -> int:
         """How many first chunks the queries before ``stop`` choose from."""
         return (stop - 1) // self.size
+
+    def scored(self, query: int) -> int:
+        return self.candidates(query + 1)
+
+    def stops(self, i: Tensor) -> Tensor:
+        return i // self.size - self.local + 1
 
     def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
         """The chunks that the queries ``rows`` choose, in ascending order.
@@ -73,13 +80,8 @@ class Chunks:
         Returns:
             ``[B, S, T, chosen]`` int64.
         """
-        first = int(self.first)  # of the candidates
-        if self.pick == "random":
-            scores = self._random(scores.shape, rows).to(scores.device)
-        elif self.pick == "lowest":
-            scores = -scores
-        tie, stops = self.tie(scores.dtype), self.stops(rows)
-        return best(scores, self.chosen, tie=tie, last=True, start=first, stops=stops)
+        tie = self.tie(scores.dtype)
+        return best(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(rows))
 
     def tie(self, dtype: torch.dtype) -> float:
         """What scores may differ by and be the same, in parts of the largest.
@@ -88,14 +90,47 @@ class Chunks:
         """
         return 16 * torch.finfo(dtype).eps
 
-    def stops(self, rows: Tensor) -> Tensor:
-        """One past the last chunk that each of the queries ``rows`` chooses from."""
-        return rows // self.size - self.local + 1
 
-    def _random(self, shape: torch.Size, rows: Tensor) -> Tensor:
-        """Numbers that depend on the query, the chunk and the head alone, so that decoding draws what prefill drew."""
-        heads, chunks = torch.arange(shape[1]), torch.arange(shape[3])
-        x = (rows[None, :, None] * 1_000_003 + heads[:, None, None]) * 1_000_003 + chunks + self.seed * 7_919
-        for shift, factor in ((16, 0x45D9F3B), (16, 0x45D9F3B), (16, 1)):
-            x = ((x ^ (x >> shift)) * factor) & 0xFFFFFFFF
-        return x.double().expand(shape)
+class ChunkSelector(ChunkIndex, Selector):
+    """Scores a layer's chunks by their summaries.
+
+    Under a calibration the score ``token_max`` is that of reduced queries and keys.
+    """
+
+    def __init__(self, selection: Chunks, layer: int, rope: Rope, calibration: Calibration | None) -> None:
+        reduced = None
+        if calibration is not None and selection.score == "token_max":
+            maps = calibration.heads[layer]
+            reduced = rope.pair(maps.theta_q), rope.pair(maps.theta_k)
+        super().__init__(selection.size, selection.score, selection.share, reduced, rope.order)
+        self.selection = selection
+
+    def columns(self, stop: int) -> int:
+        return self.selection.candidates(stop) * self.parts
+
+    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+        count, kv_heads = self.selection.candidates(r1), rows.keys.shape[1]
+        scores = self.scores(rows.between(r0, r1), rows.batch, count, rows.rope, kv_heads)
+        return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
+
+    def in_one_call(self, table: Table) -> bool:
+        # What derives from it may choose otherwise.
+        return type(self) is ChunkSelector and self.kind in ("representation", "mean", "bounds")
+
+    def asking(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
+    ) -> Asking:
+        by_head = self.kind == "representation"  # those of heads that choose together lie side by side
+        return Asking(
+            entries=self.entries[rows],
+            signs=2 if self.kind == "bounds" else 1,
+            sums=self.share != "head" and not by_head,
+            choosing=choosing(self.selection.share, heads, kv_heads),
+            parts=1 if by_head or self.share != "layer" else kv_heads,
+            first=int(self.selection.first),
+            count=self.selection.chosen,
+            tie=self.selection.tie(torch.float32),
+            last=True,
+            size=self.size,
+            places=places,
+        )

@@ -10,42 +10,75 @@ from longspan.deferred import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+from longspan.bands import Kept, Origin
+from longspan.calibration import Calibration
+from longspan.index import exact_scores
+from longspan.rope import Rope
+from longspan.selection.by_row import ByRow
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Chosen, Selector
+
 
 @dataclass(frozen=True)
-class Middle:
+class Middle(ByRow):
     """The ``top_k`` best of the tokens ``initial <= j <= i - recent``, for each query ``i`` and head by itself.
 
     Args:
         initial: ``S``, first tokens that are always kept.
         recent: ``W``, last tokens that are always kept, the query's own among them.
         top_k: how many a query chooses of those between; all of them where there are fewer.
+        score_at: the distance at which scores, the logits of the attention, see their tokens.
+        from_layer: the first layer whose queries choose.
     """
 
     initial: int
     recent: int
     top_k: int
+    score_at: int = 0
+    from_layer: int = 0
 
-    size = 1  # tokens of a unit
+    size = 1
+    window = 0  # queries keep everything as long as first and recent tokens are all that there are
+    scored_keys = Origin()
+
+    @property
+    def chosen(self) -> int:
+        return self.top_k
+
+    @property
+    def scored_from(self) -> int:
+        return self.initial
+
+    def always(self, first: int = 0) -> Kept:
+        return Kept(lambda i: (i - self.recent + 1).clamp(min=0), head=self.initial, most=self.top_k, span=self.recent)
 
     @property
     def first_row(self) -> int:
-        """The first query with something to choose."""
         return self.initial + self.recent
+
+    def chooses_in(self, layer: int) -> bool:
+        return layer >= self.from_layer
+
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        return MiddleSelector(self)
 
     def stop(self, row: int) -> int:
         """One past the last token that query ``row`` chooses from; the first one is ``initial``."""
         return row - self.recent + 1
 
-    def runs(self, start: int, stop: int, most: int) -> list[tuple[int, int]]:
-        """Queries ``start : stop`` that choose something, cut so that those of a run choose equally many.
+    def scored(self, query: int) -> int:
+        return self.stop(query) - self.initial
+
+    def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
+        """Queries ``first : stop`` that choose something, cut so that those of a run choose equally many.
 
         Args:
             most: the most queries of a run. The first ``top_k - 1`` with a choice, which have fewer than ``top_k``
                 tokens to choose from, are runs of their own.
         """
-        start = max(start, self.first_row)
-        enough = min(max(self.first_row + self.top_k - 1, start), max(stop, start))
-        edges = [*range(start, enough), *range(enough, stop, most), max(stop, start)]
+        first = max(first, self.first_row)
+        enough = min(max(self.first_row + self.top_k - 1, first), max(stop, first))
+        edges = [*range(first, enough), *range(enough, stop, most), max(stop, first)]
         return list(zip(edges[:-1], edges[1:], strict=True))
 
     def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
@@ -62,3 +95,18 @@ class Middle:
         scores = scores.masked_fill_((token > rows[:, None] - self.recent).to(scores.device), float("-inf"))
         count = min(self.top_k, self.stop(int(rows[0])) - self.initial)
         return scores.topk(count, dim=-1).indices.sort(dim=-1).values + self.initial
+
+
+class MiddleSelector(Selector):
+    """Scores tokens by their logits."""
+
+    def __init__(self, selection: Middle) -> None:
+        self.selection = selection
+
+    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+        selection, q = self.selection, rows.between(r0, r1)
+        assert rows.scored is not None
+        turned = rows.rope.turn_q(q, *rows.turn(torch.full((r1 - r0,), selection.score_at), "scores", r1 - r0))
+        keys = rows.scored[:, :, selection.initial : selection.stop(r1 - 1)]
+        scores = exact_scores(turned, keys, "head")
+        return Chosen(selection.choose(scores, torch.arange(r0, r1)), lambda: scores)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import cast
 
-from longspan.deferred import torch
+import torch
+from torch import Tensor
+
+from longspan.bands import Origin
+from longspan.calibration import Calibration
+from longspan.index import TokenIndex, exact_asked, exact_scores
+from longspan.kernels import native
 from longspan.kernels.best import best, best_nearby
-from longspan.selection.chunks import Share
-from longspan.selection.pieces import ByPiece
+from longspan.kernels.gathered import PerPiece, PerRow
+from longspan.kernels.pieces import Pieces, run_into, why_not
+from longspan.kernels.scores import worth
+from longspan.kernels.token import Asking, Places
+from longspan.rope import Rope, Table
+from longspan.selection.by_piece import ByPiece
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Chosen, Selector, choosing
+from longspan.terms import Share
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Combine = Literal["sum", "max"]
+_ROWS = 4096  # queries of pieces that run in one call, whose form for scores is held at once
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,8 @@ class Tokens(ByPiece):
         piece: ``lC``.
         proximity: ``ε`` of Eq 8: a token takes the best score within ``ε`` of it.
         share: what chooses together: the layer, the group of a key head, or every query head by itself.
-        combine: how the scores of heads that choose together become one: their sum (Eq 4), or the largest.
+        score_at: the distance at which scores see their tokens; 0 is unrotated.
+        window: ``L``; the queries before it keep everything.
     """
 
     initial: int
@@ -38,12 +50,19 @@ class Tokens(ByPiece):
     piece: int
     proximity: int = 1
     share: Share = "layer"
-    combine: Combine = "sum"
+    score_at: int = 0
+    window: int = 0
+
+    size = 1
+    scored_keys = Origin()
 
     @property
     def chosen(self) -> int:
         """How many tokens a piece chooses."""
         return self.top_k
+
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        return TokenSelector(self) if calibration is None else ReducedTokenSelector(self, layer, rope, calibration)
 
     def candidates(self, piece_start: int) -> tuple[int, int]:
         """The middle tokens that a piece chooses from, ``first : one past the last``."""
@@ -58,10 +77,10 @@ class Tokens(ByPiece):
             worth: ``F`` of each candidate (Eq 4), ``[B, S, M]``.
 
         Returns:
-            ``[B, S, top_k]`` int64, counted from the first candidate.
+            ``[B, S, top_k]`` int64.
         """
         # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
-        return best(worth, self.top_k, near=self.proximity)
+        return best(worth, self.top_k, near=self.proximity) + self.initial
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """F' of all tokens before a piece, for those who look on: ``choose`` needs that of the candidates alone.
@@ -78,3 +97,153 @@ class Tokens(ByPiece):
         most = scores.amax(dim=-1, keepdim=True)
         parts = [(part - most).amax(dim=-2) for part in (before, scores, after)]
         return torch.cat([best_nearby(part, self.proximity) for part in parts], dim=-1)
+
+
+class TokenSelector(Selector):
+    """Scores a layer's tokens by the stored keys: ``f(m; c) = Σ_h q_h · k_h`` over the heads that choose together."""
+
+    def __init__(self, selection: Tokens) -> None:
+        self.selection = selection
+
+    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+        low, high = self.selection.candidates(r0)
+        asked, keys, together = self.form(rows, r0, r1)
+        decided = worth(asked.to(keys.device), keys[:, :, low:high], together=together).to(asked.device)
+
+        def ranked() -> Tensor:
+            # What is kept anyway has a score as well, which nobody asks for but an observer.
+            parts = ((low, high), (0, low), (high, r0))
+            return self.selection.ranked(*(self.token_scores(a, b, rows, r0, r1) for a, b in parts))
+
+        return Chosen(self.selection.choose(decided), ranked)
+
+    def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
+        """Queries ``r0 : r1`` as ``worth`` takes them, ``[B, A, T, C, D']``, and the keys they meet, ``[B, C, N, D']``.
+
+        Also how many consecutive ones of A choose as one, by the largest of their scores.
+        """
+        assert rows.scored is not None
+        q = self.turned(rows, r0, r1)
+        return exact_asked(q, rows.keys.shape[1], self.selection.share), rows.scored, 1
+
+    def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
+        """``f(m; c)`` of the tokens ``low : high`` and the queries ``r0 : r1``: ``[B, S, T, M]``."""
+        assert rows.scored is not None
+        return exact_scores(self.turned(rows, r0, r1), rows.scored[:, :, low:high], self.selection.share)
+
+    def turned(self, rows: Rows, r0: int, r1: int) -> Tensor:
+        """Queries ``r0 : r1`` ``[B, H, T, D]`` at the distance at which scores see their tokens."""
+        q, at = rows.between(r0, r1), self.selection.score_at
+        if at or rows.rope.norm_q is not None:
+            return rows.rope.turn_q(q, *rows.turn(torch.full((r1 - r0,), at), "scores", r1 - r0))
+        if rows.rope.table.factor == 1.0:
+            return q
+        # The keys at 0 have the angles' factor; unrotated, q · k has none.
+        cos, sin = rows.turn(torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
+        return rows.rope.turn_q(q, cos / rows.rope.table.factor, sin)
+
+    def add_many(
+        self,
+        out: Tensor,
+        lse: Tensor,
+        rows: Rows,
+        runs: Sequence[tuple[int, int]],
+        see: Callable[[int, int, Tensor], PerRow | PerPiece],
+    ) -> int:
+        """Many pieces in one call of C, where C has all that they do."""
+        selection, done = self.selection, 0
+        plain = out.dtype == rows.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
+        if not plain or native.why_not(rows.q, rows.keys, rows.values) is not None:
+            return 0
+        at_once = _ROWS // selection.piece
+        sharing = choosing(selection.share, rows.q.shape[1], rows.keys.shape[1])
+        nothing = torch.empty(rows.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
+        # The last ones go one by one where they are too few to be spread over all threads.
+        while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:
+            own = runs[done : done + at_once]
+            r0, r1 = own[0][0], own[-1][1]
+            job = cast(PerPiece, see(r0, r1, nothing))
+            asked, scored, together = self.form(rows, r0, r1)
+            if why_not(job, asked, scored, together) is not None:
+                return done
+            pieces = Pieces(
+                job=job,
+                asked=asked,
+                scored=scored,
+                together=together,
+                edges=[*(a - r0 for a, _ in own), r1 - r0],
+                first=selection.initial,
+                stops=[selection.candidates(a)[1] for a, _ in own],
+                near=selection.proximity,
+            )
+            part = rows.part(r0, r1)
+            run_into(out[:, :, part], lse[:, :, part], pieces)
+            done += len(own)
+        return done
+
+    def in_one_call(self, table: Table) -> bool:
+        # Stored keys have the factor of the angles, and scores have not. What derives from it may choose otherwise.
+        return type(self) is TokenSelector and table.factor == 1.0 and not self.selection.score_at
+
+    def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:
+        """``[B, Hkv', N, D']``: what a query of the batch's ``rows`` is held against."""
+        assert keys is not None
+        return keys
+
+    @property
+    def thetas(self) -> tuple[Tensor, Tensor] | None:
+        """The maps that reduce a token's query and key; None where scores are exact."""
+        return None
+
+    def asking(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
+    ) -> Asking:
+        selection = self.selection
+        return Asking(
+            entries=self.entries_of(rows, padding, keys),
+            sums=selection.share != "head",
+            rounds=True,
+            choosing=choosing(selection.share, heads, kv_heads),
+            parts=kv_heads if self.thetas is None and selection.share == "layer" else 1,
+            thetas=self.thetas,
+            first=selection.initial,
+            count=selection.top_k,
+            near=selection.proximity,
+            size=1,
+            places=places,
+        )
+
+
+class ReducedTokenSelector(TokenIndex, TokenSelector):
+    """Scores a layer's tokens by reduced queries and keys, those of all heads summed."""
+
+    def __init__(self, selection: Tokens, layer: int, rope: Rope, calibration: Calibration) -> None:
+        maps = calibration.layers[layer]
+        by_head = (x.unflatten(-1, (-1, rope.head_dim)) for x in (maps.theta_q, maps.theta_k))
+        super().__init__(*(rope.pair(x).flatten(-2) for x in by_head))
+        self.selection = selection
+
+    def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
+        return self.asked(self.turned(rows, r0, r1)), self.entries[rows.batch, :, rows.padding :], 1
+
+    def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
+        q = self.turned(rows, r0, r1)
+        return self.scores(q, rows.batch, rows.padding + low, rows.padding + high)
+
+    def turned(self, rows: Rows, r0: int, r1: int) -> Tensor:
+        """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""
+        q = rows.between(r0, r1)
+        if rows.rope.norm_q is not None:
+            at = torch.zeros(r1 - r0, dtype=torch.int64)
+            q = rows.rope.turn_q(q, *rows.turn(at, "scores", r1 - r0))
+        return q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
+
+    def in_one_call(self, table: Table) -> bool:
+        return self.theta_k.shape[0] % native.LANES == 0
+
+    def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:
+        return self.entries[rows, :, padding:]
+
+    @property
+    def thetas(self) -> tuple[Tensor, Tensor]:
+        return self.theta_q, self.theta_k

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from longspan.bands import Interval, causal, start
+from longspan.bands import Kept, start
 from longspan.deferred import torch
+from longspan.selection.base import Selection
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Selection(Protocol):
-    """``keep`` states the selection pair by pair; ``intervals`` states the same as disjoint key ranges a query."""
-
-    def keep(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether query ``i`` attends to key ``j`` (bool, broadcast); the causal limit comes on top."""
-        ...
-
-    def intervals(self) -> tuple[Interval, ...]: ...
-
-
 @dataclass(frozen=True)
-class Everything:
+class Everything(Selection):
     """Every key."""
 
     def keep(self, i: Tensor, j: Tensor) -> Tensor:
         return torch.ones_like(i + j, dtype=torch.bool)
 
-    def intervals(self) -> tuple[Interval, ...]:
-        return (Interval(start, causal),)
+    def always(self, first: int = 0) -> Kept:
+        return Kept(border=start)
 
 
 @dataclass(frozen=True)
-class SinksAndRecent:
+class SinksAndRecent(Selection):
     """The first ``sinks`` keys and the last ``recent`` ones, the query's own among them."""
 
     sinks: int
@@ -43,15 +34,12 @@ class SinksAndRecent:
     def keep(self, i: Tensor, j: Tensor) -> Tensor:
         return (j < self.sinks) | (i - j < self.recent)
 
-    def intervals(self) -> tuple[Interval, ...]:
-        return (
-            Interval(start, lambda i: (i - self.recent + 1).clamp(0, self.sinks)),
-            Interval(lambda i: (i - self.recent + 1).clamp(min=0), causal),
-        )
+    def always(self, first: int = 0) -> Kept:
+        return Kept(lambda i: (i - self.recent + 1).clamp(min=0), head=self.sinks, span=self.recent)
 
 
 @dataclass(frozen=True)
-class SameChunk:
+class SameChunk(Selection):
     """The keys of the query's own chunk."""
 
     size: int
@@ -59,5 +47,5 @@ class SameChunk:
     def keep(self, i: Tensor, j: Tensor) -> Tensor:
         return i // self.size == j // self.size
 
-    def intervals(self) -> tuple[Interval, ...]:
-        return (Interval(lambda i: i // self.size * self.size, causal),)
+    def always(self, first: int = 0) -> Kept:
+        return Kept(lambda i: i // self.size * self.size, span=self.size)

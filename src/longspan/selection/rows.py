@@ -1,13 +1,22 @@
-"""What one layer's rows look like to what chooses keys for them, and what layers of one forward share."""
+"""The queries of one layer and call as a selector is given them, and what the layers of one forward share."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from longspan.rope import Rope, Turn, turn
+
+
+@dataclass(eq=False)
+class Shared:
+    """What the layers of one forward share: cos and sin by position, and positions that depend on queries alone."""
+
+    positions: dict[Hashable, Tensor] = field(default_factory=dict)
+    turns: dict[Hashable, Turn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,8 @@ class Rows:
         scored: the keys that scores are made from, or None where an index holds what they take.
         batch: which rows of the layer's index they are.
         padding: how many padding tokens the index holds before theirs.
+        table: cos and sin of every position in the window.
+        shared: by all layers of the forward.
     """
 
     q: Tensor
@@ -36,6 +47,8 @@ class Rows:
     softcap: float | None
     layer: int
     padding: int
+    table: Turn
+    shared: Shared
 
     def part(self, r0: int, r1: int) -> slice:
         """Where queries ``r0 : r1`` are in the call."""
@@ -45,20 +58,16 @@ class Rows:
         """Queries ``r0 : r1`` of ``q``."""
         return self.q if (r0, r1) == (self.start, self.stop) else self.q[:, :, self.part(r0, r1)]
 
+    def gathered(self, r0: int, r1: int) -> dict[str, Any]:
+        """What a job of gathered attention takes of queries ``r0 : r1``, whatever they chose."""
+        layer = {"rope": self.rope, "scale": self.scale, "softcap": self.softcap}
+        return {"q": self.between(r0, r1), "keys": self.keys, "v": self.values, **layer}
 
-@dataclass
-class Choices:
-    """What layers of one forward share: cos and sin and positions of queries, and a choice where that is fixed."""
-
-    units: dict[Hashable, tuple[int, Tensor]] = field(default_factory=dict)
-    positions: dict[Hashable, Tensor] = field(default_factory=dict)
-    turns: dict[Hashable, Turn] = field(default_factory=dict)
-
-    def turn(self, rows: Rows, positions: Tensor, *key: Hashable, scaled: bool = True) -> Turn:
+    def turn(self, positions: Tensor, *key: Hashable, scaled: bool = True) -> Turn:
         """cos and sin of the rows' angles, with their factor or without, at positions that ``key`` stands for."""
-        here = rows.rope.table, rows.q.device, scaled, *key
-        if here not in self.turns:
-            cos, sin = turn(rows.rope.table, positions, rows.q.device)
-            factor = 1.0 if scaled else rows.rope.table.factor
-            self.turns[here] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
-        return self.turns[here]
+        turns, here = self.shared.turns, (self.rope.table, self.q.device, scaled, *key)
+        if here not in turns:
+            cos, sin = turn(self.rope.table, positions, self.q.device)
+            factor = 1.0 if scaled else self.rope.table.factor
+            turns[here] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
+        return turns[here]

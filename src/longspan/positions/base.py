@@ -1,0 +1,114 @@
+"""What a position map is, and what it is where keys are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from longspan.bands import Band, Index, IndexMap, Interval, Kept, KeyMap, Origin, causal, compose, only
+from longspan.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def identity(i: Tensor) -> Tensor:
+    return i
+
+
+def constant(value: int) -> IndexMap:
+    return lambda i: torch.full_like(i, value)
+
+
+def near(border: IndexMap) -> Band:
+    """The tokens from ``border`` on, at their true distance."""
+    return Band("near", identity, Index(), Interval(border, causal))
+
+
+class PositionMap:
+    """Axis 2: the relative position at which a query sees a key.
+
+    A map of indices also has ``rel(i, j)``, which states the same pair by pair and is what the oracle runs.
+    """
+
+    def everywhere(self) -> tuple[Band, ...]:
+        """The bands over every key, of a map that depends on indices alone."""
+        raise NotImplementedError
+
+    def bands(self, kept: Kept) -> tuple[Band, ...]:
+        """The bands of what is kept whatever is chosen."""
+        return compose(kept.intervals, self.everywhere())
+
+    def all_bands(self, parts: Sequence[Kept]) -> tuple[Band, ...]:
+        """The same of a selection's parts, each of which is said of some queries."""
+        return tuple(
+            band if part.rows is None else only(band, part.rows) for part in parts for band in self.bands(part)
+        )
+
+    def reach(self, kept: Kept) -> int | None:
+        """The largest position from which a query sees a chosen key; None where this map sees none."""
+        return None
+
+
+@dataclass(frozen=True)
+class Gather:
+    """How the queries of a piece see the tokens that they chose together.
+
+    Attributes:
+        q_pos: ``[T]`` int64, the queries' positions, one tensor for each run of tokens that are seen alike.
+        ends: ``[B, S, len(q_pos)]`` int64, one past the last token of each run; None where there is one run.
+        k_pos: ``[M]`` int64, what the gathered keys are turned to, or None if they stay as stored.
+    """
+
+    q_pos: tuple[Tensor, ...]
+    ends: Tensor | None = None
+    k_pos: Tensor | None = None
+
+
+class SeesChosen(PositionMap):
+    """A map that also says where keys are seen that queries chose.
+
+    Attributes:
+        turns_gathered: whether keys that a piece chose are turned again once they are gathered, which a normalisation
+            after the rotation rules out.
+    """
+
+    turns_gathered: ClassVar[bool] = False
+
+    def chosen_keys(self, kept: Kept) -> KeyMap:
+        """The stored rotation that chosen keys are read from."""
+        raise NotImplementedError
+
+    def places(self, i: Tensor, count: int, kept: Kept) -> Tensor | None:
+        """Query positions ``[T, count]`` (int64, CPU) for units in their order, one by one chosen by queries ``i``.
+
+        None where they do not follow from the order alone; then ``units`` has them.
+        """
+        raise NotImplementedError
+
+    def units(self, i: Tensor, units: Tensor, kept: Kept) -> Tensor:
+        """Query positions ``[B, S, T, m]`` (int64, CPU) for the units ``[B, S, T, m]`` of queries ``i`` ``[T]``."""
+        raise NotImplementedError
+
+    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+        """How the queries ``i`` ``[T]`` of a piece see the tokens ``[B, S, M]`` they chose together, ascending."""
+        raise NotImplementedError
+
+
+class AtOneDistance(SeesChosen):
+    """Chosen keys at one distance ``far``: the query at ``far``, the key unrotated."""
+
+    far: int
+
+    def reach(self, kept: Kept) -> int:
+        return self.far
+
+    def chosen_keys(self, kept: Kept) -> KeyMap:
+        return Origin()
+
+    def places(self, i: Tensor, count: int, kept: Kept) -> Tensor:
+        return torch.full((len(i), count), self.far)
+
+    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+        return Gather((torch.full_like(i, self.far),))

@@ -1,0 +1,20 @@
+"""ESA's position map: local keys at their true distance, all others at one far position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from longspan.bands import Band, Kept, Origin
+from longspan.positions.base import AtOneDistance, constant, near
+
+
+@dataclass(frozen=True)
+class FarNear(AtOneDistance):
+    """Local keys at their true distance, all others at ``far``: the query at ``far``, the key unrotated."""
+
+    far: int
+
+    def bands(self, kept: Kept) -> tuple[Band, ...]:
+        if not kept.head:
+            return (near(kept.border),)
+        return Band("initial", constant(self.far), Origin(), kept.intervals[0]), near(kept.border)

@@ -1,0 +1,136 @@
+"""What a selection is, and what it is where queries choose keys by looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from longspan.bands import Kept, KeyMap, start
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from torch import Tensor
+
+    from longspan.calibration import Calibration
+    from longspan.kernels.gathered import PerPiece, PerRow
+    from longspan.positions import SeesChosen
+    from longspan.rope import Rope
+    from longspan.selection.rows import Rows
+    from longspan.selection.selector import Chosen, Selector
+
+
+class Selection:
+    """Axis 1: which keys a query attends to.
+
+    A selection of indices also has ``keep(i, j)``, which states the same pair by pair and is what the oracle runs.
+    """
+
+    def always(self, first: int = 0) -> Kept:
+        """What is kept whatever is chosen, by queries that choose, of those that arrive from ``first`` on."""
+        raise NotImplementedError
+
+    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
+        """What the queries ``first : stop``, which arrive together, keep whatever they choose."""
+        return (self.always(first),)
+
+    def alone(self) -> Self:
+        """The same selection for queries that arrive one at a time."""
+        return self
+
+    @property
+    def budget(self) -> int | None:
+        """How many tokens a query far into a text keeps, those of its own piece aside; None where that grows."""
+        kept = self.always()
+        return None if kept.span is None else kept.head + kept.most + kept.span
+
+
+class Choosing(Selection):
+    """A selection whose queries choose keys by looking at them. Those before ``window`` keep everything.
+
+    Attributes:
+        window: ``L``.
+        together: whether the queries of a piece choose together.
+        chosen: how many units they choose.
+        size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
+        grain: what chooses or is chosen does not cross a multiple of this many tokens.
+        scored_keys: the stored rotation that scores are made from; None where the selector keeps what they take.
+    """
+
+    window: int
+    together: ClassVar[bool]
+    scored_keys: ClassVar[KeyMap | None] = None
+    size: int
+
+    @property
+    def chosen(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def origin(self) -> int:
+        return 0
+
+    @property
+    def grain(self) -> int:
+        raise NotImplementedError
+
+    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
+        always, parts = self.always(first), []
+        if first < self.window:
+            parts.append(Kept(start, unit=always.unit, span=self.window, rows=lambda i: i < self.window))
+        if stop > self.window:
+            parts.append(replace(always, rows=lambda i: i >= self.window))
+        return tuple(parts)
+
+    @property
+    def first_row(self) -> int:
+        """The first query that chooses."""
+        return self.window
+
+    def chooses_in(self, layer: int) -> bool:
+        """Whether the queries of this layer choose."""
+        return True
+
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        """What chooses in a layer, for a cache that is empty."""
+        raise NotImplementedError
+
+    def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
+        """The queries ``first : stop``, which arrive together, as runs that choose at once.
+
+        Args:
+            most: the most queries of a run that each choose for themselves.
+        """
+        raise NotImplementedError
+
+    def stops(self, i: Tensor) -> Tensor:
+        """One past the last candidate of each query ``i`` that arrives alone, in units from the first token on."""
+        raise NotImplementedError
+
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerPiece:
+        """How queries ``r0 : r1`` see the units that they chose, as a kernel takes it."""
+        raise NotImplementedError
+
+    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+        """Where queries ``i`` that arrive alone see their units from, ``[T, m]`` or ``[1, m]``.
+
+        None where that depends on what they choose.
+        """
+        raise NotImplementedError
+
+    def choices(
+        self, r0: int, r1: int, chosen: Chosen, every: bool, scores: bool
+    ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
+        """What queries ``r0 : r1`` chose, apart: first and last query, units ``[B, S, n]``, scores ``[B, S, N]``.
+
+        Args:
+            every: all of them, or the last one alone.
+            scores: whether scores are wanted.
+        """
+        raise NotImplementedError
+
+    @property
+    def scored_from(self) -> int:
+        """The unit that the first score is of."""
+        return 0

@@ -1,0 +1,103 @@
+"""What is common to selections in which the queries of a piece choose together: ESA's tokens and InfLLM's blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from longspan.bands import IndexMap, Kept
+from longspan.kernels.gathered import PerPiece
+from longspan.positions import SeesChosen
+from longspan.selection.base import Choosing
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Chosen
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class ByPiece(Choosing):
+    """The first tokens, chosen ones, and the ``local`` tokens before a piece together with the piece.
+
+    A piece is what chooses together: queries from one multiple of ``piece`` to the next, or as many as arrive at once.
+
+    Attributes:
+        initial: first tokens that are always kept.
+        local: tokens before the piece that are always kept.
+        piece: the most queries of a piece.
+    """
+
+    initial: int
+    local: int
+    piece: int
+    together = True
+
+    @property
+    def grain(self) -> int:
+        return self.piece
+
+    def piece_start(self, first: int) -> IndexMap:
+        """Where the piece of query ``i`` starts, for queries that arrive from ``first`` on."""
+
+        def begins(i: Tensor) -> Tensor:
+            borders = (i // self.piece * self.piece).clamp(min=first)
+            return torch.where(i >= self.window, borders.clamp(min=self.window), borders)
+
+        return begins
+
+    def always(self, first: int = 0) -> Kept:
+        begins = self.piece_start(first)
+        return Kept(
+            lambda i: (begins(i) - self.local).clamp(min=0),
+            head=self.initial,
+            most=self.chosen * self.size,
+            span=self.local + self.piece,
+        )
+
+    def alone(self) -> Self:
+        return replace(cast(Any, self), piece=1)
+
+    @property
+    def budget(self) -> int:
+        return self.initial + self.chosen * self.size + self.local
+
+    def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
+        return self.pieces(first, stop)
+
+    def pieces(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Queries ``first : stop`` cut into pieces, at multiples of ``piece`` and at the window."""
+        cuts = {first, stop, *range(first // self.piece * self.piece + self.piece, stop, self.piece)}
+        if first < self.window < stop:
+            cuts.add(self.window)
+        edges = sorted(cuts)
+        return list(zip(edges[:-1], edges[1:], strict=True))
+
+    def stops(self, i: Tensor) -> Tensor:
+        return i - self.local
+
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerPiece:
+        seen = positions.tokens(torch.arange(r0, r1), units, self.always(rows.start))
+        return PerPiece(
+            tokens=units,
+            turns=tuple(rows.turn(at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
+            ends=seen.ends,
+            # Stored at 0 they have the angles' factor already.
+            key_turn=None if seen.k_pos is None else rows.turn(seen.k_pos, "keys", scaled=False),
+            **rows.gathered(r0, r1),
+        )
+
+    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+        count = self.chosen * self.size
+        seen = positions.tokens(i, torch.zeros(1, 1, count, dtype=torch.int64), self.alone().always())
+        alike = seen.ends is None and seen.k_pos is None
+        return seen.q_pos[0][:, None].expand(-1, count) if alike else None
+
+    def choices(
+        self, r0: int, r1: int, chosen: Chosen, every: bool, scores: bool
+    ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
+        units = (chosen.units[..., :: self.size] - self.origin) // self.size
+        yield r0, r1 - 1, units, chosen.scores() if scores and chosen.scores is not None else None

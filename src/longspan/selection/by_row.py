@@ -1,0 +1,58 @@
+"""What is common to selections in which every query chooses for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from longspan.kernels.gathered import PerRow
+from longspan.positions import SeesChosen
+from longspan.selection.base import Choosing
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Chosen
+
+
+class ByRow(Choosing):
+    """Every query chooses units of ``size`` tokens, which begin at multiples of it."""
+
+    together = False
+
+    @property
+    def grain(self) -> int:
+        return self.size
+
+    def scored(self, query: int) -> int:
+        """How many units have a score for a query."""
+        raise NotImplementedError
+
+    def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
+        edges = [*range(first, stop, most), stop]
+        return list(zip(edges[:-1], edges[1:], strict=True))
+
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow:
+        positions_of, key = rows.shared.positions, (r0, r1, units.shape[-1])
+        at = positions_of.get(key)  # layers share what depends on the queries alone
+        if at is None:
+            i, kept = torch.arange(r0, r1), self.always(rows.start)
+            at = positions.places(i, units.shape[-1], kept)
+            if at is None:
+                at = positions.units(i, units, kept)
+            else:
+                positions_of[key] = at
+        at = at.to(rows.q.device)
+        return PerRow(units=units, size=self.size, positions=at, table=rows.table, **rows.gathered(r0, r1))
+
+    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+        return positions.places(i, self.chosen, self.always())
+
+    def choices(
+        self, r0: int, r1: int, chosen: Chosen, every: bool, scores: bool
+    ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
+        found = chosen.scores() if scores and chosen.scores is not None else None
+        for query in range(r0 if every else r1 - 1, r1):
+            n = query - r0
+            # What the last query may choose from is not there yet for all.
+            own = None if found is None else found[:, :, n, : self.scored(query)]
+            yield query, query, chosen.units[:, :, n], own

@@ -1,0 +1,140 @@
+"""What chooses keys in one layer: the scores, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from longspan.kernels.gathered import PerPiece, PerRow
+from longspan.kernels.token import Asking, Places
+from longspan.rope import Rope, Table
+from longspan.selection.rows import Rows
+from longspan.terms import Share
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What queries chose.
+
+    Attributes:
+        units: ``[B, S, T, m]`` int64 where each query chose units for itself, ``[B, S, M]`` int64 tokens where the
+            queries of a piece chose together; ascending.
+        scores: gives the scores that decided, ``[B, S, T, N]`` or ``[B, S, N]`` of units; None where none did.
+    """
+
+    units: Tensor
+    scores: Callable[[], Tensor] | None
+
+
+class Selector:
+    """Chooses in one layer for the rows of one cache, which keeps it beside its keys and tells it what becomes of them.
+
+    A selector whose scores are made from the stored keys alone keeps nothing, as this class does. One that summarises
+    tokens overrides ``extend``, ``nbytes`` and what follows the store's rows; see ``longspan.index``.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, on the device."""
+        return 0
+
+    def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
+        """Take in the tokens that follow those seen so far.
+
+        Args:
+            q, k, v: ``[B, H, T, D]``, ``[B, Hkv, T, D]``, ``[B, Hkv, T, Dv]``, unrotated, channels in the order of
+                ``Rope.pair``.
+            pads: padding tokens at the start of each row.
+            rope, scale: the layer's.
+        """
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens from ``length`` on."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
+
+    def repeat(self, times: int) -> None:
+        """Repeat each row ``times`` times, copies side by side."""
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def columns(self, stop: int) -> int:
+        """How many scores a query of those before ``stop`` has at most."""
+        return stop
+
+    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+        """What queries ``r0 : r1`` choose, which are a run of the selection's."""
+        raise NotImplementedError
+
+    def add_many(
+        self,
+        out: Tensor,
+        lse: Tensor,
+        rows: Rows,
+        runs: Sequence[tuple[int, int]],
+        see: Callable[[int, int, Tensor], PerRow | PerPiece],
+    ) -> int:
+        """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
+
+        Args:
+            out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]`` of the rows' queries.
+            see: how the queries ``r0 : r1`` see tokens ``[B, S, M]``.
+
+        Returns:
+            How many runs that was: none, unless there is a kernel for many.
+        """
+        return 0
+
+    # A token that comes alone, in one call of C; see ``longspan.kernels.token``.
+
+    def in_one_call(self, table: Table) -> bool:
+        """Whether that kernel has this selector's scores, under the angles ``table``, and its choice."""
+        return False
+
+    def asking(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
+    ) -> Asking:
+        """Scores and choice as that kernel takes them.
+
+        Args:
+            rows: of the batch; they begin with ``padding`` tokens that are none.
+            keys: ``[B, Hkv, N, D]``, the stored keys that are scored, without padding; None where there are none.
+            heads, kv_heads: ``H`` and ``Hkv``.
+            places: where the token sees what it chose.
+        """
+        raise NotImplementedError
+
+    @property
+    def kept(self) -> Sequence[Tensor]:
+        """Room for inputs of the last tokens, which the kernel writes to ``place`` of."""
+        return ()
+
+    @property
+    def place(self) -> int:
+        return 0
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether there is anything to choose from."""
+        return True
+
+    def room_for_one(self) -> bool:
+        """Whether the next token only has to be written; makes room for it."""
+        return True
+
+    @property
+    def blocks(self) -> list[object]:
+        """What holds all that the kernel reads and writes here, other objects once that lies elsewhere."""
+        return []
+
+    def took(self) -> None:
+        """A token was written."""
+
+
+def choosing(share: Share, heads: int, kv_heads: int) -> int:
+    """``S``: how many choose in a row of the batch."""
+    return {"head": heads, "group": kv_heads, "layer": 1}[share]

@@ -1,0 +1,66 @@
+"""A method that chooses is a method, a selection with its selector, a statement, one line and variants; no more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longspan
+import test_attend
+import test_choices
+from cases import all_cases, assert_same, in_pieces, make_qkv
+from hf_models import make
+from longspan.attend import Attender
+from longspan.cli.methods import describe
+from longspan.evaluation.rows import parse_row
+from longspan.store import KVStore
+from toy_method import LargestNorm, added
+
+N = 83
+
+with added():
+    CASES = [case for case in all_cases(windows=(24, 9)) if case.values[0].name == LargestNorm.name]
+
+pytestmark = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(autouse=True)
+def one_of_the_librarys():
+    with added():
+        yield
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_it_chooses_what_is_stated(case, kv_heads, rope):
+    test_choices.test_choices_equal_the_oracle(case, kv_heads, rope)
+
+
+def test_its_bands_tile_what_is_kept(case, rope):
+    test_choices.test_bands_and_choices_tile_what_is_kept(case, rope)
+
+
+@pytest.mark.parametrize("dtype", test_attend.DTYPES.values(), ids=test_attend.DTYPES)
+@pytest.mark.usefixtures("poisoned")
+def test_it_equals_the_oracle(case, dtype):
+    for impl in test_attend.IMPLS:
+        test_attend.check(case, impl, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_decoding_equals_prefill(case, dtype, rope):
+    qkv, attender = make_qkv(N, batch=2, dtype=dtype), Attender(case.method, case.window)
+    whole = attender(*qkv, rope, scale=0.25)
+    parts = in_pieces(attender, qkv, rope, (7, 31, 60, *range(61, N + 1)), KVStore(), scale=0.25)
+    assert_same(parts, whole)
+
+
+def test_a_model_runs_it_by_its_name(case):
+    text = ",".join(f"{key}={value}" for key, value in case.method.parameters().items() if isinstance(value, int))
+    assert parse_row(f"{LargestNorm.name}:{text}").method.resolve(case.window) == case.method
+    assert describe(LargestNorm.name, case.window)["parameters"]["top_k"] >= 1
+    model = make("llama")
+    longspan.extend(model, LargestNorm.name)
+    ids = torch.arange(150)[None] % 50
+    with torch.no_grad(), longspan.record(model) as trace:
+        model(ids)
+    assert len(trace) == len(model.model.layers) and trace.at()[0].units.shape[-1] == 16

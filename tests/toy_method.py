@@ -1,0 +1,156 @@
+"""A method that chooses, added as CONTRIBUTING says; the parts of one of the library's lie in a file each.
+
+Those are the method, the selection with its selector, the oracle's statement, a line in ``METHODS`` and variants;
+nothing else knows of it. This one is a toy: a query keeps the keys of the largest norm, whatever it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import cases
+from longspan.bands import Kept, Origin
+from longspan.calibration import Calibration
+from longspan.methods import METHODS
+from longspan.methods.base import Method, require
+from longspan.oracle import Text, states
+from longspan.positions import FarNear, InOrder, SeesChosen
+from longspan.rope import Rope
+from longspan.selection.by_row import ByRow
+from longspan.selection.rows import Rows
+from longspan.selection.selector import Chosen, Selector
+
+# The selection with its selector: selection/largest_keys.py
+
+
+@dataclass(frozen=True)
+class LargestKeys(ByRow):
+    """The first tokens, the ``recent`` last ones, and the ``top_k`` between whose keys have the largest norm.
+
+    Args:
+        initial, recent, top_k: how many of each; each key head has its own.
+        window: ``L``; the queries before it keep everything.
+    """
+
+    initial: int
+    recent: int
+    top_k: int
+    window: int
+
+    size = 1
+    scored_keys = Origin()
+
+    @property
+    def chosen(self) -> int:
+        return self.top_k
+
+    def always(self, first: int = 0) -> Kept:
+        return Kept(self.stops, head=self.initial, most=self.top_k, span=self.recent)
+
+    def stops(self, i: Tensor) -> Tensor:
+        return (i - self.recent + 1).clamp(min=0)
+
+    def scored(self, query: int) -> int:
+        return query - self.recent + 1
+
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        return KeyNorms(self)
+
+
+class KeyNorms(Selector):
+    """Scores tokens by the norm of their keys."""
+
+    def __init__(self, selection: LargestKeys) -> None:
+        self.selection = selection
+
+    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+        own, i = self.selection, torch.arange(r0, r1)
+        norms = rows.scored[:, :, : own.scored(r1 - 1)].double().norm(dim=-1)  # [B, Hkv, M]
+        token = torch.arange(norms.shape[-1])
+        can = (token >= own.initial) & (token < own.stops(i)[:, None])  # [T, M]
+        scores = norms[:, :, None].masked_fill(~can, float("-inf"))
+        units = scores.topk(own.top_k, dim=-1).indices.sort(dim=-1).values
+        return Chosen(units, lambda: scores)
+
+
+# The method: methods/largest_keys.py
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestNorm(Method):
+    """The keys of the largest norm, whatever the query is.
+
+    Args:
+        initial, recent, top_k: how many first, last and chosen tokens.
+        far: the distance of initial and chosen tokens; None: moved together in their order.
+    """
+
+    name = "largest-norm"
+    paper = "none"
+    initial: int = 2
+    recent: int | None = None
+    top_k: int | None = None
+    far: int | None = None
+    selects = True
+
+    def check(self) -> None:
+        require("LargestNorm: initial ≥ 0", self.initial >= 0, initial=self.initial)
+
+    def defaults(self, window: int) -> dict[str, Any]:
+        return {"recent": max(window // 2, 1), "top_k": max(window // 4, 1)}
+
+    def selection(self, window: int) -> LargestKeys:
+        return LargestKeys(self.initial, self.recent, self.top_k, window)
+
+    def positions(self, window: int) -> SeesChosen:
+        return InOrder() if self.far is None else FarNear(self.far)
+
+    def plain_rows(self, window: int) -> int:
+        return window
+
+
+# What the oracle states: oracle/largest_keys.py
+
+
+@states("LargestKeys")
+class StatedLargestKeys:
+    @staticmethod
+    def chosen(own: Any, text: Text) -> Tensor:
+        heads, kv_heads, n = text.q.shape[1], text.k.shape[1], text.length
+        chosen = torch.zeros(text.q.shape[0], heads, n, n, dtype=torch.bool)
+        for b in range(text.q.shape[0]):
+            for h in range(heads):
+                norms = [float(key.double().norm()) for key in text.k[b, h * kv_heads // heads]]
+                for i in range(own.window, n):
+                    middle = sorted(range(own.initial, i - own.recent + 1), key=lambda j: -norms[j])  # noqa: B023
+                    chosen[b, h, i, middle[: own.top_k]] = True
+        return chosen
+
+    @staticmethod
+    def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
+        keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
+        for i in range(own.window, n):
+            borders[i] = i - own.recent + 1
+            keep[i, own.initial : borders[i]] = False
+        return keep, borders
+
+
+# Variants for the tests (tests/cases.py), and the line in METHODS (methods/__init__.py)
+
+VARIANTS = [{"initial": 0, "recent": 5, "top_k": 3}, {"initial": 3, "recent": 9, "top_k": 4, "far": 11}]
+
+
+@contextmanager
+def added() -> Iterator[None]:
+    """The method is one of the library's."""
+    METHODS[LargestNorm.name], cases.VARIANTS[LargestNorm.name] = LargestNorm, VARIANTS
+    try:
+        yield
+    finally:
+        del METHODS[LargestNorm.name], cases.VARIANTS[LargestNorm.name]
