@@ -108,9 +108,9 @@ def why_not(q: Tensor, *others: Any) -> str | None:
 
 
 def group_of(heads: int, sharing: int) -> int:
-    """How many query heads see the same; raises ``ValueError`` if they are not shared out evenly."""
+    """``heads / sharing``; raises ``ValueError`` if they are not shared out evenly."""
     if heads < 1 or sharing < 1 or heads % sharing:
-        raise ValueError(f"{heads} query heads are not shared out evenly to {sharing}")
+        raise ValueError(f"{heads} heads are not shared out evenly to {sharing}")
     return heads // sharing
 
 

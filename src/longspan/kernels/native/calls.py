@@ -13,7 +13,7 @@ from longspan.kernels.native import KINDS, LANES, group_of
 from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope, Turn
 
-JOB, KEYS, TABLE = ALL["Job"], ALL["Keys"], ALL["Table"]
+JOB, KEYS, TABLE, _WORTH = ALL["Job"], ALL["Keys"], ALL["Table"], ALL["Worth"]
 
 
 def expect(name: str, x: Tensor, *shape: int | None, dtype: torch.dtype | None = None) -> None:
@@ -107,6 +107,43 @@ def table(turn: Turn, rope: Rope) -> bytes:
     expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32)
     expect("sin", sin, *cos.shape, dtype=torch.float32)
     return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])
+
+
+def worth(q: Tensor, keys: Tensor, out: Tensor | None, together: int, each: int) -> bytes:
+    """``Worth``.
+
+    Args:
+        q: ``[B, A, T, C, D]`` in fp32, contiguous.
+        keys: ``[B, Hkv, M, D]``, a token's channels side by side.
+        out: ``[B, A / together, tiles, M]``, or None for what has an output of its own.
+        together: how many consecutive heads choose as one.
+        each: queries whose scores are held together.
+
+    Raises:
+        ValueError: shapes that do not go together.
+    """
+    batch, heads, rows, parts, width = q.shape
+    expect("keys", keys, batch, None, None, width)
+    whole_lanes(width)
+    kv_heads = keys.shape[1]
+    one_by_one = parts == 1 and kv_heads > 0 and heads % kv_heads == 0
+    if not (one_by_one or together == 1 and 1 < parts <= kv_heads) or together < 1 or heads % together:
+        raise ValueError(f"{heads} heads in {parts} parts, {together} together, are not scored by {kv_heads} key heads")
+    return _WORTH.pack(
+        q=q.data_ptr(),
+        keys=keys.data_ptr(),
+        out=0 if out is None else out.data_ptr(),
+        step=keys.stride()[:3],
+        sharing=heads // together,
+        heads=together,
+        rows=rows,
+        parts=parts,
+        width=width,
+        kv_heads=kv_heads,
+        count=keys.shape[2],
+        tile=each,
+        kind=KINDS[keys.dtype],
+    )
 
 
 def token(q: Tensor, v: Tensor) -> int:

@@ -10,7 +10,7 @@ from longspan.kernels.native import calls
 from longspan.kernels.native.structs import ALL
 from longspan.rope import Rope, turn
 
-_CHUNKS, _PRODUCTS, _WORTH = ALL["Chunks"], ALL["Products"], ALL["Worth"]
+_CHUNKS, _PRODUCTS = ALL["Chunks"], ALL["Products"]
 
 _KEYS = 4096  # of an item of the work, where queries are few
 _ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
@@ -31,8 +31,6 @@ def why_not(q: Tensor, keys: Tensor) -> str | None:
 
 def why_no_worth(q: Tensor, keys: Tensor, together: int) -> str | None:
     """Why what keys are worth cannot be found here, or None."""
-    if not 1 <= together <= q.shape[1]:
-        return f"{together} of {q.shape[1]} heads choose together"
     if q.shape[3] > 1 and together > 1:
         return "queries in parts choose together"
     if q.shape[3] > keys.shape[1]:
@@ -98,32 +96,12 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
 
 def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp32."""
-    if (reason := why_no_worth(q, keys, together)) is not None:
-        raise ValueError(f"what keys are worth cannot be found by the compiled kernel: {reason}")
     batch, heads, rows = q.shape[:3]
-    q, choosing = q.float().contiguous(), batch * heads // together
-    shares = min(-(-torch.get_num_threads() // choosing), rows // _FEWEST)
+    q, choosing = q.float().contiguous(), native.group_of(heads, together)
+    shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
     each = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
     tiles = -(-rows // each)
-    found = torch.empty(batch, heads // together, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
-    native.run("worth", found.shape[:3].numel(), packed_worth(q, keys, found, together, each))
+    found = torch.empty(batch, choosing, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
+    native.run("worth", found.shape[:3].numel(), calls.worth(q, keys, found, together, each))
     return found[:, :, 0] if tiles == 1 else found.amax(dim=2)
 
-
-def packed_worth(q: Tensor, keys: Tensor, out: Tensor | None, together: int, each: int) -> bytes:
-    """``Worth`` of fp32 queries ``[B, A, T, C, D]`` that are contiguous, ``each`` of them held together."""
-    return _WORTH.pack(
-        q=q.data_ptr(),
-        keys=keys.data_ptr(),
-        out=0 if out is None else out.data_ptr(),
-        step=keys.stride()[:3],
-        sharing=q.shape[1] // together,
-        heads=together,
-        rows=q.shape[2],
-        parts=q.shape[3],
-        width=q.shape[4],
-        kv_heads=keys.shape[1],
-        count=keys.shape[2],
-        tile=each,
-        kind=native.KINDS[keys.dtype],
-    )
