@@ -141,13 +141,7 @@ class LongspanCache(Cache):
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LongspanCache:
-        """A cache of its own with the same tokens, for the same model: to go on from one prompt several times.
-
-        Raises:
-            CacheError: they lie in files.
-        """
-        if any(store.tier == "disk" for store in self.stores):
-            raise CacheError("a cache in files (kv_tier='disk') cannot be copied; read the prompt again")
+        """A cache of its own with the same tokens, for the same model: to go on from one prompt several times."""
         twin = LongspanCache(self.owner, self.attender, deepcopy(self.layers, memo))
         twin.padding, twin.numbering = self.padding, self.numbering
         return twin
