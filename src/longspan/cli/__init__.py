@@ -35,6 +35,8 @@ def _run(args: list[str]) -> NoReturn:
     from longspan.errors import LongspanError
 
     given = args or ["--help"]
+    if any("\0" in arg for arg in given):
+        _fail("an argument has a NUL in it", code=2)
     if given[0] == "eval":
         given = with_address(given)
     try:
