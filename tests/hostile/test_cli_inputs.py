@@ -16,20 +16,8 @@ from longspan.cli import main
 LONG_NUMBER = "9" * 23
 NUMBERS = ["0", "-1", "1e400", "nan", "inf", LONG_NUMBER, str(2**63), f"-{LONG_NUMBER}", "", "x", "1.5", "True", "\0"]
 TEXTS = ["", " ", "\udcff", "\0", "x" * 5000, "{}", "../..", "/dev/null", "/dev/full", "folder", "text", "empty"]
-PATHS = [
-    "",
-    "\udcff",
-    "\0",
-    "x" * 5000,
-    "/dev/null",
-    "/dev/full",
-    "folder",
-    "bytes",
-    "empty",
-    "text/x",
-    "/proc/self/mem",
-]
-PATHS += ["nowhere/nothing", "denied"]
+PATHS = ["", "\udcff", "\0", "x" * 5000, "/dev/null", "/dev/full", "folder", "bytes", "empty", "text/x", "denied"]
+PATHS += ["/proc/self/mem", "nowhere/nothing"]
 PLACES = ["text", "/dev/null", "\0", "x" * 5000, "text/x"]  # where a folder is to be made
 COUNTS = ["0", "-1", "nan", "x", "1.5", "", LONG_NUMBER + "x"]
 SETTINGS = [f"{key}={value}" for key in ("chunk_size", "colour", "length_scale", "") for value in NUMBERS]

@@ -17,9 +17,9 @@ from longspan import signals
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run ``longspan`` with these arguments (the process's own unless given), and exit."""
-    if args is None:
-        signals.install("longspan")
     try:
+        if args is None:
+            signals.install("longspan")
         _run(list(sys.argv[1:] if args is None else args))
     except signals.Stopped as stopped:
         signals.leave(stopped.number)
