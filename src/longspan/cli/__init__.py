@@ -46,7 +46,7 @@ def _run(args: list[str]) -> NoReturn:
         sys.exit(130)  # as a shell reports an interrupt
     except BrokenPipeError:
         _drop_output()
-        sys.exit(141)  # who read the output has enough, as `head` does; a shell reports the end by SIGPIPE so
+        sys.exit(1)  # who read the output has enough, as `head` does; typer ends so where it notices first
     except (LongspanError, OSError) as error:
         _fail(_one_line(error))
     except Exception as error:

@@ -273,6 +273,8 @@ def _reason(error: Exception) -> str:
     """What an error of another library says, in a line; its kind as well where the message alone would say little."""
     said = " ".join(str(error).split())
     kind = type(error).__name__
+    if isinstance(error, KeyError):
+        return f"one of its files has no {said}"
     plain = isinstance(error, (OSError, ValueError, RuntimeError, ImportError, AssertionError))
     return (said if plain and " " in said else f"{kind}: {said}" if said else kind)[:300]
 

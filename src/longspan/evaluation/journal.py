@@ -133,9 +133,11 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
     whole = data.rfind(b"\n") + 1
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         try:
+            if not line.strip():
+                raise ValueError("it is empty")
             body = json.loads(line)
             if not isinstance(body, dict):
-                raise ValueError("it is no JSON object" if line.strip() else "it is empty")
+                raise ValueError("it is no JSON object")
             key = body.pop("key", None)
             if not isinstance(key, str):
                 raise ValueError("its key is missing" if key is None else "its key is no text")
