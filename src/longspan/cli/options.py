@@ -220,7 +220,9 @@ def _check_folder(name: str) -> None:
     if path.is_dir() and not (path / "config.json").is_file():
         raise LongspanError(f"{name}: there is no config.json in this folder, so it holds no transformers model")
     if not path.exists() and not _HUB_NAME.fullmatch(name):
-        raise LongspanError(f"{name}: there is no such model folder, and no model on a hub can have this name")
+        local = path.is_absolute() or name.startswith((".", "~"))
+        hint = "" if local else ", and no model on a hub can have this name"
+        raise LongspanError(f"{name}: there is no such model folder{hint}")
     if path.is_dir():
         for file in _JSON_FILES:
             if (path / file).is_file():
