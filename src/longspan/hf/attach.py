@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender, uses_calibration
 from longspan.bands import Index, Origin
 from longspan.calibration import Calibration
-from longspan.errors import AttachError, LongspanError
+from longspan.errors import AttachError, LongspanError, check_count
 from longspan.hf import interface
 from longspan.hf.auto import choose, free_memory
 from longspan.hf.cache import LongspanCache
@@ -193,8 +193,9 @@ def _prepare(
     if not isinstance(model, PreTrainedModel):
         raise AttachError(f"longspan extends transformers models (PreTrainedModel), not {type(model).__name__}")
     _refuse_copies(model)
-    if length is not None and (type(length) is not int or length < 1):
-        raise LongspanError(f"length is a number of tokens from 1, not {length!r}")
+    for name, tokens in (("window", window), ("length", length)):
+        if tokens is not None:
+            check_count(name, tokens)
     automatic = isinstance(method, str) and method == "auto"
     if automatic and angles is not None:
         raise LongspanError('"auto" takes no angles; name the method that is to run under them')
