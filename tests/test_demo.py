@@ -10,6 +10,7 @@ from rich.console import Console
 
 from longspan import demo
 from longspan.errors import LongspanError
+from longspan.evaluation.rows import parse_rows
 from longspan.methods import METHODS
 
 
@@ -31,6 +32,16 @@ def test_settings_that_cannot_be():
     for bad in ({"prompts": 0}, {"multiples": ()}, {"methods": ()}, {"methods": ("magic",)}):
         with pytest.raises(LongspanError):
             demo.Settings(**bad)
+
+
+def test_a_row_is_called_what_it_is_called_everywhere():
+    labels = demo.Settings().labels
+    assert "longheads:score=bounds" in labels and "longheads" not in labels
+    assert demo.Settings(methods=("longheads", "longheads:score=bounds")).labels == [
+        "longheads",
+        "longheads:score=bounds",
+    ]
+    assert labels == [row.label for row in parse_rows(list(demo.methods_shown()))]
 
 
 @pytest.fixture(scope="module")

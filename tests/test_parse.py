@@ -6,7 +6,7 @@ import pytest
 
 from longspan.errors import LongspanError
 from longspan.methods import DCA, METHODS
-from longspan.methods.parse import build_method, parse_method, split_spec
+from longspan.methods.parse import build_method, parse_method, split_spec, written
 from longspan.rope import YaRN
 
 
@@ -56,3 +56,30 @@ def test_what_is_wrong_is_named(spec, words):
 def test_a_setting_given_twice_is_refused():
     with pytest.raises(LongspanError, match="twice"):
         build_method("dca", ["chunk_size=1", "chunk-size=2"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_at_its_defaults_is_written_as_its_name(name):
+    assert written(METHODS[name]()) == name
+
+
+@pytest.mark.parametrize(
+    ("spec", "label"),
+    [
+        ("dca:chunk-size=100", "dca:chunk_size=100"),
+        ("dca:parts=all,length_scale=false", "dca"),
+        ("dca:length_scale=true,chunk_size=100", "dca:chunk_size=100,length_scale=true"),
+        ("longheads:score=representation", "longheads"),
+        ("longheads:score=bounds,num_chunks=8", "longheads:num_chunks=8,score=bounds"),
+        ("longheads:num_chunks=8,score=bounds", "longheads:num_chunks=8,score=bounds"),
+        ("esa:angles=yarn,factor=3,top_k=9", "esa:top_k=9,angles=yarn,factor=3"),
+        ("esa:angles=yarn", "esa:angles=yarn"),
+        ("pi:scale=8", "pi:scale=8"),
+        ("pi:scale=2.5", "pi:scale=2.5"),
+        ("yarn:beta_fast=64,target_length=9000", "yarn:target_length=9000,beta_fast=64"),
+        ("lm-infinite:middle_top_k=5", "lm-infinite:middle_top_k=5"),
+    ],
+)
+def test_one_method_has_one_label(spec, label):
+    assert written(parse_method(spec)) == label
+    assert parse_method(label) == parse_method(spec)

@@ -7,7 +7,6 @@ types for annotations alone. Whoever computes with tensors has imported torch al
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ else:
         """Has what torch has."""
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(sys.modules.get("torch") or import_module("torch"), name)
+            value = getattr(import_module("torch"), name)
+            vars(self)[name] = value  # from now on found without coming here
+            return value
 
     torch = _Torch()

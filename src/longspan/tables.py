@@ -10,7 +10,6 @@ from typing import Literal
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import Markdown
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
@@ -123,7 +122,9 @@ class Sheet:
         heads = [" ".join(column.head.split()) for column in self._columns]
         named = max((cell_len(head) for head in heads[1:]), default=0)
         for row in self._rows:
-            first = _cut(row[0], width)
+            # A name needs no heading; a number says nothing without one.
+            figure = self._columns[0].justify == "right"
+            first = _cut(Text.assemble(heads[0], " ", row[0]) if figure else row[0], width)
             first.stylize(self._columns[0].style or "bold")
             yield first
             if not self._headed:
@@ -148,6 +149,8 @@ class Sheet:
 
 def print_markdown(console: Console, text: str) -> None:
     """Markdown on a terminal, its tables as ``Sheet``s."""
+    from rich.markdown import Markdown  # here, since it takes as long to import as all the rest
+
     for block in re.split(r"\n{2,}", text.strip()):
         lines = block.split("\n")
         if len(lines) > 1 and all(line.startswith("|") for line in lines) and set(lines[1]) <= set("|-: "):

@@ -81,7 +81,7 @@ def test_what_it_leaves(whole):
         "samples.jsonl", "results.json", "summary.md", "scores.png", "heatmap-passkey.png",
     }  # fmt: skip
     body = results(whole)
-    assert [cell["row"] for cell in body["cells"][::2]] == ["stock", "dca", "longheads:score=bounds,num_chunks=8"]
+    assert [cell["row"] for cell in body["cells"][::2]] == ["stock", "dca", "longheads:num_chunks=8,score=bounds"]
     assert {cell["length"] for cell in body["cells"]} == {128, 256}
     assert all(cell["n"] == 9 and cell["error"] is None and len(cell["depths"]) == 3 for cell in body["cells"])
     assert (

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import longspan
-from longspan.evaluation.generate import number_complete, read, stream
+from longspan.evaluation.generate import read, stream
+from longspan.evaluation.passkey import number_complete
 from longspan.evaluation.perplexity import perplexity, token_losses
 
 

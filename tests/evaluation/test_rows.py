@@ -73,3 +73,19 @@ def test_attach_replaces_what_was_attached(model):
 def test_what_is_wrong_is_named(specs, words):
     with pytest.raises(LongspanError, match=words):
         parse_rows(specs)
+
+
+def test_rows_are_the_same_however_they_are_written(tmp_path):
+    (tmp_path / "c.safetensors").write_bytes(b"one")
+    for one, other, label in (
+        ("dca", "dca:parts=all", "dca"),
+        ("longheads:score=bounds,num_chunks=8", "longheads: num-chunks=8, score=bounds",
+         "longheads:num_chunks=8,score=bounds"),
+        ("esa:calibration=bundled,top_k=9", "esa:top_k=9,calibration=bundled", "esa:top_k=9,calibration=bundled"),
+        (f"esa:calibration={tmp_path}/c.safetensors", f"esa:share=layer,calibration={tmp_path}/c.safetensors",
+         f"esa:calibration={tmp_path}/c.safetensors"),
+    ):  # fmt: skip
+        assert parse_row(one) == parse_row(other) == parse_row(label)
+        assert parse_row(one).label == parse_row(other).label == label
+        with pytest.raises(LongspanError, match="listed twice"):
+            parse_rows([one, other])

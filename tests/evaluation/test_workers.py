@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 import torch
 
+from longspan import hf
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
-from longspan.evaluation import rows, runner, workers
+from longspan.evaluation import runner, workers
 from longspan.evaluation.plan import STEPS, schedule
 from longspan.evaluation.rows import parse_row
 from longspan.evaluation.scored_passkey import plan_cell
@@ -41,8 +42,8 @@ def test_an_asker_attaches_each_row_once(asker, model, monkeypatch):
         workers, "run_example", lambda m, *a: (seen.append(m.config._attn_implementation), real(m, *a))[1]
     )
     attached = []
-    extend = rows.extend
-    monkeypatch.setattr(rows, "extend", lambda m, x: (attached.append(x), extend(m, x))[1])
+    extend = hf.extend
+    monkeypatch.setattr(hf, "extend", lambda m, x: (attached.append(x), extend(m, x))[1])
     for part in parts(cell("stock", 2), cell("dca:window=256", 2), cell("dca:window=256", 1, filler="prose")):
         for ask in part:
             sample = asker(ask)

@@ -25,14 +25,13 @@ from longspan.cli.options import (
     wide,
 )
 from longspan.errors import LongspanError
-from longspan.evaluation.task import Task
-from longspan.evaluation.tasks import TASKS
 from longspan.files import check
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from longspan.analysis.study import Look, Prompt
+    from longspan.evaluation.task import Task
     from longspan.methods import Method
 
 
@@ -135,6 +134,8 @@ def analyze(
 
 
 def _made(name: str) -> Task:
+    from longspan.evaluation.tasks import TASKS
+
     if name not in TASKS:
         raise LongspanError(no_task(name))
     if TASKS[name].data is not None:

@@ -11,7 +11,6 @@ from rich.console import Console
 from longspan.bundled import FOLDER
 from longspan.cli.options import Json, Quiet, print_json, quiet_transformers
 from longspan.errors import LongspanError
-from longspan.evaluation.rows import split_rows
 
 
 def demo(
@@ -25,6 +24,7 @@ def demo(
 ) -> None:
     """Hide a pass key in long prose and see which method still finds it, at up to 16 times the window."""
     from longspan import demo as show
+    from longspan.evaluation.rows import split_rows
 
     quiet_transformers()
     settings = show.Settings(

@@ -31,18 +31,15 @@ from longspan.cli.options import (
     wide,
 )
 from longspan.errors import AttachError, LongspanError, did_you_mean
-from longspan.evaluation.rows import Row, parse_rows, split_rows
-from longspan.evaluation.task import Task
-from longspan.evaluation.tasks import TASKS
 from longspan.evaluation.windows import PERPLEXITY, STRIDE, Mode, find_windows
 from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
 
 if TYPE_CHECKING:
+    from longspan.evaluation.rows import Row
     from longspan.evaluation.study import Study
     from longspan.evaluation.subject import Subject
-
-KNOWN = {**TASKS, PERPLEXITY.name: PERPLEXITY}  # a pattern such as * takes none but the first
+    from longspan.evaluation.task import Task
 
 
 def evaluate(
@@ -112,13 +109,15 @@ def evaluate(
     if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
         raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
     one_stdin(texts or ())
+    from longspan.evaluation.rows import parse_rows, split_rows
+
     rows = parse_rows(split_rows(methods))
     import torch
 
     from longspan.cli import dry_run as estimate
     from longspan.evaluation import ray_workers, workers
     from longspan.evaluation.journal import Journal, read_samples
-    from longspan.evaluation.measure import measure, outcomes
+    from longspan.evaluation.measure import Watch, measure, outcomes
     from longspan.evaluation.pages import Pages
     from longspan.evaluation.study import Study, pace_of
     from longspan.evaluation.subject import Subject
@@ -179,7 +178,8 @@ def evaluate(
             pages.write(outcomes(study, cells, journal.samples))
 
         write()  # better to hear now than after the measurement that nothing can be written there
-        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count)
+        watch = Watch() if console.is_terminal and not quiet else None
+        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count, seen=watch)
         if ray is not None and parts:
             cluster = stack.enter_context(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
@@ -187,7 +187,18 @@ def evaluate(
             at_once, answers = cluster.room, partial(cluster.run, load=load, cost=pace.guess)
         stopped: int | None = None
         try:
-            measure(study, cells, parts, journal, pace, answers, at_once=at_once, console=console, finished=write)
+            measure(
+                study,
+                cells,
+                parts,
+                journal,
+                pace,
+                answers,
+                at_once=at_once,
+                console=console,
+                finished=write,
+                watch=watch,
+            )
         except KeyboardInterrupt:
             stopped = 130
         except Stopped as signal:
@@ -231,18 +242,28 @@ def with_address(args: Sequence[str]) -> list[str]:
 def _tasks(names: Sequence[str]) -> tuple[Task, ...]:
     if not names:
         raise LongspanError("name at least one task; `longspan eval --list` says which there are")
+    from longspan.evaluation.tasks import TASKS
+
+    known = _known()
     found: list[Task] = []
     for name in names:
-        fitting = [KNOWN[name]] if name in KNOWN else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
+        fitting = [known[name]] if name in known else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
         if not fitting:
             raise LongspanError(no_task(name))
         found += fitting
     return tuple(found)
 
 
+def _known() -> dict[str, Task]:
+    """Every task; a pattern such as * takes none but the made ones and those from files."""
+    from longspan.evaluation.tasks import TASKS
+
+    return {**TASKS, PERPLEXITY.name: PERPLEXITY}
+
+
 def no_task(name: str) -> str:
     """Why ``name`` is no task, and what it may have meant."""
-    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, KNOWN)}"
+    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, _known())}"
 
 
 def _kept(path: Path, out: Path, dry_run: bool) -> Path:
@@ -315,7 +336,7 @@ def _listing() -> list[dict[str, Any]]:
             "data": None if task.data is None else task.data.name,
             "paper": task.paper,
         }
-        for task in KNOWN.values()
+        for task in _known().values()
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,8 +90,3 @@ def _end_tokens(model: PreTrainedModel) -> set[int]:
     if end is None:
         return set()
     return {end} if isinstance(end, int) else set(end)
-
-
-def number_complete(text: str) -> bool:
-    """Whether the first integer of a text has ended, so that more tokens cannot change it."""
-    return re.search(r"\d\D", text) is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from longspan.evaluation.estimate import Pace, duration
 from longspan.evaluation.journal import Journal
@@ -17,6 +19,7 @@ from longspan.evaluation.plan import Ask, Cell
 from longspan.evaluation.results import Sample
 from longspan.evaluation.study import Study
 from longspan.evaluation.workers import Skip
+from longspan.hf.prefill import Prefill
 
 Place = tuple[str, str, int]  # task, row, length
 
@@ -25,6 +28,35 @@ class Answers(Protocol):
     """Asks parts, as ``workers.run`` does."""
 
     def __call__(self, parts: Sequence[Sequence[Ask]], *, skip: Skip) -> Generator[tuple[Ask, Sample], None, None]: ...
+
+
+class Bar(Progress):
+    """A bar over many prompts, and below it how far one is that takes long.
+
+    Attributes:
+        below: what stands there.
+    """
+
+    below = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below:
+            yield Text(f"  {self.below}", style="dim")
+
+
+class Watch:
+    """What the readers of prompts tell how far they are, for whoever shows it.
+
+    Attributes:
+        show: takes a line.
+    """
+
+    def __init__(self) -> None:
+        self.show: Callable[[str], None] = lambda line: None
+
+    def __call__(self, ask: Ask, now: Prefill) -> None:
+        self.show(f"{_words(_place_of(ask))}: {now}")
 
 
 def outcomes(study: Study, cells: Sequence[Cell], samples: Mapping[str, Sample]) -> dict[Place, Outcome]:
@@ -43,6 +75,7 @@ def measure(
     at_once: int,
     console: Console,
     finished: Callable[[], None],
+    watch: Watch | None = None,
 ) -> None:
     """Ask what is left.
 
@@ -52,6 +85,7 @@ def measure(
         answers: ``workers.run`` or ``Cluster.run``, with all but the parts and what to skip.
         at_once: how many prompts are read at a time, for the estimate.
         finished: called after each cell that is done.
+        watch: what ``answers`` tells how far prompts are.
     """
     waiting: dict[Place, list[Ask]] = {}
     for part in parts:
@@ -67,11 +101,14 @@ def measure(
     count = sum(map(len, waiting.values()))
     console.print(f"{count:,} prompts to ask", highlight=False)
     with (
-        Progress(TextColumn("{task.description}"), *columns, TextColumn("{task.fields[left]}"), console=console) as bar,
+        Bar(TextColumn("{task.description}"), *columns, TextColumn("{task.fields[left]}"), console=console) as bar,
         closing(answers(parts, skip=lambda ask: study.too_long(pace, ask))) as asked,
     ):
         reading = bar.add_task("reading", total=left(), left="")
+        if watch is not None:
+            watch.show = partial(setattr, bar, "below")
         for ask, sample in asked:
+            bar.below = ""
             journal.append(study.key_for(ask, sample), sample)
             pace.add(ask, sample)
             spent += sample.seconds

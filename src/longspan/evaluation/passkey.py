@@ -84,3 +84,8 @@ def score(prediction: str, references: Sequence[str]) -> float:
         raise ValueError(f"references are a sequence of answers, such as ({references!r},), not one string")
     found = re.search(r"\d+", prediction)
     return float(found is not None and found.group() in references)
+
+
+def number_complete(text: str) -> bool:
+    """Whether the first integer of a text has ended, so that more tokens cannot change it."""
+    return re.search(r"\d\D", text) is not None

@@ -11,7 +11,7 @@ from typing import Any
 from longspan.errors import LongspanError
 from longspan.evaluation import passkey
 from longspan.evaluation.filler import FillerName
-from longspan.evaluation.generate import number_complete
+from longspan.evaluation.passkey import number_complete
 from longspan.evaluation.plan import Ask, Cell, key_of
 from longspan.evaluation.rows import Row
 from longspan.evaluation.subject import Subject

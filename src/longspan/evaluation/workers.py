@@ -13,7 +13,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -24,10 +25,12 @@ from longspan.errors import LongspanError
 from longspan.evaluation.plan import Ask
 from longspan.evaluation.results import Sample
 from longspan.evaluation.runner import run_example
+from longspan.hf.prefill import Prefill, following
 from longspan.signals import held
 
 Load = Callable[[], tuple[Any, Any]]  # → model, tokenizer; a function of a module, so that a new process can find it
 Skip = Callable[[Ask], "str | None"]  # why an ask's cell is not to be measured, or None
+Seen = Callable[[Ask, Prefill], None]  # how far a prompt is
 
 
 class Asker:
@@ -71,6 +74,7 @@ def run(
     deadline: float | None = None,
     threads: int = 1,
     skip: Skip = lambda ask: None,
+    seen: Seen | None = None,
 ) -> Generator[tuple[Ask, Sample], None, None]:
     """Every ask with its sample, as they come.
 
@@ -83,6 +87,7 @@ def run(
         deadline: a ``time.monotonic()`` after which nothing new is asked.
         threads: of each process.
         skip: asked before each prompt; if it gives a reason, that is the sample's error and the cell's end.
+        seen: told now and then how far a prompt is that takes longer than two seconds.
     """
     if workers < 1:
         raise LongspanError(f"workers must be at least 1, not {workers}")
@@ -91,15 +96,19 @@ def run(
     try:
         count = min(workers, sum(map(len, parts)))
         if count:  # the first waits for the imports of what workers are forked from, which a signal may cut short
-            crew.append(_Worker(load, threads))
+            crew.append(_Worker(load, threads, seen is not None))
         for _ in range(count - 1):
-            _join(crew, load, threads)
+            _join(crew, load, threads, seen is not None)
         while crew:
             by_connection = {worker.connection: worker for worker in crew}
             for ready in wait(list(by_connection)):
                 worker = by_connection[ready]
                 asked = worker.asked
                 sample = worker.receive()
+                if isinstance(sample, Prefill):
+                    if seen is not None and asked is not None:
+                        seen(asked, sample)
+                    continue
                 if sample is not None and asked is not None:
                     if sample.error is not None:
                         queue.drop(asked)
@@ -115,7 +124,7 @@ def run(
                     crew.remove(worker)
                     if following is not None:
                         queue.put_back(following)
-                        _join(crew, load, threads)
+                        _join(crew, load, threads, seen is not None)
                 else:
                     worker.ask(following)
     finally:
@@ -124,10 +133,10 @@ def run(
                 worker.kill()
 
 
-def _join(crew: list[_Worker], load: Load, threads: int) -> None:
+def _join(crew: list[_Worker], load: Load, threads: int, watched: bool) -> None:
     """Start one more; a signal finds it among the crew, or not begun."""
     with held():
-        crew.append(_Worker(load, threads))
+        crew.append(_Worker(load, threads, watched))
 
 
 class _Queue:
@@ -186,11 +195,11 @@ def _start_server(context: Any) -> None:
 class _Worker:
     """One process and what it was asked last."""
 
-    def __init__(self, load: Load, threads: int) -> None:
+    def __init__(self, load: Load, threads: int, watched: bool) -> None:
         context = _context()
         _start_server(context)
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, load, threads), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, load, threads, watched), daemon=True)
         self._process.start()
         theirs.close()  # so that either end notices when the other one is gone
         self.asked: Ask | None = None
@@ -202,8 +211,8 @@ class _Worker:
         with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle; receive says so
             self.connection.send(ask)
 
-    def receive(self) -> Sample | None:
-        """The sample of what was asked; None when the worker has only now loaded its model."""
+    def receive(self) -> Sample | Prefill | None:
+        """The sample of what was asked, or how far it is; None when the worker has only now loaded its model."""
         try:
             answer = self.connection.recv()
         except (EOFError, ConnectionResetError):
@@ -233,22 +242,31 @@ class _Worker:
         self.connection.close()
 
 
-def _serve(connection: Connection, load: Load, threads: int) -> None:
+def _serve(connection: Connection, load: Load, threads: int, watched: bool) -> None:
     """A worker's life: load the model, say so with None, then answer every ask until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent alone deals with it
     disable_progress_bar()  # the parent has its own
     torch.set_num_threads(threads)
     try:
         try:
-            asker = Asker(*load())
+            model, tokenizer = load()
+            asker = Asker(model, tokenizer)
         except Exception as error:
             connection.send(f"{type(error).__name__}: {error}")
             return
         connection.send(None)
-        while True:
-            connection.send(asker(connection.recv()))
+        with following(model, partial(_tell, connection)) if watched else nullcontext():
+            while True:
+                connection.send(asker(connection.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def _tell(connection: Connection, now: Prefill | None) -> None:
+    """Say how far a prompt is. That it has been read its sample says."""
+    if now is not None:
+        with suppress(OSError):  # the parent is gone
+            connection.send(now)
 
 
 def _where(error: BaseException) -> str:

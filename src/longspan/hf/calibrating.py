@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -279,12 +288,21 @@ def _size(name: str, value: int | None, channels: int) -> int:
     return value
 
 
+class _Rate(ProgressColumn):
+    """Tokens a second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} tokens/s")
+
+
 @contextmanager
 def _bar(title: str, total: int, shown: bool) -> Iterator[Callable[[int], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
+        _Rate(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

@@ -8,21 +8,63 @@ pieces (``prefill_chunk_size``), each is a forward, and how many tokens there ar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Timer
+from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
 
 AFTER = 2.0  # seconds; what takes less has no bar
+OFTEN = 0.25  # seconds from one look to the next
+
+
+See = Callable[["Prefill | None"], None]
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """How far a prompt is.
+
+    Attributes:
+        total: tokens to read, of a row.
+        read: those that have gone through all layers, parts of a token counted in.
+        layer, layers: the one that runs, of how many.
+        seconds: from its beginning to the end of the last layer that has run. waited: since then.
+    """
+
+    total: int
+    read: float
+    layer: int
+    layers: int
+    seconds: float
+    waited: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, of a row; 0 as long as no layer has run."""
+        return self.read / self.seconds if self.seconds else 0.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to go at this rate; None as long as nobody can say."""
+        return max((self.total - self.read) / self.rate - self.waited, 0.0) if self.rate else None
+
+    def __str__(self) -> str:
+        words = f"{self.total:,} tokens, layer {self.layer} of {self.layers}"
+        if self.left is None:
+            return words
+        minutes, seconds = divmod(round(self.left), 60)
+        hours, minutes = divmod(minutes, 60)
+        left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+        return f"{words}, {self.rate:,.0f} tokens/s, {left} left"
 
 
 @contextmanager
@@ -38,49 +80,86 @@ def progress(model: PreTrainedModel, *, console: Console | None = None) -> Itera
     Raises:
         LongspanError: it cannot be told what the model's layers are.
     """
+    where = console or Console(stderr=True)
+    bar: Progress | None = None
+
+    def show(now: Prefill | None) -> None:
+        nonlocal bar
+        if now is None:
+            if bar is not None:
+                bar.stop()
+            bar = None
+            return
+        if bar is None:
+            bar = Progress(BarColumn(bar_width=20), TextColumn("{task.description}"), console=where, transient=True)
+            bar.add_task("")
+            bar.start()
+        bar.update(bar.task_ids[0], total=now.total, completed=now.read, description=str(now))
+
+    with following(model, show):
+        yield
+
+
+@contextmanager
+def following(model: PreTrainedModel, see: See) -> Iterator[None]:
+    """Tell ``see`` how far a prefill of ``model`` is, from two seconds on, and None when it is over.
+
+    ``see`` is called by a thread, about four times a second, never twice at once.
+
+    Raises:
+        LongspanError: it cannot be told what the model's layers are.
+    """
     decoder, layers = _decoder_and_layers(model)
-    bar = _Bar(len(layers), console or Console(stderr=True))
+    watch = _Watch(len(layers), see)
     handles = [
-        decoder.register_forward_pre_hook(bar.begins, with_kwargs=True),
-        decoder.register_forward_hook(bar.ends, always_call=True),
-        *(layer.register_forward_hook(bar.layer_ends) for layer in layers),
+        decoder.register_forward_pre_hook(watch.begins, with_kwargs=True),
+        decoder.register_forward_hook(watch.ends, always_call=True),
+        *(layer.register_forward_hook(watch.layer_ends) for layer in layers),
     ]
     prefill = getattr(model, "_prefill", None)
     if prefill is not None:
         # What of a prompt is to be read is known here alone; the forwards see one piece each.
         def told(input_ids: Tensor, config: Any, model_kwargs: dict[str, Any], *more: Any, **named: Any) -> Any:
             cache = model_kwargs.get("past_key_values")
-            bar.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))
+            watch.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))
             try:
                 return prefill(input_ids, config, model_kwargs, *more, **named)
             finally:
-                bar.finish()
+                watch.finish()
 
         model._prefill = told
     try:
         yield
     finally:
-        bar.finish()
+        watch.finish()
         for handle in handles:
             handle.remove()
         vars(model).pop("_prefill", None)
 
 
-class _Bar:
-    """What is known of the prefill that runs, and the bar that shows it.
+class _Watch:
+    """What is known of the prefill that runs.
 
     Args:
         layers: how many a forward runs.
     """
 
-    def __init__(self, layers: int, console: Console) -> None:
-        self._layers, self._console = layers, console
-        self._expected = 0  # tokens of all pieces; 0 where nobody said
-        self._read = self._tokens = self._done = 0  # tokens of pieces before; of this forward; its layers
-        self._begun = 0.0
-        self._timer: Timer | None = None
-        self._bar: Progress | None = None
+    def __init__(self, layers: int, see: See) -> None:
+        self._layers, self._see = layers, see
+        # Tokens that are expected, of forwards before, and of this one; how many of its layers have run.
+        self._expected = self._read = self._tokens = self._done = 0
+        self._begun = self._ended = 0.0
+        self._over = Event()
+        self._thread: Thread | None = None
         self._event: torch.Event | None = None
+
+    @property
+    def now(self) -> Prefill:
+        """How far it is; what a layer has done before its end nobody knows."""
+        total = max(self._expected, self._read + self._tokens)
+        read = min(self._read + self._tokens * self._done / self._layers, total)
+        layer, ended = min(self._done + 1, self._layers), self._ended
+        return Prefill(total, read, layer, self._layers, ended - self._begun, time.perf_counter() - ended)
 
     def expect(self, tokens: int) -> None:
         """Say how many tokens the forwards to come read together."""
@@ -93,11 +172,11 @@ class _Bar:
         given = kwargs.get("inputs_embeds") if given is None else given
         self._tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
         self._done = 0
-        if self._tokens > 1 and self._timer is None:
-            self._begun = time.perf_counter()
-            self._timer = Timer(AFTER, self._show)
-            self._timer.daemon = True
-            self._timer.start()
+        if self._tokens > 1 and self._thread is None:
+            self._begun = self._ended = time.perf_counter()
+            self._over.clear()
+            self._thread = Thread(target=self._tell, daemon=True)
+            self._thread.start()
 
     def layer_ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """A layer of the forward has run."""
@@ -107,27 +186,34 @@ class _Bar:
         if isinstance(out, Tensor) and out.device.type != "cpu":
             self._wait(out.device)
         self._done += 1
-        self._update()
+        self._ended = time.perf_counter()
 
     def ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """The forward ends, in an error perhaps."""
         if self._tokens < 2:
             return
-        self._read += self._tokens
-        self._tokens = self._done = 0
+        self._read, self._tokens, self._done = self._read + self._tokens, 0, 0
         self._event = None
         if self._read >= self._expected:
             self.finish()
 
     def finish(self) -> None:
         """Nothing runs any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()  # it may be about to show the bar
-        if self._bar is not None:
-            self._bar.stop()
-        self._timer = self._bar = self._event = None
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = self._event = None
         self._expected = self._read = self._tokens = self._done = 0
+
+    def _tell(self) -> None:
+        if self._over.wait(AFTER):
+            return
+        try:
+            self._see(self.now)
+            while not self._over.wait(OFTEN):
+                self._see(self.now)
+        finally:
+            self._see(None)
 
     def _wait(self, device: torch.device) -> None:
         """Wait for the layer before, so that what is counted has run; this one keeps the device busy meanwhile."""
@@ -136,49 +222,6 @@ class _Bar:
         if self._event is not None:
             self._event.synchronize()
         self._event = event
-
-    @property
-    def _total(self) -> int:
-        return max(self._expected, self._read + self._tokens)
-
-    def _now(self) -> float:
-        """Tokens that have gone through all layers, parts of tokens counted in."""
-        return self._read + self._tokens * self._done / self._layers
-
-    def _show(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.percentage:>3.0f}%"))
-        bar = Progress(*columns, _Rate(), _Left(), console=self._console, transient=True)
-        bar.add_task("reading", total=self._total, begun=self._begun, at=time.perf_counter())
-        self._bar = bar
-        self._update()
-        bar.start()
-
-    def _update(self) -> None:
-        if self._bar is not None:
-            task = self._bar.task_ids[0]
-            words = f"{self._total:,} tokens, layer {min(self._done + 1, self._layers)} of {self._layers}"
-            self._bar.update(task, total=self._total, completed=self._now(), at=time.perf_counter(), description=words)
-
-
-class _Rate(ProgressColumn):
-    """Tokens a second, through all layers."""
-
-    def render(self, task: Task) -> Text:
-        spent = task.fields["at"] - task.fields["begun"]
-        return Text(f"{task.completed / spent:,.0f} tokens/s" if task.completed else "- tokens/s")
-
-
-class _Left(ProgressColumn):
-    """The time left at this rate."""
-
-    def render(self, task: Task) -> Text:
-        if not task.completed or task.total is None:
-            return Text("- left")
-        spent = task.fields["at"] - task.fields["begun"]
-        left = spent * (task.total / task.completed - 1) - (time.perf_counter() - task.fields["at"])
-        minutes, seconds = divmod(max(round(left), 0), 60)
-        hours, minutes = divmod(minutes, 60)
-        return Text(f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left")
 
 
 def _decoder_and_layers(model: PreTrainedModel) -> tuple[nn.Module, list[nn.Module]]:

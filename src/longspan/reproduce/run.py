@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from longspan.errors import LongspanError, did_you_mean
 from longspan.evaluation.estimate import Pace
 from longspan.evaluation.journal import Journal
+from longspan.evaluation.measure import Bar
 from longspan.evaluation.outcome import first_word
 from longspan.evaluation.results import Sample
 from longspan.evaluation.study import over_limit
+from longspan.hf.prefill import Prefill, following
 from longspan.reproduce.figures import Figure
 from longspan.reproduce.lab import Lab, Measure
 from longspan.reproduce.measures import Asked
@@ -148,7 +151,7 @@ def run(
         for plan in plans:
             left = plan.left(journal.samples)
             name = plan.table.name
-            with Progress(
+            with Bar(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=30),
                 TextColumn("{task.completed} of {task.total}"),
@@ -165,7 +168,9 @@ def run(
                         whole = False
                         break
                     if not plan.failed(n, journal.samples):
-                        sample = _measured(lab, measure, pace, max_full_seconds)
+                        watched = console.is_terminal and not console.quiet and isinstance(measure, Asked)
+                        with following(lab.model, partial(_below, bar)) if watched else nullcontext():
+                            sample = _measured(lab, measure, pace, max_full_seconds)
                         journal.append(key, sample)
                         if sample.error is not None:
                             cell = plan.cells[n]
@@ -178,6 +183,10 @@ def run(
     finally:
         lab.detach()
     return whole
+
+
+def _below(bar: Bar, now: Prefill | None) -> None:
+    bar.below = "" if now is None else str(now)
 
 
 def _measured(lab: Lab, measure: Measure, pace: Pace, limit: float | None) -> Sample:

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from longspan.evaluation.generate import number_complete
+from longspan.evaluation.passkey import number_complete
 from longspan.evaluation.task import Build, Example, Record, Score, Task
 from longspan.evaluation.tasks.haystack import Hay, Needle, Source, hide, noise, noise_tail
 from longspan.evaluation.tasks.pieces import check_asked, fitting, listed, opening, piece, too_few

@@ -10,7 +10,7 @@ from typing import Any
 
 from longspan.evaluation import passkey
 from longspan.evaluation.filler import FillerName
-from longspan.evaluation.generate import number_complete
+from longspan.evaluation.passkey import number_complete
 from longspan.evaluation.task import Example, Record, Task
 from longspan.evaluation.tasks.pieces import check_asked
 
