@@ -194,7 +194,7 @@ def test_a_worker_that_is_begun_is_among_those_to_end(monkeypatch):
     class Begun:
         connection = None
 
-        def __init__(self, load, threads):
+        def __init__(self, *given):
             os.kill(os.getpid(), INT)
             time.sleep(0.05)
 
@@ -204,5 +204,5 @@ def test_a_worker_that_is_begun_is_among_those_to_end(monkeypatch):
     crew = []
     with pytest.raises(KeyboardInterrupt):
         monkeypatch.setattr(workers, "_Worker", Begun)
-        workers._join(crew, None, 1)
+        workers._join(crew, None, 1, False)
     assert len(crew) == 1 and not killed
