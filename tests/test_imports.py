@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "dtypes": set(),
     "errors": set(),
     "deferred": set(),
-    "rope": {"deferred"},
+    "rope": {"deferred", "errors"},
     "bands": {"deferred"},
     "tables": set(),
     "terms": set(),

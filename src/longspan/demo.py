@@ -155,7 +155,8 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
         "methods": {row.label: {str(n): row.parameters(window, n) for n in lengths} for row in settings.rows},
     }
     body = results.write(json_path, head, samples)
-    console.print(_verdict(cells, settings.labels, [n for n in lengths if n > window]))
+    bar = "#." if console.options.ascii_only else "█░"
+    console.print(_verdict(cells, settings.labels, [n for n in lengths if n > window], bar))
     aside.print(f"\n  [dim]numbers[/]   {json_path}")
     if find_spec("matplotlib") is None:
         aside.print("  [yellow]no heat map: matplotlib is missing (pip install 'longspan\\[plot]')[/]")
@@ -175,7 +176,7 @@ def _introduction(model: PreTrainedModel, settings: Settings, window: int, longe
         f"[bold]{window} tokens[/] (1x), reads up to [bold]{longest:,}[/].\n"
         "A five-digit pass key is hidden in prose that it has never seen, and asked for at the end.\n\n"
         f"[bold]{STOCK}[/] is plain transformers. Every other row is the same weights after\n"
-        '[cyan]longspan.extend(model, "…")[/]: no training, one line.\n\n'
+        '[cyan]longspan.extend(model, "NAME")[/]: no training, one line.\n\n'
         f"{_parameters_note(settings)}"
         f"[dim]{n} prompt{'s' if n > 1 else ''} a cell, greedy, exact match, seed {settings.seed}\n"
         f"95% interval of {n}/{n}: {high[0]:.0%}-100%; of 0/{n}: 0%-{low[1]:.0%}[/]",
@@ -295,7 +296,7 @@ def _panels(said: dict[str, str], answer: str) -> RenderableType:
     return Columns(panels, padding=(0, 1))
 
 
-def _verdict(cells: report.Cells, methods: Sequence[str], beyond: Sequence[int]) -> Text:
+def _verdict(cells: report.Cells, methods: Sequence[str], beyond: Sequence[int], bar: str = "█░") -> Text:
     """How many passkeys were found beyond the window, by stock and by the methods, best first."""
     totals = []
     for name in methods:
@@ -307,8 +308,8 @@ def _verdict(cells: report.Cells, methods: Sequence[str], beyond: Sequence[int])
     for found, n, name in sorted(totals, key=lambda total: -total[0]):
         text.append(f"\n  {name:<{width}}", style="bold" if name == STOCK else "")
         filled = round(24 * found / n)
-        text.append("█" * filled, style="green")
-        text.append("░" * (24 - filled), style="dim")
+        text.append(bar[0] * filled, style="green")
+        text.append(bar[1] * (24 - filled), style="dim")
         low, high = results.wilson(found, n)
         text.append(f" {found:>3} of {n} found", style="")
         text.append(f"  ({low:.0%}-{high:.0%})", style="dim")

@@ -5,6 +5,7 @@ Everything that leaves a file behind writes it here. Journals are the exception:
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -57,6 +58,19 @@ def check(path: str | os.PathLike[str]) -> None:
             _fill(target, _TRIED).unlink()
 
 
+def read(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file or a pipe that a user named.
+
+    Raises:
+        OSError: it cannot be read, or is a device: one that never ends would take all memory.
+    """
+    with _named(path), open(path, "rb") as file:
+        kind = os.fstat(file.fileno()).st_mode
+        if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+            raise OSError(errno.EINVAL, "a device, not a file")
+        return file.read()
+
+
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int) -> None:
     """Write a figure of matplotlib's as a picture of the kind that the name ends in, and close it.
 
@@ -79,7 +93,7 @@ def _named(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
     except ValueError as error:  # a name with a NUL in it
-        raise OSError(22, str(error), os.fspath(path)) from error
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from error
 
 
 def _target(path: str | os.PathLike[str]) -> Path | None:
@@ -94,9 +108,9 @@ def _target(path: str | os.PathLike[str]) -> Path | None:
     except FileNotFoundError:
         return target
     if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(21, "Is a directory")
+        raise IsADirectoryError(errno.EISDIR, "Is a directory")
     if not os.access(path, os.W_OK):
-        raise PermissionError(13, "Permission denied")
+        raise PermissionError(errno.EACCES, "Permission denied")
     return target if stat.S_ISREG(found.st_mode) else None
 
 

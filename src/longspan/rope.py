@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from longspan.deferred import torch
+from longspan.errors import check_count, check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -251,18 +252,25 @@ class Angles:
         return own
 
 
+def _check_fields(angles: Angles) -> None:
+    """Raise ``ValueError`` unless lengths are whole numbers of tokens, and everything else is a number."""
+    for f in fields(angles):
+        value, name = getattr(angles, f.name), f"{type(angles).__name__}: {f.name}"
+        if value is not None:
+            check_count(name, value) if f.name == "target_length" else check_number(name, value)
+
+
 @dataclass(frozen=True)
 class _Scaled(Angles):
     scale: float | None = None
     target_length: int | None = None
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         if self.scale is not None and self.target_length is not None:
             raise ValueError(f"{type(self).__name__}: give scale or target_length, not both")
         if self.scale is not None and not 1 <= self.scale < math.inf:
             raise ValueError(f"{type(self).__name__}: scale must be ≥ 1 and finite, not {self.scale}")
-        if self.target_length is not None and self.target_length < 1:
-            raise ValueError(f"{type(self).__name__}: target_length must be ≥ 1, not {self.target_length}")
 
     def reaching(self, length: int) -> Angles:
         return replace(self, target_length=length) if self.scale is None and self.target_length is None else self
@@ -306,6 +314,7 @@ class DynamicNTK(Angles):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         if not 1 <= self.factor < math.inf:
             raise ValueError(f"DynamicNTK: factor must be ≥ 1 and finite, not {self.factor}")
 
@@ -338,14 +347,13 @@ class YaRN(Angles):
     attention_factor: float | None = None
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         if self.factor is not None and self.target_length is not None:
             raise ValueError("YaRN: give factor or target_length, not both")
         if self.factor is not None and not 1 <= self.factor < math.inf:
             raise ValueError(f"YaRN: factor must be ≥ 1 and finite, not {self.factor}")
         if self.attention_factor is not None and not 0 < self.attention_factor < math.inf:
             raise ValueError(f"YaRN: attention_factor must be > 0 and finite, not {self.attention_factor}")
-        if self.target_length is not None and self.target_length < 1:
-            raise ValueError(f"YaRN: target_length must be ≥ 1, not {self.target_length}")
         if not 0 < self.beta_slow < self.beta_fast < math.inf:
             raise ValueError(f"YaRN: 0 < beta_slow < beta_fast is broken by {self.beta_slow}, {self.beta_fast}")
 

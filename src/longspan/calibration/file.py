@@ -147,12 +147,16 @@ class Calibration:
             raise CalibrationError(f"{path}: a safetensors file, but not one that longspan made a calibration of")
         try:
             settings = json.loads(head)
-            version = settings.pop("version")
+            version = settings.pop("version") if isinstance(settings, dict) else None
             if version != VERSION:
                 raise CalibrationError(f"its format is version {version!r} and this longspan reads version {VERSION}")
             found = _projections(tensors)
             return cls(layers=found["layers"], heads=found["heads"], **settings)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise CalibrationError(f"{path}: its header has no {error}; {_AGAIN}") from error
+        except RecursionError:
+            raise CalibrationError(f"{path}: its header is nested too deep; {_AGAIN}") from None
+        except (ValueError, TypeError, AttributeError) as error:
             raise CalibrationError(f"{path}: {error}; {_AGAIN}") from error
 
 

@@ -17,9 +17,9 @@ from longspan import signals
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run ``longspan`` with these arguments (the process's own unless given), and exit."""
-    if args is None:
-        signals.install("longspan")
     try:
+        if args is None:
+            signals.install("longspan")
         _run(list(sys.argv[1:] if args is None else args))
     except signals.Stopped as stopped:
         signals.leave(stopped.number)
@@ -35,6 +35,8 @@ def _run(args: list[str]) -> NoReturn:
     from longspan.errors import LongspanError
 
     given = args or ["--help"]
+    if any("\0" in arg for arg in given):
+        _fail("an argument has a NUL in it", code=2)
     if given[0] == "eval":
         given = with_address(given)
     try:
@@ -44,7 +46,7 @@ def _run(args: list[str]) -> NoReturn:
         sys.exit(130)  # as a shell reports an interrupt
     except BrokenPipeError:
         _drop_output()
-        sys.exit(141)  # who read the output has enough, as `head` does; a shell reports the end by SIGPIPE so
+        sys.exit(1)  # who read the output has enough, as `head` does; typer ends so where it notices first
     except (LongspanError, OSError) as error:
         _fail(_one_line(error))
     except Exception as error:

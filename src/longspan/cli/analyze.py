@@ -12,6 +12,7 @@ from longspan.cli.eval import no_task, parse_lengths
 from longspan.cli.options import (
     Json,
     Quiet,
+    check_text,
     hushed,
     load_model,
     load_tokenizer,
@@ -82,6 +83,8 @@ def analyze(
         raise LongspanError("say what to read: either --task, such as passkey, or --file")
     if task is not None and (prompt or answer is not None):
         raise LongspanError("--prompt and --answer are for --file; a task brings its own")
+    check_text("--prompt", prompt)
+    check_text("--answer", answer or "")
     if answer is not None and not answer.strip():
         raise LongspanError("--answer is empty")
     made = None if task is None else _made(task)

@@ -11,6 +11,7 @@ import typer
 from longspan.cli.options import (
     Json,
     Quiet,
+    check_text,
     hushed,
     load_model,
     load_tokenizer,
@@ -48,6 +49,7 @@ def generate(
 
     With --json the answer comes when it is whole, with how many tokens were read and written in which time.
     """
+    check_text("--prompt", prompt)
     if not prompt.strip():
         raise LongspanError("the prompt is empty")
     text = prompt if file is None else f"{read_text(file)}\n{prompt}"

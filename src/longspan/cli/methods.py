@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan.cli.options import Json, Quiet, notes, print_json, say, wide
-from longspan.errors import LongspanError
+from longspan.errors import check_count
 from longspan.tables import Column, Sheet
 
 if TYPE_CHECKING:
@@ -26,27 +26,37 @@ def methods(
     """List the methods: what each does, its parameters with their defaults, its paper."""
     from longspan.methods import METHODS
 
+    if window is not None:
+        check_count("--window", window)
     rows = [describe(name, window) for name in METHODS]
     if as_json:
         print_json(rows)
         return
     columns = [Column("method", style="cyan"), Column("what it does"), Column("parameters"), Column("paper")]
-    cells = [(row["name"], row["what"], _parameters(row["parameters"], window), row["paper"]) for row in rows]
+    cells = [
+        (row["name"], row["what"], row.get("error") or _parameters(row["parameters"], window), row["paper"])
+        for row in rows
+    ]
     wide().print(Sheet(columns, cells))
     if window is None:
         say(notes(quiet), "A parameter without a value follows the model's window; --window N shows it for one.")
 
 
 def describe(name: str, window: int | None = None) -> dict[str, Any]:
-    """A method as plain values: its name, one sentence, its parameters (None: follows the window), its paper."""
+    """A method as plain values: its name, one sentence, its parameters (None: follows the window), its paper.
+
+    One that cannot be at this window has the reason, as ``error``, and the parameters that it has without a window.
+    """
     from longspan.methods import METHODS
 
     kind = METHODS[name]
+    made = {"name": name, "what": _sentence(kind), "parameters": plain(kind()), "paper": kind.paper}
+    if window is None:
+        return made
     try:
-        method = kind() if window is None else kind().resolve(window)
+        return {**made, "parameters": plain(kind().resolve(window))}
     except ValueError as error:
-        raise LongspanError(str(error)) from error
-    return {"name": name, "what": _sentence(kind), "parameters": plain(method), "paper": kind.paper}
+        return {**made, "error": f"not at a window of {window:,}: {error}"}
 
 
 def plain(method: Method) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from importlib.util import find_spec
 from logging import ERROR, getLogger
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from longspan.errors import LongspanError, did_you_mean
+from longspan import files
+from longspan.errors import LongspanError, check_count, did_you_mean
 from longspan.tables import print_markdown
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 DTYPES = ("float32", "bfloat16", "float16")
 STDIN = Path("-")
+_HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # of a model, perhaps after its owner's
+_JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and errors alone.")]
@@ -121,6 +125,8 @@ def load_model(name: str, *, window: int | None, dtype: str = "auto", device: st
     from longspan.hf.window import says_window
 
     quiet_transformers()
+    if window is not None:
+        check_count("--window", window)
     if dtype != "auto" and dtype not in DTYPES:
         raise LongspanError(
             f"--dtype is one of auto, {', '.join(DTYPES)}, not {dtype!r}{did_you_mean(dtype, ['auto', *DTYPES])}"
@@ -130,7 +136,7 @@ def load_model(name: str, *, window: int | None, dtype: str = "auto", device: st
     if name == BUNDLED:
         return load_bundled(device=place, dtype=kind)[0]
     _check_folder(name)
-    with _loading(name if Path(name).is_dir() else f"{name} (there is no folder of this name)"):
+    with _loading(name, name):
         written, _ = PreTrainedConfig.get_config_dict(name)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=kind or "auto")
     if window is None and not says_window(written, model.config):
@@ -148,7 +154,7 @@ def load_tokenizer(name: str) -> Any:
 
     if name == BUNDLED:
         return load_bundled()[1]
-    with _loading(f"the tokenizer of {name}"):
+    with _loading(name, f"the tokenizer of {name}"):
         return AutoTokenizer.from_pretrained(name)
 
 
@@ -156,7 +162,7 @@ def read_text(path: Path) -> str:
     """A non-empty UTF-8 text file; ``-`` is what comes in on stdin."""
     name = "stdin" if path == STDIN else str(path)
     try:
-        text = (sys.stdin.buffer.read() if path == STDIN else path.read_bytes()).decode("utf-8")
+        text = (sys.stdin.buffer.read() if path == STDIN else files.read(path)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise LongspanError(f"{name}: not a UTF-8 text file ({error.reason} at byte {error.start})") from error
     text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -191,32 +197,87 @@ def check_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise LongspanError(f"--device {name}: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # of many kinds, by backend
+        raise LongspanError(f"--device {name}: {_reason(error)}") from error
+    if device.type == "meta":
+        raise LongspanError(f"--device {name}: its tensors have no contents, so nothing can be computed there")
     return device
 
 
 def _check_folder(name: str) -> None:
     """Say clearly what is wrong with a local path; a name that is no path is left to transformers and the hub."""
     path = Path(name)
+    if "\0" in name or not name.strip():
+        raise LongspanError("the model's name is empty" if not name.strip() else f"{name!r}: a name has no NUL in it")
     if path.is_file():
         raise LongspanError(f"{name}: is a file; give the folder that holds the model's config.json")
     if path.is_dir() and not (path / "config.json").is_file():
         raise LongspanError(f"{name}: there is no config.json in this folder, so it holds no transformers model")
-    if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
-        raise LongspanError(f"{name}: there is no such model folder")
+    if not path.exists() and not _HUB_NAME.fullmatch(name):
+        local = path.is_absolute() or name.startswith((".", "~"))
+        hint = "" if local else ", and no model on a hub can have this name"
+        raise LongspanError(f"{name}: there is no such model folder{hint}")
     if path.is_dir():
+        for file in _JSON_FILES:
+            if (path / file).is_file():
+                _check_json(path / file, f"{name}: its {file}")
+
+
+def _check_json(path: Path, what: str) -> None:
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise LongspanError(f"{what} is nested too deep") from None
+    except ValueError as error:
+        raise LongspanError(f"{what} is not valid JSON ({error})") from error
+    if not isinstance(held, dict):
+        raise LongspanError(f"{what} holds no JSON object")
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise for a file of weights that cannot be opened; what transformers says of it does not name it."""
+    from safetensors import SafetensorError, safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
         try:
-            json.loads((path / "config.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise LongspanError(f"{name}: its config.json is not valid JSON ({error})") from error
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise LongspanError(f"{file}: not a whole safetensors file ({' '.join(str(error).split())})") from error
 
 
 @contextmanager
-def _loading(what: str) -> Any:
+def _loading(name: str, what: str) -> Iterator[None]:
     """Turn whatever loading raises (there is no common class for it) into one error that names what was loaded."""
+    from longspan.cli.hub import within_reach
+
+    local = Path(name).is_dir()
     try:
-        yield
+        with nullcontext() if local else within_reach() as unreachable:
+            if not local:
+                what += f" (there is no folder of this name{f'; {unreachable}' if unreachable else ''})"
+            yield
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise LongspanError(f"cannot load {what}: {reason[:300]}") from error
+        if local:
+            _check_weights(Path(name))
+        if isinstance(error, LongspanError):
+            raise
+        raise LongspanError(f"cannot load {what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error of another library says, in a line; its kind as well where the message alone would say little."""
+    said = " ".join(str(error).split())
+    kind = type(error).__name__
+    if isinstance(error, KeyError):
+        return f"one of its files has no {said}"
+    plain = isinstance(error, (OSError, ValueError, RuntimeError, ImportError, AssertionError))
+    return (said if plain and " " in said else f"{kind}: {said}" if said else kind)[:300]
+
+
+def check_text(option: str, text: str) -> None:
+    """Raise where a text from the command line has bytes that are no UTF-8, which Python hides in half characters."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise LongspanError(f"{option}: not UTF-8 at character {error.start + 1}") from error

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from longspan import files
 from longspan.errors import DataError
 from longspan.evaluation.task import Record, Task
 
@@ -155,6 +156,8 @@ def _parsed(path: Path, file: DataFile) -> list[Record]:
         raise DataError(f"{path}: not UTF-8 text ({error})") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: not one JSON document ({error})") from error
+    except RecursionError:
+        raise DataError(f"{path}: nested too deep to be read") from None
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
     return records
@@ -175,6 +178,8 @@ def _lines(path: Path, file: DataFile) -> list[Record]:
             raise DataError(f"{path}, line {number}: not UTF-8 text ({error})") from error
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error.msg} at character {error.pos + 1})") from error
+        except RecursionError:
+            raise DataError(f"{path}, line {number}: nested too deep to be read") from None
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}") from error
         records.append(record)
@@ -226,6 +231,6 @@ def _name_of(value: Any) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return files.read(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error

@@ -10,7 +10,7 @@ import os
 import zlib
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -26,6 +26,8 @@ except ImportError:  # Windows has no such locks; there two runs at once into on
     fcntl = None
 
 _FIELDS = {f.name for f in fields(Sample)}
+_NEEDED = {f.name for f in fields(Sample) if f.default is MISSING and f.default_factory is MISSING} | {"loss"}
+_WAY_OUT = "mend or delete the line, or give another --out"
 _IF_ANY = ("filler", "task", "tokens", "references", "figures")  # left out of a line where a sample has none
 
 
@@ -144,10 +146,18 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
     whole = data.rfind(b"\n") + 1
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         try:
+            if not line.strip():
+                raise ValueError("it is empty")
             body = json.loads(line)
-            key = body.pop("key")
-            if not isinstance(key, str) or not body.keys() <= _FIELDS:
-                raise ValueError(f"it has {', '.join(body)}")
+            if not isinstance(body, dict):
+                raise ValueError("it is no JSON object")
+            key = body.pop("key", None)
+            if not isinstance(key, str):
+                raise ValueError("its key is missing" if key is None else "its key is no text")
+            if unknown := body.keys() - _FIELDS:
+                raise ValueError(f"it has {', '.join(sorted(unknown))}, which a sample has not")
+            if missing := _NEEDED - body.keys():
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
             if body["loss"] is None:
                 body["loss"] = math.nan
             body["references"] = tuple(body.get("references", ()))
@@ -155,8 +165,8 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
                 name: math.nan if value is None else float(value) for name, value in body.get("figures", {}).items()
             }
             samples[key] = Sample(**body)
+        except RecursionError:
+            raise LongspanError(f"{path}: line {number} holds no sample (it is nested too deep); {_WAY_OUT}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LongspanError(
-                f"{path}: line {number} holds no sample ({error}); mend or delete the line, or give another --out"
-            ) from error
+            raise LongspanError(f"{path}: line {number} holds no sample ({error}); {_WAY_OUT}") from error
     return samples, whole

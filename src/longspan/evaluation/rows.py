@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longspan import files
 from longspan.bundled import FOLDER
 from longspan.errors import LongspanError
 from longspan.methods import METHODS, Method
@@ -83,7 +84,7 @@ class Row:
             return {**_plain(method.parameters()), "error": str(error)}
         shown = _plain(method.parameters())
         if self.calibration is not None:
-            shown["calibration_sha256"] = hashlib.sha256(self.calibration.read_bytes()).hexdigest()
+            shown["calibration_sha256"] = hashlib.sha256(files.read(self.calibration)).hexdigest()
         return shown
 
 

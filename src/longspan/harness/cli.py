@@ -18,8 +18,8 @@ BUNDLED = "bundled"
 
 def main() -> None:
     """Run lm-eval with the process's arguments."""
-    signals.install("longspan-lm-eval")
     try:
+        signals.install("longspan-lm-eval")
         require()
         _run()
     except signals.Stopped as stopped:

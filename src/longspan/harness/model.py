@@ -16,7 +16,7 @@ from torch import Tensor
 
 import longspan
 from longspan.cli.options import load_model, load_tokenizer
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, check_count
 from longspan.evaluation.filler import start
 from longspan.evaluation.rows import STOCK, Row
 from longspan.harness.arguments import AUTO, UNLIMITED, reach, row_by_row, row_of, told
@@ -75,8 +75,8 @@ class LongspanLM(HFLM):
     ) -> None:
         passed = {name: more.pop(name) for name in PASSED_ON if name in more}
         row = _row(method, more, length)  # what is wrong with it is said before a model is loaded
-        if window is not None and (type(window) is not int or window < 1):
-            raise LongspanError(f"window is a number of tokens, at least 1, not {window!r}")
+        if window is not None:
+            check_count("window", window)
         with _in_model_args():
             model = load_model(str(pretrained), window=window, dtype=str(dtype), device=device or "auto")
             words = load_tokenizer(str(tokenizer or pretrained))

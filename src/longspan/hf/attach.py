@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.calibration import Calibration
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, check_count
 from longspan.hf import interface
 from longspan.hf.auto import choose, free_memory
 from longspan.hf.cache import LongspanCache
@@ -220,8 +220,9 @@ def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender,
     refuse_other_kinds(model)
     refuse_unloaded(model)
     _refuse_copies(model)
-    if length is not None and (type(length) is not int or length < 1):
-        raise LongspanError(f"length is a number of tokens from 1, not {length!r}")
+    for name, tokens in (("window", wanted.window), ("length", length)):
+        if tokens is not None:
+            check_count(name, tokens)
     automatic = isinstance(method, str) and method == "auto"
     if automatic and wanted.angles is not None:
         raise LongspanError('"auto" takes no angles; name the method that is to run under them')

@@ -37,7 +37,7 @@ from longspan.calibration import (
     sgd,
 )
 from longspan.calibration.solvers import Solver
-from longspan.errors import CalibrationError
+from longspan.errors import CalibrationError, check_count
 from longspan.hf.attach import attachment_of, extended
 from longspan.hf.collect import collect, token_pieces
 from longspan.hf.fitting import dtype_name, model_name, shapes_of
@@ -112,8 +112,8 @@ def calibrate_each(
     for solver in solvers:
         if solver not in SOLVERS:
             raise CalibrationError(f"the solver is one of {', '.join(SOLVERS)}, not {solver!r}")
-    if tokens < 1:
-        raise CalibrationError(f"tokens is how many to calibrate on, at least 1, not {tokens}")
+    check_count("tokens", tokens)
+    check_count("seed", seed, 0, "the generator")
     size, shapes = _window_and_shapes(model, window)
     channels = [heads * dim for heads, dim in shapes.values()]
     reduced = _size("reduced", reduced, min(channels))
@@ -185,9 +185,12 @@ def measure_recall(
     if len(lengths) != 1:
         raise CalibrationError(f"recall is measured on texts of one length, not of {sorted(lengths)} tokens")
     length = lengths.pop()
+    check_count("queries", queries)
+    if top is not None:
+        check_count("top", top, what="keys")
     top = max(size // 4, 1) if top is None else top
     first, last = size // 64, length - queries - size // 2
-    if queries < 1 or not 1 <= top <= last - first:
+    if top > last - first:
         raise CalibrationError(
             f"{length} tokens leave {max(last - first, 0)} keys to choose the top {top} from, for {queries} "
             f"queries: the text has to be at least {first + size // 2 + max(queries, 1) + top} tokens long"
@@ -264,6 +267,8 @@ def _groups(shapes: dict[int, tuple[int, int]], samples: int) -> Iterator[list[i
 
 def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int, dict[int, tuple[int, int]]]:
     """The window in tokens, and key heads and their size for each layer that can be attached to."""
+    if window is not None:
+        check_count("window", window)
     attached = attachment_of(model)
     if attached is None:
         with warnings.catch_warnings():
@@ -280,7 +285,8 @@ def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int,
 def _size(name: str, value: int | None, channels: int) -> int:
     if value is None:
         return max(1, channels // 8)
-    if not 1 <= value <= channels:
+    check_count(name, value, what="channels")
+    if value > channels:
         raise CalibrationError(f"{name} is 1 to {channels}, the channels there are to reduce, not {value}")
     return value
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 
 from longspan.attend import FixedStep, why_not_fixed
-from longspan.errors import CacheError, LongspanError
+from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.attach import attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
@@ -54,8 +54,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
         LongspanError: the model, its method or its device cannot be recorded; says which, and why.
         ValueError: ``room`` is less than 1.
     """
-    if type(room) is not int or room < 1:
-        raise ValueError(f"room is a number of tokens from 1, not {room!r}")
+    check_count("room", room)
     model = unwrap(model)
     attachment = attachment_of(model)
     if attachment is None:

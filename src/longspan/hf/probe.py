@@ -258,6 +258,12 @@ def _replayed(
                 f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) does not pass its keyword "
                 "arguments on to the attention function, so longspan cannot reach it"
             )
+        if not bool(given.v.isfinite().all()):
+            raise AttachError(
+                f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) makes values that are NaN or "
+                "infinite of a few plain tokens: its weights, or those of a layer before it, are damaged, or its dtype "
+                f"({given.v.dtype}) is too narrow for them"
+            )
         if not torch.equal(given.v, seen[module].v):
             raise AttachError(f"{type(module).__name__}: two forwards over the same tokens differ; is there dropout?")
     return seen

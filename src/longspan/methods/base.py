@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from longspan.bands import Band, KeyMap
-from longspan.errors import AttachError, CalibrationError
+from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number
 from longspan.positions import PositionMap, SeesChosen
 from longspan.rope import Angles
 from longspan.selection import Choosing, Selection
@@ -56,6 +56,10 @@ class Method:
             value = getattr(self, f.name)
             if str(f.type).startswith("int") and type(value) is not int and (value is not None or f.type == "int"):
                 raise ValueError(f"{type(self).__name__}: {f.name} is a whole number, not {value!r}")
+            if type(value) is int and abs(value) > MOST:
+                raise ValueError(f"{type(self).__name__}: {f.name} is at most {MOST:,}, not {value}")
+            if str(f.type).startswith("float") and value is not None:
+                check_number(f"{type(self).__name__}: {f.name}", value)
             if f.type == "bool" and type(value) is not bool:
                 raise ValueError(f"{type(self).__name__}: {f.name} is True or False, not {value!r}")
         if not isinstance(self.angles, Angles):
@@ -74,7 +78,7 @@ class Method:
 
     def resolve(self, window: int) -> Self:
         """The same method with every parameter filled in for a model trained on ``window`` tokens."""
-        require("window ≥ 1", window >= 1, window=window)
+        check_count("window", window)
         missing = {name: value for name, value in self.defaults(window).items() if getattr(self, name) is None}
         resolved = replace(self, **missing, angles=self.angles.resolve(window))
         resolved.check_window(window)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from longspan import rope
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.positions import Unchanged
 from longspan.rope import Angles
 from longspan.selection import Everything
@@ -36,7 +36,12 @@ class _Under(Full):
     kind: ClassVar[type[Angles]]
 
     def check(self) -> None:
-        require(f"{self.name}: angles are {self.kind.__name__}", isinstance(self.angles, self.kind), angles=self.angles)
+        if not isinstance(self.angles, self.kind):
+            kind = self.kind.__name__
+            raise ValueError(
+                f"{self.name} is full attention under {kind}, which takes angles={kind}(...), not {self.angles}; take "
+                "the method of those angles' name, or put them under another method"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

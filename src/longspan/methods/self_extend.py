@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from longspan.errors import check_count
 from longspan.methods.base import Method, require
 from longspan.positions import GroupedBeyond
 from longspan.selection import Everything
@@ -46,6 +47,7 @@ class SelfExtend(Method):
     def resolve(self, window: int) -> Self:
         if self.group is not None:
             return super().resolve(window)
+        check_count("window", window)
         # The target has done its work once the group is chosen.
         return replace(self, **self._chosen(window), target_length=None).resolve(window)
 
