@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from longspan.bundled import FOLDER, heldout_text
+from longspan.evaluation.results import wilson
 from longspan.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -125,3 +126,13 @@ def test_a_table_of_results_by_hand():
         "| D | 3/4 | 3/4 | 25.0 |  |",
         "| E |  |  |  |  |",
     ]
+
+
+@pytest.mark.parametrize("path", front.DOCUMENTS, ids=lambda path: path.name)
+def test_intervals_beside_a_table_are_those_of_its_cells(path):
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    said = re.findall(r"of (\d+) of (\d+) (?:the 95% interval is )?(\d+)-(\d+)%", text, re.IGNORECASE)
+    assert len(said) >= 3
+    for found, asked, low, high in said:
+        assert f"{found}/{asked}" in text, "no cell of the table is so"
+        assert [round(100 * end) for end in wilson(int(found), int(asked))] == [int(low), int(high)]
