@@ -60,7 +60,7 @@ def build_method(
 
 def no_method(name: str, also: Sequence[str] = ()) -> str:
     """Why ``name`` is no method: those that there are, ``also`` among them, and what it may have meant."""
-    known = [*also, *METHODS]
+    known = [*METHODS, *also]
     return f"no method is called {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"
 
 
