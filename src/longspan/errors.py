@@ -50,5 +50,5 @@ def _shown(value: int) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """What to end a message with that refuses ``name``: ``; did you mean 'dca'?``, or nothing where none is close."""
     plain = {word.lower().replace("-", "_"): word for word in known}
-    found = get_close_matches(name.lower().replace("-", "_"), plain, n=1)
+    found = get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=0.65)
     return f"; did you mean {plain[found[0]]!r}?" if found else ""

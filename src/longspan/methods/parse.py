@@ -65,7 +65,7 @@ def build_method(
 
 def no_method(name: str, also: Sequence[str] = (), methods: Mapping[str, type[Method]] = METHODS) -> str:
     """Why ``name`` is no method: those that there are, ``also`` among them, and what it may have meant."""
-    known = [*also, *methods]
+    known = [*methods, *also]
     return f"no method is called {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"
 
 
