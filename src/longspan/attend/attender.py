@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, cast, get_args
 
 import torch
@@ -259,7 +259,7 @@ class Attender:
                 softcap=layer.softcap,
                 layer=layer.number,
                 padding=pad,
-                table=self.chooser.window_table(table, q.device),
+                table=partial(self.chooser.window_table, table, q.device),
                 shared=span.shared,
             )
             self.chooser.add(out, lse, rows, cast(Selector, held.store.index))

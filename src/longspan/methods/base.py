@@ -26,8 +26,7 @@ def require(rule: str, holds: bool, **values: Any) -> None:
 
 
 class Layer(Protocol):
-    """What a method may ask of a model's layer: the name, the number, the sizes of a key and a value, and whether
-    queries and keys are normalised after their rotation."""
+    """What a method may ask of a model's layer; ``norms`` is true where keys are normalised once rotated."""
 
     name: str
     index: int

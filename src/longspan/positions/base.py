@@ -67,7 +67,7 @@ class Gather:
 
 
 class SeesChosen(PositionMap):
-    """A map that also says where keys are seen that queries chose.
+    """A map that also says at which positions queries see the keys that they chose.
 
     Attributes:
         turns_gathered: whether keys that a piece chose are turned again once they are gathered, which a normalisation
@@ -81,9 +81,9 @@ class SeesChosen(PositionMap):
         raise NotImplementedError
 
     def places(self, i: Tensor, count: int, kept: Kept) -> Tensor | None:
-        """Query positions ``[T, count]`` (int64, CPU) for units in their order, one by one chosen by queries ``i``.
+        """Query positions ``[T, count]`` (int64, CPU) for the units of each query ``i``, in their order.
 
-        None where they do not follow from the order alone; then ``units`` has them.
+        None where these positions do not follow from the order alone; then ``units`` gives them.
         """
         raise NotImplementedError
 

@@ -42,7 +42,7 @@ class ByRow(Choosing):
             else:
                 positions_of[key] = at
         at = at.to(rows.q.device)
-        return PerRow(units=units, size=self.size, positions=at, table=rows.table, **rows.gathered(r0, r1))
+        return PerRow(units=units, size=self.size, positions=at, table=rows.table(), **rows.gathered(r0, r1))
 
     def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
         return positions.places(i, self.chosen, self.always())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class Rows:
         scored: the keys that scores are made from, or None where an index holds what they take.
         batch: which rows of the layer's index they are.
         padding: how many padding tokens the index holds before theirs.
-        table: cos and sin of every position in the window.
+        table: makes cos and sin of every position in the window.
         shared: by all layers of the forward.
     """
 
@@ -47,7 +47,7 @@ class Rows:
     softcap: float | None
     layer: int
     padding: int
-    table: Turn
+    table: Callable[[], Turn]
     shared: Shared
 
     def part(self, r0: int, r1: int) -> slice:

@@ -104,4 +104,3 @@ def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     found = torch.empty(batch, choosing, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
     native.run("worth", found.shape[:3].numel(), calls.worth(q, keys, found, together, each))
     return found[:, :, 0] if tiles == 1 else found.amax(dim=2)
-
