@@ -135,7 +135,7 @@ class Case:
 
     def stated(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float) -> Tensor:
         """``[B, H, n, n]`` bool: what the oracle says that each query chooses of tokens that come in one call."""
-        return exact.chosen(self.method.selection(self.window), exact.Text(q, k, v, rope, scale))
+        return exact.chosen(self.method.selection(self.window), exact.Inputs(q, k, v, rope, scale))
 
 
 def build(name: str, options: dict, window: int = WINDOW) -> Case:

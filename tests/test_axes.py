@@ -123,7 +123,7 @@ def test_selections_of_indices(selection, positions):
     if hasattr(positions, "rel"):
         rel = positions.rel(i, j)
     else:
-        kept = exact.Kept(keep, selection.always().border(i[:, 0]), torch.zeros(1, 1, N, N, dtype=torch.bool))
+        kept = exact.KeptMask(keep, selection.always().border(i[:, 0]), torch.zeros(1, 1, N, N, dtype=torch.bool))
         rel = stated(positions)(positions, kept).expand(1, 1, N, N)[0, 0]
     times = torch.zeros(N, N, dtype=torch.int64)
     for band in method.bands(WINDOW, 0, N):

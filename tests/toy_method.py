@@ -19,7 +19,7 @@ from longspan.bands import Kept, Origin
 from longspan.calibration import Calibration
 from longspan.methods import METHODS
 from longspan.methods.base import Method, require
-from longspan.oracle import Text, states
+from longspan.oracle import Inputs, states
 from longspan.positions import FarNear, InOrder, SeesChosen
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
@@ -121,7 +121,7 @@ class LargestNorm(Method):
 @states("LargestKeys")
 class StatedLargestKeys:
     @staticmethod
-    def chosen(own: Any, text: Text) -> Tensor:
+    def chosen(own: Any, text: Inputs) -> Tensor:
         heads, kv_heads, n = text.q.shape[1], text.k.shape[1], text.length
         chosen = torch.zeros(text.q.shape[0], heads, n, n, dtype=torch.bool)
         for b in range(text.q.shape[0]):

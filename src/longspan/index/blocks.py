@@ -17,7 +17,7 @@ from longspan.rope import Rope, turn
 SPARE = 64  # tokens at the end that may be dropped again at any time
 
 
-class Blocks(Protocol):
+class BlockLayout(Protocol):
     """The blocks that are summarised; see ``longspan.selection.blocks``."""
 
     @property
@@ -49,7 +49,7 @@ class BlockIndex(UnitIndex):
         representatives: how many tokens of a block.
     """
 
-    def __init__(self, blocks: Blocks, representatives: int) -> None:
+    def __init__(self, blocks: BlockLayout, representatives: int) -> None:
         self.layout, self.representatives = blocks, representatives
         self._step = max(blocks.piece, SPARE)  # tokens taken in at a time
         # The oldest block that is not finished began at most so long ago, see ``_last_seen``.

@@ -25,7 +25,7 @@ def require(rule: str, holds: bool, **values: Any) -> None:
         raise ValueError(f"{rule} is broken by {given}")
 
 
-class Layer(Protocol):
+class LayerFacts(Protocol):
     """What a method may ask of a model's layer; ``norms`` is true where keys are normalised once rotated."""
 
     name: str
@@ -139,7 +139,7 @@ class Method:
         """The length that dynamic angles follow in a call of ``tokens`` tokens, the last of ``total``."""
         return total
 
-    def check_layers(self, window: int, layers: Sequence[Layer]) -> None:
+    def check_layers(self, window: int, layers: Sequence[LayerFacts]) -> None:
         """Raise ``AttachError`` if this resolved method cannot run in the layers it would be attached to."""
         if not self.selects or not layers:
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from longspan.errors import AttachError
-from longspan.methods.base import Layer, Method, require
+from longspan.methods.base import LayerFacts, Method, require
 from longspan.positions import Chunked, FarNear, InOrder, SeesChosen
 from longspan.terms import ChunkScore, Share
 
@@ -117,7 +117,7 @@ class LongHeads(Method):
     def uses_calibration(self) -> bool:
         return self.score == "token_max"
 
-    def check_layers(self, window: int, layers: Sequence[Layer]) -> None:
+    def check_layers(self, window: int, layers: Sequence[LayerFacts]) -> None:
         super().check_layers(window, layers)
         for layer in layers:
             if self.score == "representation" and layer.key_dim != layer.value_dim:

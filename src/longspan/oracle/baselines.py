@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longspan.oracle.attention import dots
 from longspan.oracle.choices import by_piece, first_and_local, pieces_of
-from longspan.oracle.statements import Text, marked, states
+from longspan.oracle.statements import Inputs, marked, states
 from longspan.rope import Rope
 
 Pieces = Sequence[tuple[int, int]]
@@ -101,7 +101,7 @@ class StatedBlocks:
     """InfLLM's selection."""
 
     @staticmethod
-    def chosen(own: Any, text: Text) -> Tensor:
+    def chosen(own: Any, text: Inputs) -> Tensor:
         pieces = pieces_of(own, text.length)
         sizes = {"initial": own.initial, "local": own.local, "block": own.size, "blocks": own.blocks}
         tokens = best_blocks(
@@ -119,7 +119,7 @@ class StatedMiddle:
     """LM-Infinite's selection with middle tokens."""
 
     @staticmethod
-    def chosen(own: Any, text: Text) -> Tensor:
+    def chosen(own: Any, text: Inputs) -> Tensor:
         sizes = {"sinks": own.initial, "recent": own.recent, "top_k": own.top_k, "distance": own.score_at}
         return marked(best_middle(text.q, text.k, text.rope, **sizes), text.length)
 

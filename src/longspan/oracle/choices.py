@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.oracle.attention import dots
-from longspan.oracle.statements import Text, marked, states
+from longspan.oracle.statements import Inputs, marked, states
 from longspan.rope import Rope
 
 Pieces = Sequence[tuple[int, int]]
@@ -163,7 +163,7 @@ class StatedChunks:
     """LongHeads' selection; the paper's ablation takes the lowest scores."""
 
     @staticmethod
-    def chosen(own: Any, text: Text) -> Tensor:
+    def chosen(own: Any, text: Inputs) -> Tensor:
         shape = {"length": own.size, "score": own.score, "share": own.share}
         scores = chunk_scores(text.q, text.k, text.v, text.rope, scale=text.scale, **shape)
         lowest = getattr(own, "pick", "best") == "lowest"
@@ -186,7 +186,7 @@ class StatedTokens:
     """ESA's selection; in an ablation the largest score of the heads that choose together counts."""
 
     @staticmethod
-    def chosen(own: Any, text: Text) -> Tensor:
+    def chosen(own: Any, text: Inputs) -> Tensor:
         combine = getattr(own, "combine", "sum")
         scores = token_scores(text.q, text.k, share=own.share, combine=combine, rope=text.rope, at=own.score_at)
         pieces = [(a, z) for a, z in pieces_of(own, text.length) if a >= own.window]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.oracle.statements import Kept, states
+from longspan.oracle.statements import KeptMask, states
 
 
 def seen_ranked(keep: Tensor) -> Tensor:
@@ -38,21 +38,21 @@ def seen_in_dual_chunks(keep: Tensor, s: int, w: int, c: int) -> Tensor:
 
 
 @states("InOrder")
-def stated_in_order(positions: Any, kept: Kept) -> Tensor:
+def stated_in_order(positions: Any, kept: KeptMask) -> Tensor:
     return seen_ranked(kept.keep)
 
 
 @states("FarNear")
-def stated_far(positions: Any, kept: Kept) -> Tensor:
+def stated_far(positions: Any, kept: KeptMask) -> Tensor:
     return seen_far(kept.keep, kept.borders, positions.far)
 
 
 @states("Chunked")
-def stated_dual_chunks(positions: Any, kept: Kept) -> Tensor:
+def stated_dual_chunks(positions: Any, kept: KeptMask) -> Tensor:
     return seen_in_dual_chunks(kept.keep, positions.size, positions.local, positions.window)
 
 
 @states("CappedOrFar")
-def stated_capped(positions: Any, kept: Kept) -> Tensor:
+def stated_capped(positions: Any, kept: KeptMask) -> Tensor:
     i, j = torch.arange(kept.keep.shape[-2])[:, None], torch.arange(kept.keep.shape[-1])[None, :]
     return torch.where(kept.chosen, positions.far, (i - j).clamp(max=positions.cap))

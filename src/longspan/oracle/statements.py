@@ -22,7 +22,7 @@ _Stated = TypeVar("_Stated")
 
 
 @dataclass(frozen=True)
-class Text:
+class Inputs:
     """What a selection sees, in one call: ``q`` ``[B, H, N, D]``, ``k`` and ``v`` ``[B, Hkv, N, D]``, unrotated."""
 
     q: Tensor
@@ -37,7 +37,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptMask:
     """What queries keep.
 
     Attributes:
@@ -78,7 +78,7 @@ def stated(part: Any) -> Any:
     return next(_STATED[kind.__name__] for kind in type(part).__mro__ if kind.__name__ in _STATED)
 
 
-def chosen(selection: Any, text: Text) -> Tensor:
+def chosen(selection: Any, text: Inputs) -> Tensor:
     """``[B, H, N, N]`` bool: what each query chooses."""
     found: Tensor = stated(selection).chosen(selection, text)
     return found
@@ -87,7 +87,7 @@ def chosen(selection: Any, text: Text) -> Tensor:
 def laid(selection: Any, positions: Any, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """``keep`` and ``rel`` ``[B, H, N, N]`` of a selection that chose ``chosen``, seen by a position map."""
     always, borders = stated(selection).always(selection, chosen.shape[-1])
-    kept = Kept(always, borders, chosen)
+    kept = KeptMask(always, borders, chosen)
     return kept.keep, stated(positions)(positions, kept).expand_as(chosen)
 
 
