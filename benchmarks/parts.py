@@ -25,7 +25,10 @@ from longspan.store import KVStore
 
 OVERHEAD = ("hooks", "masks", "store")  # what there would not be if longspan were part of the model
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "hooks": [(hooks.Attachment, "_before_decoder"), (hooks._LayerHook, "__call__"), (hooks._LayerHook, "attend")],
+    "hooks": [
+        *((hooks.Attachment, name) for name in ("begin", "end")),
+        *((hooks._LayerHook, name) for name in ("__call__", "attend")),
+    ],
     "masks": [(interface, "_make_mask"), (interface.Mask, "padding"), (interface.Mask, "given")],
     "store": [
         *((KVStore, name) for name in ("append", "keys", "values", "room", "capacity", "blocks", "reserve", "took")),

@@ -15,8 +15,10 @@ import pytest
 import torch
 import typer
 
-from longspan.cli import app
+from longspan.cli.commands import app
 from longspan.methods import METHODS, Method
+from longspan.positions import Unchanged
+from longspan.selection import SinksAndRecent
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -96,6 +98,12 @@ def test_a_parameter_that_nobody_describes_is_named(monkeypatch):
         recent: int = 3
         untold: int = 4
 
+        def selection(self, window):
+            return SinksAndRecent(0, self.recent)
+
+        def positions(self, window):
+            return Unchanged()
+
     monkeypatch.setitem(METHODS, "sliding", Sliding)
     with pytest.raises(ValueError, match="Sliding says nothing about untold"):
         methods.parameters("sliding")
@@ -139,9 +147,10 @@ def test_a_picture_shows_keep_and_rel(name):
     for i in range(pictures.TOKENS):
         for j in range(pictures.TOKENS):
             here = torch.tensor(i), torch.tensor(j)
-            assert ((i, j) in found) == bool(shown.method.keep(*here))
+            kept = j <= i and bool(shown.method.selection(pictures.WINDOW).keep(*here))
+            assert ((i, j) in found) == kept == bool(shown.keep[i, j])
             if (i, j) in found:
-                assert found[i, j] == (int(shown.method.rel(*here)), False)
+                assert found[i, j] == (int(shown.method.positions(pictures.WINDOW).rel(*here)), False)
 
 
 @pytest.mark.parametrize(("name", "chosen", "kept"), [("longheads", 4, 2), ("esa", 3, 2), ("infllm", 4, 2)])

@@ -65,12 +65,18 @@ def test_every_system_and_python_that_is_promised_is_tested():
     assert matrix["python"] == classified and PROJECT["requires-python"] == f">={classified[0]}"
 
 
+PUBLISHING = {
+    "release.yml": {"publish": {"id-token": "write"}},
+    "docs.yml": {"publish": {"id-token": "write", "pages": "write"}},
+}
+
+
 def test_a_job_may_only_read_unless_it_publishes():
     for path in WORKFLOWS:
         body = yaml.safe_load(path.read_text())
         assert body["permissions"] == {"contents": "read"}, path.name
         more = {name: job["permissions"] for name, job in body["jobs"].items() if "permissions" in job}
-        assert more == ({"publish": {"id-token": "write"}} if path.name == "release.yml" else {})
+        assert more == PUBLISHING.get(path.name, {})
         assert all("timeout-minutes" in job or "uses" in job for job in body["jobs"].values()), path.name
         assert "secrets." not in path.read_text() and "pull_request_target" not in path.read_text()
 
@@ -111,7 +117,7 @@ def test_the_recipe_is_the_check_list():
     template = (ROOT / ".github" / "pull_request_template.md").read_text()
     recipe = (ROOT / "CONTRIBUTING.md").read_text().partition("## Adding a method")[2].partition("## A task")[0]
     words = "`name`|`paper`|`check`|`defaults|`check_window|`selection`|`positions`|`plain_rows|`warnings|`METHODS`"
-    for word in [*words.split("|"), "`tests/cases.py`", "`oracle/choices.py`", "`oracle/remaps.py`"]:
+    for word in [*words.split("|"), "`tests/cases.py`", "`tests/toy_method.py`", "`oracle/`"]:
         assert word in recipe and word in template, word
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from longspan.cli import app
+from longspan.cli.commands import app
 
 
 def commands(of: typer.Typer = app) -> str:

@@ -49,8 +49,8 @@ def layout(name: str) -> Layout:
     if method.selects:
         return _chosen(method)
     i, j = torch.arange(TOKENS)[:, None], torch.arange(TOKENS)[None, :]
-    keep = method.keep(i, j)
-    return Layout(method, keep, torch.zeros_like(keep), method.rel(i, j).expand_as(keep))
+    keep = method.selection(WINDOW).keep(i, j) & (j <= i)
+    return Layout(method, keep, torch.zeros_like(keep), method.positions(WINDOW).rel(i, j).expand_as(keep))
 
 
 def _chosen(method: Method) -> Layout:

@@ -94,7 +94,7 @@ def _defining(module: ModuleType, name: str) -> list[Path]:
     """The files in which a module's constant may be assigned: its own, and those that it imports it from."""
     own = Path(inspect.getsourcefile(module) or "")
     files = [own]
-    for node in ast.parse(own.read_text(encoding="utf-8")).body:
+    for node in ast.walk(ast.parse(own.read_text(encoding="utf-8"))):  # those for type checkers alone too
         if isinstance(node, ast.ImportFrom) and node.module and name in {alias.name for alias in node.names}:
             files.append(Path(inspect.getsourcefile(importlib.import_module(node.module)) or ""))
     return files

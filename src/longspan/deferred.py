@@ -10,10 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["torch"]
-
 if TYPE_CHECKING:
-    import torch
+    import torch as torch
 else:
 
     class _Torch:

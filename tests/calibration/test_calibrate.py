@@ -183,13 +183,13 @@ def ids_of(tokenizer, text):
         ([], {}, "0 tokens"),
         (TEXTS, {"solver": "magic"}, "closed_form, sgd, pca, not 'magic'"),
         (TEXTS, {"reduced": 33}, "reduced is 1 to 32"),
-        (TEXTS, {"reduced": 0}, "reduced is 1 to 32"),
+        (TEXTS, {"reduced": 0}, "reduced is a number of channels from 1"),
         (TEXTS, {"reduced_per_head": 17}, "reduced_per_head is 1 to 16"),
-        (TEXTS, {"tokens": 0}, "tokens is how many"),
+        (TEXTS, {"tokens": 0}, "tokens is a number of tokens from 1"),
     ],
 )
 def test_what_cannot_be_calibrated_on(texts, settings, words):
-    with pytest.raises(CalibrationError, match=words):
+    with pytest.raises(longspan.LongspanError, match=words):
         calibrated(make("llama"), texts, **settings)
 
 

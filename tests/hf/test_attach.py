@@ -127,7 +127,7 @@ def forward(**options):
         (lambda m: longspan.extend(m, 3), "not int"),
         (lambda m: longspan.extend(m, "dca", angles=4), "YaRN"),
         (lambda m: longspan.extend(m.model.layers[0], "dca"), "not LlamaDecoderLayer"),
-        (lambda m: longspan.extend(m, "dca", window=0), "window ≥ 1"),
+        (lambda m: longspan.extend(m, "dca", window=0), "window is a number of tokens from 1"),
         (lambda m: longspan.inspect(m), "extended already"),
         (lambda m: longspan.new_cache(make("llama")), "extend"),
         (lambda m: forward(past_key_values=DynamicCache(config=m.config))(m), "new_cache"),

@@ -35,8 +35,8 @@ def test_the_configs_dual_chunks_are_those_of_its_makers(chunk, local):
     method = longspan.extend(qwen({"chunk_size": chunk, "local_size": local}), "dca").method
     i, j = torch.arange(300)[:, None], torch.arange(300)[None, :]
     seen = j <= i
-    assert torch.equal(method.rel(i, j)[seen], theirs(i, j.expand(300, 300), chunk, local)[seen])
-    assert method.keep(i, j)[seen].all()
+    assert torch.equal(method.positions(chunk).rel(i, j)[seen], theirs(i, j.expand(300, 300), chunk, local)[seen])
+    assert method.selection(chunk).keep(i, j)[seen].all()
 
 
 def test_a_million_tokens_by_the_published_config():

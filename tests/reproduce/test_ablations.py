@@ -15,9 +15,9 @@ from longspan.selection.tokens import Tokens
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
-        ("longheads:pick=random,first_chunk=false,seed=3", AblatedLongHeads),
+        ("longheads:first_chunk=false,pick=random,seed=3", AblatedLongHeads),
         ("longheads:share=layer,fix_layers=true", AblatedLongHeads),
-        ("longheads:prefill=full,angles=dynamic-ntk,factor=2.0", AblatedLongHeads),
+        ("longheads:prefill=full,angles=dynamic-ntk,factor=2", AblatedLongHeads),
         ("esa:combine=max", AblatedESA),
     ],
 )

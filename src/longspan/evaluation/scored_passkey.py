@@ -21,6 +21,11 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # in turn, so that any five prompts in a r
 TARGETS = 256  # tokens at the end of the text whose loss is taken
 # Parameters that came after samples were published, and the values at which they change nothing: no part of a key then.
 _NEWER: dict[str, dict[str, Any]] = {"longheads": {"remap": "slots", "far": None}, "esa": {"remap": "far"}}
+# Parameters that methods had when samples were published, and have no more, at the values that they have now.
+_OLDER: dict[str, dict[str, Any]] = {
+    "longheads": {"pick": "best", "fix_layers": False, "prefill": "select", "seed": 0},
+    "esa": {"combine": "sum"},
+}
 
 
 def scored_passkey(filler: FillerName, targets: int) -> Task:
@@ -76,6 +81,7 @@ def plan_cell(
     parameters = row.parameters(subject.window, length)
     newer = _NEWER.get(row.name, {})
     changed = any(parameters.get(name, value) != value for name, value in newer.items())
+    keyed = parameters if changed else {k: v for k, v in parameters.items() if k not in newer}
     task = scored_passkey(filler, TARGETS)
     common = {
         "task": passkey.NAME,
@@ -84,7 +90,7 @@ def plan_cell(
         "length": length,
         "filler": filler,
         "method": row.name,
-        "parameters": parameters if changed else {k: v for k, v in parameters.items() if k not in newer},
+        "parameters": {**_OLDER.get(row.name, {}), **keyed},
         "model": subject.sha256,
     }
     asks = []

@@ -74,7 +74,7 @@ def written(method: Method) -> str:
 
     It is what tables, pictures and messages call a method, so equal labels are equal methods.
     """
-    usual = METHODS[method.name]()
+    usual = type(method)()
     settings = _differing(method, usual, without="angles")
     angles = method.angles
     if type(angles) is not type(usual.angles):
