@@ -28,12 +28,10 @@ class BoundedExtend(longspan.Method):
     near: int = 128
     group: int = 8
 
-    @property
-    def selection(self) -> SinksAndRecent:  # keep(i, j): does query i attend to key j?
+    def selection(self, window: int) -> SinksAndRecent:  # does query i attend to key j?
         return SinksAndRecent(self.sinks, self.recent)
 
-    @property
-    def positions(self) -> GroupedBeyond:  # rel(i, j): how far away does it see it?
+    def positions(self, window: int) -> GroupedBeyond:  # how far away does it see it?
         return GroupedBeyond(self.near, self.group)
 
     def plain_rows(self, window: int) -> int:  # first rows that equal the stock model's

@@ -11,7 +11,7 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ def spoil(chance: random.Random, given: Any) -> Any:
         if name in ("rope", "scale", "softcap", "kept"):
             return given
         return replace(given, **{name: spoil(chance, getattr(given, name))})
+    if isinstance(given, dict) and chance.random() < 0.15:
+        return longer(given, chance.randrange(4))
     if isinstance(given, dict):
         name = chance.choice([name for name, value in given.items() if value is not None])
         return given | {name: spoil(chance, given[name])}
@@ -65,9 +67,51 @@ def spoil(chance: random.Random, given: Any) -> Any:
     if given.dim() == 0:
         return given
     axis = chance.randrange(given.dim())
+    if chance.random() < 0.3 and given.numel():
+        return elsewhere(chance, given, axis)
     if chance.random() < 0.5 and given.shape[axis]:
         return given.narrow(axis, 0, chance.randrange(given.shape[axis])).clone()
     return torch.cat((given, given.narrow(axis, 0, min(1, given.shape[axis]))), dim=axis)
+
+
+def elsewhere(chance: random.Random, x: Tensor, axis: int) -> Tensor:
+    """The same shape with its numbers in other places: one for all along an axis, every second one, another order."""
+    kind = chance.randrange(3)
+    if kind == 0:
+        return x.narrow(axis, 0, 1).expand_as(x)
+    if kind == 1:
+        return x.repeat_interleave(2, dim=axis)[(slice(None),) * axis + (slice(None, None, 2),)]
+    return x.transpose(axis, -1).contiguous().transpose(axis, -1)
+
+
+def longer(given: Any, axis: int) -> Any:
+    """All tensors longer by one along an axis, so that they still go with each other but not with all else."""
+    if is_dataclass(given) and not isinstance(given, type):
+        kept = ("rope", "scale", "softcap", "kept")
+        values = {field.name: getattr(given, field.name) for field in fields(given) if field.name not in kept}
+        return replace(given, **{name: longer(value, axis) for name, value in values.items()})
+    if isinstance(given, dict):
+        return {name: longer(value, axis) for name, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return type(given)(longer(x, axis) for x in given)
+    if not isinstance(given, Tensor) or given.dim() <= axis or not given.shape[axis]:
+        return given
+    return torch.cat((given, given.narrow(axis, 0, 1)), dim=axis)
+
+
+def other_numbers(given: Any) -> Iterator[Any]:
+    """``given`` with each of its whole numbers changed, one after the other, to several others."""
+    if isinstance(given, dict) or is_dataclass(given) and not isinstance(given, type):
+        pairs = given.items() if isinstance(given, dict) else [(f.name, getattr(given, f.name)) for f in fields(given)]
+        for name, value in pairs:
+            for other in other_numbers(value):
+                yield given | {name: other} if isinstance(given, dict) else replace(given, **{name: other})
+    elif isinstance(given, (list, tuple)):
+        for n, value in enumerate(given):
+            for other in other_numbers(value):
+                yield type(given)((*given[:n], other, *given[n + 1 :]))
+    elif isinstance(given, int) and not isinstance(given, bool):
+        yield from (-1000, -1, 0, 3, given + 1, 10**6)
 
 
 def draw_job(chance: random.Random) -> dict[str, Any]:
@@ -184,20 +228,44 @@ def run_token(chance: random.Random, harm: Callable[[Any], Any]) -> None:
             "now": {"at": 60, "row": 3, "kept": 4, "stop": 0 if asking is None else 20, "seen": 60},
         }
     )
-    now = given.pop("now")
-    kernel = TokenKernel(rope=rope, heads=heads, scale=0.3, softcap=None, **given)
+    memory = {name: value for name, value in given.items() if name != "now"}
+    kernel = TokenKernel(rope=rope, heads=heads, scale=0.3, softcap=None, **memory)
     token = [torch.randn(1, n, 1, width) for n in (heads, kv_heads, kv_heads)]
     if kernel.takes(*token, 1):
-        kernel(*token, **now)
+        kernel(*token, **given["now"])
 
 
 KERNELS = [run_banded, run_units, run_tokens, run_into_what_is_there, run_representations, run_products, run_worth]
 KERNELS += [run_best, run_many_pieces, run_turn, run_token]
 
 
+def attempt(
+    kernel: Callable[..., None], chance: random.Random, harm: Callable[[Any], Any], count: Counter[str]
+) -> None:
+    try:
+        kernel(chance, harm)
+        count["ran"] += 1
+    except REFUSED:
+        count["refused"] += 1
+
+
 def fuzz(seed: int, rounds: int) -> dict[str, dict[str, int]]:
     """How often each kernel ran and refused, whole and spoilt."""
     found = {kernel.__name__: Counter({"ran": 0, "refused": 0, "whole": 0}) for kernel in KERNELS}
+    for kernel in KERNELS:
+        caught: list[Any] = []
+        for kind in range(8):  # each with other inputs
+            chance = random.Random(f"{seed} {kind} {kernel.__name__}")
+            torch.manual_seed(seed)
+            kernel(chance, lambda given, caught=caught: caught.append(given) or given)
+        for kind, given in enumerate(caught):
+            for other in other_numbers(given):
+                attempt(
+                    kernel,
+                    random.Random(f"{seed} {kind} {kernel.__name__}"),
+                    lambda _, other=other: other,
+                    found[kernel.__name__],
+                )
     for n in range(rounds):
         for kernel in KERNELS:
             chance, count = random.Random(f"{seed} {n} {kernel.__name__}"), found[kernel.__name__]
@@ -206,11 +274,7 @@ def fuzz(seed: int, rounds: int) -> dict[str, dict[str, int]]:
                 kernel(chance, lambda given: given)
                 count["whole"] += 1
                 continue
-            try:
-                kernel(chance, lambda given, chance=chance: spoil(chance, given))
-                count["ran"] += 1
-            except REFUSED:
-                count["refused"] += 1
+            attempt(kernel, chance, lambda given, chance=chance: spoil(chance, given), count)
     return {name: dict(count) for name, count in found.items()}
 
 

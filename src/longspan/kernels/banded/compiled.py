@@ -50,7 +50,7 @@ def run(
     items, tokens = q.shape[0] * v.shape[1], native.tile_tokens(q.shape[1], v.shape[1])
     job = calls.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)
     for name, ends in (("low", low), ("high", high)):
-        calls.expect(name, ends, len(keys), q.shape[2], dtype=torch.int64)
+        calls.expect(name, ends, len(keys), q.shape[2], dtype=torch.int64, contiguous=True)
     packed = _BANDED.pack(job=job, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), tokens=tokens)
     given = b"".join((packed, *(calls.keys(x, q, v) for x in keys), tables))
     if q.shape[2] <= native.FEW:

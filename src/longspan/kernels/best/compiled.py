@@ -27,8 +27,9 @@ def best(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
         return found
     ends = stops.contiguous() if stops is not None else None
     tokens = rows[-1] if rows else 1
+    calls.expect("scores", scores, *scores.shape, dtype=torch.float32, contiguous=True)
     if ends is not None:
-        calls.expect("stops", ends, tokens, dtype=torch.int64)
+        calls.expect("stops", ends, tokens, dtype=torch.int64, contiguous=True)
     given = _BEST.pack(
         scores=scores.data_ptr(),
         stops=0 if ends is None else ends.data_ptr(),

@@ -54,8 +54,8 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, more: bool) -> None:
     at = at.expand(*units.shape[:2], -1, -1) if at.dim() == 2 else _each(at, sharing)
     items, rows, available = q.shape[0] * sharing, q.shape[2], keys.shape[2] // job.size
     tokens = max(1, min(rows, _HELD // native.group_of(q.shape[1], sharing)))
-    calls.expect("units", units, q.shape[0], sharing, rows, count)
-    calls.expect("positions", at, q.shape[0], sharing, rows, count)
+    calls.expect("units", units, q.shape[0], sharing, rows, count, dtype=torch.int64)
+    calls.expect("positions", at, q.shape[0], sharing, rows, count, dtype=torch.int64)
     given = _UNITS.pack(
         job=calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
         keys=calls.keys(keys, q, v),
@@ -87,8 +87,8 @@ def _by_piece(job: PerPiece, out: Tensor, lse: Tensor, more: bool) -> None:
     tokens = _each(tokens, sharing)
     turns = [calls.plain(turn) for turn in job.turns]
     items, each = q.shape[0] * sharing, native.tile_tokens(q.shape[1], sharing)
-    calls.expect("tokens", tokens, q.shape[0], sharing, None)
-    calls.expect("ends", ends, q.shape[0], sharing, len(turns))
+    calls.expect("tokens", tokens, q.shape[0], sharing, None, dtype=torch.int64)
+    calls.expect("ends", ends, q.shape[0], sharing, len(turns), dtype=torch.int64)
     own = _TOKENS.pack(
         job=calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, more),
         keys=calls.keys(keys, q, v),

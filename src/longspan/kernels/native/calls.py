@@ -16,13 +16,23 @@ from longspan.rope import Rope, Turn
 JOB, KEYS, TABLE, _WORTH = ALL["Job"], ALL["Keys"], ALL["Table"], ALL["Worth"]
 
 
-def expect(name: str, x: Tensor, *shape: int | None, dtype: torch.dtype | None = None) -> None:
-    """Raise ``ValueError`` unless ``x`` has the shape, of which None is any size, and the dtype."""
+def expect(
+    name: str, x: Tensor, *shape: int | None, dtype: torch.dtype | None = None, contiguous: bool = False
+) -> None:
+    """Raise ``ValueError`` unless ``x`` is as C reads it.
+
+    It lies on the CPU, the numbers of its last axis side by side, or all of them where it has to be contiguous, and has
+    the shape, of which None is any size, and the dtype.
+    """
     if x.dim() != len(shape) or any(n is not None and n != m for n, m in zip(shape, x.shape, strict=True)):
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise ValueError(f"{name} has the shape {list(x.shape)}, not [{wanted}]")
     if dtype is not None and x.dtype != dtype:
         raise ValueError(f"{name} is {x.dtype}, not {dtype}")
+    if not x.is_cpu:
+        raise ValueError(f"{name} is on {x.device}, not on the CPU")
+    if not (x.is_contiguous() if contiguous else x.dim() == 0 or x.shape[-1] < 2 or x.stride(-1) == 1):
+        raise ValueError(f"{name} of shape {list(x.shape)} does not lie side by side in memory: {list(x.stride())}")
 
 
 def whole_lanes(*widths: int) -> None:
@@ -60,10 +70,12 @@ def job(
     if kv_heads < 1 or sharing % kv_heads:
         raise ValueError(f"{sharing} that choose do not read {kv_heads} key heads evenly")
     expect("q", q, None, None, None, rope.head_dim)
+    if rope.start < 0 or rope.start + rope.rotated > width:
+        raise ValueError(f"channels {rope.start} to {rope.start + rope.rotated} are rotated of a head of {width}")
     whole_lanes(width, v.shape[3])
     if out is not None and lse is not None:
         expect("out", out, batch, heads, rows, v.shape[3], dtype=q.dtype)
-        expect("lse", lse, batch, heads, rows, dtype=torch.float32)
+        expect("lse", lse[..., None], batch, heads, rows, 1, dtype=torch.float32)  # its rows may lie anywhere
     return JOB.pack(
         q=q.data_ptr(),
         v=v.data_ptr(),
@@ -104,8 +116,8 @@ def plain(turn: Turn) -> Turn:
 def table(turn: Turn, rope: Rope) -> bytes:
     """``Table`` of cos and sin ``[rows, r / 2]`` that are ``plain``."""
     cos, sin = turn
-    expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32)
-    expect("sin", sin, *cos.shape, dtype=torch.float32)
+    expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32, contiguous=True)
+    expect("sin", sin, *cos.shape, dtype=torch.float32, contiguous=True)
     return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])
 
 
@@ -123,6 +135,7 @@ def worth(q: Tensor, keys: Tensor, out: Tensor | None, together: int, each: int)
         ValueError: shapes that do not go together.
     """
     batch, heads, rows, parts, width = q.shape
+    expect("q", q, *q.shape, dtype=torch.float32, contiguous=True)
     expect("keys", keys, batch, None, None, width)
     whole_lanes(width)
     kv_heads = keys.shape[1]

@@ -23,6 +23,7 @@ const char *longspan_check_banded(const Banded *of) {
 }
 
 const char *longspan_check_units(const Units *of) {
+    if (of->size < 1) return "a unit has no token";
     const int64_t units = of->keys.count / of->size;
     if (of->available > units) return "there are fewer keys than units";
     for (int64_t b = 0; b < of->batch; b++)
@@ -88,6 +89,9 @@ const char *longspan_check_pieces(const Pieces *of) {
 static const char *token_choice(const Token *of) {
     const Choice *choice = &of->choice;
     const ChosenUnits *units = &of->units;
+    if (choice->first < 0 || choice->count < 0) return "the entries to choose from begin before the first";
+    if (units->size < 1) return "a unit has no token";
+    if (of->ask.signs != 1 && of->ask.signs != 2) return "a query has other signs than one or both";
     if (choice->near < 0) return NEAR;
     if (of->stop > choice->room || of->stop - choice->first < choice->count)
         return "there are other entries than a token chooses from";

@@ -25,6 +25,7 @@ def run_into(out: Tensor, lse: Tensor, pieces: Pieces) -> None:
     edges, stops = (torch.tensor(x, device="cpu") for x in (pieces.edges, pieces.stops))
     tile = min(_ROWS, max(_FEWEST, _SCORES // max(1, *pieces.stops)))
     calls.expect("edges", edges, len(stops) + 1, dtype=torch.int64)
+    calls.expect("asked", asked, q.shape[0], None, q.shape[2], None, None)
     given = _PIECES.pack(
         job=calls.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, True),
         keys=calls.keys(keys, q, v),

@@ -57,7 +57,7 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     channels = torch.arange(width, device="cpu") if order is None else order.cpu().contiguous()
     tokens = native.tile_tokens(heads, k.shape[1])
     table = calls.plain(turn(rope.table, torch.arange(size, device="cpu"), q.device))
-    calls.expect("order", channels, width, dtype=torch.int64)
+    calls.expect("order", channels, width, dtype=torch.int64, contiguous=True)
     given = _CHUNKS.pack(
         job=calls.job(q, v, None, None, rope, scale, None, k.shape[1], False),
         keys=calls.keys(k, q, v),

@@ -135,14 +135,16 @@ class TokenKernel:
         rows = min(turn[0].shape[0] for turn in (*turns, *seen))
         for band in bands:
             for name, ends in (("low", band.low), ("high", band.high)):
-                calls.expect(name, ends, None, dtype=torch.int64)
+                calls.expect(name, ends, None, dtype=torch.int64, contiguous=True)
                 rows = min(rows, ends.shape[0])
         if order is not None:
-            calls.expect("order", order, width, dtype=torch.int64)
+            calls.expect("order", order, width, dtype=torch.int64, contiguous=True)
         tails = min((x.shape[2] for x in kept if x is not None), default=0)
         for x, (of_heads, _, of_width) in zip(kept, self._shapes, strict=True):
             if x is not None:
                 calls.expect("kept", x, batch, of_heads, None, of_width, dtype=q.dtype)
+                if x.stride(2) != of_width:
+                    raise ValueError(f"kept of shape {list(x.shape)} does not hold token after token: {x.stride()}")
         ask, choice, units = self._asked(asking, q, kv_heads, rope, held)
         given = _TOKEN.pack(
             **dict.fromkeys(_NOW_FIELDS, 0) | dict.fromkeys(("q_step", "k_step", "v_step"), (0, 0)),
@@ -174,6 +176,11 @@ class TokenKernel:
             return bytes(_ASK.size), bytes(_CHOICE.size), bytes(_UNITS.size)
         batch, heads, _, width = q.shape
         entries, signs, choosing = asking.entries, asking.signs, asking.choosing
+        if signs not in (1, 2) or asking.size < 1 or asking.first < 0 or asking.count < 1:
+            raise ValueError(
+                f"signs are 1 or 2 and a token chooses one unit of one token or more from 0 on, not {signs}, "
+                f"{asking.count} of {asking.size} from {asking.first}"
+            )
         room = entries.shape[2] // signs
         asked = _floats(batch, signs, kv_heads if asking.sums else heads, width)
         scores = _floats(batch, choosing, room)
@@ -187,6 +194,7 @@ class TokenKernel:
         theta_q, theta_k = (None, None) if asking.thetas is None else (x.contiguous() for x in asking.thetas)
         kind = None if asking.thetas is None else q.dtype  # the new token's entry is written as its key is
         calls.expect("entries", entries, batch, None, None, None, dtype=kind)
+        calls.whole_lanes(entries.shape[3])
         calls.expect("positions", positions, None, asking.count, dtype=torch.int64)
         if theta_q is not None and theta_k is not None:
             for name, theta in (("theta_q", theta_q), ("theta_k", theta_k)):

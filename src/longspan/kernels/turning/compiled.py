@@ -25,7 +25,7 @@ def turned(rope: Rope, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     cos, sin = calls.plain((cos, sin))
     apart = 1 if rope.layout == "interleaved" else pairs
     for name, angles in (("cos", cos), ("sin", sin)):
-        calls.expect(name, angles, rows, pairs)
+        calls.expect(name, angles, rows, pairs, contiguous=True)
     given = _TURN.pack(
         x=x.data_ptr(),
         to=out.data_ptr(),
