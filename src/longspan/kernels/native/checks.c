@@ -108,6 +108,7 @@ const char *longspan_check_token(const Token *of) {
     const Seen *bands = seen_of(of);
     if (!inside(of->row, of->rows)) return "nothing was made ahead for the token";
     if ((of->kept[0] || of->kept[1] || of->kept[2]) && !inside(of->tail, of->tails)) return "there is no room to keep its inputs";
+    if (of->ask.theta_k && !inside(of->at, of->choice.room)) return "there is no room for its entry";
     for (int64_t n = 0; n < of->rotations; n++) {
         if (!inside(of->at, of->stored[n].keys.count)) return "there is no room for its key";
         if (of->row >= of->stored[n].turns.rows) return "there are no angles for its key";

@@ -273,6 +273,8 @@ class TokenKernel:
         Returns:
             ``[B, H, 1, Dv]``; the log-sum-exp is in ``lse`` ``[B, H, 1]``.
         """
+        if not len(q) == len(k) == len(v) == self._out[0]:
+            raise ValueError(f"{len(q)}, {len(k)} and {len(v)} rows of a token, and the memory of {self._out[0]}")
         out = q.new_empty(self._out)
         steps = *q.stride()[:2], *k.stride()[:2], *v.stride()[:2]
         now = _NOW.pack(q.data_ptr(), k.data_ptr(), v.data_ptr(), *steps, out.data_ptr(), at, row, kept, stop)
