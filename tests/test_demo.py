@@ -75,6 +75,7 @@ def test_inside_the_window_the_numbers_are_stocks(ran):
         assert cells[method, 512]["perplexity"] == pytest.approx(cells["stock", 512]["perplexity"], rel=1e-3)
 
 
+@pytest.mark.long
 def test_the_seed_decides_the_prompts(tmp_path):
     runs = []
     for seed in (3, 3, 4):

@@ -38,6 +38,7 @@ def test_each_is_short_and_tested_here():
         assert f'run("{script.name}"' in own, f"{script.name} has no test"
 
 
+@pytest.mark.long
 def test_extend_and_generate(tmp_path):
     said = run("extend_and_generate.py", tmp_path)
     assert int(re.search(r"^(\d+) tokens", said)[1]) > 4 * 512
@@ -46,6 +47,7 @@ def test_extend_and_generate(tmp_path):
     assert "71428" not in stock and restored == stock
 
 
+@pytest.mark.long
 def test_a_left_padded_batch(tmp_path):
     said = run("left_padded_batch.py", tmp_path)
     found = re.findall(r"^(\d+) tokens: (\d{5})", said, re.MULTILINE)
@@ -54,6 +56,7 @@ def test_a_left_padded_batch(tmp_path):
     assert "the same one by one: True" in said
 
 
+@pytest.mark.long
 def test_what_the_heads_look_at(tmp_path):
     said = run("what_the_heads_look_at.py", tmp_path)
     answer = re.search(r"the answer is in chunk (\d+)", said)[1]

@@ -55,6 +55,7 @@ def test_workers_share_it(run, command, timed):
     assert two == pytest.approx(one / 2)
 
 
+@pytest.mark.long
 def test_it_goes_by_what_has_been_measured(run, command, tmp_path):
     assert run(*command, "--samples", 2).code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}

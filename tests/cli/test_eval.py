@@ -57,6 +57,7 @@ def whole(folder, tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_killed_and_taken_up_again_the_results_are_the_same(whole, folder, tmp_path, run):
     path = tmp_path / "samples.jsonl"
     process = alone(command(folder, tmp_path, "--workers", "2"))

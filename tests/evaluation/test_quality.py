@@ -71,6 +71,7 @@ def out(tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_killed_and_taken_up_again_it_has_every_sample_once(out):
     lines = [json.loads(line) for line in gzip.decompress((out / ARCHIVE).read_bytes()).splitlines()]
     keys = [line["key"] for line in lines]

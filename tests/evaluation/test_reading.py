@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from longspan.bundled import load_bundled
@@ -28,6 +29,7 @@ def slow():
     return model, tokenizer
 
 
+@pytest.mark.long
 def test_a_prompt_that_takes_long_is_told_about_and_answered_the_same():
     asks = [Ask(parse_row("dca"), replace(TASKS["passkey"], new_tokens=2), 600, n, None, str(n)) for n in range(2)]
     told = []

@@ -134,7 +134,7 @@ def forward(**options):
         (lambda m: m.generate(prompts(), past_key_values=DynamicCache(), max_new_tokens=2), "new_cache"),
         (lambda m: m.generate(prompts(), cache_implementation="static", max_new_tokens=2), "static"),
         (forward(output_attentions=True), "output_attentions"),
-        (forward(attention_mask=torch.tensor([[1, 0] * 20] * 2)), "hole"),
+        (forward(attention_mask=torch.tensor([[1, 0] * 20] * 2)), "padding inside a row or at its end"),
         (forward(attention_mask=torch.ones(2, 30, dtype=torch.long)), "covers 30 tokens"),
         (forward(attention_mask=torch.zeros(2, 1, 40, 40)), r"\[batch, tokens\]"),
         (forward(position_ids=torch.arange(20).repeat(2)[None]), "packed"),

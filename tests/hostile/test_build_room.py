@@ -160,6 +160,7 @@ def test_the_report_says_so(cache, broken, unbuilt, monkeypatch):
     assert any("No space left on device" in note for note in report.warnings) and calls() == 1
 
 
+@pytest.mark.long
 def test_two_that_need_it_at_once_compile_it_once(cache, tmp_path):
     """The second waits for the first, and finds it."""
     calls = tmp_path / "calls"

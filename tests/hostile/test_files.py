@@ -232,6 +232,7 @@ def test_a_line_that_is_no_sample_says_why(tmp_path, line, says):
 # --- a disk that is full ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_calibrate_on_a_full_disk_keeps_the_old_file_and_computes_nothing(tmp_path):
     """A limit on the size of files is what a full disk is to a process."""
     out = tmp_path / "c.safetensors"

@@ -82,6 +82,7 @@ def test_its_name_is_what_it_depends_on(monkeypatch):
     assert len(names) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("harm", ["cut", "empty", "seal", "other"])
 def test_a_file_that_is_not_whole_is_made_again(cache, quick, harm):
     library = built(load=False)  # a loaded one may not be written over
@@ -95,6 +96,7 @@ def test_a_file_that_is_not_whole_is_made_again(cache, quick, harm):
     assert build.whole(library)
 
 
+@pytest.mark.long
 def test_two_processes_at_once(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     both = [
@@ -127,6 +129,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, quick, why):
     assert place not in library.parents and not library.parent.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["the folder", "the file"])
 def test_what_others_may_write_is_not_loaded(cache, quick, who):
     library = built()

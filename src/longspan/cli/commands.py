@@ -15,7 +15,7 @@ __all__ = ["app", "with_address"]
 app = typer.Typer(
     name="longspan",
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # plain help breaks lines where it has to, and cuts no option
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate, analyze.analyze):

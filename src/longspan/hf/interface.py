@@ -86,7 +86,10 @@ def left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...
     ends = length - real.flip(-1).int().argmax(-1)
     pads = torch.where(real.any(-1), real.int().argmax(-1), length)
     if bool((real.sum(-1) != torch.where(real.any(-1), ends - pads, 0)).any()):
-        raise LongspanError("the attention_mask has a hole; only padding at the start of a row is supported")
+        raise LongspanError(
+            "the attention_mask has padding inside a row or at its end; pad at the start of rows "
+            "(tokenizer.padding_side = 'left')"
+        )
     return tuple(pads.tolist())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from longspan.errors import LongspanError
-from longspan.kernels import native
+from longspan.kernels import native, tiles
 from longspan.kernels.banded import Impl
 
 
@@ -13,8 +13,10 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     """What runs, and what a user should know of it, if anything. May compile the kernels in C, which takes seconds.
 
     Raises:
-        LongspanError: the kernels in C are asked for, and there are none.
+        LongspanError: the kernels that are asked for cannot run here.
     """
+    if impl == "triton" and (reason := tiles.why_not(torch.empty(0, dtype=torch.float32, device=device))) is not None:
+        raise LongspanError(f"impl='triton' cannot run: {reason}; leave it out")
     if impl not in ("auto", "compiled"):
         return impl, None
     if device.type != "cpu":

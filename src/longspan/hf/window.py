@@ -174,6 +174,9 @@ def _dual_notes(config: Any, chunks: DCA | None, window: int) -> Iterator[str]:
 
 def _notes(config: Any, stated: dict[str, int], given: int | None, window: int) -> Iterator[str]:
     if given is not None:
+        most = max(stated.values(), default=given)
+        if given > most:
+            yield f"window={given} is more than the config says the model was trained on, {most} tokens"
         return
     for name, value in stated.items():
         if value < window:
