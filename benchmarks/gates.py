@@ -40,6 +40,7 @@ def gate(phases: dict[str, tuple[str, ...]], dtype: torch.dtype, device: str = "
             continue
         one = smaller(name, dtype, device)
         observer = Observer(every=True, scores=False)
+        observer.begin()
         if one.method.selects:
             one.attender.observer = observer
         outs = [_run(one, qkv)]

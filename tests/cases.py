@@ -207,6 +207,7 @@ def recorded(
     """What each query chose in one call over all tokens: ``[B, H, n, n]`` bool."""
     attender = Attender(case.method, case.window, impl, calibration)
     attender.observer = Observer(every=True, scores=False)
+    attender.observer.begin()
     attender(q, k, v, rope, **kwargs)
     return marks(attender.observer, q.shape[0], q.shape[1], q.shape[2])
 

@@ -190,6 +190,7 @@ def test_blocks_of_few_scores(rope, monkeypatch):
         attender = Attender(case.method, WINDOW)
         outs.append(attender(*qkv, rope, scale=SCALE))
         attender.observer = Observer(every=True, scores=False)
+        attender.observer.begin()
         attender(*qkv, rope, scale=SCALE)
         chosen.append(marks(attender.observer, 1, 4, 60))
     assert len(attender.selection.runs(0, 60, 5)) > 4

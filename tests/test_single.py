@@ -254,6 +254,7 @@ def test_who_looks_on_sees_every_choice():
     runs(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=store)
     _, single = feed(runs, qkv, rope, store, PROMPT, 120)
     runs.observer = Observer(every=False, scores=False)
+    runs.observer.begin()
     _, none = feed(runs, qkv, rope, store, 120, 123)
     assert (single, none) == (10, 0) and len(runs.observer.choices) == 3
 

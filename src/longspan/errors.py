@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
+from operator import index
 
 
 class LongspanError(ValueError):
@@ -29,18 +31,32 @@ class DataError(LongspanError):
 MOST = 2**31  # tokens and the like: more than anything of them is held of, and what kernels count with
 
 
-def check_count(name: str, value: object, least: int = 1, what: str = "tokens") -> None:
-    """Raise ``LongspanError`` unless a value is a whole number, ``least`` to ``MOST``; True and 64.0 are none."""
-    if type(value) is not int:
+def whole(value: object) -> int | None:
+    """The int that a value stands for, as numpy's integers do; None where it is no whole number: True and 64.0."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]  # what it refuses is no whole number
+    except TypeError:
+        return None
+
+
+def check_count(name: str, value: object, least: int = 1, what: str = "tokens") -> int:
+    """The int of a whole number, ``least`` to ``MOST``; raise ``LongspanError`` for others, such as True and 64.0."""
+    found = whole(value)
+    if found is None:
         raise LongspanError(f"{name} is a whole number of {what}, not {value!r}")
-    if not least <= value <= MOST:
-        raise LongspanError(f"{name} is a number of {what} from {least} to {MOST:,}, not {_shown(value)}")
+    if not least <= found <= MOST:
+        raise LongspanError(f"{name} is a number of {what} from {least} to {MOST:,}, not {_shown(found)}")
+    return found
 
 
-def check_number(name: str, value: object) -> None:
-    """Raise ``LongspanError`` unless a value is a number; True is none, nor is a text."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+def check_number(name: str, value: object) -> float:
+    """The int or float of a number, numpy's too; raise ``LongspanError`` for any other: True is none, nor is a text."""
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
         raise LongspanError(f"{name} is a number, not {value!r}")
+    found = whole(value)
+    return float(value) if found is None else found
 
 
 def _shown(value: int) -> str:

@@ -100,12 +100,19 @@ def _target(path: str | os.PathLike[str]) -> Path | None:
     """The file that a path leads to, which need not be there; None for what is no file.
 
     Raises:
-        OSError: it is a folder, may not be written, or links lead nowhere.
+        OSError: it is a folder or called like one, has no name, may not be written, or links lead nowhere.
     """
+    name = os.fsdecode(path)
+    if not name:
+        raise FileNotFoundError(errno.ENOENT, "the file's name is empty")
     target = Path(os.path.realpath(path))
     try:
         found = os.stat(path)
     except FileNotFoundError:
+        if name.endswith((os.sep, os.altsep or os.sep)):
+            raise IsADirectoryError(
+                errno.EISDIR, "a name that ends like a folder's is none for a file; leave out what it ends in"
+            ) from None
         return target
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory")

@@ -253,11 +253,12 @@ class Angles:
 
 
 def _check_fields(angles: Angles) -> None:
-    """Raise ``ValueError`` unless lengths are whole numbers of tokens, and everything else is a number."""
+    """Make lengths ints and everything else ints or floats; raise ``ValueError`` where they are no such numbers."""
     for f in fields(angles):
         value, name = getattr(angles, f.name), f"{type(angles).__name__}: {f.name}"
         if value is not None:
-            check_count(name, value) if f.name == "target_length" else check_number(name, value)
+            found = check_count(name, value) if f.name == "target_length" else check_number(name, value)
+            object.__setattr__(angles, f.name, found)  # frozen for everybody else
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = 
         >>> trace.at()  # the last token's choice in every layer
 
     Nothing is computed differently; what was chosen is copied to the CPU. When nothing is recorded it costs nothing.
+    Forwards of all threads are recorded, each under a number of its own (``Choice.call``); those that run when the
+    block begins are left out.
 
     Args:
         model: extended with a method that chooses: longheads, esa, infllm, or lm-infinite with ``middle_top_k``.
@@ -111,10 +113,10 @@ def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = 
     observer = Observer(every=queries == "all", scores=scores)
 
     def begins(*_: Any) -> None:
-        observer.call += 1
+        observer.begin()
 
+    attender.observer = observer  # before forwards are numbered, so that of those that are no layer is missed
     handle = attachment.layers[0].module.register_forward_pre_hook(begins)
-    attender.observer = observer
     try:
         yield Trace(attender.method, report.window, report.model, observer)
     finally:

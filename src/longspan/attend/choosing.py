@@ -52,12 +52,13 @@ class Chooser:
         scores = rows.q.shape[0] * rows.q.shape[1] * selector.columns(rows.stop)
         runs = selection.runs(first, rows.stop, max(1, _SCORES // max(scores, 1)))
         see = partial(selection.see, self.positions, rows)
-        if self.many and self.observer is None and self.impl in ("auto", "compiled"):
+        observer = self.observer  # another thread may end the recording meanwhile
+        if self.many and observer is None and self.impl in ("auto", "compiled"):
             runs = runs[selector.add_many(out, lse, rows, runs, see) :]
         for r0, r1 in runs:
             chosen = selector.choose(rows, r0, r1)
-            if self.observer is not None and self.observer.wants(r1, rows.stop):
-                self.observer.add(rows, r0, r1, selection, chosen)
+            if observer is not None and observer.wants(r1, rows.stop):
+                observer.add(rows, r0, r1, selection, chosen)
             whole, part = (r0, r1) == (rows.start, rows.stop), rows.part(r0, r1)
             own = (out, lse) if whole else (out[:, :, part], lse[:, :, part])
             gather_into(*own, see(r0, r1, chosen.units), self.impl)

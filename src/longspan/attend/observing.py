@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
+from threading import local
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ class Choice:
     Indices are the row's own, padding not counted. Unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
 
     Attributes:
-        call: which forward of the recording it was, from 0.
+        call: which forward of the recording it was, from 0, in the order in which they began.
         layer, row: the layer's number, and the row of the batch.
         first, query: the queries ``first .. query`` chose together; the same one where each chooses for itself.
         units: ``[S, n]`` int64 on the CPU, ascending: what each of the S that choose (heads, groups or the layer) took.
@@ -58,21 +60,32 @@ class Observer:
     def __init__(self, every: bool, scores: bool) -> None:
         self.every, self.scores = every, scores
         self.choices: list[Choice] = []
-        self.call = -1
+        self._numbers, self._running = count(), local()
+
+    def begin(self) -> None:
+        """A forward begins in this thread, which runs all of it: number it."""
+        self._running.call = next(self._numbers)
+
+    @property
+    def call(self) -> int | None:
+        """The number of the forward that this thread is in; None for one that began before the recording."""
+        return getattr(self._running, "call", None)
 
     def wants(self, stop: int, total: int) -> bool:
         """Whether of queries up to ``stop`` in a call that ends at ``total`` any is asked for."""
-        return self.every or stop == total
+        return self.call is not None and (self.every or stop == total)
 
     def add(self, rows: Rows, r0: int, r1: int, selection: Choosing, chosen: Chosen) -> None:
-        """Queries ``r0 : r1`` chose."""
+        """Queries ``r0 : r1`` chose; of a forward that has a number."""
+        call = self.call
+        assert call is not None
         for first, query, units, scores in selection.choices(r0, r1, chosen, self.every, self.scores):
             kept = selection.always(rows.start)
             border = int(kept.border(torch.tensor([query])))
             for n in range(units.shape[0]):
                 self.choices.append(
                     Choice(
-                        call=self.call,
+                        call=call,
                         layer=rows.layer,
                         row=rows.batch.start + n,
                         first=first,

@@ -7,45 +7,26 @@ README beside this file says what it was trained on, how well it does, and what 
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-    from longspan.calibration import Calibration
+    from longspan.bundled.calibrated import bundled_calibration as bundled_calibration
+    from longspan.bundled.loading import load_bundled as load_bundled
 
 FOLDER = Path(__file__).resolve().parent
+# These import torch, and one of them transformers, for their types too.
+_WHERE = {"bundled_calibration": "calibrated", "load_bundled": "loading"}
 
 
-def load_bundled(
-    device: str | torch.device = "cpu", dtype: torch.dtype | None = None
-) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """The bundled model, in eval mode on `device`, and its tokenizer.
-
-    The weights are float32; `dtype` casts them. The window (`config.max_position_embeddings`) is 512 tokens.
-    """
-    import torch
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-    model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=dtype or torch.float32, local_files_only=True)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER, local_files_only=True)
-    return model.to(device).eval(), tokenizer
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'longspan.bundled' has no attribute {name!r}")
+    return getattr(import_module(f"longspan.bundled.{_WHERE[name]}"), name)
 
 
 @lru_cache(maxsize=1)
 def heldout_text() -> str:
     """About 323,000 characters of prose that the model was not trained on, paragraphs one to a line."""
     return (FOLDER / "heldout.txt").read_text(encoding="utf-8")
-
-
-@lru_cache(maxsize=1)
-def bundled_calibration() -> Calibration:
-    """Reduced scores for the bundled model in float32, for ``longspan.extend(model, ..., calibration=...)``.
-
-    Of 64 key channels a layer 8 are kept, 4 a key head. ``training/calibrate.py`` made it, from the training text.
-    """
-    from longspan.calibration import Calibration
-
-    return Calibration.load(FOLDER / "calibration.safetensors")

@@ -29,7 +29,9 @@ def generate(
     model: Annotated[str, typer.Option(help="A model folder, a hub name, or 'bundled'.")],
     prompt: Annotated[str, typer.Option(help="What to ask, after the file's text.")],
     file: Annotated[Path | None, typer.Option(help="A text to read first; - is stdin.")] = None,
-    method: Annotated[str, typer.Option(help="A method, see `longspan methods`, or 'auto'.")] = "dca",
+    method: Annotated[
+        str, typer.Option(help="A method, see `longspan methods`, or with parameters: dca:chunk_size=256; or 'auto'.")
+    ] = "dca",
     window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")

@@ -14,7 +14,9 @@ from longspan.errors import LongspanError
 
 def inspect(
     model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.")],
-    method: Annotated[str, typer.Option(help="A method, see `longspan methods`, or 'auto'.")] = "dca",
+    method: Annotated[
+        str, typer.Option(help="A method, see `longspan methods`, or with parameters: dca:chunk_size=256; or 'auto'.")
+    ] = "dca",
     window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")

@@ -177,15 +177,20 @@ def one_stdin(paths: Sequence[Path | None]) -> None:
         raise LongspanError("- is stdin, which can be read once; name the other text's file")
 
 
-def method_or_auto(name: str, settings: Sequence[str], angles: str | None) -> Method | str:
-    """The method, or ``"auto"``, which takes neither settings nor angles."""
-    from longspan.methods.parse import build_method
+def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Method | str:
+    """The method of ``name:key=value,…`` with further settings, or ``"auto"``, which takes neither those nor angles."""
+    from longspan.methods.parse import build_method, split_spec
 
-    if name != "auto":
-        return build_method(name, settings, angles, also=("auto",))
-    if settings or angles is not None:
-        raise LongspanError("--method auto takes neither --set nor --angles; name a method to set its parameters")
-    return name
+    name, own = split_spec(spec)
+    if name == "auto":
+        if own or settings or angles is not None:
+            raise LongspanError("--method auto takes no parameters, --set or --angles; name a method to set its own")
+        return name
+    under = own.pop("angles", None)
+    if under is not None and angles is not None:
+        raise LongspanError(f"{name}: the angles are set twice, by --method and by --angles")
+    given = [f"{key}={value}" for key, value in own.items()]
+    return build_method(name, [*given, *settings], angles if under is None else under, also=("auto",))
 
 
 def check_device(name: str) -> torch.device:

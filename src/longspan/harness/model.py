@@ -76,7 +76,7 @@ class LongspanLM(HFLM):
         passed = {name: more.pop(name) for name in PASSED_ON if name in more}
         row = _row(method, more, length)  # what is wrong with it is said before a model is loaded
         if window is not None:
-            check_count("window", window)
+            window = check_count("window", window)
         with _in_model_args():
             model = load_model(str(pretrained), window=window, dtype=str(dtype), device=device or "auto")
             words = load_tokenizer(str(tokenizer or pretrained))

@@ -216,20 +216,19 @@ class _Wanted:
 
 
 def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender, list[Layer]]:
-    model, method, length, kv_tier, kv_dir = unwrap(given), wanted.method, wanted.length, wanted.kv_tier, wanted.kv_dir
+    model, method, kv_tier, kv_dir = unwrap(given), wanted.method, wanted.kv_tier, wanted.kv_dir
     refuse_other_kinds(model)
     refuse_unloaded(model)
     _refuse_copies(model)
-    for name, tokens in (("window", wanted.window), ("length", length)):
-        if tokens is not None:
-            check_count(name, tokens)
+    window = None if wanted.window is None else check_count("window", wanted.window)
+    length = None if wanted.length is None else check_count("length", wanted.length)
     automatic = isinstance(method, str) and method == "auto"
     if automatic and wanted.angles is not None:
         raise LongspanError('"auto" takes no angles; name the method that is to run under them')
     if not automatic:
         chosen = _method(method, wanted.angles)
     config = model.config.get_text_config(decoder=True)
-    trained = trained_on(config, wanted.window, model=type(model).__name__)
+    trained = trained_on(config, window, model=type(model).__name__)
     size = trained.window
     resolved = None if automatic else trained.resolve(_reaching(chosen, length))  # bad parameters come before the probe
     refuse_moving_frequencies(type(model).__name__, config)

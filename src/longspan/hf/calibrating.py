@@ -112,8 +112,8 @@ def calibrate_each(
     for solver in solvers:
         if solver not in SOLVERS:
             raise CalibrationError(f"the solver is one of {', '.join(SOLVERS)}, not {solver!r}")
-    check_count("tokens", tokens)
-    check_count("seed", seed, 0, "the generator")
+    tokens = check_count("tokens", tokens)
+    seed = check_count("seed", seed, 0, "the generator")
     size, shapes = _window_and_shapes(model, window)
     channels = [heads * dim for heads, dim in shapes.values()]
     reduced = _size("reduced", reduced, min(channels))
@@ -185,10 +185,8 @@ def measure_recall(
     if len(lengths) != 1:
         raise CalibrationError(f"recall is measured on texts of one length, not of {sorted(lengths)} tokens")
     length = lengths.pop()
-    check_count("queries", queries)
-    if top is not None:
-        check_count("top", top, what="keys")
-    top = max(size // 4, 1) if top is None else top
+    queries = check_count("queries", queries)
+    top = max(size // 4, 1) if top is None else check_count("top", top, what="keys")
     first, last = size // 64, length - queries - size // 2
     if top > last - first:
         raise CalibrationError(
@@ -268,7 +266,7 @@ def _groups(shapes: dict[int, tuple[int, int]], samples: int) -> Iterator[list[i
 def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int, dict[int, tuple[int, int]]]:
     """The window in tokens, and key heads and their size for each layer that can be attached to."""
     if window is not None:
-        check_count("window", window)
+        window = check_count("window", window)
     attached = attachment_of(model)
     if attached is None:
         with warnings.catch_warnings():
@@ -285,7 +283,7 @@ def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int,
 def _size(name: str, value: int | None, channels: int) -> int:
     if value is None:
         return max(1, channels // 8)
-    check_count(name, value, what="channels")
+    value = check_count(name, value, what="channels")
     if value > channels:
         raise CalibrationError(f"{name} is 1 to {channels}, the channels there are to reduce, not {value}")
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -89,6 +90,8 @@ def collect(
 ) -> None:
     """Run each piece through the model and give ``sink`` the queries and keys of every attached layer.
 
+    What other threads run through the model meanwhile is not handed out.
+
     The model is extended with ``method`` for the while and left as it was. Queries ``[B, H, T, D]`` and keys
     ``[B, Hkv, T, D]`` are unrotated; where a model normalises after its rotation they are normalised.
 
@@ -101,7 +104,11 @@ def collect(
         if piece.numel() and not 0 <= int(piece.min()) <= int(piece.max()) < embedding.shape[0]:
             raise CalibrationError(f"a text has token ids outside the model's vocabulary of {embedding.shape[0]}")
 
+    here = get_ident()
+
     def observe(layer: Layer, q: Tensor, k: Tensor, v: Tensor, padding: tuple[int, ...]) -> None:
+        if get_ident() != here:
+            return
         assert layer.rope is not None
         norm_q, norm_k = layer.rope.norm_q, layer.rope.norm_k
         sink(layer, norm_q(q) if norm_q else q, norm_k(k) if norm_k else k)

@@ -54,7 +54,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
         LongspanError: the model, its method or its device cannot be recorded; says which, and why.
         ValueError: ``room`` is less than 1.
     """
-    check_count("room", room)
+    room = check_count("room", room)
     model = unwrap(model)
     attachment = attachment_of(model)
     if attachment is None:

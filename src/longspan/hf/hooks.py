@@ -23,6 +23,7 @@ from longspan.hf.report import Report
 from longspan.hf.running import (
     NeverCopied,
     Running,
+    refuse_inputs,
     refuse_missing,
     refuse_other_attention,
     refuse_packed,
@@ -103,6 +104,7 @@ class Attachment:
         config: Any = decoder.config
         refuse_other_attention(config._attn_implementation, interface.NAME)
         refuse_packed(kwargs)
+        refuse_inputs(kwargs)
         if kwargs.get("output_attentions", getattr(config, "output_attentions", False)):
             raise LongspanError("attention weights are never formed here: call without output_attentions")
         mask = kwargs.get("attention_mask")

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event, Lock, Thread, local
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from rich.console import Console
@@ -27,6 +28,9 @@ OFTEN = 0.25  # seconds from one look to the next
 
 
 See = Callable[["Prefill | None"], None]
+
+_terminal = Lock()  # held by the bar that is on stderr
+_opening = Lock()  # held while a block puts itself on a model, or takes itself off
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ def progress(model: PreTrainedModel, *, console: Console | None = None) -> Itera
     """Show a bar on stderr while a forward of ``model`` over many tokens takes longer than two seconds.
 
     The model may be extended or not, and may be extended or restored in the block. On a GPU a prefill waits for each
-    layer but the last one, which costs microseconds a layer; decoding is left alone.
+    layer but the last one, which costs microseconds a layer; decoding is left alone. Several threads may run the model,
+    and blocks may be open at once: there is one bar, of the prefill that came first, and the next one's follows it.
 
     Args:
         console: where to show it instead.
@@ -96,61 +101,128 @@ def progress(model: PreTrainedModel, *, console: Console | None = None) -> Itera
             bar.start()
         bar.update(bar.task_ids[0], total=now.total, completed=now.read, description=str(now))
 
-    with following(model, show):
+    with following(model, show, _terminal if console is None else None):
         yield
 
 
 @contextmanager
-def following(model: PreTrainedModel, see: See) -> Iterator[None]:
+def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Iterator[None]:
     """Tell ``see`` how far a prefill of ``model`` is, from two seconds on, and None when it is over.
 
-    ``see`` is called by a thread, about four times a second, never twice at once.
+    ``see`` is called by a thread, about four times a second, never twice at once; of prefills that several threads run
+    it is told of one until that is over, and of another one then.
+
+    Args:
+        turn: held while ``see`` is told of a prefill, for those that share it.
 
     Raises:
         LongspanError: it cannot be told what the model's layers are.
     """
     decoder, layers = _decoder_and_layers(model)
-    watch = _Watch(len(layers), see)
+    watches = _Watches(len(layers), see, Lock() if turn is None else turn)
     handles = [
-        decoder.register_forward_pre_hook(watch.begins, with_kwargs=True),
-        decoder.register_forward_hook(watch.ends, always_call=True),
-        *(layer.register_forward_hook(watch.layer_ends) for layer in layers),
+        decoder.register_forward_pre_hook(lambda *given: watches.own.begins(*given), with_kwargs=True),
+        decoder.register_forward_hook(lambda *given: watches.own.ends(*given), always_call=True),
+        *(layer.register_forward_hook(lambda *given: watches.own.layer_ends(*given)) for layer in layers),
     ]
-    prefill = getattr(model, "_prefill", None)
-    if prefill is not None:
-        # What of a prompt is to be read is known here alone; the forwards see one piece each.
-        def told(input_ids: Tensor, config: Any, model_kwargs: dict[str, Any], *more: Any, **named: Any) -> Any:
-            cache = model_kwargs.get("past_key_values")
-            watch.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))
-            try:
-                return prefill(input_ids, config, model_kwargs, *more, **named)
-            finally:
-                watch.finish()
-
-        model._prefill = told
+    _Expecting.put(model, watches)
     try:
         yield
     finally:
-        watch.finish()
+        _Expecting.take(model, watches)
         for handle in handles:
             handle.remove()
-        vars(model).pop("_prefill", None)
+        watches.close()
+
+
+class _Expecting:
+    """Stands for a model's ``_prefill`` while blocks are open: what of a prompt is to be read is known here alone."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._own = vars(model).get("_prefill")
+        self._prefill = model._prefill
+        self._open: list[_Watches] = []
+
+    @classmethod
+    def put(cls, model: PreTrainedModel, watches: _Watches) -> None:
+        """Tell ``watches`` too."""
+        with _opening:
+            if getattr(model, "_prefill", None) is None:
+                return
+            if not isinstance(vars(model).get("_prefill"), cls):
+                model._prefill = cls(model)
+            model._prefill._open = [*model._prefill._open, watches]
+
+    @classmethod
+    def take(cls, model: PreTrainedModel, watches: _Watches) -> None:
+        """Tell ``watches`` no more; the model's own is back when nobody is told."""
+        with _opening:
+            here = vars(model).get("_prefill")
+            if not isinstance(here, cls):
+                return
+            here._open = [one for one in here._open if one is not watches]
+            if not here._open:
+                del model._prefill
+                if here._own is not None:
+                    model._prefill = here._own
+
+    def __call__(self, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any], *more: Any, **named: Any) -> Any:
+        cache = model_kwargs.get("past_key_values")
+        told = [watches.own for watches in self._open]
+        for watch in told:
+            watch.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))
+        try:
+            return self._prefill(input_ids, config, model_kwargs, *more, **named)
+        finally:
+            for watch in told:
+                watch.finish()
+
+
+class _Watches:
+    """The watch of each thread that runs the model while a block is open; see ``_Watch``."""
+
+    def __init__(self, layers: int, see: See, turn: Lock) -> None:
+        self._given = layers, see, turn
+        self._local, self._lock, self._open = local(), Lock(), True
+        self._all: WeakSet[_Watch] = WeakSet()  # a thread's goes when it ends
+
+    @property
+    def own(self) -> _Watch:
+        """This thread's."""
+        found: _Watch | None = getattr(self._local, "watch", None)
+        if found is None:
+            with self._lock:
+                found = self._local.watch = _Watch(*self._given)
+                self._all.add(found)
+                if not self._open:
+                    found.close()
+        return found
+
+    def close(self) -> None:
+        """The block ends, in the middle of other threads' forwards perhaps."""
+        with self._lock:
+            self._open = False
+            watches = list(self._all)
+        for watch in watches:
+            watch.close()
 
 
 class _Watch:
-    """What is known of the prefill that runs.
+    """What is known of the prefill that a thread runs.
 
     Args:
         layers: how many a forward runs.
+        turn: held while ``see`` is told of this prefill.
     """
 
-    def __init__(self, layers: int, see: See) -> None:
-        self._layers, self._see = layers, see
+    def __init__(self, layers: int, see: See, turn: Lock) -> None:
+        self._layers, self._see, self._turn = layers, see, turn
         # Tokens that are expected, of forwards before, and of this one; how many of its layers have run.
         self._expected = self._read = self._tokens = self._done = 0
         self._begun = self._ended = 0.0
-        self._over = Event()
+        self._lock, self._closed = Lock(), False  # one thread closes what another one runs
         self._thread: Thread | None = None
+        self._over = Event()  # a new one with every thread
         self._event: torch.Event | None = None
 
     @property
@@ -166,17 +238,23 @@ class _Watch:
         self.finish()
         self._expected = tokens
 
-    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A forward begins."""
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        """A forward begins; one that runs while another thread registers this hook comes without ``kwargs``."""
+        if kwargs is None:
+            return
         given = kwargs.get("input_ids", args[0] if args else None)
         given = kwargs.get("inputs_embeds") if given is None else given
         self._tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
         self._done = 0
         if self._tokens > 1 and self._thread is None:
             self._begun = self._ended = time.perf_counter()
-            self._over.clear()
-            self._thread = Thread(target=self._tell, daemon=True)
-            self._thread.start()
+            with self._lock:
+                if self._closed:
+                    return
+                self._over = Event()
+                thread = Thread(target=self._tell, args=(self._over,), daemon=True)
+                thread.start()
+                self._thread = thread
 
     def layer_ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """A layer of the forward has run."""
@@ -199,21 +277,38 @@ class _Watch:
 
     def finish(self) -> None:
         """Nothing runs any more."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = self._event = None
+        self._stop()
+        self._event = None
         self._expected = self._read = self._tokens = self._done = 0
 
-    def _tell(self) -> None:
-        if self._over.wait(AFTER):
+    def close(self) -> None:
+        """Tell nothing from now on, whatever runs; for any thread to call."""
+        with self._lock:
+            self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._over.set()
+        if thread is not None:
+            thread.join()
+
+    def _tell(self, over: Event) -> None:
+        if over.wait(AFTER):
             return
+        while not self._turn.acquire(blocking=False):
+            if over.wait(OFTEN):
+                return
         try:
             self._see(self.now)
-            while not self._over.wait(OFTEN):
+            while not over.wait(OFTEN):
                 self._see(self.now)
         finally:
-            self._see(None)
+            try:
+                self._see(None)
+            finally:
+                self._turn.release()
 
     def _wait(self, device: torch.device) -> None:
         """Wait for the layer before, so that what is counted has run; this one keeps the device busy meanwhile."""

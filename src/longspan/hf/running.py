@@ -77,6 +77,37 @@ def refuse_packed(kwargs: dict[str, Any]) -> None:
         raise LongspanError("longspan attends causally: call without is_causal=False")
 
 
+def refuse_inputs(kwargs: dict[str, Any]) -> None:
+    """Raise if a forward is given no tokens, or ``position_ids`` that cannot belong to its tokens."""
+    ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+    given = embeds if ids is None else ids
+    rows = None
+    if isinstance(given, Tensor) and given.dim() > 1:
+        if 0 in given.shape[:2]:
+            raise LongspanError(
+                f"the input has no tokens: {'inputs_embeds' if ids is None else 'input_ids'} is {list(given.shape)}; "
+                "pass at least one token in each of at least one row"
+            )
+        rows = given.shape[0]
+    if (positions := kwargs.get("position_ids")) is not None:
+        _refuse_form(positions, rows)
+
+
+def _refuse_form(positions: Any, rows: int | None) -> None:
+    """Raise unless ``position_ids`` are a tensor of one row, or of as many as the batch has where that is known."""
+    if not isinstance(positions, Tensor):
+        raise LongspanError(
+            f"position_ids are a {type(positions).__name__}, not a tensor [batch, tokens]; leave position_ids out, and "
+            "longspan numbers the tokens"
+        )
+    found = positions.shape[-2] if positions.dim() > 1 else 1
+    if positions.dim() == 0 or rows is not None and found not in (1, rows):
+        raise LongspanError(
+            f"position_ids are {list(positions.shape)}, and the batch has {rows} rows; leave position_ids out, and "
+            "longspan numbers the tokens"
+        )
+
+
 def refuse_other_attention(implementation: Any, ours: str) -> None:
     """Raise if the model was set to another attention than the one that was attached."""
     if implementation != ours:
@@ -118,6 +149,7 @@ def numbering(
     Raises:
         LongspanError: they follow neither, or another than the tokens in the cache.
     """
+    _refuse_form(positions, len(padding))
     if positions.shape[-1] != tokens:
         raise LongspanError(f"position_ids are for {positions.shape[-1]} tokens, and {tokens} were passed")
     if tokens == 1 and not any(padding):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from longspan.bands import Band, KeyMap
-from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number
+from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number, whole
 from longspan.positions import PositionMap, SeesChosen
 from longspan.rope import Angles
 from longspan.selection import Choosing, Selection
@@ -53,12 +53,16 @@ class Method:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if str(f.type).startswith("int") and type(value) is not int and (value is not None or f.type == "int"):
-                raise ValueError(f"{type(self).__name__}: {f.name} is a whole number, not {value!r}")
+            if str(f.type).startswith("int") and (value is not None or f.type == "int"):
+                found = whole(value)
+                if found is None:
+                    raise ValueError(f"{type(self).__name__}: {f.name} is a whole number, not {value!r}")
+                object.__setattr__(self, f.name, found)  # frozen for everybody else
+                value = found
             if type(value) is int and abs(value) > MOST:
                 raise ValueError(f"{type(self).__name__}: {f.name} is at most {MOST:,}, not {value}")
             if str(f.type).startswith("float") and value is not None:
-                check_number(f"{type(self).__name__}: {f.name}", value)
+                object.__setattr__(self, f.name, check_number(f"{type(self).__name__}: {f.name}", value))
             if f.type == "bool" and type(value) is not bool:
                 raise ValueError(f"{type(self).__name__}: {f.name} is True or False, not {value!r}")
         if not isinstance(self.angles, Angles):
@@ -77,7 +81,7 @@ class Method:
 
     def resolve(self, window: int) -> Self:
         """The same method with every parameter filled in for a model trained on ``window`` tokens."""
-        check_count("window", window)
+        window = check_count("window", window)
         missing = {name: value for name, value in self.defaults(window).items() if getattr(self, name) is None}
         resolved = replace(self, **missing, angles=self.angles.resolve(window))
         resolved.check_window(window)

@@ -47,7 +47,7 @@ class SelfExtend(Method):
     def resolve(self, window: int) -> Self:
         if self.group is not None:
             return super().resolve(window)
-        check_count("window", window)
+        window = check_count("window", window)
         # The target has done its work once the group is chosen.
         return replace(self, **self._chosen(window), target_length=None).resolve(window)
 

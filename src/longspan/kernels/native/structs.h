@@ -1,4 +1,4 @@
-/* What the Python side hands over: structs.py declares the same, and both are compared when the library is loaded.
+/* What the Python side hands over: structs.py reads this file, and its sizes are compared when the library is loaded.
    Steps are in numbers unless they say bytes. Sizes go with what they are the sizes of, for checks.c. */
 
 #ifndef LONGSPAN_STRUCTS_H
