@@ -29,12 +29,12 @@ class LayerCall(Protocol):
     ) -> tuple[Tensor, Tensor | None]: ...
 
 
-class _NotForStock(LongspanError, AttributeError):
-    """Of an attribute that stock attention reads; an ``AttributeError`` for those who ask whether there is one."""
+class NotATensor(LongspanError, AttributeError):
+    """Stock attention, or a model's own code, took a mask for a tensor; an ``AttributeError`` for those who ask whether there is one."""
 
 
 def _refuse_stock(*args: Any, **kwargs: Any) -> NoReturn:
-    raise _NotForStock(
+    raise NotATensor(
         "a layer that longspan is not attached to was given longspan's mask: it came from another model, or its config "
         "did; set its modules' config to that of this model, call longspan.restore(model) and extend it again"
     )

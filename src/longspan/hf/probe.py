@@ -336,9 +336,9 @@ def _tables(model: PreTrainedModel) -> list[Table]:
 def _forward(model: PreTrainedModel) -> None:
     try:
         model(input_ids=some_tokens(model, TOKENS)[None], use_cache=False)
-    except LongspanError:
-        raise
     except Exception as error:
+        if isinstance(error, LongspanError) and not isinstance(error, interface.NotATensor):
+            raise
         # Whatever a model does that another attention and its masks do not fit: there is no common class for it.
         raise AttachError(
             f"{type(model).__name__} does not run on {TOKENS} tokens with longspan's attention and masks: "
