@@ -30,7 +30,7 @@ class LayerCall(Protocol):
 
 
 class NotATensor(LongspanError, AttributeError):
-    """Stock attention, or a model's own code, took a mask for a tensor; an ``AttributeError`` for those who ask whether there is one."""
+    """A mask was taken for a tensor; an ``AttributeError`` for those who ask whether there is an attribute."""
 
 
 def _refuse_stock(*args: Any, **kwargs: Any) -> NoReturn:
