@@ -29,6 +29,7 @@ from longspan.hf.kernels import describe_kernels
 from longspan.hf.placement import refuse_unloaded, runs_on
 from longspan.hf.probe import Layer, probe
 from longspan.hf.report import Report
+from longspan.hf.threads import alone
 from longspan.hf.tiers import prepare_tier
 from longspan.hf.trial import hold_to_stock
 from longspan.hf.unwrap import refuse_other_kinds, unwrap, wrapper_note
@@ -107,9 +108,11 @@ def restore(model: PreTrainedModel) -> None:
     """Take the method off; the model is what it was before ``extend``. Does nothing to a model that is not extended."""
     model = unwrap(model)
     _refuse_copies(model)
-    attachment = _attached.pop(model, None)
+    attachment = _attached.get(model)
     if attachment is not None:
-        attachment.detach(model)
+        with alone(model):
+            attachment.detach(model)
+            del _attached[model]
 
 
 @contextmanager
@@ -154,7 +157,8 @@ def inspect(
     """The report that ``extend`` would give; nothing stays changed."""
     if attachment_of(model) is not None:
         raise LongspanError("the model is extended already; its report is what extend returned")
-    return _prepare(model, _Wanted(method, window, angles, "auto", calibration, kv_tier, kv_dir, length))[0]
+    with alone(unwrap(model)):
+        return _prepare(model, _Wanted(method, window, angles, "auto", calibration, kv_tier, kv_dir, length))[0]
 
 
 def attachment_of(model: PreTrainedModel) -> Attachment | None:
@@ -173,6 +177,11 @@ def new_cache(model: PreTrainedModel) -> LongspanCache:
 @_one_at_a_time
 def _extend(model: PreTrainedModel, wanted: _Wanted) -> Report:
     inner = unwrap(model)
+    with alone(inner):
+        return _changed(model, inner, wanted)
+
+
+def _changed(model: PreTrainedModel, inner: PreTrainedModel, wanted: _Wanted) -> Report:
     previous = _attached.get(inner)
     if previous is not None:
         restore(inner)
@@ -189,7 +198,7 @@ def _extend(model: PreTrainedModel, wanted: _Wanted) -> Report:
     if report.reason is not None:
         print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
     if not report.attached:
-        warnings.warn(next(layer_notes(layers, report.window)), stacklevel=4)
+        warnings.warn(next(layer_notes(layers, report.window)), stacklevel=5)
     return report
 
 

@@ -182,6 +182,7 @@ class _Steps:
         assert cache.padding is not None
         if given.get("position_ids") is not None:
             cache.numbering = numbering(given["position_ids"], mask, padding, past, 1, cache.numbering)
+        self.attachment.stood_in()
         made = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)
         made.ids.copy_(ids)
         made.step.move(past)

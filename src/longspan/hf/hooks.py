@@ -20,6 +20,7 @@ from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.generation import shadow, unshadow
 from longspan.hf.probe import CACHE_NAMES, Layer, scaling, unrotated
 from longspan.hf.report import Report
+from longspan.hf.rotary import watched
 from longspan.hf.running import (
     NeverCopied,
     Running,
@@ -28,6 +29,7 @@ from longspan.hf.running import (
     refuse_other_attention,
     refuse_packed,
 )
+from longspan.hf.threads import calls_of
 from longspan.hf.untraced import untraced
 from longspan.store import KVStore
 
@@ -53,6 +55,9 @@ class Attachment:
         self._handles: list[Any] = []
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         self._local = threading.local()
+        self._taking = threading.Lock()  # a cache is taken by one forward at a time
+        # Of now and not of ``attach``: what was attached before is attached once more after another's block.
+        self._rotary = watched(model, [layer.rope.table for layer in layers if layer.rope is not None])
         self._generates = model.can_generate()
         self.observer: Observer | None = None
         self._bare: tuple[Any, Any] = (lambda: None, None)
@@ -73,6 +78,9 @@ class Attachment:
         decoder = decoder_of(model, [layer.module for layer in self.layers])
         self._handles.append(decoder.register_forward_pre_hook(_Begin(self, decoder), with_kwargs=True))
         self._handles.append(decoder.register_forward_hook(_End(self), always_call=True))
+        if decoder is not model:
+            self._handles.append(model.register_forward_pre_hook(_Enter(self)))
+            self._handles.append(model.register_forward_hook(_Leave(self)))
         for layer in self.layers:
             self._handles.append(layer.module.register_forward_pre_hook(_LayerHook(layer, self), with_kwargs=True))
             if layer.norms is not None:
@@ -99,38 +107,57 @@ class Attachment:
 
     def begin(self, decoder: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Check what a forward is given, and give it our cache where it would make one."""
+        config: Any = decoder.config
+        mask, expected = kwargs.get("attention_mask"), self._expected(config)
+        running = Running(config, kwargs.get("position_ids"), mask, expected, None)
+        self._begun(running, decoder)  # first of all: the hook after the forward ends it, whatever is raised here
         if decoder.training:
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
-        config: Any = decoder.config
         refuse_other_attention(config._attn_implementation, interface.NAME)
         refuse_packed(kwargs)
         refuse_inputs(kwargs)
         if kwargs.get("output_attentions", getattr(config, "output_attentions", False)):
             raise LongspanError("attention weights are never formed here: call without output_attentions")
-        mask = kwargs.get("attention_mask")
+        self._refuse_other_positions()
         if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2):
             raise LongspanError("pass attention_mask as [batch, tokens]; a prepared mask of another form would be lost")
         cache = kwargs.get("past_key_values")
-        expected = self._expected(config)
         if cache is not None:
             self.check(cache)
+            self._take(cache, running, decoder)
             cache.refuse_uneven(len(expected))
         else:
             use = kwargs.get("use_cache")
             if config.use_cache if use is None else use:
                 cache = kwargs["past_key_values"] = self.new_cache()
-        running = self._local.running = Running(config, kwargs.get("position_ids"), mask, expected, cache)
-        if cache is not None:
-            cache.running = running
+                self._take(cache, running, decoder)
         return kwargs
+
+    def _begun(self, running: Running, decoder: nn.Module) -> None:
+        outer = self.running
+        # One that an interrupt broke off is still there too, and would keep its cache.
+        if outer is not None and calls_of(decoder, outer.thread) > 1:
+            running.outer = outer
+        self._local.running = running
+        self._local.began = True
+
+    def _take(self, cache: LongspanCache, running: Running, decoder: nn.Module) -> None:
+        with self._taking:
+            other = cache.running
+            if other is not None and calls_of(decoder, other.thread) > (other.thread == running.thread):
+                raise CacheError(
+                    "another forward is filling this cache; give each thread, and each call inside of another, its own "
+                    "longspan.new_cache(model)"
+                )
+            cache.running, running.cache = running, cache
 
     def end(self, failed: bool) -> None:
         """Raise if a layer that is attached to did not run what is attached, unless the forward failed anyway."""
         running = self.running
-        self._local.running = None
         if running is None:
             return
-        if running.cache is not None:
+        self._local.running = running.outer
+        if running.cache is not None and running.cache.running is running:
             running.cache.running = None
         if not failed:
             refuse_missing(running.attended, running.expected)
@@ -139,6 +166,27 @@ class Attachment:
     def running(self) -> Running | None:
         """The forward that this thread is in."""
         return getattr(self._local, "running", None)
+
+    def enter(self) -> None:
+        """Before the model runs: its decoder has yet to."""
+        self._local.began = False
+
+    def stood_in(self) -> None:
+        """A recorded step runs in place of the decoder."""
+        self._refuse_other_positions()
+        self._local.began = True
+
+    def leave(self) -> None:
+        """Raise if the model ran without its decoder."""
+        if not getattr(self._local, "began", True):
+            raise LongspanError(
+                "longspan did not run in this forward: the model's decoder was replaced after longspan.extend; call "
+                "longspan.restore(model) and extend it again"
+            )
+
+    def _refuse_other_positions(self) -> None:
+        for one in self._rotary:
+            one.check()
 
     def _expected(self, config: Any) -> list[int]:
         """The attached layers that a forward runs; an early exit leaves out the last ones."""
@@ -191,6 +239,28 @@ class _End(NeverCopied):
     @untraced
     def __call__(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._attachment.end(failed=output is None)
+
+
+class _Enter(NeverCopied):
+    """Before the model around the decoder runs."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+
+    @untraced
+    def __call__(self, model: nn.Module, args: tuple[Any, ...]) -> None:
+        self._attachment.enter()
+
+
+class _Leave(NeverCopied):
+    """After it ran."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+
+    @untraced
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._attachment.leave()
 
 
 class _LayerHook(NeverCopied):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +29,38 @@ class LayerCall(Protocol):
     ) -> tuple[Tensor, Tensor | None]: ...
 
 
+class NotATensor(LongspanError, AttributeError):
+    """A mask was taken for a tensor; an ``AttributeError`` for those who ask whether there is an attribute."""
+
+
+def _refuse_stock(*args: Any, **kwargs: Any) -> NoReturn:
+    raise NotATensor(
+        "a layer that longspan is not attached to was given longspan's mask: it came from another model, or its config "
+        "did; set its modules' config to that of this model, call longspan.restore(model) and extend it again"
+    )
+
+
 class Mask:
     """What a mask is made from: the padding for attached layers, any dense form for the layers left stock.
 
-    A dense mask of a long prompt takes gigabytes, so none is made unless a stock layer asks for it.
+    A dense mask of a long prompt takes gigabytes, so none is made unless a stock layer asks for it. Whoever takes it
+    for a tensor is told that it is none.
     """
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __or__ = __invert__ = _refuse_stock
+    __lt__ = __gt__ = __getitem__ = _refuse_stock
+    __torch_function__ = classmethod(_refuse_stock)
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._arguments = arguments
         self.state = ForwardState()  # a mask is made once a forward and reaches every attached layer
         self._dense: dict[str, Any] = {}
         self._padding: tuple[int, ...] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Tensor, name):
+            _refuse_stock()
+        raise AttributeError(f"{type(self).__name__} has no {name}")
 
     @property
     def padding(self) -> tuple[int, ...]:

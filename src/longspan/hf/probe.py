@@ -22,6 +22,7 @@ from longspan.attend import Attender
 from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
 from longspan.hf.placement import present, runs_on
+from longspan.hf.rotary import factor_of, frequencies
 from longspan.hf.untraced import untraced_forwards
 from longspan.methods import Full
 from longspan.rope import Layout, Rope, Table, rotate
@@ -328,20 +329,16 @@ def _tables(model: PreTrainedModel) -> list[Table]:
     tables = []
     for module in model.modules():
         with present(module):
-            for name, freq in module.named_buffers(recurse=False):
-                if name.endswith("inv_freq") and "original" not in name and freq.dim() == 1:
-                    prefix = name[: -len("inv_freq")]
-                    factor = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
-                    tables.append(Table(freq, factor))
+            tables += [Table(freq, factor_of(module, name)) for name, freq in frequencies(module)]
     return tables
 
 
 def _forward(model: PreTrainedModel) -> None:
     try:
         model(input_ids=some_tokens(model, TOKENS)[None], use_cache=False)
-    except LongspanError:
-        raise
     except Exception as error:
+        if isinstance(error, LongspanError) and not isinstance(error, interface.NotATensor):
+            raise
         # Whatever a model does that another attention and its masks do not fit: there is no common class for it.
         raise AttachError(
             f"{type(model).__name__} does not run on {TOKENS} tokens with longspan's attention and masks: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from torch import Tensor
@@ -39,9 +40,11 @@ class Running:
         cache: the cache that it fills, or None.
         attended: indices of those that attended so far.
         norms: how many norms after a rotation were put off so far.
+        outer: the forward of the same model that this one was called from, or None.
+        thread: the thread that it runs in.
     """
 
-    __slots__ = ("attended", "cache", "config", "expected", "mask", "norms", "positions")
+    __slots__ = ("attended", "cache", "config", "expected", "mask", "norms", "outer", "positions", "thread")
 
     def __init__(
         self,
@@ -54,6 +57,8 @@ class Running:
         self.config, self.positions, self.mask, self.expected, self.cache = config, positions, mask, expected, cache
         self.attended: list[int] = []
         self.norms = 0
+        self.outer: Running | None = None
+        self.thread = get_ident()
 
     def compare(self, padding: Sequence[int], past: int, tokens: int) -> None:
         """Raise unless ``position_ids`` number the tokens as longspan does; once a forward."""

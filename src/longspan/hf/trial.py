@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from inspect import signature
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -99,12 +100,16 @@ class _Kept:
 
     def __init__(self, modules: list[nn.Module]) -> None:
         self.outs: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
+        self._thread = get_ident()
 
     def hooked(self) -> ExitStack:
         stack = ExitStack()
         for module in self.outs:
-            stack.callback(module.register_forward_hook(self._note).remove)
+            stack.callback(module.register_forward_hook(self._of_this_thread).remove)
         return stack
+
+    def _of_this_thread(self, module: nn.Module, args: Any, out: Any) -> Any:
+        return self._note(module, args, out) if get_ident() == self._thread else out
 
     def _note(self, module: nn.Module, args: Any, out: Any) -> Any:
         self.outs[module].append(_hidden(out))
@@ -136,9 +141,14 @@ def _same(what: str, ours: Tensor, stock: Tensor, number: int) -> None:
         raise AttachError(f"{what}: of shape {tuple(ours.shape)} with longspan's cache, not {tuple(stock.shape)}")
     if number == 0:
         ours, stock = (torch.cat((x[0, _PADS:], x[1])) for x in (ours, stock))
+    where = "one token after a prompt" if number else "a padded prompt"
+    if not bool(stock.isfinite().all()):
+        raise AttachError(
+            f"{what}: over {where}, the stock model's own output is NaN or infinite: weights are damaged, or its dtype "
+            f"({stock.dtype}) is too narrow for them"
+        )
     difference = error_of(ours, stock)
     if not difference <= tolerance(stock.dtype):
-        where = "one token after a prompt" if number else "a padded prompt"
         raise AttachError(
             f"{what}: over {where}, with a cache, it differs from the stock model by {difference:.1e} of its largest "
             "value, so it keeps or attends to something that longspan does not know of"

@@ -38,13 +38,11 @@ class Trained:
     notes: tuple[str, ...] = ()
 
     def prescribed(self, method: Method) -> Method:
-        """The method, with the config's own parameters where it is DCA and nothing was said of its chunks."""
+        """The method, with the config's own chunks where it has such and nothing was said of them."""
         chunks = self.dual_chunks
-        if chunks is None or not isinstance(method, DCA):
+        if chunks is None:
             return method
-        if (method.chunk_size, method.local_window, method.window) != (None, None, None):
-            return method
-        return replace(method, chunk_size=chunks.chunk_size, local_window=chunks.local_window, window=chunks.window)
+        return method.prescribed(chunk_size=chunks.chunk_size, local_window=chunks.local_window, window=chunks.window)
 
     def resolve(self, method: Method) -> Method:
         """The method with every parameter filled in.

@@ -107,6 +107,10 @@ class Method:
         """The same method, told to reach ``length`` tokens where it has to know and was not told."""
         return replace(self, angles=self.angles.reaching(length))
 
+    def prescribed(self, *, chunk_size: int | None, local_window: int | None, window: int | None) -> Self:
+        """The same method with the dual chunks that a model's config prescribes; for methods that have such."""
+        return self
+
     def selection(self, window: int) -> Selection:
         """Axis 1, for a model of this window: which keys a query attends to."""
         raise NotImplementedError

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from longspan.methods.base import Method, require
 from longspan.positions import Chunked
 from longspan.selection import Everything, SameChunk, Selection
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Parts = Literal["intra", "intra+inter", "all"]
 
@@ -66,6 +69,11 @@ class DCA(Method):
     def _swc(self) -> tuple[int, int, int]:
         assert self.chunk_size is not None and self.local_window is not None and self.window is not None
         return self.chunk_size, self.local_window, self.window
+
+    def prescribed(self, *, chunk_size: int | None, local_window: int | None, window: int | None) -> Self:
+        if (self.chunk_size, self.local_window, self.window) != (None, None, None):
+            return self
+        return replace(self, chunk_size=chunk_size, local_window=local_window, window=window)
 
     def selection(self, window: int) -> Selection:
         return SameChunk(self._swc[0]) if self.parts == "intra" else Everything()

@@ -1,0 +1,101 @@
+"""The rotary modules of a model, watched: what was probed has to be what the model still has."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from longspan.errors import LongspanError
+from longspan.hf.placement import present
+from longspan.rope import Table
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that a model may have been cast to in between
+
+
+def frequencies(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The frequencies that a module itself holds, by the names of the buffers."""
+    for name, freq in module.named_buffers(recurse=False):
+        if name.endswith("inv_freq") and "original" not in name and freq.dim() == 1:
+            yield name, freq
+
+
+def factor_of(module: nn.Module, name: str) -> float:
+    """The attention scaling of one of them."""
+    prefix = name[: -len("inv_freq")]
+    factor: float = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
+    return factor
+
+
+class Watched:
+    """One set of frequencies that turns attached layers.
+
+    A forward compares which tensor it is and how often that was written to, which takes no look at its values; those
+    are compared only where one of these changed, as by ``model.to``.
+    """
+
+    def __init__(self, parent: nn.Module | None, place: str, module: nn.Module, name: str) -> None:
+        self._parent = None if parent is None else weakref.ref(parent)
+        self._place, self._name = place, name
+        self._module = weakref.ref(module)
+        self._kind, self._factor = type(module), factor_of(module, name)
+        freq = module._buffers[name]
+        assert freq is not None
+        self._probed = self._last = freq.detach().clone().cpu()
+        self._seen = freq, _version(freq)
+
+    def check(self) -> None:
+        """Raise ``LongspanError`` if the model's frequencies are no longer those that were probed."""
+        parent = None if self._parent is None else self._parent()
+        module = self._module() if parent is None else parent._modules.get(self._place)
+        freq = None if module is None else module._buffers.get(self._name)
+        if (
+            freq is None
+            or type(module) is not self._kind
+            or (module is not None and factor_of(module, self._name) != self._factor)
+        ):
+            _refuse()
+        held, version = self._seen
+        if freq is held and _version(freq) == version or freq.device.type == "meta":  # there where offloaded
+            return
+        now = freq.detach().cpu()
+        if not any(_cast(known, now) for known in (self._last, self._probed)):
+            _refuse()
+        self._last, self._seen = now.clone(), (freq, _version(freq))
+
+
+def watched(model: nn.Module, tables: list[Table]) -> list[Watched]:
+    """The frequencies of a model that the tables of its attached layers were made from."""
+    places: dict[nn.Module, list[tuple[nn.Module | None, str]]] = {model: [(None, "")]}
+    for parent in model.modules():
+        for name, child in parent._modules.items():
+            if child is not None:
+                places.setdefault(child, []).append((parent, name))
+    used = [table.inv_freq.cpu() for table in {id(table): table for table in tables}.values()]
+    found = []
+    for module, held_at in places.items():
+        with present(module):
+            for name, freq in frequencies(module):
+                if any(torch.equal(freq.detach().float().cpu(), one) for one in used):
+                    found += [Watched(parent, place, module, name) for parent, place in held_at]
+    return found
+
+
+def _version(freq: Tensor) -> int:
+    # Tensors of inference mode do not count what is written to them.
+    return -1 if freq.is_inference() else freq._version
+
+
+def _cast(known: Tensor, now: Tensor) -> bool:
+    """Whether one is the other but for the rounding of dtypes on the way."""
+    return any(torch.equal(known.to(dtype).to(now.dtype), now) for dtype in (now.dtype, *_DTYPES))
+
+
+def _refuse() -> NoReturn:
+    raise LongspanError(
+        "the model's rotary positions changed after longspan.extend, which runs on those it had then; call "
+        "longspan.restore(model) and extend it again"
+    )

@@ -1,0 +1,66 @@
+"""Which thread is in a model, so that no model is changed under another thread's feet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from longspan.errors import LongspanError
+
+
+def calls_of(module: nn.Module, thread: int) -> int:
+    """How many calls of a module a thread is in; what the thread left by an exception of any kind does not count."""
+    frames = _frames(sys._current_frames().get(thread))
+    return sum(frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module for frame in frames)
+
+
+@contextmanager
+def alone(model: PreTrainedModel) -> Iterator[None]:
+    """Change a model in this block: another thread that is in it makes this raise, one that comes in is turned away.
+
+    Raises:
+        LongspanError: another thread is in a forward, or in ``generate``.
+    """
+    own = get_ident()
+
+    def refuse(module: nn.Module, args: Any) -> None:
+        if get_ident() != own:
+            raise LongspanError(
+                "another thread is changing the model by longspan.extend, inspect or restore; run it when that is done"
+            )
+
+    parts = list(model.modules())
+    with ExitStack() as stack:
+        for part in parts:
+            if isinstance(part, PreTrainedModel):
+                stack.callback(part.register_forward_pre_hook(refuse, prepend=True).remove)
+        # After the hooks: a thread is either seen here, or turned away by them.
+        if any(_is_in(frame, set(parts)) for frame in sys._current_frames().items() if frame[0] != own):
+            raise LongspanError(
+                "another thread runs the model, which can be extended, inspected or restored only when no thread does; "
+                "wait for that one to end"
+            )
+        yield
+
+
+def _is_in(thread: tuple[int, FrameType], parts: set[nn.Module]) -> bool:
+    # By ``self`` of any of the thread's frames: ``generate`` is between two forwards for a part of its time.
+    found = (frame.f_locals.get("self") for frame in _frames(thread[1]) if _is_method(frame))
+    return any(isinstance(x, nn.Module) and x in parts for x in found)
+
+
+def _is_method(frame: FrameType) -> bool:
+    return frame.f_code.co_varnames[:1] == ("self",)
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

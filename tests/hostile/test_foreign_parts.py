@@ -1,0 +1,145 @@
+"""Parts of an extended model that are replaced or written to after ``extend``."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+import longspan
+from hf_models import make, prompts
+from longspan.errors import AttachError, LongspanError
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def extended(name="llama", method="full"):
+    model = make(name)
+    longspan.extend(model, method)
+    return model
+
+
+def linear(model):
+    config = copy.deepcopy(model.config)
+    config.rope_parameters = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    return LlamaRotaryEmbedding(config)
+
+
+def other_rotary(model):
+    model.model.rotary_emb = linear(model)
+
+
+def other_buffer(model):
+    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq * 0.5
+
+
+def written_to(model):
+    model.model.rotary_emb.inv_freq.mul_(0.5)
+
+
+def other_scaling(model):
+    model.model.rotary_emb.attention_scaling = 1.5
+
+
+def cast_and_written_to(model):
+    model.to(torch.bfloat16)
+    model(prompts(1, 40))
+    model.model.rotary_emb.inv_freq.mul_(0.5)
+
+
+ROTARY = [other_rotary, other_buffer, written_to, other_scaling, cast_and_written_to]
+
+
+@pytest.mark.parametrize("change", ROTARY)
+@pytest.mark.parametrize("before", [True, False])
+def test_rotary_positions_that_changed_are_refused(change, before):
+    model, stock, ids = extended(), make("llama"), prompts(1, 40)
+    cache = model(ids).past_key_values if before else None
+    change(model)
+    change(stock)
+    with pytest.raises(LongspanError, match="rotary positions changed after longspan.extend.*restore"):
+        model(ids[:, :3], past_key_values=cache)
+    longspan.restore(model)
+    longspan.extend(model, "full")
+    close = 1e-4 if change is not cast_and_written_to else 5e-2
+    assert torch.allclose(model(ids).logits, stock(ids).logits, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda m: m.to(torch.bfloat16),
+        lambda m: m.half(),
+        lambda m: m.half().bfloat16().float(),
+        lambda m: m.double().float(),
+        lambda m: setattr(m.model, "rotary_emb", LlamaRotaryEmbedding(m.config)),
+        lambda m: m.model.rotary_emb.inv_freq.mul_(1),
+    ],
+)
+def test_the_same_frequencies_elsewhere_or_in_another_dtype_are_taken(move):
+    model, stock = extended(), make("llama")
+    for one in (model, stock):
+        move(one)
+    for _ in range(2):
+        ours, theirs = (one(prompts(1, 40)).logits.float() for one in (model, stock))
+        assert (ours - theirs).abs().max() < 0.05 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_layer_of_another_model_says_so(attention, cached):
+    model, other = extended(), make("llama")
+    other.set_attn_implementation(attention)
+    model.model.layers[0] = other.model.layers[0]
+    with pytest.raises(LongspanError, match="not attached to was given longspan's mask.*restore"):
+        model(prompts(1, 40), use_cache=cached)
+    longspan.restore(model)
+    with pytest.raises(LongspanError, match="set its modules' config to that of this model"):
+        longspan.extend(model, "full")
+    for part in model.model.layers[0].modules():
+        if hasattr(part, "config"):
+            part.config = model.config
+    stock = model(prompts(1, 40)).logits
+    longspan.extend(model, "full")
+    assert torch.allclose(model(prompts(1, 40)).logits, stock, atol=1e-4)
+
+
+def test_layers_of_another_model_at_the_end_say_so():
+    model, other = extended(), make("llama")
+    model.model.layers.append(other.model.layers[0])
+    model.config.num_hidden_layers = 3
+    with pytest.raises(LongspanError, match="longspan's mask"):
+        model(prompts(1, 40), use_cache=False)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_another_decoder_in_the_model_says_so(cached):
+    model = extended()
+    model(prompts(1, 40))
+    model.model = make("llama").model
+    for _ in range(2):
+        with pytest.raises(LongspanError, match="decoder was replaced after longspan.extend"):
+            model(prompts(1, 40), use_cache=cached)
+    longspan.restore(model)
+    longspan.extend(model, "dca")
+    model(prompts(1, 40))
+
+
+def test_the_decoder_itself_can_be_extended():
+    decoder = make("llama").model
+    longspan.extend(decoder, "dca")
+    assert decoder(prompts(1, 40)).last_hidden_state.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_damaged_weights_outside_of_attention_are_named_as_such(value):
+    model = make("llama")
+    model.model.layers[-1].mlp.down_proj.weight[0, 0] = value
+    with pytest.raises(AttachError, match="stock model's own output is NaN or infinite"):
+        longspan.extend(model, "dca")
