@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import attender as attending
 from longspan.attend import choosing
-from longspan.hf import hooks, interface
+from longspan.hf import hooks, interface, layer_hooks
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex
 from longspan.kernels.token import TokenKernel
@@ -27,7 +27,7 @@ OVERHEAD = ("hooks", "masks", "store")  # what there would not be if longspan we
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "hooks": [
         *((hooks.Attachment, name) for name in ("begin", "end")),
-        *((hooks._LayerHook, name) for name in ("__call__", "attend")),
+        *((layer_hooks.LayerHook, name) for name in ("__call__", "attend")),
     ],
     "masks": [(interface, "_make_mask"), (interface.Mask, "padding"), (interface.Mask, "given")],
     "store": [

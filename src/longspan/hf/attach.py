@@ -36,7 +36,7 @@ from longspan.hf.unwrap import refuse_other_kinds, unwrap, wrapper_note
 from longspan.hf.window import refuse_moving_frequencies, trained_on
 from longspan.kernels.banded import Impl
 from longspan.methods import METHODS, Full, Method
-from longspan.methods.parse import no_method
+from longspan.methods.parse import no_method, parse_method
 from longspan.rope import Angles
 from longspan.store import Tier
 
@@ -308,9 +308,9 @@ def _reaching(method: Method, length: int | None) -> Method:
 
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
     if isinstance(method, str):
-        if method not in METHODS:
+        if method.partition(":")[0] not in METHODS:
             raise LongspanError(no_method(method, ("auto",)))
-        method = METHODS[method]()
+        method = parse_method(method)
     elif isinstance(method, Angles):
         method = Full(angles=method)
     elif not isinstance(method, Method):

@@ -1,24 +1,23 @@
-"""The hooks that carry a method into a model: on its decoder and on its attention modules."""
+"""One method attached to a model, and the hooks around it and its decoder; ``layer_hooks`` has those of its layers."""
 
 from __future__ import annotations
 
 import inspect
 import threading
 import weakref
-from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from longspan.attend import Attender, FixedStep
+from longspan.attend import Attender
 from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.generation import shadow, unshadow
-from longspan.hf.probe import CACHE_NAMES, Layer, scaling, unrotated
+from longspan.hf.layer_hooks import GiveInput, LayerHook, Observer
+from longspan.hf.probe import Layer, unrotated
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
 from longspan.hf.running import (
@@ -32,16 +31,6 @@ from longspan.hf.running import (
 from longspan.hf.threads import calls_of
 from longspan.hf.untraced import untraced
 from longspan.store import KVStore
-
-
-class Observer(Protocol):
-    """Sees what reaches the attention of an attached layer, before anything is done to it.
-
-    Queries ``[B, H, T, D]``, keys ``[B, Hkv, T, D]`` and values ``[B, Hkv, T, Dv]`` are unrotated; ``padding`` is the
-    number of padding tokens that each row begins with, those in the cache counted in.
-    """
-
-    def __call__(self, layer: Layer, q: Tensor, k: Tensor, v: Tensor, padding: tuple[int, ...]) -> None: ...
 
 
 class Attachment:
@@ -82,9 +71,9 @@ class Attachment:
             self._handles.append(model.register_forward_pre_hook(_Enter(self)))
             self._handles.append(model.register_forward_hook(_Leave(self)))
         for layer in self.layers:
-            self._handles.append(layer.module.register_forward_pre_hook(_LayerHook(layer, self), with_kwargs=True))
+            self._handles.append(layer.module.register_forward_pre_hook(LayerHook(layer, self), with_kwargs=True))
             if layer.norms is not None:
-                self._handles += [norm.register_forward_hook(_GiveInput(self)) for norm in layer.norms]
+                self._handles += [norm.register_forward_hook(GiveInput(self)) for norm in layer.norms]
         shadow(model, self)
 
     def detach(self, model: PreTrainedModel) -> None:
@@ -261,145 +250,6 @@ class _Leave(NeverCopied):
     @untraced
     def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._attachment.leave()
-
-
-class _LayerHook(NeverCopied):
-    """Before an attention module runs: take its rotation away and send its attention call to ``run``."""
-
-    def __init__(self, layer: Layer, attachment: Attachment) -> None:
-        self.layer, self.attender, self.implementation = layer, attachment.attender, attachment.implementation
-        self.attachment = attachment
-
-    @untraced
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.layer.rope is None:
-            kwargs["longspan"] = self.stock
-            return args, kwargs
-        running = self._running(module)
-        cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
-        kwargs["position_embeddings"] = self.attachment.bare(kwargs["position_embeddings"])
-
-        def run(
-            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]
-        ) -> tuple[Tensor, None]:
-            return self.attend(module, q, k, v, mask, given, cache, running), None
-
-        kwargs["longspan"] = run
-        return args, kwargs
-
-    def stock(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]
-    ) -> tuple[Tensor, Tensor | None]:
-        return interface.stock_attention(self.implementation, module, q, k, v, mask, given)
-
-    def attend(
-        self,
-        module: nn.Module,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Any,
-        given: dict[str, Any],
-        cache: LongspanCache | None,
-        running: Running,
-    ) -> Tensor:
-        """Attention ``[B, T, H, Dv]`` of one attached layer."""
-        kind = q.device.type
-        if torch.is_autocast_enabled(kind):
-            # As torch's own attention does: all in the dtype of autocast, and nothing inside it cast again.
-            q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
-            with torch.autocast(kind, enabled=False):
-                return self.attend(module, q, k, v, mask, given, cache, running)
-        if not isinstance(mask, interface.Mask):
-            raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
-        self._refuse_strange(running, cache)
-        running.attended.append(self.layer.index)
-        if cache is not None and cache.fixed is not None:
-            return self._fixed(cache.fixed, cache.layers[self.layer.index].store, module, q, k, v, given)
-        if self.attachment.observer is not None:
-            self.attachment.observer(self.layer, q, k, v, mask.padding)
-        store = None
-        if cache is not None:
-            store = cache.layers[self.layer.index].store
-            cache.accept(mask.padding, mask.given, store.length)
-        if running.positions is not None:
-            running.compare(mask.padding, 0 if store is None else store.length, v.shape[2])
-        assert self.layer.rope is not None
-        # Entering takes longer than the rest of a hook, and generation is inside already.
-        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
-            out = self.attender(
-                q,
-                k,
-                v,
-                self.layer.rope,
-                scale=scaling(module, given),
-                store=store,
-                padding=mask.padding,
-                softcap=given.get("softcap"),
-                sinks=given.get("s_aux"),
-                layer=self.layer.index,
-                state=mask.state,
-            )
-        return interface.inference_only(out.transpose(1, 2).contiguous(), q)
-
-    def _running(self, module: nn.Module) -> Running:
-        """The forward that this layer is part of, begun by the decoder's hook."""
-        running = self.attachment.running
-        if running is None:
-            raise LongspanError(
-                f"{self.layer.name}: longspan's hook on the model around it did not run; call the model and not its "
-                "forward, and where hooks were removed call longspan.restore(model) and extend it again"
-            )
-        config: Any = getattr(module, "config", None)
-        if config is not running.config and config is not None:
-            refuse_other_attention(config._attn_implementation, interface.NAME)
-        return running
-
-    def _refuse_strange(self, running: Running, cache: LongspanCache | None) -> None:
-        """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
-        if running.cache is not cache:
-            raise LongspanError(
-                f"{self.layer.name} was given another cache than the model ({type(cache).__name__}); pass "
-                "past_key_values to the model, and longspan.new_cache(model) where it is to be kept"
-            )
-        if self.layer.norms is not None:
-            if running.norms != 2:
-                raise LongspanError(
-                    f"{self.layer.name}: longspan's hooks on its norms were removed; call longspan.restore(model) and "
-                    "extend it again"
-                )
-            running.norms = 0
-
-    def _fixed(
-        self, step: FixedStep, store: KVStore, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]
-    ) -> Tensor:
-        """The same for one token in the form that is recorded; whoever records has checked padding and cache."""
-        assert self.layer.rope is not None
-        out = step(
-            q,
-            k,
-            v,
-            self.layer.rope,
-            scale=scaling(module, given),
-            store=store,
-            softcap=given.get("softcap"),
-            sinks=given.get("s_aux"),
-        )
-        return out.transpose(1, 2).contiguous()
-
-
-class _GiveInput(NeverCopied):
-    """For a norm that follows the rotation: longspan applies it after its own rotation."""
-
-    def __init__(self, attachment: Attachment) -> None:
-        self._attachment = attachment
-
-    @untraced
-    def __call__(self, norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        running = self._attachment.running
-        if running is not None:
-            running.norms += 1
-        return args[0]
 
 
 def decoder_of(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:
