@@ -20,6 +20,7 @@ _PATIENCE = 2.0  # seconds that the main thread has to notice a signal, which it
 
 _program = "longspan"
 _leaving = False
+_installed = False
 _noticed = threading.Event()
 
 
@@ -48,8 +49,8 @@ def install(program: str) -> None:
     Args:
         program: the name that the line on stderr begins with.
     """
-    global _program
-    _program = program
+    global _program, _installed
+    _program, _installed = program, True
     for number in WORDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
@@ -78,9 +79,9 @@ def leave(number: int) -> NoReturn:
 
 
 def last_words() -> None:
-    """From here on the process only ends: a signal ends it at once, as there is nobody left to raise anything to."""
+    """A process that called ``install`` only ends from here on: a signal ends it at once, as nobody is left to raise to."""
     global _leaving
-    _leaving = True
+    _leaving = _installed
 
 
 @contextmanager

@@ -190,6 +190,7 @@ def test_metadata_that_cannot_be(metadata, words, tokenizer):
 
 def test_without_lm_eval_it_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("longspan.harness.cli.find_spec", lambda name: None)
+    monkeypatch.setattr("longspan.signals.install", lambda program: None)  # this process goes on
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     out, err = capsys.readouterr()

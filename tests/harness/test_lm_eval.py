@@ -32,6 +32,12 @@ LENGTHS = [700, 1024]
 
 
 @pytest.fixture(autouse=True)
+def _no_signals(monkeypatch):
+    """The command line deals with signals in a process of its own; this one goes on."""
+    monkeypatch.setattr("longspan.signals.install", lambda program: None)
+
+
+@pytest.fixture(autouse=True)
 def no_hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
