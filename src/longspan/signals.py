@@ -79,7 +79,7 @@ def leave(number: int) -> NoReturn:
 
 
 def last_words() -> None:
-    """A process that called ``install`` only ends from here on: a signal ends it at once, as nobody is left to raise to."""
+    """From here on a process that called ``install`` only ends: there is nobody left to raise a signal to."""
     global _leaving
     _leaving = _installed
 
