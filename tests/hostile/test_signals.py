@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -30,6 +31,8 @@ def place(tmp_path_factory):
 
 def begin(args, place):
     """The process, as soon as it deals with signals; in a session of its own, as a terminal's."""
+    if args[0] == "eval":  # into a folder of its own: one that goes on from another's samples may be done too soon
+        args = [*args[:-1], mkdtemp(dir=place)]
     process = subprocess.Popen(
         [*RUN, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=place
     )
