@@ -78,10 +78,20 @@ def leave(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-def last_words() -> None:
-    """From here on a process that called ``install`` only ends: there is nobody left to raise a signal to."""
+def last_words(code: int = 0) -> None:
+    """From here on a process that called ``install`` only ends: there is nobody left to raise a signal to.
+
+    One that a signal stopped ends here, with its workers: while the interpreter ends it has no handlers any more, and a
+    second signal would end the process in its own way.
+    """
     global _leaving
     _leaving = _installed
+    if _installed and code in {128 + number for number in WORDS}:
+        _end_workers()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)
 
 
 @contextmanager

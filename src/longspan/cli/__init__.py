@@ -58,7 +58,7 @@ def _run(args: list[str]) -> NoReturn:
         if not out_of_memory(error):
             raise
         _fail("out of memory; try a shorter text, a smaller --dtype or another --device")
-    signals.last_words()
+    signals.last_words(code or 0)
     sys.exit(code)
 
 
