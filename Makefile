@@ -22,23 +22,23 @@ help:
 	@echo "make bench      the benchmarks, against transformers and kvpress (under 15 minutes on two cores)"
 	@echo "make bench-long the same with all heads at 64k tokens, and the whole model (hours)"
 	@echo "make bench-gpu  the same on a GPU"
-	@echo "make wheel      wheel and sdist, into dist"
+	@echo "make wheel      wheels and sdists, into dist"
 	@echo "make wheel-test the same, installed into an environment of its own: the demo in short, and the hostile tests"
 	@echo "make clean      forget the environment and everything built"
 
 # The constraints matter for more than repeatability: they keep pip from looking for a newer torch than the one CI uses.
 # pip says what it collects and how far each download is; a recent pip also says how far it is with installing.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml eval/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "longspan needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.12")'
 	@echo "Installing longspan, its tests and tools into $(VENV), once. Of what pip fetches torch is by far the largest."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) --quiet pip
-	$(BIN)/python $(INSTALL) -e '.[dev,plot]'
+	$(BIN)/python $(INSTALL) -e '.[dev]' -e ./eval
 	@touch $@
 
 $(EXTRAS): $(READY)
 	@echo "Installing Triton, Ray and lm-eval into $(VENV), once."
-	$(BIN)/python $(INSTALL) -e '.[dev,plot,gpu,ray,lm-eval]'
+	$(BIN)/python $(INSTALL) -e '.[dev,gpu]' -e './eval[ray,lm-eval]'
 	@touch $@
 
 # Threads that wait by spinning slow each other down several times over where the cores are shared.
@@ -51,7 +51,7 @@ test: $(READY)
 
 test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-seed=0 tests/harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-seed=0 tests/longspan_eval/lm_eval_harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -93,17 +93,18 @@ bench-gpu: bench-peers
 	$(BIN)/python $(INSTALL) -e '.[gpu]'
 	$(BIN)/python benchmarks/gpu.py
 
-# The wheel is built from the sdist, so both are whole.
+# Each wheel is built from its sdist, so both are whole.
 wheel: $(READY)
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --outdir dist eval
 
 # As a user installs it: nothing of the checkout is on the path, and the demo runs before the tests bring packages of their own.
 wheel-test: wheel
 	rm -rf $(FRESH)
 	$(PYTHON) -m venv $(FRESH)
 	$(FRESH)/bin/python $(INSTALL) --quiet pip
-	$(FRESH)/bin/python $(INSTALL) dist/longspan-*.whl
+	$(FRESH)/bin/python $(INSTALL) dist/*.whl
 	cd build && env -u PYTHONPATH OMP_WAIT_POLICY=passive fresh/bin/longspan demo --methods stock,dca --lengths 1x,2x --prompts 1 --out fresh/demo
 	$(FRESH)/bin/python $(INSTALL) "$$(echo dist/longspan-*.whl)[dev]"
 	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 tests/hostile tests/test_bundled.py tests/cli/test_commands.py

@@ -21,8 +21,8 @@ from rich.table import Table
 import longspan
 from common import clock, save, take_turns
 from longspan.bundled import FOLDER, load_bundled
-from longspan.evaluation.filler import load_filler
 from longspan.hf.auto import CROSSOVER
+from longspan_eval.filler import load_filler
 
 RESULTS = Path(__file__).parent / "results" / "crossover.csv"
 CALIBRATION = FOLDER / "calibration.safetensors"

@@ -32,14 +32,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
-from longspan.evaluation import tables
-from longspan.evaluation.estimate import Pace, duration
-from longspan.evaluation.filler import FILLERS
-from longspan.evaluation.plan import Ask
-from longspan.evaluation.results import Sample
-from longspan.evaluation.rows import parse_rows
-from longspan.evaluation.subject import Subject
-from longspan.evaluation.workers import run
+from longspan_eval import tables
+from longspan_eval.estimate import Pace, duration
+from longspan_eval.filler import FILLERS
+from longspan_eval.plan import Ask
+from longspan_eval.results import Sample
+from longspan_eval.rows import parse_rows
+from longspan_eval.subject import Subject
+from longspan_eval.workers import run
 from quality_bars import BARS, SELECTING, judge
 from quality_pages import as_json, markdown
 from quality_table import GRID, GRID_MULTIPLES, MULTIPLES, Quality

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from longspan.evaluation import tables
-from longspan.evaluation.rows import Row
-from longspan.evaluation.summary import Summary
+from longspan_eval import tables
+from longspan_eval.rows import Row
+from longspan_eval.summary import Summary
 
 SELECTING = ("longheads", "esa")  # the methods that the table is about
 

@@ -8,10 +8,10 @@ import math
 import shlex
 from dataclasses import asdict
 
-from longspan.evaluation import passkey, tables
-from longspan.evaluation.filler import FILLERS
-from longspan.evaluation.results import environment, finite
-from longspan.evaluation.scored_passkey import DEPTHS, TARGETS
+from longspan_eval import passkey, tables
+from longspan_eval.filler import FILLERS
+from longspan_eval.results import environment, finite
+from longspan_eval.scored_passkey import DEPTHS, TARGETS
 from quality_bars import Summaries
 from quality_table import GRID_MULTIPLES, MULTIPLES, Quality
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from longspan.evaluation.plan import Ask, Cell, schedule
-from longspan.evaluation.results import Sample
-from longspan.evaluation.rows import STOCK, Row, parse_rows
-from longspan.evaluation.scored_passkey import plan_cell
-from longspan.evaluation.subject import Subject
-from longspan.evaluation.summary import Summary, summarise
 from longspan.methods import METHODS
+from longspan_eval.plan import Ask, Cell, schedule
+from longspan_eval.results import Sample
+from longspan_eval.rows import STOCK, Row, parse_rows
+from longspan_eval.scored_passkey import plan_cell
+from longspan_eval.subject import Subject
+from longspan_eval.summary import Summary, summarise
 from quality_bars import SELECTING
 
 MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)

@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 
-from longspan.evaluation.journal import Journal, read_samples
-from longspan.evaluation.results import Sample
+from longspan_eval.journal import Journal, read_samples
+from longspan_eval.results import Sample
 
 ARCHIVE, JOURNAL = "samples.jsonl.gz", "samples.jsonl"
 

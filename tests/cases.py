@@ -13,9 +13,9 @@ from longspan import oracle as exact
 from longspan.attend import Attender, Observer
 from longspan.calibration import Calibration
 from longspan.methods import METHODS, Method
-from longspan.reproduce.ablations import ABLATIONS
 from longspan.rope import PI, Rope, Table, YaRN, rotate
 from longspan.store import KVStore
+from longspan_eval.reproduce.ablations import ABLATIONS
 
 WINDOW = 24
 HEAD = 16

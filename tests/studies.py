@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from longspan.evaluation.datafile import DataFile
-from longspan.evaluation.results import Sample
-from longspan.evaluation.rows import parse_rows
-from longspan.evaluation.study import Study
-from longspan.evaluation.subject import Subject
-from longspan.evaluation.task import Example, Task
-from longspan.evaluation.workers import error_sample
+from longspan_eval.datafile import DataFile
+from longspan_eval.results import Sample
+from longspan_eval.rows import parse_rows
+from longspan_eval.study import Study
+from longspan_eval.subject import Subject
+from longspan_eval.task import Example, Task
+from longspan_eval.workers import error_sample
 
 SUBJECT = Subject(512, "a" * 64, "b" * 64, "tiny", "float32", 1000, crossover=1e9)
 

@@ -29,10 +29,10 @@ from longspan.index import ChunkIndex
 from longspan.kernels.best import best
 from longspan.methods import METHODS, Full, LongHeads
 from longspan.oracle.choices import by_piece, pieces_of
-from longspan.reproduce.ablations import ABLATIONS, AblatedChunks, AblatedLongHeads
 from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
 from longspan.selection.chunks import Chunks
 from longspan.store import KVStore
+from longspan_eval.reproduce.ablations import ABLATIONS, AblatedChunks, AblatedLongHeads
 
 N = 83
 SCALE = HEAD**-0.5

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import longspan
+import longspan_eval
 
 ROOT = Path(longspan.__file__).parent
+EVAL = Path(longspan_eval.__file__).parent
 BELOW_ATTEND = {"dtypes", "errors", "rope", "bands", "selection", "positions", "methods", "kernels"}
 BELOW_ATTEND |= {"store", "index", "calibration", "deferred", "terms"}
 
@@ -36,19 +38,22 @@ ALLOWED: dict[str, set[str]] = {
     "hf": BELOW_ATTEND | {"attend", "tables"},
 }
 # The same for parts above, by what they must not reach for.
-FORBIDDEN: dict[str, set[str]] = {
-    "evaluation": {"cli", "analysis", "harness", "reproduce"},
-    "analysis": {"cli", "harness", "reproduce"},
-    "reproduce": {"cli", "harness"},
-    "bundled": {"cli", "evaluation", "analysis", "harness", "reproduce"},
-    "cli": {"harness"},
-    "harness": {"analysis", "demo", "reproduce"},
+FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}
+# And in longspan_eval, by the folders that a folder must not reach for; "" is what lies beside the folders.
+FORBIDDEN_IN_EVAL: dict[str, set[str]] = {
+    "": {"cli", "lm_eval_harness"},
+    "tasks": {"cli", "analysis", "lm_eval_harness", "reproduce"},
+    "analysis": {"cli", "lm_eval_harness", "reproduce"},
+    "reproduce": {"cli", "lm_eval_harness"},
+    "cli": {"lm_eval_harness"},
+    "lm_eval_harness": {"analysis", "cli", "reproduce"},
 }
 
 
 def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(("longspan", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+    root = EVAL if path.is_relative_to(EVAL) else ROOT
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join((root.name, *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
 def imported(path: Path) -> set[str]:
@@ -64,11 +69,11 @@ def imported(path: Path) -> set[str]:
             # `from package import name` imports the module package.name where there is one.
             names = {f"{module}.{alias.name}" for alias in node.names}
             found |= {name if exists(name) else module for name in names}
-    return {name for name in found if name.split(".")[0] == "longspan"}
+    return {name for name in found if name.split(".")[0] in ("longspan", "longspan_eval")}
 
 
 def exists(name: str) -> bool:
-    path = ROOT.parent.joinpath(*name.split("."))
+    path = (EVAL if name.split(".")[0] == EVAL.name else ROOT).parent.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
@@ -78,6 +83,7 @@ def part(name: str) -> str:
 
 
 FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+EVAL_FILES = {module_name(path): path for path in sorted(EVAL.rglob("*.py"))}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -87,6 +93,21 @@ def test_arrows(name):
     if own in ALLOWED:
         assert others <= ALLOWED[own], f"{name} may not import {others - ALLOWED[own]}"
     assert not others & FORBIDDEN.get(own, set())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_library_never_imports_what_measures_it(name):
+    assert not [target for target in imported(FILES[name]) if target.startswith("longspan_eval")]
+
+
+@pytest.mark.parametrize("name", EVAL_FILES)
+def test_arrows_in_eval(name):
+    def folder(module: str) -> str:
+        path = EVAL_FILES.get(module)
+        return path.relative_to(EVAL).parts[0] if path is not None and path.parent != EVAL else ""
+
+    inside = {folder(target) for target in imported(EVAL_FILES[name]) if target.startswith("longspan_eval")}
+    assert not inside & FORBIDDEN_IN_EVAL[folder(name)]
 
 
 KERNELS = [name for name in FILES if name.startswith("longspan.kernels.") and name.count(".") == 3]

@@ -8,9 +8,9 @@ import torch
 from cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
 from longspan.attend import Attender
 from longspan.kernels import native
-from longspan.reproduce.ablations import AblatedESA
 from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
+from longspan_eval.reproduce.ablations import AblatedESA
 from test_choices import calibration
 
 if native.why_no_library() is not None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from longspan.bundled import FOLDER, heldout_text
-from longspan.evaluation.results import wilson
 from longspan.methods import METHODS
+from longspan_eval.results import wilson
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs" / "gen")]
@@ -70,7 +70,7 @@ def test_the_other_commands_are_there():
     made = [c for c in COMMANDS if c.startswith("make ")]
     assert {"make demo", "make test"} <= set(made)
     assert {c.removeprefix("make ") for c in made} <= targets
-    assert "pip install ." in COMMANDS
+    assert "pip install . ./eval" in COMMANDS
     assert set(re.findall(r"'\.\[([\w-]+)\]'", README)) <= set(extras)
     known = {"make", "pip", "longspan", "git"}
     assert {c.split()[0] for c in COMMANDS} <= known, "a command that no test here runs"

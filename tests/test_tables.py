@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from longspan.evaluation import report
-from longspan.evaluation.results import Cell
 from longspan.tables import Column, Sheet, print_markdown
+from longspan_eval import report
+from longspan_eval.results import Cell
 
 COLUMNS = [Column("row"), Column("what it is"), Column("score", "right")]
 ROWS = [

@@ -12,8 +12,8 @@ from cases import all_cases, assert_same, in_pieces, make_qkv
 from hf_models import make
 from longspan.attend import Attender
 from longspan.cli.methods import describe
-from longspan.evaluation.rows import parse_row
 from longspan.store import KVStore
+from longspan_eval.rows import parse_row
 from toy_method import LargestNorm, added
 
 N = 83

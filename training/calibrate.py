@@ -21,9 +21,9 @@ from torch import Tensor
 from corpus import training_documents
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.calibration import SOLVERS
-from longspan.evaluation.passkey import NEEDLE, NOISE, QUESTION, TASK
 from longspan.hf import calibrate_each, measure_recall
 from longspan.hf.collect import encode
+from longspan_eval.passkey import NEEDLE, NOISE, QUESTION, TASK
 
 STRETCHES = 4  # of held-out text, for the report
 LENGTH = 16_384

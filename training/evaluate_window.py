@@ -18,8 +18,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from longspan.bundled import FOLDER, heldout_text  # noqa: E402
-from longspan.evaluation.filler import FillerName  # noqa: E402
-from longspan.evaluation.passkey import build, score  # noqa: E402
+from longspan_eval.filler import FillerName  # noqa: E402
+from longspan_eval.passkey import build, score  # noqa: E402
 
 NEW_TOKENS = 8
 

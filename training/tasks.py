@@ -14,7 +14,7 @@ import re
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from longspan.evaluation.passkey import NEEDLE, NOISE, QUESTION, TASK
+from longspan_eval.passkey import NEEDLE, NOISE, QUESTION, TASK
 
 ANSWER = 2
 IGNORE = 0

@@ -9,7 +9,7 @@ from itertools import groupby
 
 import commands
 import methods
-from longspan.evaluation.tasks import TASKS
+from longspan_eval.tasks import TASKS
 from sources import FILES, ROOT, SITE
 
 _RELATIVE = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")

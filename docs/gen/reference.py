@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import longspan
+import longspan_eval
 from sources import ROOT
 
 DOCS = ROOT / "docs"
@@ -21,8 +22,9 @@ _SHOWN = re.compile(r"^::: (\S+)", re.MULTILINE)
 
 @cache
 def packages() -> tuple[str, ...]:
-    """``longspan``, and the packages and modules directly in it that declare ``__all__``."""
+    """``longspan``, the packages and modules directly in it, and the packages in ``longspan_eval``, that declare ``__all__``."""
     found = [f"longspan.{each.name}" for each in pkgutil.iter_modules(longspan.__path__)]
+    found += [f"longspan_eval.{each.name}" for each in pkgutil.iter_modules(longspan_eval.__path__) if each.ispkg]
     return "longspan", *(name for name in found if hasattr(importlib.import_module(name), "__all__"))
 
 

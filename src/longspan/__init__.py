@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longspan.analysis.record import record
     from longspan.bundled import bundled_calibration, load_bundled
     from longspan.calibration import Calibration
     from longspan.errors import AttachError, CacheError, CalibrationError, LongspanError
@@ -39,12 +38,13 @@ if TYPE_CHECKING:
         StreamingLLM,
         String,
     )
+    from longspan.recording.record import record
     from longspan.rope import NTK, PI, Angles, DynamicNTK, YaRN
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "analysis": ("record",),
+    "recording": ("record",),
     "bundled": ("bundled_calibration", "load_bundled"),
     "calibration": ("Calibration",),
     "errors": ("AttachError", "CacheError", "CalibrationError", "LongspanError"),

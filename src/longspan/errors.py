@@ -68,3 +68,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     plain = {word.lower().replace("-", "_"): word for word in known}
     found = get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=0.65)
     return f"; did you mean {plain[found[0]]!r}?" if found else ""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out, on a GPU or (where torch has no error of its own) on the CPU."""
+    import torch  # an error of torch's has loaded it; other errors should not
+
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)

@@ -91,7 +91,7 @@ def test_generate_in_bfloat16(run, folder):
 
 def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
     from longspan.bundled import heldout_text
-    from longspan.evaluation.passkey import NEEDLE, TASK
+    from longspan_eval.passkey import NEEDLE, TASK
 
     prose = heldout_text()[:3000]
     (tmp_path / "book.txt").write_text(TASK + prose[:1200] + NEEDLE.format(key="71093") + prose[1200:])

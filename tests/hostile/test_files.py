@@ -16,9 +16,9 @@ import pytest
 import longspan
 from longspan import files
 from longspan.errors import LongspanError
-from longspan.evaluation import journal as journals
-from longspan.evaluation.journal import Journal
-from longspan.evaluation.results import Sample
+from longspan_eval import journal as journals
+from longspan_eval.journal import Journal
+from longspan_eval.results import Sample
 
 ROOT = Path(longspan.__file__).parent
 WRITERS = {"write_text", "write_bytes", "savefig", "save_file", "touch", "mkstemp", "NamedTemporaryFile"}

@@ -23,7 +23,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IN_EVAL = tomllib.loads((ROOT / "eval" / "pyproject.toml").read_text())["project"]
 EXTRAS = tuple(PROJECT["optional-dependencies"])
+OURS = {"longspan", "longspan-eval"}
 
 CONSTRAINTS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
 PINNED = {canonicalize_name(each.name): s.version for each in CONSTRAINTS for s in each.specifier}
@@ -127,9 +129,10 @@ def test_every_constraint_is_one_version_and_what_pyproject_allows():
     names = [canonicalize_name(each.name) for each in CONSTRAINTS]
     assert names == sorted(set(names))
     assert all([s.operator for s in each.specifier] == ["=="] for each in CONSTRAINTS)
-    extras = PROJECT["optional-dependencies"].values()
-    for each in map(Requirement, [*PROJECT["dependencies"], *chain.from_iterable(extras)]):
-        assert PINNED[canonicalize_name(each.name)] in each.specifier, each
+    for project in (PROJECT, IN_EVAL):
+        extras = project["optional-dependencies"].values()
+        for each in map(Requirement, [*project["dependencies"], *chain.from_iterable(extras)]):
+            assert each.name in OURS or PINNED[canonicalize_name(each.name)] in each.specifier, each
 
 
 @pytest.mark.parametrize("name", ["make", "constraints"])
@@ -164,7 +167,8 @@ def test_without_constraints_it_installs(index, platform, python):
 def test_the_lowest_versions_hold_together(index, extra):
     """Nothing that is promised is ruled out by the rest: a resolver that looks for the lowest versions finds those."""
     chosen = of_extras(extra) if extra else []
-    promised = floors([*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])])
+    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])]
+    promised = floors([each for each in asked if Requirement(each).name not in OURS])
     lowest = ("pyproject.toml", *chosen, "--resolution", "lowest-direct")
     found = pins(resolve(*lowest, python=PYTHONS[0], platform=PLATFORMS["Linux"]))
     ruled_out = {name for name, floor in promised.items() if found[name] not in SpecifierSet(f"=={floor}.*")}
@@ -183,7 +187,11 @@ def test_the_lowest_versions_run(index, tmp_path):
     got = uv("install", *into, *(f"{name}=={version}" for name, version in without.items()))
     assert got.returncode == 0, got.stderr
 
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'src'}{os.pathsep}{ROOT / 'eval' / 'src'}",
+        "OMP_NUM_THREADS": "1",
+    }
 
     def run(code: str, *arguments: str) -> str:
         command = [sys.executable, "-c", code, *arguments]

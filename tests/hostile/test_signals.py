@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 import pytest
 
 from longspan import signals
-from longspan.evaluation import workers
+from longspan_eval import workers
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 

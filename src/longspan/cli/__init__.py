@@ -31,14 +31,12 @@ def _run(args: list[str]) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     import typer
 
-    from longspan.cli.commands import app, with_address
-    from longspan.errors import LongspanError
+    from longspan.cli.commands import app
+    from longspan.errors import LongspanError, out_of_memory
 
     given = args or ["--help"]
     if any("\0" in arg for arg in given):
         _fail("an argument has a NUL in it", code=2)
-    if given[0] == "eval":
-        given = with_address(given)
     try:
         code = app(args=given, prog_name="longspan", standalone_mode=False)
         sys.stdout.flush()  # what goes wrong here would be two lines of the interpreter's at its end
@@ -53,8 +51,6 @@ def _run(args: list[str]) -> NoReturn:
         # Typer has carried click's classes under changing names; what its errors share is this method.
         if hasattr(error, "format_message"):
             _fail(" ".join(error.format_message().split()), code=2)
-        from longspan.evaluation.runner import out_of_memory
-
         if not out_of_memory(error):
             raise
         _fail("out of memory; try a shorter text, a smaller --dtype or another --device")

@@ -1,0 +1,87 @@
+"""What choices say about a text in chunks: how much of it is chosen, how evenly, and whether the answer is.
+
+All of it is of one query, at which every layer's heads (or groups, or the layer, where they share) chose; see
+``Trace.at``. The definitions are those of Lu et al., 2024, arXiv 2402.10685, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.attend import Choice
+from longspan.recording.chunks import Chunking, check_covers, chosen, one_moment
+
+
+def chunk_scores(choice: Choice, chunks: Chunking) -> Tensor:
+    """The score of each chunk, the best of its units': ``[S, n]`` fp32; -inf where nothing in it has one.
+
+    Raises:
+        ValueError: no scores were recorded, or none decided (random picks, layers that take another's choice).
+    """
+    check_covers(chunks, choice.query)
+    if choice.scores is None:
+        raise ValueError(f"layer {choice.layer} has no scores: they were not recorded, or its choice was not by score")
+    sharing, count = choice.scores.shape
+    units = choice.scored_from + torch.arange(count)
+    tokens = choice.origin + units[:, None] * choice.size + torch.arange(choice.size)
+    at = chunks.of_tokens(tokens).flatten().expand(sharing, -1)
+    best = torch.full((sharing, len(chunks)), float("-inf"))
+    return best.scatter_reduce_(1, at, choice.scores.repeat_interleave(choice.size, dim=1), "amax")
+
+
+def counts(choices: Sequence[Choice], chunks: Chunking, *, forced: bool = True) -> Tensor:
+    """How many of all layers' heads (groups, layers) keep each chunk: ``[n]`` int64."""
+    one_moment(choices)
+    return sum((chosen(one, chunks, forced=forced).sum(dim=0) for one in choices), torch.zeros(len(chunks)).long())
+
+
+def cover_rate(choices: Sequence[Choice], chunks: Chunking) -> float:
+    """Share of the chunks that any layer's head keeps, forced ones included: 0 to 1."""
+    return float((counts(choices, chunks) > 0).double().mean())
+
+
+def gini(amounts: Tensor) -> float:
+    """Gini coefficient of non-negative ``[n]`` amounts: 0 where all are equal, ``(n - 1) / n`` where one has all.
+
+    ``G = Σ_r (2 r - n - 1) x_r / (n Σ x)`` with amounts in ascending order, r from 1.
+    """
+    ordered = amounts.double().sort().values
+    total, n = float(ordered.sum()), len(ordered)
+    if not n or float(ordered[0]) < 0 or total == 0:
+        raise ValueError("a Gini coefficient is that of amounts from 0, of which one at least is more")
+    ranks = torch.arange(1, n + 1, dtype=torch.float64)
+    return float(((2 * ranks - n - 1) * ordered).sum() / (n * total))
+
+
+def uniformity(choices: Sequence[Choice], chunks: Chunking, *, forced: bool = True) -> float:
+    """Gini coefficient of how often each chunk is kept, those that nobody keeps included: less is more even."""
+    return gini(counts(choices, chunks, forced=forced))
+
+
+def hits(choice: Choice, chunks: Chunking, answers: Sequence[int], top: int) -> Tensor:
+    """Whether each one's ``top`` best-scored chunks include one of ``answers``: ``[S]`` bool. See ``hit_rate``."""
+    if top < 1:
+        raise ValueError(f"top is a number of chunks from 1, not {top}")
+    if not answers or not all(0 <= one < len(chunks) for one in answers):
+        raise ValueError(f"the answer lies in one or more of the chunks 0 to {len(chunks) - 1}, not in {list(answers)}")
+    scores = chunk_scores(choice, chunks)
+    best = scores.topk(min(top, len(chunks)), dim=-1)
+    among = (best.indices[..., None] == torch.tensor(list(answers))).any(dim=-1)
+    return (among & (best.values > float("-inf"))).any(dim=-1)
+
+
+def hit_rate(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int], top: int) -> float:
+    """Share of (layer, head) whose ``top`` best chunks by score include a chunk with the answer: 0 to 1.
+
+    Chunks that are kept anyway are ranked with the others where they have a score: LongHeads' and ESA's have, but for
+    the query's own chunk; InfLLM's initial and local tokens have none, since only blocks further back are scored.
+
+    Args:
+        choices: of the query that the first token of the answer comes from.
+        answers: the chunks that hold it, see ``Chunking.holding``.
+    """
+    one_moment(choices)
+    return float(torch.cat([hits(one, chunks, answers, top) for one in choices]).double().mean())

@@ -1,0 +1,234 @@
+"""What an extended model looks at when it answers a prompt, and the figures of many such prompts by length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from longspan.attend import Choice
+from longspan.errors import LongspanError
+from longspan.hf.attach import attachment_of
+from longspan.methods import Method
+from longspan.recording.chunks import Chunking
+from longspan.recording.locate import locate
+from longspan.recording.record import record
+from longspan_eval.analysis.metrics import cover_rate, hit_rate, uniformity
+from longspan_eval.generate import decode, prefill
+from longspan_eval.results import wilson
+from longspan_eval.task import Task
+
+_PLACES = 2  # where an answer may stand in a prompt of a made task: some tell it twice
+
+Score = Callable[[str], float]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model is to read and answer.
+
+    Attributes:
+        ids: the tokens.
+        answers: where in them the answer lies: ``(first token, one past the last)``; empty where that is not known.
+        score: how right an answer is, 0 to 1; None where nobody can say.
+        new_tokens: the most tokens of an answer; 0 for none.
+        until: text after which the answer may stop.
+        seed: what it was drawn from; None for a text of the user's own.
+    """
+
+    ids: list[int]
+    answers: tuple[tuple[int, int], ...] = ()
+    score: Score | None = None
+    new_tokens: int = 0
+    until: Callable[[str], bool] | None = None
+    seed: int | None = None
+
+    @classmethod
+    def of_task(cls, task: Task, tokenizer: Any, *, length: int, seed: int) -> Prompt:
+        """A made task's prompt; where its answers lie is found by their text."""
+        example = task.build(tokenizer, length=length, seed=seed)
+        answers = sorted({at for text in example.references for at in locate(tokenizer, example.input_ids, text)})
+        if len(answers) > _PLACES * len(example.references):
+            raise LongspanError(
+                f"{task.name}: its {len(example.references)} answers stand at {len(answers)} places of the prompt, and "
+                "where to read them cannot be told; take a task whose answers stand nowhere else, such as passkey"
+            )
+        return cls(
+            example.input_ids, tuple(answers), lambda text: task.score(text, example.references), task.new_tokens,
+            task.until, seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was chosen at the query that the first token of the answer comes from.
+
+    That is the prompt's last token, or where the model first writes space (tokenizers that keep it apart from what
+    follows), the last of that.
+
+    Attributes:
+        prompt, ids: what was to be read, and the tokens up to that query.
+        chunks, choices: the chunks of those, and each layer's choice.
+        answers: the chunks that hold the answer.
+        cover, gini: ``cover_rate`` and ``uniformity``.
+        hit1, hit5: ``hit_rate``; NaN where it is not known where the answer lies, or no score decided.
+        prediction: what the model answered.
+        score: how right that is; NaN where nobody can say.
+    """
+
+    prompt: Prompt
+    ids: list[int]
+    chunks: Chunking
+    choices: list[Choice]
+    answers: list[int]
+    cover: float
+    gini: float
+    hit1: float
+    hit5: float
+    prediction: str
+    score: float
+
+    @property
+    def split(self) -> bool | None:
+        """Whether a chunk's border cuts the answer at one of its places; None where those are not known.
+
+        An answer that stands whole in two chunks, such as a passkey that is told twice, is not split.
+        """
+        if not self.answers:
+            return None
+        return any(len(self.chunks.holding([place])) > 1 for place in self.prompt.answers)
+
+
+@torch.inference_mode()
+def look(model: PreTrainedModel, tokenizer: Any, prompt: Prompt, *, chunk: int | None = None) -> Look:
+    """Read a prompt, answer, and record what is chosen where the answer begins.
+
+    The prompt's last token is read alone, so that it chooses for itself also where the queries of a piece choose
+    together.
+
+    Args:
+        model: extended with a method that chooses.
+        chunk: tokens of a chunk; the method's own unless given, for ESA and LM-Infinite a sixteenth of the window.
+
+    Raises:
+        LongspanError: the model is not extended so, or the prompt fits its window.
+    """
+    size = len(prompt.ids)
+    attachment = attachment_of(model)
+    if attachment is not None and attachment.attender.method.selects and size <= attachment.report.window:
+        raise LongspanError(
+            f"{size:,} tokens fit the window of {attachment.report.window:,}, inside which nothing is chosen: "
+            "give a longer text"
+        )
+    ids = torch.tensor([prompt.ids], device=model.device)
+    with record(model) as trace:  # first, since it says what is wrong with the model
+        _, cache = prefill(model, ids[:, :-1], 1)
+        out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
+        tokens: list[int] = []
+        text, space = "", 0  # the answer, and how many tokens of space it begins with
+        for token in decode(model, out.logits, cache, prompt.new_tokens):
+            tokens.append(token)
+            text = tokenizer.decode(tokens, skip_special_tokens=True)
+            if not text.strip():
+                space = len(tokens)
+            if prompt.until is not None and prompt.until(text):
+                break
+    space = space if text.strip() else 0  # where there is no answer, what the prompt's last token chose
+    read = prompt.ids + tokens[:space]
+    choices, chunks = trace.at(len(read) - 1), chunks_for(trace.method, trace.window, len(read), chunk)
+    answers = chunks.holding(prompt.answers)
+    ranked = bool(answers) and all(one.scores is not None for one in choices)
+    return Look(
+        prompt=prompt,
+        ids=read,
+        chunks=chunks,
+        choices=choices,
+        answers=answers,
+        cover=cover_rate(choices, chunks),
+        gini=uniformity(choices, chunks),
+        hit1=hit_rate(choices, chunks, answers, 1) if ranked else math.nan,
+        hit5=hit_rate(choices, chunks, answers, 5) if ranked else math.nan,
+        prediction=text,
+        score=math.nan if prompt.score is None else prompt.score(text),
+    )
+
+
+def chunks_for(method: Method, window: int, length: int, chunk: int | None = None) -> Chunking:
+    """The chunks that figures are given by; see ``look``."""
+    if chunk is None and method.name not in ("longheads", "infllm"):
+        chunk = max(window // 16, 1)
+    return Chunking.of(method, length, chunk)
+
+
+@dataclass(frozen=True)
+class Found:
+    """How many of some answers were right: ``found`` of ``n``, with Wilson's 95% interval."""
+
+    found: float
+    n: int
+
+    @property
+    def rate(self) -> float:
+        return self.found / self.n if self.n else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.found, self.n)
+
+    @classmethod
+    def of(cls, looks: Sequence[Look]) -> Found:
+        known = [one.score for one in looks if not math.isnan(one.score)]
+        return cls(math.fsum(known), len(known))
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one length: LongHeads' Table 3, and its Table 7 where answers are scored.
+
+    Attributes:
+        length: tokens asked for. tokens: of a prompt, on average. chunks: of a prompt, on average.
+        n: prompts.
+        cover, gini, hit1, hit5: means over the prompts; NaN where nobody can say.
+        found: right answers. split, whole: the same where a chunk's border cuts the answer, and where none does.
+    """
+
+    length: int
+    tokens: float
+    chunks: float
+    n: int
+    cover: float
+    gini: float
+    hit1: float
+    hit5: float
+    found: Found
+    split: Found
+    whole: Found
+
+
+def summarise(length: int, looks: Sequence[Look]) -> Row:
+    """The row of one length."""
+    if not looks:
+        raise ValueError(f"nothing was looked at, at {length} tokens")
+    return Row(
+        length=length,
+        tokens=fmean(len(one.prompt.ids) for one in looks),
+        chunks=fmean(len(one.chunks) for one in looks),
+        n=len(looks),
+        cover=fmean(one.cover for one in looks),
+        gini=fmean(one.gini for one in looks),
+        hit1=_mean([one.hit1 for one in looks]),
+        hit5=_mean([one.hit5 for one in looks]),
+        found=Found.of(looks),
+        split=Found.of([one for one in looks if one.split is True]),
+        whole=Found.of([one for one in looks if one.split is False]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else math.nan

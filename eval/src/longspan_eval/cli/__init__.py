@@ -1,0 +1,1 @@
+"""Commands that longspan's command line takes up as entry points."""

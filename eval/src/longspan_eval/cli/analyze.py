@@ -1,0 +1,218 @@
+"""``longspan analyze``: what the heads of an extended model look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longspan.cli.options import (
+    Json,
+    Quiet,
+    check_text,
+    hushed,
+    load_model,
+    load_tokenizer,
+    no_pictures,
+    notes,
+    prefill_bar,
+    print_json,
+    read_text,
+    say,
+    wide,
+)
+from longspan.errors import LongspanError
+from longspan.files import check
+from longspan_eval.cli.eval import no_task, parse_lengths
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from longspan.methods import Method
+    from longspan_eval.analysis.study import Look, Prompt
+    from longspan_eval.task import Task
+
+
+def analyze(
+    method: Annotated[
+        str, typer.Option(help="longheads, esa, infllm, ... or with parameters: longheads:score=bounds,num_chunks=8.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the table, the pictures and the pages.")],
+    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    task: Annotated[str | None, typer.Option(help="A made task to read, such as passkey or passkey-prose.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A text of your own to read instead; - is stdin.")] = None,
+    prompt: Annotated[str, typer.Option(help="What to ask, after the file's text.")] = "",
+    answer: Annotated[str | None, typer.Option(help="Where the file says this is the answer, for hit rates.")] = None,
+    lengths: Annotated[
+        str | None, typer.Option("--lengths", "--length", help="Tokens: 4096 or 4k; 4x is four windows.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Prompts a length, for a task.", min=1)] = 10,
+    chunk: Annotated[
+        int | None, typer.Option(help="Tokens of a chunk in the figures; the method's own unless given.", min=1)
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Reduced scores for esa; their recall by layer is measured too.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The first prompt's.")] = 0,
+    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Record what the heads choose when the answer begins: how much, how evenly, and whether the answer is in it.
+
+    A table by length, a picture and a page with the text for each, and all figures as JSON. For a method that chooses
+    nothing, such as dca, the matrix of its relative positions; that takes no model, only --window. Without matplotlib
+    there are no pictures, and all else.
+    """
+    from longspan.methods.parse import parse_method
+
+    console = notes(quiet)
+    chosen = parse_method(method)
+    if out.exists() and not out.is_dir():
+        raise LongspanError(f"--out {out}: is a file; name a folder")
+    if not chosen.selects:
+        _positions(chosen, lengths, window, out, console, as_json, given=[task, file, model])
+        return
+    if model is None:
+        raise LongspanError("say with --model which model to look at: a folder, a hub name, or 'bundled'")
+    if (task is None) == (file is None):
+        raise LongspanError("say what to read: either --task, such as passkey, or --file")
+    if task is not None and (prompt or answer is not None):
+        raise LongspanError("--prompt and --answer are for --file; a task brings its own")
+    check_text("--prompt", prompt)
+    check_text("--answer", answer or "")
+    if answer is not None and not answer.strip():
+        raise LongspanError("--answer is empty")
+    made = None if task is None else _made(task)
+    text = None if file is None else read_text(file)
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    import torch
+
+    import longspan
+    from longspan.hf import measure_recall
+    from longspan.hf.fitting import model_name
+    from longspan_eval.analysis.study import look, summarise
+    from longspan_eval.cli.analyzed import Analyzed
+
+    try:
+        with hushed(quiet):
+            report = longspan.extend(loaded, chosen, window=window, calibration=calibration)
+        prompts = list(
+            _task_prompts(made, tokenizer, lengths, report.window, samples, seed)
+            if made is not None
+            else _file_prompts(str(text), prompt, answer, tokenizer, lengths, report.window)
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        check(out / "analysis.json")  # better to hear now than after the reading
+        looks: dict[int, list[Look]] = {}
+        for n, (length, one) in enumerate(prompts):
+            say(console, f"reading {n + 1} of {len(prompts)}, {len(one.ids):,} tokens")
+            with prefill_bar(loaded, quiet):
+                looks.setdefault(length, []).append(look(loaded, tokenizer, one, chunk=chunk))
+        rows = [summarise(length, found) for length, found in looks.items()]
+        recall = None
+        if calibration is not None:
+            longest = torch.tensor(max((one.ids for _, one in prompts), key=len))
+            made_from = longspan.Calibration.load(calibration)
+            recall = measure_recall(loaded, [made_from], [longest], window=window, progress=not quiet)
+    except LongspanError:
+        raise
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+    about = {"model": model_name(loaded), "task": task, "seed": seed}
+    analyzed = Analyzed(about, chosen, report, rows, looks, recall)
+    files = analyzed.write(out, tokenizer, pictures=not no_pictures(console))
+    if as_json:
+        print_json(analyzed.to_dict())
+    else:
+        wide().print(analyzed)
+    say(console, f"in {out}: {', '.join(files)}")
+
+
+def _made(name: str) -> Task:
+    from longspan_eval.tasks import TASKS
+
+    if name not in TASKS:
+        raise LongspanError(no_task(name))
+    if TASKS[name].data is not None:
+        raise LongspanError(f"--task {name} reads a file of its own; take a made one such as passkey, or --file")
+    return TASKS[name]
+
+
+def _task_prompts(
+    task: Task, tokenizer: Any, lengths: str | None, window: int, samples: int, seed: int
+) -> Iterator[tuple[int, Prompt]]:
+    from longspan_eval.analysis.study import Prompt
+
+    for length in dict.fromkeys(parse_lengths(lengths or "2x,4x", window)):
+        for n in range(samples):
+            one = Prompt.of_task(task, tokenizer, length=length, seed=seed + n)
+            _beyond(len(one.ids), window, length)
+            yield length, one
+
+
+def _file_prompts(
+    text: str, question: str, answer: str | None, tokenizer: Any, lengths: str | None, window: int
+) -> Iterator[tuple[int, Prompt]]:
+    """The first tokens of a text and the question after them, one prompt a length."""
+    from longspan.recording.locate import locate
+    from longspan_eval.analysis.study import Prompt
+    from longspan_eval.filler import encode, start
+
+    body = start(tokenizer) + encode(tokenizer, text)
+    asked = encode(tokenizer, f"\n{question}") if question else []
+    whole = len(body) + len(asked)
+    for length in dict.fromkeys((whole,) if lengths is None else parse_lengths(lengths, window)):
+        if length > whole:
+            raise LongspanError(f"the text has {whole:,} tokens with the question, fewer than the {length:,} asked for")
+        if length <= len(asked):
+            raise LongspanError(f"the question alone takes {len(asked):,} of {length:,} tokens: give a greater length")
+        ids = body[: length - len(asked)]
+        _beyond(length, window, length)
+        places = () if answer is None else tuple(locate(tokenizer, ids, answer))
+        if answer is not None and not places:
+            raise LongspanError(f"the first {len(ids):,} tokens of the text do not have {answer!r} in them")
+        yield length, Prompt(ids + asked, places)
+
+
+def _beyond(tokens: int, window: int, length: int) -> None:
+    if tokens <= window:
+        raise LongspanError(
+            f"a prompt of {tokens:,} tokens (length {length:,}) fits the window of {window:,}, inside which nothing is "
+            "chosen; give greater --lengths"
+        )
+
+
+def _positions(
+    method: Method,
+    lengths: str | None,
+    window: int | None,
+    out: Path,
+    console: Console,
+    as_json: bool,
+    *,
+    given: Sequence[Any],
+) -> None:
+    """What there is to see of a method that keeps keys by their index."""
+    if any(one is not None for one in given):
+        raise LongspanError(
+            f"{method.name} keeps keys by their index and chooses none; leave --model, --task and --file out to draw "
+            "its relative positions, or take longheads, esa, infllm, or lm-infinite with middle_top_k"
+        )
+    if window is None:
+        raise LongspanError(f"--window: say the window in tokens that {method.name} is to be drawn for")
+    try:
+        resolved = method.resolve(window)
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+    from longspan_eval.cli.analyzed import positions
+
+    wanted = parse_lengths(lengths or "2x", window)
+    body, files = positions(method, resolved, window, wanted, out, pictures=not no_pictures(console))
+    if as_json:
+        print_json(body)
+    say(console, f"in {out}: {', '.join(files)}")

@@ -1,0 +1,51 @@
+"""``longspan demo``: the bundled model, read far beyond its window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from longspan.bundled import FOLDER
+from longspan.cli.options import Json, Quiet, print_json, quiet_transformers
+from longspan.errors import LongspanError
+
+
+def demo(
+    prompts: Annotated[int, typer.Option(help="Prompts a cell.")] = 5,
+    lengths: Annotated[str, typer.Option(help="Lengths, in windows of the model.")] = "1x,2x,4x,8x,16x",
+    methods: Annotated[str | None, typer.Option(help="Rows, such as stock,yarn,dca; all unless given.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides the prose and the pass keys.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for results.json and heatmap.png.")] = Path("longspan-demo"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hide a pass key in long prose and see which method still finds it, at up to 16 times the window."""
+    from longspan_eval import demo as show
+    from longspan_eval.rows import split_rows
+
+    quiet_transformers()
+    settings = show.Settings(
+        prompts=prompts,
+        multiples=tuple(_multiple(text) for text in lengths.split(",")),
+        methods=show.methods_shown() if methods is None else tuple(split_rows(methods)),
+        seed=seed,
+    )
+    if not (FOLDER / "model.safetensors").is_file():
+        raise LongspanError("the bundled model is not part of this installation")
+    page = Console(highlight=False, stderr=as_json, quiet=as_json and quiet)
+    body = show.run(settings, out, page, brief=quiet)
+    if as_json:
+        print_json(body)
+
+
+def _multiple(text: str) -> float:
+    try:
+        value = float(text.strip().removesuffix("x"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 10_000:
+        raise LongspanError(f"--lengths takes multiples of the window such as 1x,4x,16x, not {text.strip()!r}")
+    return value

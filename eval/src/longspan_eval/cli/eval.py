@@ -1,0 +1,343 @@
+"""``longspan eval``: tasks by methods by lengths, measured on a model."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from longspan import files
+from longspan.cli.options import (
+    STDIN,
+    Json,
+    Quiet,
+    check_device,
+    load_model,
+    load_tokenizer,
+    no_pictures,
+    notes,
+    one_stdin,
+    print_json,
+    quiet_transformers,
+    read_text,
+    say,
+    show_results,
+    wide,
+)
+from longspan.errors import AttachError, LongspanError, did_you_mean
+from longspan.signals import Stopped
+from longspan.tables import Column, Sheet
+from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, find_windows
+
+if TYPE_CHECKING:
+    from longspan_eval.rows import Row
+    from longspan_eval.study import Study
+    from longspan_eval.subject import Subject
+    from longspan_eval.task import Task
+
+
+def evaluate(
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; a pattern such as 'ruler-*' takes several.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    methods: Annotated[
+        str,
+        typer.Option(help="Rows, such as stock,yarn,longheads:score=bounds,num_chunks=8. Stock is always among them."),
+    ] = "dca",
+    lengths: Annotated[
+        str, typer.Option(help="Tokens of prompt and answer: 4096 or 4k; 4x is four windows.")
+    ] = "1x,2x,4x",
+    samples: Annotated[int, typer.Option(help="Prompts a cell; with --depths, at each depth.", min=1)] = 50,
+    depths: Annotated[
+        int | None, typer.Option(help="Ask at so many depths, evenly from the start of the text to its end.", min=1)
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tasks read.")] = None,
+    texts: Annotated[
+        list[Path] | None,
+        typer.Option("--text", help="For perplexity: a text file, a folder of *.txt, or - for stdin; repeatable."),
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help=f"For perplexity: tokens by which a window moves (default {STRIDE}).", min=1)
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="For perplexity: score the tokens new to a window (new, the default) or all of it (whole)."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the run; the same command takes it up again.")] = Path(
+        "longspan-eval"
+    ),
+    max_full_seconds: Annotated[
+        float | None, typer.Option(help="Mark cells of full attention whose prompts take longer, unmeasured.")
+    ] = None,
+    n_workers: Annotated[int, typer.Option("--workers", help="Processes, each with a model of its own.", min=1)] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="Of each process; else torch's own number, shared out.", min=1)
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Spread over a Ray cluster: its address, auto, or local, which starts one.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The first prompt's.")] = 0,
+    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    retry_errors: Annotated[bool, typer.Option(help="Ask again what ended in an error.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and in which time.")] = False,
+    list_tasks: Annotated[bool, typer.Option("--list", help="Say which tasks there are.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure tasks by method and length: scores with 95% intervals, tables and heat maps.
+
+    Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
+    """
+    if list_tasks:
+        found = _listing()
+        print_json(found) if as_json else wide().print(_sheet(found))
+        return
+    chosen = _tasks(tasks or [])
+    if model is None:
+        raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
+    asked = {"--text": texts, "--stride": stride, "--mode": mode}
+    if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
+        raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
+    one_stdin(texts or ())
+    from longspan_eval.rows import parse_rows, split_rows
+
+    rows = parse_rows(split_rows(methods))
+    import torch
+
+    from longspan_eval import ray_workers, workers
+    from longspan_eval.cli import dry_run as estimate
+    from longspan_eval.journal import Journal, read_samples
+    from longspan_eval.measure import Watch, measure, outcomes
+    from longspan_eval.pages import Pages
+    from longspan_eval.study import Study, pace_of
+    from longspan_eval.subject import Subject
+
+    place = check_device(device)
+    if ray is not None:
+        ray_workers.require()
+    quiet_transformers()
+    console = notes(quiet)
+    # Here on the CPU, to be hashed and checked; what reads prompts are processes that load it where it is to run.
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu"), load_tokenizer(model)
+    subject = Subject.of(loaded, tokenizer, window=window)
+    sizes = parse_lengths(lengths, subject.window)
+    windows = None
+    texts = None if texts is None else [_kept(path, out, dry_run) for path in texts]
+    if PERPLEXITY in chosen:
+        windows = find_windows(
+            tokenizer, texts or [], longest=max(sizes), stride=stride or STRIDE, mode=mode or get_args(Mode)[0]
+        )
+    study = Study(
+        tasks=chosen,
+        rows=tuple(rows),
+        lengths=sizes,
+        samples=samples,
+        depths=depths,
+        seed=seed,
+        data_dir=data_dir,
+        max_full_seconds=max_full_seconds,
+        windows=windows,
+    )
+    cells = study.plan(subject, place.type, window)
+    study.check(tokenizer)
+    for row in study.rows:
+        _check_row(row, loaded, subject, study.lengths, window)
+    if windows is not None:
+        say(console, f"{PERPLEXITY.name}: {windows}")
+    if dry_run:
+        samples_there = read_samples(out / "samples.jsonl")
+        parts = study.left(cells, samples_there, retry_errors=retry_errors, longest_first=False)
+        pace = pace_of(subject, cells, samples_there)
+        asker = workers.Asker(loaded.to(place), tokenizer)
+        made = estimate.estimate(study, cells, parts, pace, asker, at_once=n_workers, console=console)
+        print_json(made.to_dict()) if as_json else wide().print(made)
+        return
+    del loaded
+    count = threads or (1 if ray is not None else max(torch.get_num_threads() // n_workers, 1))
+    load = partial(_load, model, window, dtype, device)
+    pages = Pages(
+        out, study, subject, cells, _command(study, model, lengths, methods, texts, window, dtype), str(place), count
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal(out / "samples.jsonl"))
+        parts = study.left(cells, journal.samples, retry_errors=retry_errors, longest_first=ray is not None)
+        pace = pace_of(subject, cells, journal.samples)
+
+        def write() -> None:
+            pages.write(outcomes(study, cells, journal.samples))
+
+        write()  # better to hear now than after the measurement that nothing can be written there
+        watch = Watch() if console.is_terminal and not quiet else None
+        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count, seen=watch)
+        if ray is not None and parts:
+            cluster = stack.enter_context(
+                ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
+            )
+            at_once, answers = cluster.room, partial(cluster.run, load=load, cost=pace.guess)
+        stopped: int | None = None
+        try:
+            measure(
+                study,
+                cells,
+                parts,
+                journal,
+                pace,
+                answers,
+                at_once=at_once,
+                console=console,
+                finished=write,
+                watch=watch,
+            )
+        except KeyboardInterrupt:
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
+        write()
+        if stopped is not None:
+            say(console, f"stopped, with {len(journal.samples):,} samples in {out}; the same command goes on from here")
+            raise typer.Exit(stopped)
+        show_results(out, as_json)
+        pictures = [] if no_pictures(console) else pages.draw(outcomes(study, cells, journal.samples))
+        names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
+        say(console, f"in {out}: {', '.join(names)}")
+
+
+def parse_lengths(text: str, window: int) -> tuple[int, ...]:
+    """Lengths in tokens of ``4096``, ``4k`` (4 x 1024) or ``4x`` (windows), set apart by commas."""
+    lengths = []
+    for piece in (piece.strip().lower() for piece in text.split(",")):
+        unit = 1024 if piece.endswith("k") else window if piece.endswith("x") else 1
+        try:
+            value = float(piece[:-1] if unit != 1 or piece.endswith(("k", "x")) else piece)
+            length = round(value * unit)
+        except (ValueError, OverflowError):
+            length = 0
+        if not 0 < length <= 2**31:
+            raise LongspanError(f"--lengths takes tokens such as 4096 or 4k, or windows such as 4x, not {piece!r}")
+        lengths.append(length)
+    return tuple(lengths)
+
+
+def _tasks(names: Sequence[str]) -> tuple[Task, ...]:
+    if not names:
+        raise LongspanError("name at least one task; `longspan eval --list` says which there are")
+    from longspan_eval.tasks import TASKS
+
+    known = _known()
+    found: list[Task] = []
+    for name in names:
+        fitting = [known[name]] if name in known else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
+        if not fitting:
+            raise LongspanError(no_task(name))
+        found += fitting
+    return tuple(found)
+
+
+def _known() -> dict[str, Task]:
+    """Every task; a pattern such as * takes none but the made ones and those from files."""
+    from longspan_eval.tasks import TASKS
+
+    return {**TASKS, PERPLEXITY.name: PERPLEXITY}
+
+
+def no_task(name: str) -> str:
+    """Why ``name`` is no task, and what it may have meant."""
+    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, _known())}"
+
+
+def _kept(path: Path, out: Path, dry_run: bool) -> Path:
+    """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again."""
+    if path != STDIN:
+        return path
+    if dry_run:
+        raise LongspanError("--dry-run leaves nothing behind, and a text from stdin is kept in --out; name a file")
+    text = read_text(path)
+    out.mkdir(parents=True, exist_ok=True)
+    files.write(out / "stdin.txt", text)
+    return out / "stdin.txt"
+
+
+def _check_row(row: Row, model: Any, subject: Subject, lengths: Sequence[int], window: int | None) -> None:
+    """Raise where a row cannot be at any length; a length that it alone cannot reach is an error in its cell."""
+    from longspan.hf import restore
+
+    parameters = [row.parameters(subject.window, length) for length in lengths]
+    good = [length for length, shown in zip(lengths, parameters, strict=True) if "error" not in shown]
+    if not good:
+        raise LongspanError(f"{row.label}: {parameters[0]['error']}")
+    try:
+        row.attach(model, good[0], window)
+    except AttachError:
+        raise
+    except ValueError as error:
+        raise LongspanError(f"{row.label}: {error}") from error
+    finally:
+        restore(model)
+
+
+def _load(name: str, window: int | None, dtype: str, device: str) -> tuple[Any, Any]:
+    """The model where it is to run, and its tokenizer."""
+    return load_model(name, window=window, dtype=dtype, device=device), load_tokenizer(name)
+
+
+def _command(
+    study: Study,
+    model: str,
+    lengths: str,
+    methods: str,
+    texts: Sequence[Path] | None,
+    window: int | None,
+    dtype: str,
+) -> str:
+    """The command that makes this table, without what does not change it."""
+    words = ["longspan", "eval", *(task.name for task in study.tasks), "--model", model]
+    words += ["--methods", methods, "--lengths", lengths, "--samples", str(study.samples)]
+    words += [] if study.depths is None else ["--depths", str(study.depths)]
+    words += [] if study.data_dir is None else ["--data-dir", str(study.data_dir)]
+    words += [word for text in texts or () for word in ("--text", str(text))]
+    if study.windows is not None:
+        words += [] if study.windows.stride == STRIDE else ["--stride", str(study.windows.stride)]
+        words += [] if study.windows.mode == get_args(Mode)[0] else ["--mode", study.windows.mode]
+    words += [] if study.max_full_seconds is None else ["--max-full-seconds", f"{study.max_full_seconds:g}"]
+    words += [] if study.seed == 0 else ["--seed", str(study.seed)]
+    words += [] if window is None else ["--window", str(window)]
+    words += [] if dtype == "auto" else ["--dtype", dtype]
+    return shlex.join(words)
+
+
+def _listing() -> list[dict[str, Any]]:
+    return [
+        {
+            "task": task.name,
+            "what": task.summary,
+            "depths": task.at_depths,
+            "answer_tokens": task.new_tokens,
+            "data": None if task.data is None else task.data.name,
+            "paper": task.paper,
+        }
+        for task in _known().values()
+    ]
+
+
+def _sheet(found: Sequence[dict[str, Any]]) -> Sheet:
+    columns = [Column("task", style="cyan"), Column("what it asks"), Column("answer", "right"), Column("data")]
+    rows = []
+    for one in found:
+        data = "any text (--text)" if one["task"] == PERPLEXITY.name else one["data"] or "made"
+        what = one["what"] + (" (depths)" if one["depths"] else "")
+        rows.append((one["task"], what, f"{one['answer_tokens'] or '-'}", data, one["paper"]))
+    return Sheet([*columns, Column("paper", style="dim")], rows)

@@ -1,0 +1,207 @@
+"""``longspan reproduce``: a paper's tables, measured on a model."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from longspan.bundled import FOLDER
+from longspan.cli.options import (
+    BUNDLED,
+    Json,
+    Quiet,
+    load_model,
+    load_tokenizer,
+    no_pictures,
+    notes,
+    print_json,
+    quiet_transformers,
+    say,
+    show_results,
+    wide,
+)
+from longspan.errors import LongspanError, did_you_mean
+from longspan.signals import Stopped
+from longspan.tables import Column, Sheet
+
+SCALES = ("auto", "paper", "quick")
+
+
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help="longheads, dca or esa.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    tables: Annotated[str | None, typer.Option(help="Tables, set apart by commas; all unless given.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tables read.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run; the same command takes it up again.  [default: reproduce/PAPER]"),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="paper: the paper's numbers of prompts; quick: a few; auto: quick for 'bundled'.")
+    ] = "auto",
+    samples: Annotated[int | None, typer.Option(help="Prompts, or windows of a text, a cell at most.", min=1)] = None,
+    max_length: Annotated[int | None, typer.Option(help="Leave out cells of more tokens.", min=1)] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Begin nothing new after this many minutes.")] = None,
+    max_full_seconds: Annotated[
+        float | None,
+        typer.Option(help="Mark cells of the stock row whose prompts take longer, unmeasured until --retry-errors."),
+    ] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Reduced scores for esa; 'bundled' has its own.")] = None,
+    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    retry_errors: Annotated[bool, typer.Option(help="Measure again what ended in an error.")] = False,
+    list_tables: Annotated[bool, typer.Option("--list", help="Say which tables there are.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a paper's tables again with a model: the paper's parameters, scaled to its window, and its figures beside.
+
+    Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
+    """
+    from longspan_eval.reproduce import PAPERS
+
+    if list_tables:
+        found = _listing(PAPERS.values())
+        print_json([one.__dict__ for one in found]) if as_json else wide().print(_sheet(found))
+        return
+    if paper not in PAPERS:
+        known = ", ".join(PAPERS)
+        raise LongspanError(
+            f"no paper is called {paper!r}; there are {known}{did_you_mean(paper, PAPERS)}"
+            if paper
+            else f"name a paper: {known}"
+        )
+    if model is None:
+        raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
+    if scale not in SCALES:
+        raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}{did_you_mean(scale, SCALES)}")
+    for name, limit in (("--max-minutes", max_minutes), ("--max-full-seconds", max_full_seconds)):
+        if limit is not None and not limit > 0:
+            raise LongspanError(f"{name} must be above 0, not {limit:g}")
+    from longspan.calibration import Calibration
+    from longspan_eval.journal import Journal
+    from longspan_eval.reproduce.lab import Lab
+    from longspan_eval.reproduce.pages import Pages
+    from longspan_eval.reproduce.run import Plan, run, select
+    from longspan_eval.subject import Subject
+
+    chosen = PAPERS[paper]
+    wanted = select(chosen, None if tables is None else [name.strip() for name in tables.split(",")])
+    begun = time.monotonic()
+    quiet_transformers()
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    given = calibration
+    if calibration is None and model == BUNDLED:
+        calibration = FOLDER / "calibration.safetensors"
+    if calibration is not None:
+        Calibration.load(calibration)  # what is wrong with it is better heard now than after hours
+    if scale == "auto":
+        scale = "quick" if model == BUNDLED else "paper"
+    lab = Lab(
+        loaded,
+        tokenizer,
+        Subject.of(loaded, tokenizer, window=window),
+        scale=scale,  # type: ignore[arg-type]
+        samples=samples,
+        max_length=max_length,
+        data_dir=data_dir,
+        calibration=calibration,
+        window=window,
+    )
+    folder = Path("reproduce") / paper if out is None else out
+    if folder.exists() and not folder.is_dir():
+        raise LongspanError(f"--out {folder}: is a file; name a folder")
+    plans = [Plan(table, lab) for table in wanted]
+    pages = Pages(
+        folder,
+        chosen,
+        lab,
+        plans,
+        _command(paper, model, tables, scale, samples, max_length, data_dir, given, window, dtype, max_full_seconds),
+        str(lab.device),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    console = notes(quiet)
+    deadline = None if max_minutes is None else begun + 60 * max_minutes
+    stopped: int | None = None
+    whole = True
+    with Journal(folder / "samples.jsonl") as journal:
+        if retry_errors:
+            keys = (key for plan in plans for key, _, _ in plan.steps if key in journal.samples)
+            journal.forget({key for key in keys if journal.samples[key].error is not None})
+        pages.write(journal.samples)  # better to hear now than after the measurement that nothing can be written there
+        try:
+            whole = run(
+                plans,
+                lab,
+                journal,
+                console=console,
+                finished=lambda: pages.write(journal.samples),  # type: ignore[arg-type]
+                deadline=deadline,
+                max_full_seconds=max_full_seconds,
+            )
+        except KeyboardInterrupt:
+            stopped = 130
+        except Stopped as signal:
+            stopped = signal.code
+        pages.write(journal.samples)
+        if stopped is not None:
+            there = f"with {len(journal.samples):,} samples in {folder}"
+            say(console, f"stopped, {there}; the same command goes on from here")
+            raise typer.Exit(stopped)
+        drawable = any(table.chart or table.pictures for table in wanted)
+        pictures = [] if drawable and no_pictures(console) else pages.draw(journal.samples)
+    show_results(folder, as_json)
+    names = ", ".join(["results.json", "summary.md", "samples.jsonl", *pictures])
+    say(console, f"in {folder}: {names}")
+    if not whole:
+        say(console, "the time is over; the same command goes on")
+
+
+def _command(
+    paper: str,
+    model: str,
+    tables: str | None,
+    scale: str,
+    samples: int | None,
+    max_length: int | None,
+    data_dir: Path | None,
+    calibration: Path | None,
+    window: int | None,
+    dtype: str,
+    max_full_seconds: float | None,
+) -> str:
+    """The command that makes these tables, without what does not change them."""
+    words = ["longspan", "reproduce", paper, "--model", model, "--scale", scale]
+    given = {"--tables": tables, "--samples": samples, "--max-length": max_length, "--data-dir": data_dir}
+    given |= {"--calibration": calibration, "--window": window, "--dtype": None if dtype == "auto" else dtype}
+    given |= {"--max-full-seconds": None if max_full_seconds is None else f"{max_full_seconds:g}"}
+    for name, value in given.items():
+        words += [] if value is None else [name, str(value)]
+    return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A table that can be made again."""
+
+    paper: str
+    table: str
+    what: str
+    where: str
+
+
+def _listing(papers: Any) -> list[_Listed]:
+    return [_Listed(paper.name, one.name, one.title, one.where) for paper in papers for one in paper.tables]
+
+
+def _sheet(found: list[_Listed]) -> Sheet:
+    # A table's name comes first: it is what names a row where columns do not fit.
+    columns = [Column("table", style="cyan"), Column("paper", style="bold"), Column("what it shows"), Column("there")]
+    return Sheet(columns, [(one.table, one.paper, one.what, one.where) for one in found])

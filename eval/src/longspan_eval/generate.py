@@ -1,0 +1,92 @@
+"""Read a prompt once, then answer greedily: the same few lines for a stock and for an extended model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan_eval.perplexity import sliced_losses
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model made of one prompt.
+
+    Attributes:
+        text: its answer.
+        losses: nats of each scored token of the prompt.
+        prefill_seconds, decode_seconds: time for the prompt, and for the answer after its first token.
+    """
+
+    text: str
+    losses: list[float]
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@torch.inference_mode()
+def read(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    input_ids: Sequence[int],
+    *,
+    scored: Sequence[int] = (),
+    max_new_tokens: int,
+    until: Callable[[str], bool] | None = None,
+) -> Reading:
+    """One pass over the prompt for the losses of its ``scored`` tokens, then greedy tokens until the text will do."""
+    ids = torch.tensor([list(input_ids)], device=model.device)
+    begun = time.perf_counter()
+    keep = len(input_ids) - (min(scored) - 1) if scored else 1
+    logits, cache = prefill(model, ids, keep)
+    losses = sliced_losses(logits[0], ids[0], scored)
+    read_at = time.perf_counter()
+    tokens: list[int] = []
+    for token in decode(model, logits[:, -1:], cache, max_new_tokens):
+        tokens.append(token)
+        if until is not None and until(tokenizer.decode(tokens, skip_special_tokens=True)):
+            break
+    text = tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
+    return Reading(text, losses, read_at - begun, time.perf_counter() - read_at)
+
+
+@torch.inference_mode()
+def stream(model: PreTrainedModel, tokenizer: Any, input_ids: Sequence[int], max_new_tokens: int) -> Iterator[str]:
+    """The answer so far, once for every token."""
+    logits, cache = prefill(model, torch.tensor([list(input_ids)], device=model.device), 1)
+    tokens: list[int] = []
+    for token in decode(model, logits, cache, max_new_tokens):
+        tokens.append(token)
+        yield tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def prefill(model: PreTrainedModel, input_ids: Tensor, keep: int) -> tuple[Tensor, Any]:
+    """The logits ``[1, keep, V]`` of the last tokens of ``input_ids`` ``[1, N]``, and the cache."""
+    out = model(input_ids, use_cache=True, logits_to_keep=keep)
+    return out.logits, out.past_key_values
+
+
+def decode(model: PreTrainedModel, logits: Tensor, cache: Any, max_new_tokens: int) -> Iterator[int]:
+    """Greedy tokens from the last logits ``[1, 1, V]`` of a prompt and its cache, up to an end-of-text token."""
+    stops = _end_tokens(model)
+    for n in range(max_new_tokens):
+        token = int(logits[0, -1].argmax())
+        if token in stops:
+            return
+        yield token
+        if n + 1 < max_new_tokens:
+            out = model(torch.tensor([[token]], device=model.device), past_key_values=cache, use_cache=True)
+            logits = out.logits
+
+
+def _end_tokens(model: PreTrainedModel) -> set[int]:
+    end = model.generation_config.eos_token_id if model.generation_config is not None else None
+    if end is None:
+        return set()
+    return {end} if isinstance(end, int) else set(end)

@@ -1,0 +1,101 @@
+"""What ``--model_args`` means: a row written as ``longspan eval`` writes them, and how far it can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from longspan.errors import LongspanError
+from longspan.methods import Full, Method, SelfExtend, String
+from longspan.methods.parse import split_spec
+from longspan.rope import NTK, PI, YaRN
+from longspan_eval.rows import Row, parse_row
+
+AUTO = "auto"
+UNLIMITED = 2**31 - 1  # what is said where lm-eval has to have a number of tokens
+
+
+def row_of(method: str, settings: Mapping[str, Any]) -> Row:
+    """The row of ``method=longheads:score=bounds,num_chunks=8`` or of ``method=longheads,score=bounds,num_chunks=8``.
+
+    lm-eval takes an argument apart at its commas, so what follows the first one arrives as arguments of their own; it
+    also turns what looks like a number, true, false or none into one.
+
+    Args:
+        method: a name with or without settings after a colon.
+        settings: the other settings by name, values as text or as lm-eval understood them.
+
+    Raises:
+        LongspanError: the method, a parameter or a value is wrong, a setting comes twice, or there is no such
+            calibration.
+    """
+    name, given = split_spec(method)
+    for key, value in settings.items():
+        plain = key.replace("-", "_")
+        if plain in given:
+            raise LongspanError(f"{name}: {plain} is set twice")
+        given[plain] = _text(value)
+    return parse_row(name + (":" + ",".join(f"{key}={value}" for key, value in given.items()) if given else ""))
+
+
+def told(row: Row, length: int | None) -> Row:
+    """The row, told how far it has to reach.
+
+    Raises:
+        LongspanError: it has to know, and neither ``length`` nor a parameter says so.
+    """
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        raise LongspanError(f"length is a number of tokens, at least 1, not {length!r}")
+    if row.method is None:
+        return row
+    if length is not None:
+        return Row(row.method.reaching(length), row.calibration)
+    if row.method.reaching(1) != row.method:
+        raise LongspanError(
+            f"{row.label} has to know how far it is to reach: give length=TOKENS, those of the longest prompt and its "
+            "answer, or set its scale, factor, group or target_length yourself"
+        )
+    return row
+
+
+def reach(method: Method, window: int) -> int | None:
+    """How many tokens a method brings among the positions that a model was trained on; None where it has no limit.
+
+    Full attention without scaled angles has none either: what it makes of a text beyond its window is what a table
+    compares with, and a prompt that was cut to the window would be another prompt.
+
+    Args:
+        method: resolved.
+        window: the trained one, in tokens.
+    """
+    angles = method.angles
+    if isinstance(method, Full):
+        if isinstance(angles, (PI, NTK)):
+            assert angles.scale is not None
+            return round(angles.scale * window)
+        if isinstance(angles, YaRN):
+            assert angles.factor is not None
+            return round(angles.factor * window)
+    if isinstance(method, SelfExtend):
+        assert method.group is not None and method.neighbors is not None
+        return method.group * (window - method.neighbors + method.neighbors // method.group)
+    if isinstance(method, String):
+        assert method.shift is not None and method.local is not None
+        return window + method.shift - method.local
+    return None
+
+
+def row_by_row(method: Method) -> bool:
+    """Whether what is padded on the right of a row without a mask, as lm-eval pads for likelihoods, would change it.
+
+    Padding comes after a row's own tokens, so it is invisible to them; but not where a method follows the total length
+    at a call, or where queries choose together.
+    """
+    return method.follows_total or method.follows_pieces
+
+
+def _text(value: Any) -> str:
+    """A value as it was written; lm-eval makes a float of 1e3."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

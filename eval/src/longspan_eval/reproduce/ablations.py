@@ -1,0 +1,194 @@
+"""Methods with the ablations of their papers: what is only there to be measured in a table.
+
+A row is written as for ``longspan eval``, with the further parameters: ``longheads:pick=random``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from longspan.bands import Band, Kept, start
+from longspan.calibration import Calibration
+from longspan.errors import CalibrationError
+from longspan.index import exact_scores
+from longspan.methods import ESA, METHODS, LongHeads, Method
+from longspan.methods.base import require
+from longspan.positions import InOrder, SeesChosen, Unchanged
+from longspan.rope import Rope
+from longspan.selection.chunks import Chunks, ChunkSelector
+from longspan.selection.rows import Rows, Shared
+from longspan.selection.selector import Chosen, Selector, choosing
+from longspan.selection.tokens import Tokens, TokenSelector
+from longspan_eval import rows
+from longspan_eval.rows import Row
+
+Pick = Literal["best", "lowest", "random"]
+Prefill = Literal["select", "full"]
+Combine = Literal["sum", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblatedLongHeads(LongHeads):
+    """LongHeads, and the ablations of its paper.
+
+    Args:
+        pick: ``"best"``, the ``"lowest"``-scored or ``"random"`` chunks.
+        fix_layers: all layers take the choice of the first one ("layers fixed").
+        prefill: ``"full"``: calls of more than one token attend to everything, under ``angles`` ("w/ NTK init", "w/ PI
+            init"); in generation, dynamic angles are then those of the window. A token's output then depends on
+            whether it arrives alone, so assisted decoding is not what greedy decoding is.
+        seed: decides random picks.
+    """
+
+    pick: Pick = "best"
+    fix_layers: bool = False
+    prefill: Prefill = "select"
+    seed: int = 0
+
+    def check(self) -> None:
+        for field, words in (("pick", Pick), ("prefill", Prefill)):
+            value = getattr(self, field)
+            require(f"LongHeads: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
+        slots = self.prefill != "full" or self.remap == "slots"
+        require("LongHeads: prefill='full' is for remap='slots'", slots, remap=self.remap)
+        super().check()
+
+    def selection(self, window: int) -> Chunks:
+        own = super().selection(window)
+        if (self.pick, self.fix_layers, self.prefill) == ("best", False, "select"):
+            return own
+        full = self.prefill == "full"
+        return AblatedChunks(**vars(own), pick=self.pick, seed=self.seed, fix_layers=self.fix_layers, full=full)
+
+    def positions(self, window: int) -> SeesChosen:
+        return TrueInPrefill() if self.prefill == "full" else super().positions(window)
+
+    def angles_at(self, window: int, tokens: int, total: int) -> int:
+        # In generation after a full prefill nothing is seen from farther away than the window.
+        return min(total, window) if self.prefill == "full" and tokens == 1 else total
+
+    @property
+    def follows_pieces(self) -> bool:
+        return self.prefill == "full"
+
+
+@dataclass(frozen=True)
+class AblatedChunks(Chunks):
+    """Chunks under the ablations of ``AblatedLongHeads``; ``full``: calls of more than one token keep everything."""
+
+    pick: Pick = "best"
+    seed: int = 0
+    fix_layers: bool = False
+    full: bool = False
+
+    def alone(self) -> AblatedChunks:
+        return replace(self, full=False)
+
+    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
+        return (Kept(start),) if self.full and stop - first > 1 else super().kept(first, stop)
+
+    def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
+        return [] if self.full and stop - first > 1 else super().runs(first, stop, most)
+
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        kind = ChunkSelector if (self.pick, self.fix_layers) == ("best", False) else AblatedSelector
+        return kind(self, layer, rope, calibration)
+
+    def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
+        return super().choose(-scores if self.pick == "lowest" else scores, rows)
+
+    def draw(self, heads: int, rows: Tensor, layer: int) -> Tensor:
+        """Random chunks ``[heads, T, chosen]``: by query, head and layer alone, so that decoding draws as prefill."""
+        chunks, seed = torch.arange(self.candidates(int(rows[-1]) + 1)), self.seed + 1_009 * layer
+        x = (rows[None, :, None] * 1_000_003 + torch.arange(heads)[:, None, None]) * 1_000_003 + chunks + seed * 7_919
+        for shift, factor in ((16, 0x45D9F3B), (16, 0x45D9F3B), (16, 1)):
+            x = ((x ^ (x >> shift)) * factor) & 0xFFFFFFFF
+        return super().choose(x.double()[None], rows)[0]
+
+
+class AblatedSelector(ChunkSelector):
+    """Chooses as ``AblatedChunks`` says."""
+
+    selection: AblatedChunks
+    _first: WeakKeyDictionary[Shared, dict[tuple[int, int], tuple[int, Tensor]]] = WeakKeyDictionary()
+
+    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+        fixed, here = self._first.setdefault(rows.shared, {}), (rows.batch.start, r0)
+        if self.selection.fix_layers and here in fixed and fixed[here][0] != rows.layer:
+            return Chosen(fixed[here][1].to(rows.q.device), None)
+        if self.selection.pick == "random":
+            heads = choosing(self.selection.share, rows.q.shape[1], rows.keys.shape[1])
+            units = self.selection.draw(heads, torch.arange(r0, r1), rows.layer)
+            chosen = Chosen(units.expand(rows.q.shape[0], -1, -1, -1).to(rows.q.device), None)
+        else:
+            chosen = super().choose(rows, r0, r1)
+        fixed[here] = rows.layer, chosen.units
+        return chosen
+
+
+class TrueInPrefill(InOrder):
+    """Kept keys in their order, but where everything is kept, which is then seen at its true distance."""
+
+    def bands(self, kept: Kept) -> tuple[Band, ...]:
+        return Unchanged().bands(kept) if kept.span is None else super().bands(kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblatedESA(ESA):
+    """ESA, and an ablation: scores of heads that choose together become one by their ``"sum"``, or by the ``"max"``."""
+
+    combine: Combine = "sum"
+
+    def check(self) -> None:
+        words = get_args(Combine)
+        require(f"ESA: combine is one of {', '.join(words)}", self.combine in words, given=self.combine)
+        super().check()
+
+    def check_calibration(self, calibration: Calibration | None) -> None:
+        super().check_calibration(calibration)
+        if calibration is not None and self.combine == "max":
+            raise CalibrationError("reduced scores are sums over heads; leave calibration out for combine='max'")
+
+    def selection(self, window: int) -> Tokens:
+        own = super().selection(window)
+        return own if self.combine == "sum" or self.share == "head" else LargestTokens(**vars(own))
+
+
+@dataclass(frozen=True)
+class LargestTokens(Tokens):
+    """Tokens of which the largest score of the heads that choose together counts."""
+
+    combine = "max"
+
+    def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
+        return LargestSelector(self)
+
+
+class LargestSelector(TokenSelector):
+    def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
+        assert rows.scored is not None
+        q = self.turned(rows, r0, r1)
+        return (
+            q[:, :, :, None],
+            rows.scored,
+            q.shape[1] // choosing(self.selection.share, q.shape[1], rows.keys.shape[1]),
+        )
+
+    def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
+        assert rows.scored is not None
+        q = self.turned(rows, r0, r1)
+        count = choosing(self.selection.share, q.shape[1], rows.keys.shape[1])
+        return exact_scores(q, rows.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
+
+
+ABLATIONS: dict[str, type[Method]] = {"longheads": AblatedLongHeads, "esa": AblatedESA}
+
+
+def parse_row(spec: str) -> Row:
+    """As ``longspan_eval.rows.parse_row``, with the parameters of ablations."""
+    return rows.parse_row(spec, METHODS | ABLATIONS)

@@ -1,0 +1,106 @@
+"""What ESA's tables count: keys that the reduced scores find, keys scored and attended to, bytes of the index."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from longspan.attend import Choice
+from longspan.calibration import Calibration
+from longspan.hf import measure_recall
+from longspan_eval.analysis import record
+from longspan_eval.generate import prefill
+from longspan_eval.reproduce.lab import Lab
+from longspan_eval.reproduce.operations import Shape, counted_ratio
+from longspan_eval.reproduce.texts import Text
+from longspan_eval.results import Sample
+from longspan_eval.rows import Row
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """How many of the best-scored keys the reduced scores find for the last ``queries`` of a text, layer by layer."""
+
+    text: Text = field(compare=False, repr=False)
+    begin: int
+    length: int
+    queries: int
+    top: int
+    calibration: Any  # its path
+    sha256: str
+
+    def what(self, lab: Lab) -> dict[str, Any]:
+        span = {"begin": self.begin, "length": self.length, "queries": self.queries, "top": self.top}
+        return {"text": self.text.sha256, "calibration": self.sha256, **span}
+
+    def run(self, lab: Lab) -> Sample:
+        lab.detach()
+        ids = torch.tensor(self.text.ids[self.begin : self.begin + self.length])
+        made = Calibration.load(self.calibration)
+        report = measure_recall(
+            lab.model, [made], [ids], top=self.top, queries=self.queries, window=lab.window, progress=False
+        )
+        figures = {f"layer {row.index}": row.layer for row in report.rows}
+        figures |= {"mean": report.mean("layer", made.solver), "keys": float(report.keys)}
+        return Sample("recall", self.length, self.begin, None, "", tokens=self.length, figures=figures)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counted when one token is decoded: keys scored and attended to, and bytes of the index over keys and values.
+
+    Attributes:
+        reduced: numbers that the score of a key takes, for the ratio of operations.
+    """
+
+    row: Row
+    text: Text = field(compare=False, repr=False)
+    length: int
+    reduced: int
+
+    def what(self, lab: Lab) -> dict[str, Any]:
+        sizes = {"length": self.length, "reduced": self.reduced}
+        return {**lab.parameters(self.row, self.length), "text": self.text.sha256, **sizes}
+
+    @torch.inference_mode()
+    def run(self, lab: Lab) -> Sample:
+        lab.attach(self.row, self.length)
+        ids = torch.tensor([list(self.text.ids[: self.length])], device=lab.device)
+        with record(lab.model) as trace:
+            logits, cache = prefill(lab.model, ids[:, :-1], 1)
+            lab.model(ids[:, -1:], past_key_values=cache, use_cache=True)
+            choices = trace.at(self.length - 1)
+        attended = [one.units.shape[-1] * one.size + _tokens(one) for one in choices]
+        # A recording has the scores of what is kept anyway too; those that decide are of what lies between.
+        scored = [0 if one.scores is None else self.length - _tokens(one) for one in choices]
+        stores = [layer.store for layer in cache.layers if hasattr(layer, "store")]
+        index = sum(store.index.nbytes for store in stores if store.index is not None)
+        # Allocated, and both grow alike; of the rotations of the keys one counts, as a cache without a method has it.
+        streams = [len(store.keys) + 1 for store in stores]
+        plain = sum(
+            2 * (store.nbytes - (store.index.nbytes if store.index is not None else 0)) / count
+            for store, count in zip(stores, streams, strict=True)
+        )
+        return Sample(
+            self.row.label,
+            self.length,
+            0,
+            None,
+            "",
+            tokens=self.length,
+            figures={
+                "attended": fmean(attended),
+                "scored": fmean(scored),
+                "ratio": counted_ratio(self.length, fmean(scored), fmean(attended), Shape.of(lab.model), self.reduced),
+                "overhead": index / plain if index else math.nan,
+            },
+        )
+
+
+def _tokens(choice: Choice) -> int:
+    """How many tokens are kept whatever is chosen."""
+    return sum(stop - first for first, stop in choice.kept)

@@ -1,0 +1,47 @@
+"""Every task by name. Adding one is one file here and one line below.
+
+A task that is made derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
+short one. ``pieces.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
+``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself. A task from data names
+its ``DataFile``; ``leval.py`` is a short one.
+"""
+
+from __future__ import annotations
+
+from longspan_eval.task import Task
+from longspan_eval.tasks.counting_stars import COUNTING_STARS
+from longspan_eval.tasks.fewshot import FEWSHOT
+from longspan_eval.tasks.infinitebench_choice import INFINITEBENCH_CHOICE
+from longspan_eval.tasks.infinitebench_made import INFINITEBENCH_MADE
+from longspan_eval.tasks.leval import LEVAL
+from longspan_eval.tasks.longbench import LONGBENCH, LONGBENCH_E
+from longspan_eval.tasks.multi_needle import MULTI_NEEDLE
+from longspan_eval.tasks.needle import NEEDLES
+from longspan_eval.tasks.passkey import PASSKEYS
+from longspan_eval.tasks.ruler_niah import RULER_NIAH
+from longspan_eval.tasks.ruler_qa import RULER_QA
+from longspan_eval.tasks.ruler_tracing import RULER_TRACING
+from longspan_eval.tasks.ruler_words import RULER_WORDS
+
+__all__ = ["TASKS"]
+
+FAMILIES: tuple[tuple[Task, ...], ...] = (
+    PASSKEYS,
+    NEEDLES,
+    MULTI_NEEDLE,
+    COUNTING_STARS,
+    INFINITEBENCH_MADE,
+    INFINITEBENCH_CHOICE,
+    RULER_NIAH,
+    RULER_TRACING,
+    RULER_WORDS,
+    RULER_QA,
+    LONGBENCH,
+    LONGBENCH_E,
+    LEVAL,
+    FEWSHOT,
+)
+
+TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family}
+if len(TASKS) != sum(map(len, FAMILIES)):
+    raise RuntimeError("two tasks have the same name")

@@ -1,1 +1,0 @@
-"""Tasks and measures for models that read past their window."""

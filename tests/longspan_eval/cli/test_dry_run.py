@@ -1,0 +1,89 @@
+"""``longspan eval --dry-run``: what is left, counted; and seconds that follow from what was measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from longspan_eval.results import Sample
+
+ARGS = ("--methods", "dca,longheads:score=bounds,num_chunks=8", "--lengths", "128,256", "--device", "cpu")
+
+
+@pytest.fixture
+def command(folder, tmp_path):
+    return ["eval", "passkey", "--model", str(folder), *ARGS, "--out", str(tmp_path / "out")]
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Every prompt takes as many seconds as it has tokens, of the row dca ten times as many."""
+    asked = []
+
+    def ask(self, ask):
+        asked.append((ask.row.label, ask.length))
+        seconds = ask.length * (10.0 if ask.row.label == "dca" else 1.0)
+        return Sample(ask.row.label, ask.length, ask.seed, ask.depth, "x", seconds=seconds, task=ask.task.name)
+
+    monkeypatch.setattr("longspan_eval.workers.Asker.__call__", ask)
+    return asked
+
+
+def test_what_is_left_is_counted_and_nothing_is_written(run, command, tmp_path, timed):
+    ran = run(*command, "--samples", 6, "--dry-run", "--json")
+    assert ran.code == 0, ran.err
+    made = json.loads(ran.out)
+    assert not (tmp_path / "out").exists()
+    assert (made["cells"], made["prompts"], made["tokens"]) == (6, 36, 3 * 6 * (128 + 256))
+    assert made["done"] == 0 and made["at_once"] == 1 and "read now" in made["basis"]
+    rows = {row["row"]: row for row in made["rows"]}
+    assert list(rows) == ["stock", "dca", "longheads:num_chunks=8,score=bounds"]
+    assert all((row["cells"], row["prompts"], row["tokens"]) == (2, 12, 6 * 384) for row in rows.values())
+    # One length is read, twice, under each row; of the other the time follows from the work.
+    assert sorted(timed) == sorted((row, 128) for row in rows for _ in range(2))
+    assert rows["dca"]["seconds"] == pytest.approx(10 * rows["stock"]["seconds"])
+    assert rows["stock"]["seconds"] > 6 * 128 + 6 * 256, "full attention takes more than in proportion to the length"
+    linear = rows["longheads:num_chunks=8,score=bounds"]["seconds"]
+    assert linear == pytest.approx(6 * 128 + 6 * 256), "what chooses takes time in proportion"
+    assert made["seconds"] == pytest.approx(sum(row["seconds"] for row in rows.values()))
+
+
+def test_workers_share_it(run, command, timed):
+    one, two = (json.loads(run(*command, "--samples", 2, "--dry-run", "--json", *more).out)["seconds"]
+                for more in ((), ("--workers", 2)))  # fmt: skip
+    assert two == pytest.approx(one / 2)
+
+
+@pytest.mark.long
+def test_it_goes_by_what_has_been_measured(run, command, tmp_path):
+    assert run(*command, "--samples", 2).code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    made = json.loads(run(*command, "--samples", 5, "--dry-run", "--json").out)
+    assert made["done"] == 12 and made["prompts"] == 18 and made["cells"] == 6
+    assert made["basis"].startswith("Measured: samples of this run (12 prompts)") and "read now" not in made["basis"]
+    samples = [json.loads(line) for line in before["samples.jsonl"].splitlines()]
+    for row in made["rows"]:
+        mine = [sample for sample in samples if sample["method"] == row["row"]]
+        assert row["seconds"] == pytest.approx(3 * sum(sample["seconds"] for sample in mine) / 2, rel=1e-6)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    done = json.loads(run(*command, "--samples", 2, "--dry-run", "--json").out)
+    assert done["prompts"] == done["seconds"] == 0 and done["basis"].startswith("Measured: samples")
+
+
+def test_cells_over_the_time_limit_are_left_out(run, command, timed):
+    made = json.loads(run(*command, "--samples", 2, "--dry-run", "--json", "--max-full-seconds", 200).out)
+    rows = {row["row"]: row for row in made["rows"]}
+    assert rows["stock"]["cells"] == 1 and rows["dca"]["cells"] == 2
+
+
+def test_a_page_for_people(run, command, timed):
+    ran = run(*command, "--samples", 6, "--dry-run")
+    assert ran.code == 0 and "reading a prompt of 128 tokens under dca" in ran.err
+    assert all(word in ran.out for word in ("stock", "cells", "prompts", "6,912", "all", "1 prompt at a time"))
+    assert "hours" in ran.out
+
+
+def test_stdin_cannot_be_kept(run, folder):
+    ran = run("eval", "perplexity", "--model", folder, "--text", "-", "--dry-run")
+    assert ran.code == 1 and "--dry-run leaves nothing behind" in ran.err

@@ -1,0 +1,276 @@
+"""``longspan eval`` as a user runs it: killed and taken up again, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from longspan.bundled import heldout_text
+from longspan.cli import main
+from longspan.errors import LongspanError
+from longspan_eval.cli.eval import _check_row, parse_lengths
+from longspan_eval.rows import Row, parse_row, split_rows
+from longspan_eval.subject import Subject
+from longspan_eval.tasks import TASKS
+from longspan_eval.workers import _context
+
+OPTIONS = (
+    "--methods",
+    "dca,longheads:score=bounds,num_chunks=8",
+    "--lengths",
+    "128,2x",
+    "--samples",
+    "3",
+    "--depths",
+    "3",
+)
+
+
+def command(folder, out, *more):
+    return ["eval", "passkey", "--model", str(folder), *OPTIONS, "--device", "cpu", "--out", str(out), *more]
+
+
+def results(out):
+    """What results.json says, but for times."""
+    body = json.loads((out / "results.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    return body | {"cells": [{k: v for k, v in cell.items() if k != "seconds"} for cell in body["cells"]]}
+
+
+def alone(args):
+    """A run as a process of its own."""
+    process = _context().Process(target=main, args=(args,))
+    process.start()
+    return process
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory):
+    """A run that nothing disturbed, in this process."""
+    out = tmp_path_factory.mktemp("whole")
+    with pytest.raises(SystemExit) as stopped:
+        main(command(folder, out))
+    assert not stopped.value.code
+    return out
+
+
+@pytest.mark.long
+def test_killed_and_taken_up_again_the_results_are_the_same(whole, folder, tmp_path, run):
+    path = tmp_path / "samples.jsonl"
+    process = alone(command(folder, tmp_path, "--workers", "2"))
+    until = time.monotonic() + 120
+    while time.monotonic() < until and (not path.exists() or path.read_bytes().count(b"\n") < 15):
+        time.sleep(0.002)
+    process.kill()  # SIGKILL: nothing is tidied up
+    process.join()
+    before = path.read_bytes()
+    assert 15 <= before.count(b"\n") < 54, "it was to be killed in the middle"
+    ran = run(*command(folder, tmp_path))
+    assert ran.code == 0, ran.err
+    assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+    keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
+    assert len(keys) == len(set(keys)) == 3 * 2 * 9
+    assert results(tmp_path) == results(whole)
+    assert (tmp_path / "summary.md").read_text() == (whole / "summary.md").read_text()
+
+
+def test_what_it_leaves(whole):
+    assert {path.name for path in whole.iterdir()} == {
+        "samples.jsonl", "results.json", "summary.md", "scores.png", "heatmap-passkey.png",
+    }  # fmt: skip
+    body = results(whole)
+    assert [cell["row"] for cell in body["cells"][::2]] == ["stock", "dca", "longheads:num_chunks=8,score=bounds"]
+    assert {cell["length"] for cell in body["cells"]} == {128, 256}
+    assert all(cell["n"] == 9 and cell["error"] is None and len(cell["depths"]) == 3 for cell in body["cells"])
+    assert (
+        "--methods dca,longheads:score=bounds,num_chunks=8 --lengths 128,2x --samples 3 --depths 3" in body["command"]
+    )
+    samples = [json.loads(line) for line in (whole / "samples.jsonl").read_text().splitlines()]
+    assert {(s["tokens"], s["length"]) for s in samples} == {(120, 128), (248, 256)}
+    assert all(s["task"] == "passkey" and s["depth"] in (0, 0.5, 1) and len(s["answer"]) == 5 for s in samples)
+
+
+def test_the_table_is_on_stdout_and_all_else_on_stderr(whole, run, folder):
+    ran = run(*command(folder, whole))
+    assert ran.out == (whole / "summary.md").read_text()
+    assert "0 prompts to ask" in ran.err and "heatmap-passkey.png" in ran.err
+
+
+def test_a_window_of_ones_own_is_attached_with(run, no_window, tmp_path):
+    ran = run("eval", "passkey", "--model", no_window, "--window", "64", "--lengths", "2x", "--samples", "2",
+              "--device", "cpu", "--out", tmp_path)  # fmt: skip
+    assert ran.code == 0, ran.err
+    body = results(tmp_path)
+    assert body["model"]["window"] == 64 and body["rows"]["dca"]["128"]["chunk_size"] == 48
+    assert [(cell["length"], cell["n"]) for cell in body["cells"]] == [(128, 2), (128, 2)]
+
+
+def test_a_row_that_cannot_be_at_one_length_is_left_to_its_cell(folder, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    subject, row = Subject.of(model), parse_row("dca")
+    attached = []
+    monkeypatch.setattr(Row, "attach", lambda self, model, length, window: attached.append(length))
+    monkeypatch.setattr(Row, "parameters", lambda self, window, length: {"error": "why"} if length < 200 else {})
+    _check_row(row, model, subject, [128, 256], None)
+    assert attached == [256]
+    with pytest.raises(LongspanError, match="^dca: why"):
+        _check_row(row, model, subject, [128, 129], None)
+
+
+def test_without_matplotlib_it_says_so(run, folder, whole, monkeypatch):
+    monkeypatch.setattr("longspan.cli.options.find_spec", lambda name: None)
+    assert "matplotlib is missing" in run(*command(folder, whole)).err
+
+
+def test_a_second_run_into_the_same_folder_is_refused(run, folder, whole):
+    from longspan_eval.journal import Journal
+
+    with Journal(whole / "samples.jsonl"):
+        ran = run(*command(folder, whole))
+    assert ran.code == 1 and "another run" in ran.err
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    path = tmp_path_factory.mktemp("books") / "book.txt"
+    path.write_text(heldout_text()[:4000], encoding="utf-8")
+    return path
+
+
+def sliding(folder, book, out, *more):
+    return ["eval", "perplexity", "--model", folder, "--text", book, "--methods", "dca,rerope", "--lengths", "1x,192",
+            "--stride", "64", "--device", "cpu", "--out", out, *more]  # fmt: skip
+
+
+def test_perplexity_taken_up_again_is_the_same(run, folder, book, tmp_path):
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    first = run(*sliding(folder, book, part, "--samples", "2"))
+    assert first.code == 0, first.err
+    assert "windows of " in first.err and "book.txt" in first.err and "12 prompts to ask" in first.err
+    lines = (part / "samples.jsonl").read_bytes()
+    (part / "samples.jsonl").write_bytes(lines[:-20])  # killed while it wrote the last one
+    again, undisturbed = (run(*sliding(folder, book, out, "--samples", "4")) for out in (part, whole))
+    assert again.code == undisturbed.code == 0 and "13 prompts to ask" in again.err
+    assert results(part) == results(whole)
+    assert again.out == undisturbed.out == (whole / "summary.md").read_text()
+    assert {path.name for path in whole.iterdir()} == {"samples.jsonl", "results.json", "summary.md", "scores.png"}
+    body = results(whole)
+    assert [(cell["row"], cell["length"], cell["n"]) for cell in body["cells"]] == [
+        (row, length, 4) for row in ("stock", "dca", "rerope") for length in (128, 192)
+    ]
+    scores = [cell["score"] for cell in body["cells"]]
+    assert scores[2] == pytest.approx(scores[0], rel=1e-5), "in the window dca changes nothing"
+    assert scores[2] != scores[3] and all(score > 1 for score in scores)
+    assert all(cell["interval"][0] < cell["score"] < cell["interval"][1] for cell in body["cells"])
+    assert "--text " in body["command"] and "--stride 64" in body["command"] and "--mode " not in body["command"]
+
+
+def test_perplexity_without_a_text_says_which_it_reads(run, folder, tmp_path):
+    ran = run("eval", "perplexity", "--model", folder, "--lengths", "1x", "--samples", "1", "--methods", "stock",
+              "--stride", "20", "--mode", "whole", "--device", "cpu", "--out", tmp_path)  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "pydoc_data.topics of Python 3." in ran.err and "pydoc_data.topics of Python 3." in ran.out
+    assert "--stride 20 --mode whole" in ran.out and "n=1" in ran.out
+
+
+def test_list(run):
+    ran = run("eval", "--list")
+    assert ran.code == 0 and all(name in ran.out for name in [*TASKS, "perplexity", "--text"])
+    assert "eval" in run("--help").out
+
+
+BAD = {
+    "no task": ([], ["at least one task", "--list"]),
+    "an unknown task": (["pass-key"], ["'pass-key'", "--list"]),
+    "a pattern of nothing": (["zz*"], ["'zz*'", "--list"]),
+    "a task twice": (["passkey", "pass*", "--model", "FOLDER"], ["passkey is listed twice"]),
+    "no model": (["passkey"], ["--model"]),
+    "an unknown model": (["passkey", "--model", "./no/where"], ["no such model folder"]),
+    "an unknown method": (["passkey", "--model", "FOLDER", "--methods", "dca,magic"], ["'magic'", "dca"]),
+    "a method twice": (["passkey", "--model", "FOLDER", "--methods", "dca,dca"], ["'dca' is listed twice"]),
+    "a bad parameter": (["passkey", "--model", "FOLDER", "--methods", "dca:size=1"], ["'size'", "chunk_size"]),
+    "one that cannot be": (
+        ["passkey", "--model", "FOLDER", "--methods", "dca:window=129"],
+        ["dca:window=129", "window"],
+    ),
+    "a length of nonsense": (["passkey", "--model", "FOLDER", "--lengths", "4k,many"], ["--lengths", "'many'"]),
+    "a length of nothing": (["passkey", "--model", "FOLDER", "--lengths", "0"], ["--lengths", "'0'"]),
+    "a length twice": (["passkey", "--model", "FOLDER", "--lengths", "1k,1024"], ["1024 is listed twice"]),
+    "a short length": (["passkey", "--model", "FOLDER", "--lengths", "1k,64"], ["passkey at 64 tokens", "takes 106"]),
+    "no samples": (["passkey", "--model", "FOLDER", "--samples", "0"], ["--samples"]),
+    "no depths": (["passkey", "--model", "FOLDER", "--depths", "0"], ["--depths"]),
+    "no workers": (["passkey", "--model", "FOLDER", "--workers", "0"], ["--workers"]),
+    "no time": (["passkey", "--model", "FOLDER", "--max-full-seconds", "0"], ["max_full_seconds", "above 0"]),
+    "no data": (["passkey", "--model", "FOLDER", "--data-dir", "no/such"], ["no/such", "no such folder"]),
+    "an unknown device": (["passkey", "--model", "FOLDER", "--device", "moon"], ["moon"]),
+    "an unknown dtype": (["passkey", "--model", "FOLDER", "--dtype", "int4"], ["int4"]),
+    "no rotary positions": (["passkey", "--model", "NOT_ROPE"], ["position"]),
+    "an out that is a file": (["passkey", "--model", "FOLDER", "--out", "taken"], ["taken", "exists"]),
+    "a text for nothing": (
+        ["passkey", "--model", "FOLDER", "--text", "taken", "--stride", "9"],
+        ["--text, --stride", "only perplexity"],
+    ),
+    "a text that is short": (["perplexity", "--model", "FOLDER", "--text", "taken"], ["taken", "tokens", "1,024"]),
+    "a text that is not there": (["perplexity", "--model", "FOLDER", "--text", "none"], ["none", "cannot be read"]),
+    "a mode that is none": (["perplexity", "--model", "FOLDER", "--mode", "old"], ["new or whole", "'old'"]),
+    "a stride too wide": (["perplexity", "--model", "FOLDER", "--stride", "1024"], ["perplexity at 1,024", "1025"]),
+    "no stride": (["perplexity", "--model", "FOLDER", "--stride", "0"], ["--stride"]),
+    "a strange option": (["passkey", "--model", "FOLDER", "--magic"], ["--magic"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_one_line(run, folder, not_rope, tmp_path, monkeypatch, case):
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("a file")
+    args, words = BAD[case]
+    given = ["--lengths", "1k"] if "--lengths" not in args else []
+    ran = run("eval", *[{"FOLDER": folder, "NOT_ROPE": not_rope}.get(arg, arg) for arg in args], *given)
+    assert ran.code != 0 and ran.out == ""
+    lines = ran.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("longspan: error: "), ran.err
+    assert all(word in lines[0] for word in words), ran.err
+    assert not Path("longspan-eval", "samples.jsonl").exists()
+
+
+def test_a_missing_ray_is_one_line(run, folder, monkeypatch):
+    monkeypatch.setattr("longspan_eval.ray_workers.find_spec", lambda name: None)
+    ran = run("eval", "passkey", "--model", folder, "--ray", "local")
+    assert ran.code == 1 and ran.err.startswith("longspan: error: Ray is missing") and "longspan[ray]" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("4096", (4096,)),
+        ("4k,16K", (4096, 16384)),
+        ("1x, 2.5x,100", (128, 320, 100)),
+        ("0.5k", (512,)),
+        ("1e3", (1000,)),
+    ],
+)
+def test_lengths(text, lengths):
+    assert parse_lengths(text, 128) == lengths
+
+
+@pytest.mark.parametrize("text", ["", "k", "4kk", "-4k", "nan", "inf", "1e99", "4k,", "0x"])
+def test_lengths_that_cannot_be(text):
+    with pytest.raises(LongspanError, match="--lengths takes tokens"):
+        parse_lengths(text, 128)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("stock,yarn,dca", ["stock", "yarn", "dca"]),
+        ("dca:chunk_size=9,angles=yarn,esa", ["dca:chunk_size=9,angles=yarn", "esa"]),
+        ("longheads:score=bounds,esa:top_k=3,share=group", ["longheads:score=bounds", "esa:top_k=3,share=group"]),
+        ("esa:top_k=3,calibration=C:/x", ["esa:top_k=3,calibration=C:/x"]),
+        ("dca,,esa", ["dca", "", "esa"]),
+    ],
+)
+def test_rows_in_one_text(text, rows):
+    assert split_rows(text) == rows

@@ -1,0 +1,53 @@
+"""A lab with a random model, small enough to run every table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from longspan.bundled import FOLDER
+from longspan_eval.reproduce.lab import Lab
+from longspan_eval.subject import Subject
+
+WINDOW = 128
+
+
+def random_model(window=WINDOW, eos=None):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=window,
+        initializer_range=0.5,
+        eos_token_id=eos,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return PreTrainedTokenizerFast.from_pretrained(FOLDER)
+
+
+@pytest.fixture(scope="session")
+def at_window(tokenizer):
+    """Labs at any window, of a model that is never run."""
+
+    def make(window, **more):
+        model = random_model()
+        subject = Subject(window, "a" * 64, "b" * 64, "tiny", "float32", 1000)
+        return Lab(model, tokenizer, subject, **more)
+
+    return make
+
+
+@pytest.fixture
+def lab(tokenizer):
+    """A lab that runs: one prompt a cell, nothing beyond four windows."""
+    model = random_model(eos=list(range(3, 300)))  # so that its answers end soon
+    return Lab(model, tokenizer, Subject.of(model, tokenizer), scale="quick", samples=1, max_length=4 * WINDOW)

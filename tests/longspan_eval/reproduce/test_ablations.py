@@ -1,0 +1,62 @@
+"""The ablations of papers: rows of tables, written as any row, and no parameters of the methods themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from longspan.errors import LongspanError
+from longspan.methods import ESA, METHODS, LongHeads
+from longspan.selection.chunks import Chunks
+from longspan.selection.tokens import Tokens
+from longspan_eval import rows
+from longspan_eval.reproduce.ablations import ABLATIONS, AblatedESA, AblatedLongHeads, parse_row
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ("longheads:first_chunk=false,pick=random,seed=3", AblatedLongHeads),
+        ("longheads:share=layer,fix_layers=true", AblatedLongHeads),
+        ("longheads:prefill=full,angles=dynamic-ntk,factor=2", AblatedLongHeads),
+        ("esa:combine=max", AblatedESA),
+    ],
+)
+def test_rows_of_ablations(spec, kind):
+    row = parse_row(spec)
+    assert type(row.method) is kind and row.label == spec and row.name == spec.partition(":")[0]
+    row.method.resolve(512)
+    with pytest.raises(LongspanError, match="has no parameter"):
+        rows.parse_row(spec)
+
+
+@pytest.mark.parametrize("spec", ["stock", "dca:parts=intra", "infllm", "longheads:score=bounds", "esa:proximity=3"])
+def test_other_rows_are_what_they_are(spec):
+    ours, theirs = parse_row(spec), rows.parse_row(spec)
+    assert (ours.label, ours.name) == (theirs.label, theirs.name)
+    if theirs.method is not None:
+        ours, theirs = ours.method.resolve(512), theirs.method.resolve(512)
+        assert (ours.selection(512), ours.positions(512)) == (theirs.selection(512), theirs.positions(512))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "rule"),
+    [
+        (AblatedLongHeads, {"pick": "worst"}, "pick is one of best, lowest, random"),
+        (AblatedLongHeads, {"prefill": "none"}, "prefill is one of select, full"),
+        (AblatedLongHeads, {"prefill": "full", "remap": "far"}, "prefill='full' is for remap='slots'"),
+        (AblatedLongHeads, {"chunk_length": 0}, "chunk_length ≥ 1"),
+        (AblatedESA, {"combine": "mean"}, "combine is one of sum, max"),
+        (AblatedESA, {"top_k": 0}, "top_k ≥ 1"),
+    ],
+)
+def test_ablations_that_cannot_be(kind, options, rule):
+    with pytest.raises(ValueError, match=rule):
+        kind(**options)
+
+
+def test_without_an_ablation_they_are_the_methods():
+    assert type(AblatedLongHeads().resolve(64).selection(64)) is Chunks
+    assert type(AblatedESA().resolve(64).selection(64)) is Tokens
+    assert type(AblatedESA(combine="max", share="head").resolve(64).selection(64)) is Tokens  # one head has one score
+    assert all(issubclass(kind, METHODS[name]) and kind.name == name for name, kind in ABLATIONS.items())
+    assert {LongHeads, ESA} <= set(METHODS.values())

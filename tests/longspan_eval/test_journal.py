@@ -1,0 +1,103 @@
+"""Samples on disk: whole lines only, one writer, and nothing that was written is ever lost."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from longspan.errors import LongspanError
+from longspan_eval.journal import Journal, read_samples
+from longspan_eval.results import Sample
+
+ONE = Sample("dca", 512, 3, 0.25, "12345", " 12345.\r\n\u2028\ud800", 1.0, 2.5, 256, 0.5, None, "noise")
+FAILED = Sample("pi", 512, 4, 0.5, "", error="out of memory", filler="prose")
+
+
+def same(a, b):
+    return replace(a, loss=0) == replace(b, loss=0) and (a.loss == b.loss or math.isnan(a.loss) and math.isnan(b.loss))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "samples.jsonl"
+
+
+@pytest.fixture
+def written(path):
+    with Journal(path) as journal:
+        journal.append("a", ONE)
+        journal.append("b", FAILED)
+    return path
+
+
+def test_what_goes_in_comes_out(written):
+    samples = read_samples(written)
+    assert list(samples) == ["a", "b"] and same(samples["a"], ONE) and same(samples["b"], FAILED)
+    with Journal(written) as journal:
+        assert list(journal.samples) == ["a", "b"]
+    assert read_samples(written.with_name("none")) == {}
+
+
+def test_a_sample_of_any_task_comes_out_as_it_went_in(path):
+    sample = replace(ONE, depth=None, filler="", task="ruler-vt", tokens=504, references=("a", "b"))
+    with Journal(path) as journal:
+        journal.append("a", sample)
+    assert read_samples(path)["a"] == sample and b"filler" not in path.read_bytes()
+
+
+def test_a_line_from_before_there_were_other_tasks_is_read(path, written):
+    assert not {"task", "tokens", "references"} & set(json.loads(written.read_text().splitlines()[0]))
+    one = read_samples(written)["a"]
+    assert (one.task, one.tokens, one.references, one.filler) == ("", 0, (), "noise")
+
+
+def test_a_sample_is_on_disk_when_append_returns(path):
+    journal = Journal(path)
+    journal.append("a", ONE)
+    assert "a" in read_samples(path)
+    journal.close()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 20, 100])
+def test_a_torn_last_line_is_dropped_and_the_next_is_whole(written, cut):
+    data = written.read_bytes()
+    written.write_bytes(data[:-cut])
+    assert list(read_samples(written)) == ["a"] and written.read_bytes() == data[:-cut]  # reading changes nothing
+    with Journal(written) as journal:
+        assert list(journal.samples) == ["a"]
+        journal.append("c", FAILED)
+    assert list(read_samples(written)) == ["a", "c"]
+
+
+def test_of_two_with_one_key_the_later_counts(written):
+    with Journal(written) as journal:
+        journal.append("b", ONE)
+    assert read_samples(written)["b"].error is None
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b'{"key": "x"}', b'{"key": "x", "magic": 1}', b'{"key": 1}', b""])
+def test_a_damaged_line_is_named(written, line):
+    first, second = written.read_bytes().splitlines()
+    written.write_bytes(b"\n".join([first, line, second, b""]))
+    for use in (read_samples, Journal):
+        with pytest.raises(LongspanError, match=r"samples.jsonl: line 2 holds no sample"):
+            use(written)
+
+
+def test_one_writer_at_a_time(written):
+    pytest.importorskip("fcntl")
+    with Journal(written), pytest.raises(LongspanError, match="another run"):
+        Journal(written)
+    Journal(written).close()
+
+
+def test_forget(written):
+    with Journal(written) as journal:
+        assert journal.forget({"a", "z"}) == 1 and journal.forget({"a"}) == 0
+        journal.append("c", ONE)
+        with pytest.raises(LongspanError, match="another run"):
+            Journal(written)
+    assert list(read_samples(written)) == ["b", "c"]
