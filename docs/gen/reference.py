@@ -22,7 +22,7 @@ _SHOWN = re.compile(r"^::: (\S+)", re.MULTILINE)
 
 @cache
 def packages() -> tuple[str, ...]:
-    """``longspan``, the packages and modules directly in it, and the packages in ``longspan_eval``, that declare ``__all__``."""
+    """Packages of the reference: ``longspan``, and in both distributions those with ``__all__``."""
     found = [f"longspan.{each.name}" for each in pkgutil.iter_modules(longspan.__path__)]
     found += [f"longspan_eval.{each.name}" for each in pkgutil.iter_modules(longspan_eval.__path__) if each.ispkg]
     return "longspan", *(name for name in found if hasattr(importlib.import_module(name), "__all__"))

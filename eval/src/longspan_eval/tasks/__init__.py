@@ -43,5 +43,6 @@ FAMILIES: tuple[tuple[Task, ...], ...] = (
 )
 
 TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family}
+"""Every task by its name."""
 if len(TASKS) != sum(map(len, FAMILIES)):
     raise RuntimeError("two tasks have the same name")
