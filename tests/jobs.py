@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from cases import HEAD, assert_lse_within_budget, assert_within_budget, inv_freq
-from longspan.kernels.gathered import PerPiece, PerRow, gathered
+from longspan.kernels.gathered import PerQueryChunk, PerRow, gathered
 from longspan.rope import Rope, Table
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -47,11 +47,11 @@ def per_piece(rows, count, stored=90, *, share=2, runs=1, turned=False, **option
     table = base["rope"].table
     tokens = choice(base["q"].shape[0], share, count, of=stored)
     ends = torch.tensor([0, count // 3, count // 3, count])[-runs:].expand(*tokens.shape[:2], -1)
-    return PerPiece(
+    return PerQueryChunk(
         tokens=tokens,
-        turns=tuple(table(torch.arange(rows) + 3 * n) for n in range(runs)),
+        cos_sin=tuple(table(torch.arange(rows) + 3 * n) for n in range(runs)),
         ends=ends if runs > 1 else None,
-        key_turn=table(torch.arange(count)) if turned else None,
+        key_cos_sin=table(torch.arange(count)) if turned else None,
         **base,
     )
 
@@ -64,7 +64,7 @@ def check(job):
     """Held to what torch's own operations err by in the same dtype."""
     ((_, out, lse),) = gathered(job, "compiled")
     ((_, truth, true_lse),) = gathered(wide(job), "reference")
-    ((_, plain, plain_lse),) = gathered(job, "tiled")
+    ((_, plain, plain_lse),) = gathered(job, "torch")
     assert out.dtype == job.q.dtype and out.shape == truth.shape and lse.dtype == torch.float32
     assert_within_budget(out, plain, truth)
     assert_lse_within_budget(lse, plain_lse, true_lse)

@@ -15,12 +15,12 @@ import torch
 from fuzz_kernels import KERNELS, fuzz
 
 from jobs import per_piece, per_row
-from longspan.kernels import native
+from longspan.kernels import cpu
+from longspan.kernels.cpu import structs
 from longspan.kernels.gathered import gathered
-from longspan.kernels.native import structs
 
-if native.why_no_library() is not None:
-    pytest.skip(str(native.why_no_library()), allow_module_level=True)
+if cpu.unavailable_reason() is not None:
+    pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
 
 
 @pytest.mark.parametrize("rows", [1, 40])
@@ -37,7 +37,7 @@ def test_a_position_beyond_the_table_of_a_window_is_refused_whatever_runs():
     """What a position map may get wrong: it counts further than the window has angles for."""
     job = per_row(40, 16, 3)
     far = replace(job, positions=job.positions + 50)
-    for impl in ("compiled", "tiled", "flash_cpu", "reference"):
+    for impl in ("compiled", "torch", "flash_cpu", "reference"):
         with pytest.raises((ValueError, IndexError), match="out of range|out of bounds|outside"):
             list(gathered(far, impl))
 
@@ -65,7 +65,7 @@ def test_what_is_spoilt_at_random_is_refused_or_runs():
 
 
 def test_structures_have_the_compilers_sizes():
-    assert structs.differs(native._loaded()) is None
+    assert cpu.size_mismatch() is None
     assert structs.ALL["Job"].size == 224 and list(structs.ALL["Table"].fields) == ["cos", "sin", "rows"]
 
 

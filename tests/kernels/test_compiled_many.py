@@ -9,12 +9,12 @@ import torch
 
 from cases import HEAD, ROPES, assert_within_budget
 from jobs import DTYPES, PLACES, check, common, per_piece, per_row, random, wide
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.kernels.banded import Plan, banded
 from longspan.kernels.gathered import compiled, gather_into, gathered
 from longspan.kernels.scores import products, representations
 
-pytestmark = pytest.mark.skipif(native.why_no_library() is not None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -49,7 +49,7 @@ def test_sizes_that_differ(dk, dv, dtype):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("share", [1, 2, 8])
 def test_blocks_of_rows_shared_by_threads(share, threads, monkeypatch):
-    monkeypatch.setattr(compiled, "_HELD", 20)
+    monkeypatch.setattr(compiled, "ROWS_AT_ONCE", 20)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -90,7 +90,7 @@ def test_bands_of_any_ranges(kv_heads, dtype):
     truth, true_lse = banded(q.double(), [keys.double()] * 3, v.double(), impl="reference", **run)
     seen = (high > low).any(dim=0)
     assert (out[:, :, ~seen] == 0).all() and (lse[:, :, ~seen] == float("-inf")).all()
-    plain, _ = banded(q, [keys] * 3, v, impl="tiled", **run)
+    plain, _ = banded(q, [keys] * 3, v, impl="torch", **run)
     assert_within_budget(out[:, :, seen], plain[:, :, seen], truth[:, :, seen])
     assert (lse - true_lse)[:, :, seen].abs().max() <= 40 * torch.finfo(dtype).eps
 
@@ -143,14 +143,15 @@ def test_nobody_asks():
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("openmp", [True, False])
-def test_any_number_of_threads_gives_the_same(threads, openmp, monkeypatch):
+def test_any_number_of_threads_gives_the_same(threads, openmp):
     """Those of torch's OpenMP, or of the call's own; more of them than there is to do."""
     job = per_row(200, 16, 5)
     ((_, alone, _),) = gathered(job, "compiled")
-    asked, together = [], native.together
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(native, "together", lambda *given: asked.append(given[-1]) or together(*given))
-    if not openmp:
-        monkeypatch.setattr(native, "_openmp", lambda: None)
-    ((_, out, _),) = gathered(job, "compiled")
-    assert asked == [threads] and torch.equal(out, alone)
+    used, before = [], torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with cpu.settings(openmp=openmp, around=lambda name, threads, run: used.append(threads) or run()):
+            ((_, out, _),) = gathered(job, "compiled")
+    finally:
+        torch.set_num_threads(before)
+    assert used == [threads] and torch.equal(out, alone)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import HEAD, ROPES, assert_lse_within_budget, assert_within_budget, inv_freq
-from longspan.kernels import tiles
-from longspan.kernels.gathered import PerPiece, PerRow, gathered, reference
+from longspan.kernels.gathered import PerQueryChunk, PerRow, gathered, reference
+from longspan.kernels.gpu import tiles
 from longspan.rope import Rope, Table
 
 pytest.importorskip("triton")
@@ -29,8 +29,8 @@ def plain(job):
     """The contract as a dense run in q's dtype: scores rounded to it, softmax in fp32, weights rounded to it."""
 
     class Rounding(Rope):
-        def turn_q(self, q, cos, sin):
-            return super().turn_q(q.to(job.q.dtype), cos, sin)
+        def rotate_q(self, q, cos, sin):
+            return super().rotate_q(q.to(job.q.dtype), cos, sin)
 
     rope = job.rope
     rounding = Rounding(rope.table, rope.head_dim, rope.layout, rope.start, rope.norm_q, rope.norm_k)
@@ -96,11 +96,11 @@ def per_piece(rows, count, stored=50, *, share=2, runs=1, turned=False, **option
 
     ends = torch.randint(0, count + 1, (batch, share, runs), generator=g).sort(dim=-1).values
     ends[..., -1] = count
-    return PerPiece(
+    return PerQueryChunk(
         tokens=tokens.to(DEVICE),
-        turns=tuple(turn(rows) for _ in range(runs)),
+        cos_sin=tuple(turn(rows) for _ in range(runs)),
         ends=ends.to(DEVICE) if runs > 1 else None,
-        key_turn=turn(count) if turned else None,
+        key_cos_sin=turn(count) if turned else None,
         **base,
     )
 
@@ -172,7 +172,7 @@ def test_queries_that_are_normalised_after_they_are_turned():
     check(per_row(9, 16, 3, rope=rope))
     check(per_row(9, 16, 3, own_positions=False, rope=rope))
     check(per_piece(4, 20, runs=2, rope=rope))
-    with pytest.raises(ValueError, match="triton.*normalises queries.*shorter than 16 tokens; use impl='tiled'"):
+    with pytest.raises(ValueError, match="triton.*normalises queries.*shorter than 16 tokens; use impl='torch'"):
         gathered(per_row(2, 4, 3, rope=rope), "triton")
     rope.norm_k = torch.nn.functional.normalize
     with pytest.raises(ValueError, match="triton.*normalises keys"):
@@ -216,7 +216,7 @@ def test_a_schedule_gives_every_pair_to_one_tile_of_its_unit(share, rows, count,
 
 def test_a_named_kernel_runs_or_raises(monkeypatch):
     job = per_row(2, 16, 2)
-    with pytest.raises(ValueError, match="triton cannot run here: no torch.float64; use impl='tiled'"):
+    with pytest.raises(ValueError, match="triton cannot run here: no torch.float64; use impl='torch'"):
         gathered(wide(job), "triton")
     with pytest.raises(ValueError, match="triton.*gradients"):
         gathered(replace(job, v=job.v.clone().requires_grad_()), "triton")

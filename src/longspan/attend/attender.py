@@ -19,11 +19,10 @@ from longspan.bands import KeyMap
 from longspan.calibration import Calibration
 from longspan.errors import CacheError
 from longspan.index import equal_runs
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.kernels.banded import Impl, banded, make_plan
-from longspan.kernels.turning import turned_keys
 from longspan.methods import Method
-from longspan.rope import Rope, Table, turn
+from longspan.rope import Rope, Table, cos_sin
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Selector
 from longspan.store import Fetched, KVStore
@@ -66,7 +65,7 @@ def _named(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(self: Attender, *args: Any, **options: Any) -> Tensor:
         if self.impl in ("auto", "compiled"):
             return call(self, *args, **options)
-        with native.without():
+        with cpu.disabled():
             return call(self, *args, **options)
 
     return run
@@ -216,7 +215,7 @@ class Attender:
         here = pad, table, q.device
         if here not in span.query_turns:
             factor = self.method.query_factor(self.window, total)
-            turns = [turn(table, positions, q.device) for positions in plan.q_pos]
+            turns = [cos_sin(table, positions, q.device) for positions in plan.q_pos]
             span.query_turns[here] = [(cos * factor, sin * factor) for cos, sin in turns] if factor != 1 else turns
         keys, values = held.ranges()
         if self._dynamic:
@@ -227,8 +226,8 @@ class Attender:
                 )
             if here not in span.key_turns:
                 j = torch.arange(total)
-                span.key_turns[here] = [turn(table, to(j), q.device) for to in self.key_maps]
-            keys = [rope.turn_k(keys[0], *angles) for angles in span.key_turns[here]]
+                span.key_turns[here] = [cos_sin(table, to(j), q.device) for to in self.key_maps]
+            keys = [rope.rotate_k(keys[0], *angles) for angles in span.key_turns[here]]
         q = _after(q, skipped)
         out, lse = banded(
             q,
@@ -276,8 +275,8 @@ class Attender:
                 own = (slots - span.padding[0]).clamp(min=0)
             else:
                 own = (slots[None, :] - torch.tensor(span.padding)[:, None]).clamp(min=0)
-            span.key_turns[here] = [turn(table, to(own), k.device) for to in self.key_maps]
-        return [turned_keys(rope, k, *angles) for angles in span.key_turns[here]]
+            span.key_turns[here] = [cos_sin(table, to(own), k.device) for to in self.key_maps]
+        return [rope.rotate_k(k, *angles) for angles in span.key_turns[here]]
 
     def table(self, own: Table, total: int, span: TokenSpan | None = None) -> Table:
         """The angles that stand for a layer's ``own`` where there are ``total`` tokens; the same object every time.

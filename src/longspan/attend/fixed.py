@@ -12,7 +12,7 @@ from longspan.attend.sinks import with_sinks
 from longspan.errors import CacheError, LongspanError
 from longspan.index import equal_runs
 from longspan.kernels.banded import triton
-from longspan.rope import Rope, Table, turn
+from longspan.rope import Rope, Table, cos_sin
 from longspan.store import KVStore
 
 
@@ -93,7 +93,7 @@ class FixedStep:
         own = rope.paired()
         cos, sin = self._angles(rope.table, q.device)
         q, k = rope.pair(q), rope.pair(k)
-        turned = [own.turn_k(k, *self._key_turn(cos, sin, n)) for n in range(len(self._maps))]
+        turned = [own.rotate_k(k, *self._key_turn(cos, sin, n)) for n in range(len(self._maps))]
         store.put(self._place, turned, v)
         *keys, values = store.room
         by_band = [keys[self._maps.index(band.k_pos)] for band in self._bands]
@@ -107,7 +107,7 @@ class FixedStep:
             rows, bands = q[a:b], len(self._bands)
             angles = cos[run, :bands, None], sin[run, :bands, None]
             if own.norm_q is not None:
-                rows = torch.stack([own.turn_q(rows, c, s) for c, s in zip(*angles, strict=True)])
+                rows = torch.stack([own.rotate_q(rows, c, s) for c, s in zip(*angles, strict=True)])
             out, lse = triton.launch(
                 rows,
                 lay,
@@ -146,7 +146,7 @@ class FixedStep:
         factors = torch.ones(len(pads), at.shape[1], 1)
         for run, pad in enumerate(pads):
             factors[run, : len(self._bands)] = attender.method.query_factor(attender.window, self._past + 1 - pad)
-        for to, x in zip((cos, sin), turn(table, at.clamp(min=0), cos.device), strict=True):
+        for to, x in zip((cos, sin), cos_sin(table, at.clamp(min=0), cos.device), strict=True):
             to.copy_(x * factors.to(x.device))
 
     def _key_turn(self, cos: Tensor, sin: Tensor, n: int) -> tuple[Tensor, Tensor]:

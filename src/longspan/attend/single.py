@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from longspan.index import equal_runs
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.kernels.banded import make_plan
-from longspan.kernels.token import Places, Seen, TokenKernel
-from longspan.rope import Rope, Table, Turn, turn
+from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel
+from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.store import KVStore
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class _Ahead:
         positions: ``[_AHEAD, m]`` or ``[1, m]``, where it sees its units from.
     """
 
-    bands: list[Seen]
-    turns: list[Turn]
+    bands: list[BandRange]
+    turns: list[CosSin]
     seen: list[int]
     stops: list[int]
     positions: Tensor
@@ -49,7 +49,7 @@ class _Made:
 
     given: tuple[Any, ...]
     blocks: list[object]
-    kernel: TokenKernel
+    kernel: DecodeKernel
 
     def serves(self, given: tuple[Any, ...], blocks: list[object]) -> bool:
         """Whether that is still the same."""
@@ -95,11 +95,11 @@ class SingleStep:
             this token has to go the longer way; then it was not taken in.
         """
         past, index, chooser = store.length, cast(Any, store.index), self._chooser
-        if not self._possible or not q.is_cpu or q.dtype not in native.KINDS:
+        if not self._possible or not q.is_cpu or q.dtype not in cpu.KINDS:
             return None
         if not past or max(pads) > past or store.apart:
             return None
-        if rope.norm_q is not None or rope.norm_k is not None or native.why_no_library() is not None:
+        if rope.norm_q is not None or rope.norm_k is not None or cpu.unavailable_reason() is not None:
             return None
         table = self._attender.table(rope.table, 0)
         if chooser is not None and (index is None or chooser.observer is not None or not index.in_one_call(table)):
@@ -120,7 +120,7 @@ class SingleStep:
             given = rope, rows, pads[rows[0]], scale, softcap, ahead, chosen_from
             own = cast(_Made | None, held.get(rows))
             if own is None or not own.serves(given, blocks):
-                if native.why_not(q, k, v) is not None:
+                if cpu.unsupported_reason(q, k, v) is not None:
                     return None
                 own = _Made(given, blocks, self._kernel(store, q.shape[1], *given))
             if not own.kernel.takes(q, k, v, len(pads)):
@@ -156,7 +156,7 @@ class SingleStep:
         softcap: float | None,
         ahead: _Ahead,
         chosen_from: bool,
-    ) -> TokenKernel:
+    ) -> DecodeKernel:
         """The kernel of the next tokens of rows with equal padding."""
         attender, index, here = self._attender, cast(Any, store.index), slice(*rows)
         *keys, values = (x[here, :, pad:] for x in store.room)
@@ -168,10 +168,10 @@ class SingleStep:
             assert self._chooser is not None
             chooser, n = self._chooser, attender.scored_rotation
             seen_by = chooser.window_table(table, torch.device("cpu"))
-            places = Places(attender.chosen_rotation, ahead.positions, seen_by)
+            places = ChosenPositions(attender.chosen_rotation, ahead.positions, seen_by)
             scored = None if n is None else keys[n]
             choice = index.asking(here, pad, scored, heads, values.shape[1], places)
-        return TokenKernel(
+        return DecodeKernel(
             keys=keys,
             values=values,
             turns=ahead.turns,
@@ -197,11 +197,11 @@ class SingleStep:
         by_row = torch.tensor(factors, dtype=torch.float32, device="cpu")[:, None]
         seen, keys = [], torch.zeros_like(i)
         for band, low, high, q_pos in zip(plan.bands, plan.lo, plan.hi, plan.q_pos, strict=True):
-            cos, sin = (x * by_row for x in turn(table, q_pos, cpu))
+            cos, sin = (x * by_row for x in cos_sin(table, q_pos, cpu))
             rotation = attender.key_maps.index(bands[band].k_pos)
-            seen.append(Seen(low=low, high=high, turn=(cos, sin), rotation=rotation))
+            seen.append(BandRange(low=low, high=high, turn=(cos, sin), rotation=rotation))
             keys += high - low
-        turns = [turn(table, to(i), cpu) for to in attender.key_maps]
+        turns = [cos_sin(table, to(i), cpu) for to in attender.key_maps]
         stops, positions = self._choice(i)
         made = _Ahead(seen, turns, keys.tolist(), stops.tolist(), positions)
         with self._lock:  # it depends on nothing but its key, so threads may share it

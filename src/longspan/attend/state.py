@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from longspan.kernels.banded import Plan
-from longspan.rope import Table, Turn
+from longspan.rope import CosSin, Table
 from longspan.selection.rows import Shared
 
 
@@ -20,8 +20,8 @@ class TokenSpan:
     padding: tuple[int, ...]
     plans: dict[int, tuple[Plan, tuple[int, ...]]] = field(default_factory=dict)  # with the stored keys of each band
     shared: Shared = field(default_factory=Shared)
-    query_turns: dict[tuple[int, Table, torch.device], list[Turn]] = field(default_factory=dict)
-    key_turns: dict[tuple[int | None, Table, torch.device], list[Turn]] = field(default_factory=dict)
+    query_turns: dict[tuple[int, Table, torch.device], list[CosSin]] = field(default_factory=dict)
+    key_turns: dict[tuple[int | None, Table, torch.device], list[CosSin]] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
 
 

@@ -24,7 +24,7 @@ from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
 from longspan.hf.running import numbering
 from longspan.hf.unwrap import unwrap
-from longspan.kernels import tiles
+from longspan.kernels.gpu import tiles
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache"}
@@ -122,7 +122,9 @@ def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
     devices = {x.device for x in model.parameters()}
     if len(devices) > 1:
         return f"the model lies on several devices: {', '.join(sorted(map(str, devices)))}"
-    return why_no_graph(model.device) or tiles.why_not(torch.empty(0, dtype=model.dtype, device=model.device))
+    return why_no_graph(model.device) or tiles.unsupported_reason(
+        torch.empty(0, dtype=model.dtype, device=model.device)
+    )
 
 
 @dataclass

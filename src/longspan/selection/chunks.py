@@ -10,8 +10,8 @@ from torch import Tensor
 from longspan.bands import Kept
 from longspan.calibration import Calibration
 from longspan.index import ChunkIndex
-from longspan.kernels.best import best
-from longspan.kernels.token import Asking, Places
+from longspan.kernels.decode import ChosenPositions, ScoreSpec
+from longspan.kernels.topk import topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_row import ByRow
 from longspan.selection.rows import Rows
@@ -81,7 +81,7 @@ class Chunks(ByRow):
             ``[B, S, T, chosen]`` int64.
         """
         tie = self.tie(scores.dtype)
-        return best(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(rows))
+        return topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(rows))
 
     def tie(self, dtype: torch.dtype) -> float:
         """What scores may differ by and be the same, in parts of the largest.
@@ -118,10 +118,10 @@ class ChunkSelector(ChunkIndex, Selector):
         return type(self) is ChunkSelector and self.kind in ("representation", "mean", "bounds")
 
     def asking(
-        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
-    ) -> Asking:
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: ChosenPositions
+    ) -> ScoreSpec:
         by_head = self.kind == "representation"  # those of heads that choose together lie side by side
-        return Asking(
+        return ScoreSpec(
             entries=self.entries[rows],
             signs=2 if self.kind == "bounds" else 1,
             sums=self.share != "head" and not by_head,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from longspan.kernels.gathered import PerPiece, PerRow
-from longspan.kernels.token import Asking, Places
+from longspan.kernels.decode import ChosenPositions, ScoreSpec
+from longspan.kernels.gathered import PerQueryChunk, PerRow
 from longspan.rope import Rope, Table
 from longspan.selection.rows import Rows
 from longspan.terms import Share
@@ -76,7 +76,7 @@ class Selector:
         lse: Tensor,
         rows: Rows,
         runs: Sequence[tuple[int, int]],
-        see: Callable[[int, int, Tensor], PerRow | PerPiece],
+        see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
     ) -> int:
         """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
 
@@ -89,15 +89,15 @@ class Selector:
         """
         return 0
 
-    # A token that comes alone, in one call of C; see ``longspan.kernels.token``.
+    # A token that comes alone, in one call of C; see ``longspan.kernels.decode``.
 
     def in_one_call(self, table: Table) -> bool:
         """Whether that kernel has this selector's scores, under the angles ``table``, and its choice."""
         return False
 
     def asking(
-        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
-    ) -> Asking:
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: ChosenPositions
+    ) -> ScoreSpec:
         """Scores and choice as that kernel takes them.
 
         Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from longspan.rope import Rope, Turn
+from longspan.rope import CosSin, Rope
 
 Part = tuple[slice, Tensor, Tensor]  # rows of a job, their output [B, H, n, Dv] and log-sum-exp [B, H, n]
 
@@ -18,7 +18,7 @@ class Gathered:
     Attributes:
         q: ``[B, H, T, D]``, unrotated.
         keys, v: ``[B, Hkv, N, D]`` and ``[B, Hkv, N, Dv]``.
-        rope: how cos and sin turn a query or a key.
+        rope: how cos and sin rotate a query or a key.
         scale, softcap: a score is ``scale · q·k``, bounded to ``softcap · tanh(score / softcap)`` unless that is None.
     """
 
@@ -45,21 +45,21 @@ class PerRow(Gathered):
     units: Tensor
     size: int
     positions: Tensor
-    table: Turn
+    table: CosSin
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerPiece(Gathered):
+class PerQueryChunk(Gathered):
     """All queries have the same tokens.
 
     Attributes:
         tokens: ``[B, S, M]`` int64, S as above.
-        turns: cos and sin ``[T, r / 2]`` of the queries, one pair for each run of tokens that are seen alike.
-        ends: ``[B, S, len(turns)]`` int64: one past the last of ``tokens`` in each run; None where there is one run.
-        key_turn: cos and sin ``[M, r / 2]`` that the gathered keys are turned by, or None if they stay as stored.
+        cos_sin: cos and sin ``[T, r / 2]`` of the queries, one pair for each run of tokens that are seen alike.
+        ends: ``[B, S, len(cos_sin)]`` int64: one past the last of ``tokens`` in each run; None where there is one run.
+        key_cos_sin: cos and sin ``[M, r / 2]`` that the gathered keys are rotated by, or None if they stay as stored.
     """
 
     tokens: Tensor
-    turns: tuple[Turn, ...]
+    cos_sin: tuple[CosSin, ...]
     ends: Tensor | None = None
-    key_turn: Turn | None = None
+    key_cos_sin: CosSin | None = None
