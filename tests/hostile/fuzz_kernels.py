@@ -22,7 +22,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 
-from jobs import DTYPES, common, per_piece, per_row
+from jobs import DTYPES, common, per_chunk, per_row
 from longspan.bands import Band, Index, Interval
 from longspan.kernels import cpu
 from longspan.kernels.banded import compiled as banded
@@ -30,8 +30,7 @@ from longspan.kernels.banded import make_plan
 from longspan.kernels.cpu import build
 from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
 from longspan.kernels.gathered import compiled as gathered
-from longspan.kernels.query_chunks import Pieces
-from longspan.kernels.query_chunks import run_into as run_pieces
+from longspan.kernels.scores import QueryChunks
 from longspan.kernels.scores import compiled as scores
 from longspan.kernels.topk import compiled as topk
 
@@ -143,12 +142,12 @@ def run_units(chance: random.Random, harm: Callable[[Any], Any]) -> None:
 
 def run_tokens(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     drawn, runs = draw_job(chance), chance.choice((1, 2, 4))
-    gathered.run(harm(per_piece(drawn["rows"], chance.choice((1, 40)), runs=runs, **drawn["options"])))
+    gathered.run(harm(per_chunk(drawn["rows"], chance.choice((1, 40)), runs=runs, **drawn["options"])))
 
 
 def run_into_what_is_there(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     drawn = draw_job(chance)
-    job = per_piece(drawn["rows"], 9, **drawn["options"])
+    job = per_chunk(drawn["rows"], 9, **drawn["options"])
     out, lse = torch.zeros(*job.q.shape[:3], job.v.shape[3], dtype=job.q.dtype), torch.zeros(job.q.shape[:3])
     given = harm({"out": out, "lse": lse, "job": job})
     gathered.run_into(given["out"], given["lse"], given["job"])
@@ -171,7 +170,7 @@ def run_token_scores(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     heads, parts, together = chance.choice(((4, 1, 1), (4, 1, 2), (1, 2, 1), (4, 1, 4)))
     asked = {"q": torch.randn(2, heads, chance.choice((1, 30, 130)), parts, 16), "keys": torch.randn(2, 2, 300, 16)}
     given = harm({**asked, "together": together})
-    scores.token_scores(given["q"], given["keys"], given["together"])
+    scores.token_scores(given["q"], given["keys"], given["together"], None)
 
 
 def run_topk(chance: random.Random, harm: Callable[[Any], Any]) -> None:
@@ -182,14 +181,16 @@ def run_topk(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     topk.topk(given["scores"], given["count"], 0.0, False, given["start"], given["stops"], given["near"])
 
 
-def run_many_pieces(chance: random.Random, harm: Callable[[Any], Any]) -> None:
-    rows, count, stored = 60, 9, 200
-    job = per_piece(rows, count, stored, share=1, group=2, dtype=torch.float32)
-    asked, edges = torch.randn(1, 1, rows, 2, 16), [0, 20, 40, 60]
-    pieces = {"asked": asked, "scored": job.keys, "together": 1, "edges": edges, "first": 4, "stops": [50, 70, 90]}
-    job_or_pieces = harm({"job": job, **pieces, "near": chance.choice((0, 2))})
-    out, lse = torch.zeros(1, 4, rows, 16), torch.zeros(1, 4, rows)
-    run_pieces(out, lse, Pieces(**job_or_pieces))
+def run_chunks_of_queries(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    """Scores, choice and attention of three chunks of 20 queries."""
+    rows, count, edges = 60, 9, (0, 20, 40, 60)
+    job = per_chunk(rows, count, 200, share=1, dtype=torch.float32, edges=edges, runs=chance.choice((1, 2)))
+    given = harm(
+        {"job": job, "q": torch.randn(1, 1, rows, 2, 16), "edges": list(edges), "stops": [50, 70, 90], "together": 1}
+    )
+    chunks = QueryChunks(given["edges"], given["stops"])
+    scores.token_scores(given["q"], job.keys, given["together"], chunks)
+    gathered.run(given["job"])
 
 
 def run_decode(chance: random.Random, harm: Callable[[Any], Any]) -> None:
@@ -237,7 +238,7 @@ KERNELS = [
     run_products,
     run_token_scores,
 ]
-KERNELS += [run_topk, run_many_pieces, run_decode]
+KERNELS += [run_topk, run_chunks_of_queries, run_decode]
 
 
 def attempt(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fuzz_kernels import KERNELS, fuzz
 
-from jobs import per_piece, per_row
+from jobs import per_chunk, per_row
 from longspan.kernels import cpu
 from longspan.kernels.cpu import structs
 from longspan.kernels.gathered import gathered
@@ -43,11 +43,11 @@ def test_a_position_beyond_the_table_of_a_window_is_refused_whatever_runs():
 
 
 def test_tokens_outside_are_refused():
-    job = per_piece(20, 9, 90)
+    job = per_chunk(20, 9, 90)
     with pytest.raises(ValueError, match="a chosen token lies outside of the stored keys"):
         list(gathered(replace(job, tokens=job.tokens + 82), "compiled"))
     with pytest.raises(ValueError, match="a run of chosen tokens ends outside of them"):
-        list(gathered(replace(per_piece(20, 9, 90, runs=2), ends=torch.tensor([[[3, 10]]])), "compiled"))
+        list(gathered(replace(per_chunk(20, 9, 90, runs=2), ends=torch.tensor([[[3, 10]]])), "compiled"))
 
 
 @pytest.mark.parametrize("cut", ["q", "keys", "v", "units", "positions"])

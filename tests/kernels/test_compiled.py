@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, assert_within_budget, in_pieces, inv_freq, make_qkv
-from jobs import DTYPES, check, common, per_piece, per_row, random, wide
+from jobs import DTYPES, check, common, per_chunk, per_row, random, wide
 from longspan.attend import Attender
 from longspan.bands import Band, Index, Interval, Origin
 from longspan.kernels import cpu
@@ -30,7 +30,7 @@ def test_groups_and_head_sizes(group, width, dtype):
     options = {"group": group, "dk": width, "dv": width, "dtype": dtype}
     check(per_row(1, 37, 3, **options))
     check(per_row(2, 1, 5, **options))
-    check(per_piece(1, 71, **options))
+    check(per_chunk(1, 71, **options))
 
 
 @pytest.mark.parametrize("dk, dv", [(24, 40), (40, 24), (16, 8), (8, 16), (72, 136)])
@@ -38,7 +38,7 @@ def test_groups_and_head_sizes(group, width, dtype):
 def test_sizes_that_differ_and_are_no_multiple_of_sixteen(dk, dv, dtype):
     for group in (1, 2, 4):
         check(per_row(2, 19, 3, dk=dk, dv=dv, dtype=dtype, group=group))
-        check(per_piece(2, 40, dk=dk, dv=dv, dtype=dtype, group=group))
+        check(per_chunk(2, 40, dk=dk, dv=dv, dtype=dtype, group=group))
 
 
 @pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 64, 65])
@@ -51,25 +51,25 @@ def test_lengths_of_units(size):
 @pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize("runs, turned", [(1, False), (1, True), (2, False), (4, False), (4, True)])
 def test_pieces(runs, turned, rows):
-    check(per_piece(rows, 33, runs=runs, turned=turned, batch=2))
+    check(per_chunk(rows, 33, runs=runs, turned=turned, batch=2))
 
 
 @pytest.mark.parametrize("share", [1, 2, 8])
 def test_sharing_and_batches(share):
     check(per_row(2, 16, 3, share=share, group=4, batch=3))
     check(per_row(2, 16, 3, share=share, group=4, own_positions=False))
-    check(per_piece(2, 33, share=share, group=4, batch=3))
+    check(per_chunk(2, 33, share=share, group=4, batch=3))
 
 
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 def test_layouts(rope):
     check(per_row(2, 16, 2, rope=rope()))
-    check(per_piece(2, 20, turned=True, rope=rope()))
+    check(per_chunk(2, 20, turned=True, rope=rope()))
 
 
 def test_softcap_and_large_scores():
     many = {"batch": 8, "group": 8}  # the errors of a row hang together, so that a mean over few says nothing
-    for job in (per_row(2, 16, 2, cap=2.0, **many), per_piece(2, 20, cap=2.0, **many)):
+    for job in (per_row(2, 16, 2, cap=2.0, **many), per_chunk(2, 20, cap=2.0, **many)):
         check(job)
         check(replace(job, softcap=None, scale=2.0))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cases import HEAD, ROPES, assert_within_budget
-from jobs import DTYPES, PLACES, check, common, per_piece, per_row, random, wide
+from jobs import DTYPES, PLACES, check, common, per_chunk, per_row, random, wide
 from longspan.kernels import cpu
 from longspan.kernels.banded import Plan, banded
 from longspan.kernels.gathered import compiled, gather_into, gathered
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="th
 @pytest.mark.parametrize("group", [1, 3, 4, 7, 24])
 def test_groups_and_head_sizes(group, width, dtype):
     check(per_row(19, 16, 3, group=group, dk=width, dv=width, dtype=dtype))
-    check(per_piece(19, 45, group=group, dk=width, dv=width, dtype=dtype))
+    check(per_chunk(19, 45, group=group, dk=width, dv=width, dtype=dtype))
 
 
 @pytest.mark.parametrize("rows", [3, 7, 8, 9, 12, 13, 24, 25, 49, 95, 97, 193, 200])
 def test_rows(rows):
     """From one narrow panel to more than one tile."""
     check(per_row(rows, 16, 3, group=1))
-    check(per_piece(rows, 45, group=1))
+    check(per_chunk(rows, 45, group=1))
 
 
 @pytest.mark.parametrize("size", [1, 2, 16, 17, 127, 128, 129, 300])
@@ -43,7 +43,7 @@ def test_lengths_of_units(size):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_sizes_that_differ(dk, dv, dtype):
     check(per_row(21, 16, 3, dk=dk, dv=dv, dtype=dtype))
-    check(per_piece(21, 45, dk=dk, dv=dv, dtype=dtype))
+    check(per_chunk(21, 45, dk=dk, dv=dv, dtype=dtype))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -54,7 +54,7 @@ def test_blocks_of_rows_shared_by_threads(share, threads, monkeypatch):
     torch.set_num_threads(threads)
     try:
         check(per_row(33, 16, 3, batch=3, share=share, group=4))
-        check(per_piece(33, 60, batch=3, share=share, group=4, runs=4))
+        check(per_chunk(33, 60, batch=3, share=share, group=4, runs=4))
     finally:
         torch.set_num_threads(before)
 
@@ -63,12 +63,12 @@ def test_blocks_of_rows_shared_by_threads(share, threads, monkeypatch):
 def test_layouts(rope):
     if rope().norm_q is None:
         check(per_row(20, 16, 3, dk=rope().head_dim, dv=rope().head_dim, rope=rope()))
-        check(per_piece(20, 45, dk=rope().head_dim, dv=rope().head_dim, rope=rope(), turned=True))
+        check(per_chunk(20, 45, dk=rope().head_dim, dv=rope().head_dim, rope=rope(), turned=True))
 
 
 def test_softcap():
     check(per_row(20, 16, 3, cap=2.0))
-    check(per_piece(20, 45, cap=2.0))
+    check(per_chunk(20, 45, cap=2.0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -96,7 +96,7 @@ def test_bands_of_any_ranges(kv_heads, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("make", [lambda **o: per_row(30, 16, 3, **o), lambda **o: per_piece(30, 45, runs=4, **o)])
+@pytest.mark.parametrize("make", [lambda **o: per_row(30, 16, 3, **o), lambda **o: per_chunk(30, 45, runs=4, **o)])
 def test_merged_into_a_part(make, dtype):
     job = make(batch=2, dtype=dtype)
     out, lse = random(2, 30, 4, HEAD, dtype=dtype, seed=8).transpose(1, 2), random(2, 4, 30, seed=9)

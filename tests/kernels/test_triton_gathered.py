@@ -85,7 +85,7 @@ def per_row(rows, size, count, available=6, *, share=2, own_positions=True, **op
     return PerRow(units=units.to(DEVICE), size=size, positions=positions.to(DEVICE), table=table, **base)
 
 
-def per_piece(rows, count, stored=50, *, share=2, runs=1, turned=False, **options):
+def per_chunk(rows, count, stored=50, *, share=2, runs=1, turned=False, **options):
     base = common(rows, stored, **options)
     g = torch.Generator().manual_seed(5)
     batch, rope = base["q"].shape[0], base["rope"]
@@ -118,7 +118,7 @@ def test_rows(way, dtype):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("runs, turned", [(1, False), (1, True), (3, False), (4, True)])
 def test_pieces(runs, turned, dtype):
-    check(per_piece(5, 33, runs=runs, turned=turned, dtype=dtype))
+    check(per_chunk(5, 33, runs=runs, turned=turned, dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_head_sizes(width, dv):
         check(per_row(3, 17, 2, **options))
         check(per_row(9, 16, 1, 2, **options))
         check(per_row(3, 2, 3, **options))
-        check(per_piece(5, 20, turned=True, **options))
+        check(per_chunk(5, 20, turned=True, **options))
 
 
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 def test_layouts(rope):
     check(per_row(2, 16, 2, rope=rope()))
     check(per_row(2, 1, 3, rope=rope()))
-    check(per_piece(3, 20, turned=True, rope=rope()))
+    check(per_chunk(3, 20, turned=True, rope=rope()))
 
 
 @pytest.mark.parametrize("heads, kv_heads, share", [(4, 2, 1), (4, 2, 4), (3, 1, 1), (3, 1, 3), (14, 2, 2), (18, 1, 1)])
@@ -150,19 +150,19 @@ def test_sharing(heads, kv_heads, share, monkeypatch):
     check(per_row(1, 16, 2, **options))
     check(per_row(2, 3, 2, own_positions=heads == 3, **options))
     check(per_row(3, 16, 2, 3, own_positions=heads != 3, **options))
-    check(per_piece(2, 17, runs=2, **options))
+    check(per_chunk(2, 17, runs=2, **options))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_decoding_in_parts(parts, monkeypatch):
     """One row; units cut in the middle, and more parts than there are steps."""
     monkeypatch.setattr(tiles, "splits", lambda *_: parts)
-    for job in (per_row(1, 40, 3), per_row(1, 3, 6), per_row(1, 1, 4), per_piece(1, 37), per_piece(1, 37, runs=3)):
+    for job in (per_row(1, 40, 3), per_row(1, 3, 6), per_row(1, 1, 4), per_chunk(1, 37), per_chunk(1, 37, runs=3)):
         check(job)
 
 
 def test_softcap():
-    for job in (per_row(2, 16, 2, cap=2.0), per_row(9, 17, 2, 3, cap=2.0), per_piece(2, 20, cap=2.0)):
+    for job in (per_row(2, 16, 2, cap=2.0), per_row(9, 17, 2, 3, cap=2.0), per_chunk(2, 20, cap=2.0)):
         check(job)
 
 
@@ -171,13 +171,13 @@ def test_queries_that_are_normalised_after_they_are_turned():
     check(per_row(2, 16, 3, rope=rope))
     check(per_row(9, 16, 3, rope=rope))
     check(per_row(9, 16, 3, own_positions=False, rope=rope))
-    check(per_piece(4, 20, runs=2, rope=rope))
+    check(per_chunk(4, 20, runs=2, rope=rope))
     with pytest.raises(ValueError, match="triton.*normalises queries.*shorter than 16 tokens; use impl='torch'"):
         gathered(per_row(2, 4, 3, rope=rope), "triton")
     rope.norm_k = torch.nn.functional.normalize
     with pytest.raises(ValueError, match="triton.*normalises keys"):
-        gathered(per_piece(4, 20, turned=True, rope=rope), "triton")
-    check(per_piece(4, 20, rope=rope))
+        gathered(per_chunk(4, 20, turned=True, rope=rope), "triton")
+    check(per_chunk(4, 20, rope=rope))
 
 
 def test_rows_beyond_the_budget(monkeypatch):
@@ -222,4 +222,4 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
         gathered(replace(job, v=job.v.clone().requires_grad_()), "triton")
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\]"):
-        gathered(per_piece(2, 20), "triton")
+        gathered(per_chunk(2, 20), "triton")

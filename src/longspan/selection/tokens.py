@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -14,9 +14,8 @@ from longspan.calibration import Calibration
 from longspan.index import TokenIndex, exact_asked, exact_scores
 from longspan.kernels import cpu
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
-from longspan.kernels.gathered import PerQueryChunk, PerRow
-from longspan.kernels.query_chunks import Pieces, run_into, unsupported_reason
-from longspan.kernels.scores import token_scores
+from longspan.kernels.gathered import PerQueryChunk, PerRow, gather_into
+from longspan.kernels.scores import QueryChunks, token_scores
 from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_piece import ByPiece
@@ -24,7 +23,8 @@ from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import Share
 
-_ROWS = 4096  # queries of pieces that run in one call, whose form for scores is held at once
+_ROWS = 4096  # queries of chunks that run together, whose form for scores is held at once
+_SCORES = 2**25  # scores that are held at once (128 MB)
 
 
 @dataclass(frozen=True)
@@ -150,34 +150,30 @@ class TokenSelector(Selector):
         runs: Sequence[tuple[int, int]],
         see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
     ) -> int:
-        """Many pieces in one call of C, where C has all that they do."""
+        """Chunks of queries that score, choose and attend together, one kernel after the other for all of them."""
         selection, done = self.selection, 0
         plain = out.dtype == rows.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
         if not plain or cpu.unsupported_reason(rows.q, rows.keys, rows.values) is not None:
             return 0
-        at_once = _ROWS // selection.piece
         sharing = choosing(selection.share, rows.q.shape[1], rows.keys.shape[1])
+        fitting = _SCORES // (rows.q.shape[0] * sharing * rows.keys.shape[2])
+        at_once = min(_ROWS // selection.piece, fitting)
         nothing = torch.empty(rows.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
         # The last ones go one by one where they are too few to be spread over all threads.
         while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:
             own = runs[done : done + at_once]
             r0, r1 = own[0][0], own[-1][1]
             job = cast(PerQueryChunk, see(r0, r1, nothing))
-            asked, scored, together = self.form(rows, r0, r1)
-            if unsupported_reason(job, asked, scored, together) is not None:
+            if job.ends is not None or job.key_cos_sin is not None:  # their positions are those of one chunk
                 return done
-            pieces = Pieces(
-                job=job,
-                asked=asked,
-                scored=scored,
-                together=together,
-                edges=[*(a - r0 for a, _ in own), r1 - r0],
-                first=selection.initial,
-                stops=[selection.candidates(a)[1] for a, _ in own],
-                near=selection.proximity,
-            )
+            edges = (*(a - r0 for a, _ in own), r1 - r0)
+            stops = torch.tensor([selection.candidates(a)[1] - selection.initial for a, _ in own], device="cpu")
+            q, keys, together = self.form(rows, r0, r1)
+            chunks = QueryChunks(edges, stops.tolist())
+            scores = token_scores(q, keys[:, :, selection.initial :], together=together, chunks=chunks)
+            chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
             part = rows.part(r0, r1)
-            run_into(out[:, :, part], lse[:, :, part], pieces)
+            gather_into(out[:, :, part], lse[:, :, part], replace(job, tokens=chosen, edges=edges))
             done += len(own)
         return done
 

@@ -25,10 +25,10 @@ DECODE_ROWS = 2  # query rows up to which each reads its keys by itself
 _TILE = 192  # query rows of a tile, as in tile.h
 
 _KERNELS = ["banded_decode", "units_decode", "tokens_decode", "banded_prefill", "units_prefill", "tokens_prefill"]
-_KERNELS += ["representations", "products", "token_scores", "topk", "query_chunks"]
+_KERNELS += ["representations", "products", "token_scores", "topk"]
 _KERNELS += ["decode_append", "decode_reduce", "decode_score", "decode_choose", "decode_attend"]
 # Kernels whose indices and positions are checked before they run; see checks.c.
-_CHECKS = {name: name for name in ("representations", "topk", "query_chunks")}
+_CHECKS = {name: name for name in ("representations", "token_scores", "topk")}
 _CHECKS |= {f"{name}_{rows}": name for name in ("banded", "units", "tokens") for rows in ("decode", "prefill")}
 _CHECKS |= {"decode_append": "decode"}
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64

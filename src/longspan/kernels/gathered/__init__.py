@@ -8,6 +8,7 @@ it, so that the result can be merged with that of other keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,14 +35,19 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
         ValueError: the named implementation cannot run here.
     """
     name, everything = _implementation(job, impl), slice(0, job.q.shape[2])
-    if name == "reference":
-        return iter(
-            [(everything, *(reference.by_row(job) if isinstance(job, PerRow) else reference.by_query_chunk(job)))]
-        )
-    if name in ("triton", "compiled"):
-        return iter([(everything, *(triton.run(job) if name == "triton" else compiled.run(job)))])
-    flash = name == "flash_cpu"
-    return torch_ops.by_row(job, flash) if isinstance(job, PerRow) else iter([torch_ops.by_query_chunk(job, flash)])
+    if name == "compiled":
+        return iter([(everything, *compiled.run(job))])
+    if isinstance(job, PerRow) and name in ("flash_cpu", "torch"):
+        return torch_ops.by_row(job, flash=name == "flash_cpu")
+    if isinstance(job, PerRow):
+        return iter([(everything, *(triton if name == "triton" else reference).run(job))])
+    run = {
+        "triton": triton.run,
+        "flash_cpu": partial(torch_ops.by_query_chunk, flash=True),
+        "torch": partial(torch_ops.by_query_chunk, flash=False),
+        "reference": reference.run,
+    }[name]
+    return ((rows, *run(chunk)) for rows, chunk in job.chunks())
 
 
 def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Impl = "auto") -> None:

@@ -23,6 +23,8 @@ def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
     """Why this kernel cannot run the job, or None."""
     if job.rope.norm_q is not None:
         return "the model normalises queries after they are rotated"
+    if isinstance(job, PerQueryChunk) and job.edges is not None and job.key_cos_sin is not None:
+        return "the keys of several chunks are rotated as they are gathered"
     return cpu.unsupported_reason(job.q, job.keys, job.v)
 
 
@@ -80,32 +82,45 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
     if job.key_cos_sin is not None:
         job = _rotated(job, job.key_cos_sin)
     q, keys, v = (packing.unit_stride(x) for x in (job.q, job.keys, job.v))
-    sharing = max(v.shape[1], job.tokens.shape[1])
-    tokens = job.tokens.long().contiguous()
-    ends = job.ends if job.ends is not None else torch.full((1, 1, 1), tokens.shape[2], device="cpu")
-    ends = ends.long().contiguous().expand(tokens.shape[0], sharing, -1)
+    tokens, rows = job.tokens.long().contiguous(), q.shape[2]
+    edges = job.edges or (0, rows)
+    if job.edges is None:
+        tokens = tokens[:, :, None]
+    sharing, count = max(v.shape[1], tokens.shape[1]), tokens.shape[3]
+    ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count, device="cpu")
+    ends = ends.long().contiguous() if job.edges is not None and job.ends is not None else ends.long()[:, :, None]
+    ends = ends.expand(tokens.shape[0], sharing, len(edges) - 1, -1)
     tokens = _each(tokens, sharing)
     cos_sin = [packing.fp32_table(one) for one in job.cos_sin]
     items, each = q.shape[0] * sharing, cpu.tile_tokens(q.shape[1], sharing)
-    packing.expect("tokens", tokens, q.shape[0], sharing, None, dtype=torch.int64)
-    packing.expect("ends", ends, q.shape[0], sharing, len(cos_sin), dtype=torch.int64)
-    own = _TOKENS.pack(
+    blocks = [
+        (first, min(first + each, stop), chunk)
+        for chunk, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+        for first in range(start, stop, each)
+    ]
+    held = torch.tensor(blocks, dtype=torch.int64, device="cpu")
+    packing.expect("tokens", tokens, q.shape[0], sharing, len(edges) - 1, None, dtype=torch.int64)
+    packing.expect("ends", ends, q.shape[0], sharing, len(edges) - 1, len(cos_sin), dtype=torch.int64)
+    packed = _TOKENS.pack(
         job=packing.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, accumulate),
         keys=packing.keys(keys, q, v),
         tokens=tokens.data_ptr(),
         ends=ends.data_ptr(),
+        blocks=held.data_ptr(),
         token_step=tokens.stride()[:3],
         end_step=ends.stride()[:3],
         runs=len(cos_sin),
+        chunks=len(edges) - 1,
+        row_blocks=len(blocks),
         each=each,
-        count=tokens.shape[2],
+        count=count,
         batch=q.shape[0],
     )
-    given = b"".join((own, *(packing.table(one, job.rope) for one in cos_sin)))
-    if q.shape[2] <= cpu.DECODE_ROWS:
-        cpu.run("tokens_decode", items, given, items * q.shape[2] * tokens.shape[2] * packing.numbers_per_token(q, v))
+    packed = b"".join((packed, *(packing.table(one, job.rope) for one in cos_sin)))
+    if rows <= cpu.DECODE_ROWS and job.edges is None:
+        cpu.run("tokens_decode", items, packed, items * rows * count * packing.numbers_per_token(q, v))
     else:
-        cpu.run("tokens_prefill", items * -(-q.shape[2] // each), given)
+        cpu.run("tokens_prefill", items * len(blocks), packed)
 
 
 def _rotated(job: PerQueryChunk, cos_sin: CosSin) -> PerQueryChunk:

@@ -66,7 +66,8 @@ def by_row(job: PerRow, flash: bool) -> Iterator[Part]:
         yield part, out, lse
 
 
-def by_query_chunk(job: PerQueryChunk, flash: bool) -> Part:
+def by_query_chunk(job: PerQueryChunk, flash: bool) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` of one chunk."""
     q, batch, rows = job.q, job.q.shape[0], job.q.shape[2]
     sharing = max(job.keys.shape[1], job.tokens.shape[1])
     group = q.shape[1] // sharing
@@ -98,7 +99,7 @@ def by_query_chunk(job: PerQueryChunk, flash: bool) -> Part:
                 outs, lses = zip(*parts, strict=True)
                 whole, whole_lse = _merged(torch.stack(outs, dim=-2), torch.stack(lses, dim=-1))
             out[b, s], lse[b, s] = whole.view(group, rows, -1), whole_lse.view(group, rows)
-    return slice(0, rows), out.flatten(1, 2), lse.flatten(1, 2)
+    return out.flatten(1, 2), lse.flatten(1, 2)
 
 
 def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor) -> None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from longspan.kernels.dispatch import Impl, resolve
 from longspan.kernels.scores import compiled, reference, torch_ops, triton
+from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope
 
 _FEW = 4  # query rows up to which the time of a product is that of reading its keys
 
-__all__ = ["Impl", "products", "representations", "token_scores"]
+__all__ = ["Impl", "QueryChunks", "products", "representations", "token_scores"]
 
 
 def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -42,19 +44,23 @@ def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
     return (reference if name == "reference" else torch_ops).products(q, keys)
 
 
-def token_scores(q: Tensor, keys: Tensor, *, together: int = 1, impl: Impl = "auto") -> Tensor:
+def token_scores(
+    q: Tensor, keys: Tensor, *, together: int = 1, chunks: QueryChunks | None = None, impl: Impl = "auto"
+) -> Tensor:
     """``F(m)`` of every key, with ``f = Σ q · k`` over the parts of a query, and its maximum over those ``together``.
 
     Args:
         q: ``[B, A, T, C, D]``, queries in ``C`` parts.
         keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the heads of
             queries are spread over the key heads in order.
-        together: ``P``, how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
+        together: how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
+        chunks: of queries that score keys by themselves; None where all are one that meets every key.
         impl: see ``longspan.kernels.dispatch``; ``"auto"`` takes the compiled kernel for many queries only, and
             ``products`` as it chooses for few.
 
     Returns:
-        ``[B, A / P, M]`` in fp32 (fp64 for fp64).
+        ``[B, A / together, M]`` in fp32 (fp64 for fp64); of ``P`` chunks ``[B, A / together, P, M']`` with the largest
+        of their stops ``M'``, of which a chunk has its own number of keys and anything behind.
 
     Raises:
         ValueError: the named implementation cannot run here.
@@ -64,9 +70,21 @@ def token_scores(q: Tensor, keys: Tensor, *, together: int = 1, impl: Impl = "au
         "compiled": lambda: compiled.token_scores_unsupported_reason(q, keys, together),
     }
     name = resolve(impl, q.device, reasons, slower=() if q.shape[2] > _FEW else ("compiled",))
+    if name == "compiled":
+        return compiled.token_scores(q, keys, together, chunks)
+    if chunks is not None:
+        return _chunk_by_chunk(q, keys, together, chunks, impl)
     if name == "torch":
         return torch_ops.token_scores(q, keys, together, partial(products, impl="auto" if impl == "auto" else "torch"))
-    return {"triton": triton, "compiled": compiled, "reference": reference}[name].token_scores(q, keys, together)
+    return (triton if name == "triton" else reference).token_scores(q, keys, together)
+
+
+def _chunk_by_chunk(q: Tensor, keys: Tensor, together: int, chunks: QueryChunks, impl: Impl) -> Tensor:
+    most, parts = max(chunks.stops), []
+    for first, last, stop in zip(chunks.edges[:-1], chunks.edges[1:], chunks.stops, strict=True):
+        part = token_scores(q[:, :, first:last], keys[:, :, :stop], together=together, impl=impl)
+        parts.append(torch.nn.functional.pad(part, (0, most - stop), value=float("-inf")))
+    return torch.stack(parts, dim=2)
 
 
 def representations(

@@ -8,12 +8,14 @@ from torch import Tensor
 from longspan.kernels import cpu
 from longspan.kernels.cpu import packing
 from longspan.kernels.cpu.structs import ALL
+from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope, cos_sin
 
 _REPRESENTATIONS, _PRODUCTS = ALL["Representations"], ALL["Products"]
 
 _KEYS = 4096  # of an item of the work, where queries are few
 _ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
+_SCORES, _FEWEST_HELD = 2**24, 8  # scores that a thread holds (64 MB), with no fewer queries than these
 
 
 def products_unsupported_reason(q: Tensor, keys: Tensor) -> str | None:
@@ -94,13 +96,22 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     return out
 
 
-def token_scores(q: Tensor, keys: Tensor, together: int) -> Tensor:
-    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp32."""
+def token_scores(q: Tensor, keys: Tensor, together: int, chunks: QueryChunks | None) -> Tensor:
+    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks."""
     batch, heads, rows = q.shape[:3]
-    q, choosing = q.float().contiguous(), cpu.group_size(heads, together)
-    shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
-    each = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
-    tiles = -(-rows // each)
-    found = torch.empty(batch, choosing, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
-    cpu.run("token_scores", found.shape[:3].numel(), packing.token_scores(q, keys, found, together, each))
-    return found[:, :, 0] if tiles == 1 else found.amax(dim=2)
+    choosing = cpu.group_size(heads, together)
+    if chunks is None:  # tiles of the queries are chunks that meet the same keys, so that threads share them
+        shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
+        tile = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
+        edges, stops = [*range(0, rows, tile), rows], [keys.shape[2]] * -(-rows // tile)
+    else:
+        edges, stops = list(chunks.edges), list(chunks.stops)
+        tile = min(_ROWS, max(_FEWEST_HELD, _SCORES // max(1, *stops)))
+    out = torch.empty(batch, choosing, len(stops), max(stops, default=0), dtype=torch.float32, device="cpu")
+    q, bounds = q.float().contiguous(), [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops)]
+    packed = packing.token_scores(q, keys, out, together, tile, *bounds)
+    if out.numel():
+        cpu.run("token_scores", batch * choosing * len(stops), packed)
+    if chunks is not None:
+        return out
+    return out[:, :, 0] if len(stops) == 1 else out.amax(dim=2)

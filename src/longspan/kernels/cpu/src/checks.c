@@ -41,15 +41,19 @@ const char *longspan_check_units(const Units *of) {
 const char *longspan_check_tokens(const Tokens *of) {
     for (int64_t n = 0; n < of->runs; n++)
         if (of->tables[n].rows < of->job.rows) return "a table of angles has fewer rows than there are queries";
+    for (const int64_t *block = of->blocks; block < of->blocks + 3 * of->row_blocks; block += 3)
+        if (block[0] < 0 || block[1] > of->job.rows || block[1] <= block[0] || block[1] - block[0] > of->each ||
+            !inside(block[2], of->chunks))
+            return "a chunk lies outside of the queries";
     for (int64_t b = 0; b < of->batch; b++)
-        for (int64_t s = 0; s < of->job.sharing; s++) {
-            const int64_t *tokens = tokens_of(of, b, s);
-            for (int64_t n = 0; n < of->runs; n++)
-                if (end_of(of, b, s, n) < 0 || end_of(of, b, s, n) > of->count)
-                    return "a run of chosen tokens ends outside of them";
-            for (int64_t n = 0; n < of->count; n++)
-                if (!inside(tokens[n], of->keys.count)) return "a chosen token lies outside of the stored keys";
-        }
+        for (int64_t s = 0; s < of->job.sharing; s++)
+            for (int64_t p = 0; p < of->chunks; p++) {
+                const int64_t *tokens = tokens_of(of, b, s, p), *ends = ends_of(of, b, s, p);
+                for (int64_t n = 0; n < of->runs; n++)
+                    if (ends[n] < 0 || ends[n] > of->count) return "a run of chosen tokens ends outside of them";
+                for (int64_t n = 0; n < of->count; n++)
+                    if (!inside(tokens[n], of->keys.count)) return "a chosen token lies outside of the stored keys";
+            }
     return 0;
 }
 
@@ -71,17 +75,11 @@ const char *longspan_check_topk(const TopK *of) {
     return 0;
 }
 
-const char *longspan_check_query_chunks(const QueryChunks *of) {
-    const int64_t rows = of->job.rows;
-    if (of->table.rows < rows || of->scoring.rows < rows) return "there are more queries than angles or scored queries";
-    if (of->near < 0) return NEAR;
-    if (of->chunks < 1 || of->first < 0 || of->edges[0] < 0 || of->edges[of->chunks] > rows)
-        return "the pieces lie outside of the queries";
+const char *longspan_check_token_scores(const TokenScores *of) {
+    if (of->chunks < 1 || of->edges[0] < 0 || of->edges[of->chunks] > of->rows) return "a chunk lies outside of the queries";
     for (int64_t p = 0; p < of->chunks; p++) {
-        if (of->edges[p] >= of->edges[p + 1] || (p && of->stops[p - 1] > of->stops[p])) return "the pieces are not in order";
-        if (of->stops[p] - of->first < of->count) return "a piece has fewer tokens than are to be chosen";
-        if (of->stops[p] > of->keys.count || of->stops[p] > of->scoring.count)
-            return "a piece chooses from outside of the stored keys";
+        if (of->edges[p] >= of->edges[p + 1]) return "the chunks are not in order";
+        if (of->stops[p] < 1 || of->stops[p] > of->count) return "a chunk is scored with keys outside of the stored ones";
     }
     return 0;
 }

@@ -71,12 +71,12 @@ int longspan_tokens_decode(const Tokens *of, WorkQueue *queue) {
             int64_t from = 0;
             begin(&rows, job, b, s, t);
             for (int64_t n = 0; n < of->runs; n++) {
-                int64_t to = end_of(of, b, s, n);
+                int64_t to = ends_of(of, b, s, 0)[n];
                 if (from >= to) continue;
                 rotate_queries(&rows, job, b, s, t, of->tables[n].cos + t * job->pairs,
                      of->tables[n].sin + t * job->pairs);
                 Run run = stored(job, &of->keys, b, s);
-                run.tokens = tokens_of(of, b, s) + from, run.count = to - from;
+                run.tokens = tokens_of(of, b, s, 0) + from, run.count = to - from;
                 attend(&rows, &run);
                 from = to;
             }

@@ -19,12 +19,12 @@ INLINE const int64_t *positions_of(const Units *of, int64_t b, int64_t s, int64_
     return of->positions + b * of->position_step[0] + s * of->position_step[1] + t * of->position_step[2];
 }
 
-INLINE const int64_t *tokens_of(const Tokens *of, int64_t b, int64_t s) {
-    return of->tokens + b * of->token_step[0] + s * of->token_step[1];
+INLINE const int64_t *tokens_of(const Tokens *of, int64_t b, int64_t s, int64_t chunk) {
+    return of->tokens + b * of->token_step[0] + s * of->token_step[1] + chunk * of->token_step[2];
 }
 
-INLINE int64_t end_of(const Tokens *of, int64_t b, int64_t s, int64_t run) {
-    return of->ends[b * of->end_step[0] + s * of->end_step[1] + run];
+INLINE const int64_t *ends_of(const Tokens *of, int64_t b, int64_t s, int64_t chunk) {
+    return of->ends + b * of->end_step[0] + s * of->end_step[1] + chunk * of->end_step[2];
 }
 
 INLINE Run stored(const Job *job, const Keys *keys, int64_t b, int64_t s) {

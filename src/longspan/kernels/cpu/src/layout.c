@@ -11,6 +11,6 @@ typedef struct {
 
 const Size longspan_sizes[] = {
     SIZE(Job),      SIZE(Keys),     SIZE(Table), SIZE(Banded), SIZE(Units), SIZE(Tokens), SIZE(Representations),      SIZE(Products),
-    SIZE(TokenScores),    SIZE(TopK),     SIZE(QueryChunks),  SIZE(Rotation), SIZE(BandRange), SIZE(QueryForScoring),        SIZE(Choice),
+    SIZE(TokenScores),    SIZE(TopK),     SIZE(Rotation), SIZE(BandRange), SIZE(QueryForScoring),        SIZE(Choice),
     SIZE(ChosenUnits), SIZE(DecodeStep), {0, 0},
 };

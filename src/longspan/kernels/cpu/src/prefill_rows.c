@@ -127,28 +127,29 @@ int longspan_units_prefill(const Units *args, WorkQueue *queue) {
     return good;
 }
 
+/* An item is a block of rows of what chooses in a row of the batch. */
 int longspan_tokens_prefill(const Tokens *args, WorkQueue *queue) {
     Tile tile;
     const Job *job = &args->job;
-    const int64_t each = args->each;
-    int64_t group = job->heads / job->sharing, parts = (job->rows + each - 1) / each;
+    const int64_t each = args->each, group = job->heads / job->sharing;
     int64_t *own = malloc(2 * sizeof(int64_t) * (size_t)each), *at = own + each;
     int made = make_tile(&tile, (int)(each * group), (int)job->dk, (int)job->dv, (int)job->kind, job->softcap);
     if (made && own) EACH(item, queue) {
-        int64_t b = item / (job->sharing * parts), s = item / parts % job->sharing, first = item % parts * each;
-        int64_t count = job->rows - first < each ? job->rows - first : each, from = 0;
+        const int64_t b = item / (job->sharing * args->row_blocks), s = item / args->row_blocks % job->sharing;
+        const int64_t *block = args->blocks + item % args->row_blocks * 3;
+        const int64_t first = block[0], count = block[1] - first;
+        const int64_t *ends = ends_of(args, b, s, block[2]), *tokens = tokens_of(args, b, s, block[2]);
         Group of = {job, b, s, group, first};
         shape(&tile, (int)(count * group));
         begin_rows(&tile, &of, count);
         for (int64_t t = 0; t < count; t++) own[t] = t, at[t] = first + t;
-        for (int64_t n = 0; n < args->runs; n++) {
-            int64_t to = end_of(args, b, s, n);
-            if (from >= to) continue;
+        for (int64_t n = 0, from = 0; n < args->runs; n++) {
+            if (from >= ends[n]) continue;
             load_rows(&tile, &of, own, at, count, args->tables + n);
             Run run = stored(job, &args->keys, b, s);
-            run.tokens = tokens_of(args, b, s) + from, run.count = to - from;
+            run.tokens = tokens + from, run.count = ends[n] - from;
             see(&tile, &run, 0, 0);
-            from = to;
+            from = ends[n];
         }
         write_rows(&tile, &of, count);
     }

@@ -49,14 +49,17 @@ typedef struct {
     int64_t batch;
 } Units;
 
-/* Tokens that all queries have: tokens[b, s, :], of which the n-th run, up to ends[b, s, n], is seen from tables[n]. */
+/* Tokens that the queries of a chunk share: tokens[b, s, p, :], of which the n-th run, up to ends[b, s, p, n], is seen by
+   queries rotated by tables[n]. */
 typedef struct {
     Job job;
     Keys keys;
     const int64_t *tokens, *ends;
-    int64_t token_step[3], end_step[3];
-    int64_t runs, each; /* queries that see tokens together */
-    int64_t count, batch; /* tokens of a row */
+    const int64_t *blocks; /* [row_blocks, 3]: the first query, one past the last, and their chunk; seen together */
+    int64_t token_step[3], end_step[3]; /* batch row, what chooses in it, chunk */
+    int64_t runs, chunks, row_blocks;
+    int64_t each;         /* the most queries of a block */
+    int64_t count, batch; /* tokens of a chunk */
     Table tables[];
 } Tokens;
 
@@ -81,16 +84,18 @@ typedef struct {
     int64_t each; /* keys of an item of the work */
 } Products;
 
-/* What keys are worth to many queries: F(m) of token_scores.h. */
+/* Scores of keys by chunks of queries: F(m) of token_scores.h for the queries edges[p] : edges[p + 1] and the keys before
+   stops[p], of which `count` is the largest. */
 typedef struct {
     const float *q;  /* [batch row, chooser, head, query, part, channel] */
     const char *keys;
-    float *out;      /* [batch row, chooser, tile, key] */
+    float *out;      /* [batch row, chooser, chunk, key] */
+    const int64_t *edges, *stops;
     int64_t step[3]; /* of the keys' batch rows, heads and tokens, in numbers */
-    int64_t sharing;     /* choosers in a row of the batch */
-    int64_t heads;       /* of a chooser; its queries are in several parts, or of several heads, and not both */
-    int64_t rows, parts, width, kv_heads, count;
-    int64_t tile;        /* queries whose scores are held together */
+    int64_t sharing; /* choosers in a row of the batch */
+    int64_t heads;   /* of a chooser; its queries are in several parts, or of several heads, and not both */
+    int64_t rows, chunks, parts, width, kv_heads, count;
+    int64_t tile;    /* queries whose scores are held together */
     int64_t kind;
 } TokenScores;
 
@@ -102,18 +107,6 @@ typedef struct {
     int64_t n, count, first, tokens, prefer_last, near;
     double tie;
 } TopK;
-
-/* Queries edges[p] : edges[p + 1] choose `count` of the tokens first : stops[p]. What they see is added to what they have
-   seen. `scoring.keys` are those that are scored, from token 0 on; `scoring.out` is null. */
-typedef struct {
-    Job job;
-    Keys keys;
-    Table table; /* its row t turns query t */
-    TokenScores scoring;
-    const int64_t *edges, *stops;
-    int64_t chunks, first, count, near;
-    int64_t each; /* queries that see tokens together */
-} QueryChunks;
 
 /* A stored rotation of the keys, and the table by which a new one is turned. */
 typedef struct {

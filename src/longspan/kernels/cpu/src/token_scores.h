@@ -129,22 +129,21 @@ static void compare(ScoreTile *tile, int64_t count, float *to) {
     }
 }
 
-/* What all keys are worth to `count` queries of a chooser, from `first` on. Where a score is no number, nothing that is
-   made of it is one. */
-static void score_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count, float *to) {
+/* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. Where a product is NaN, all are. */
+static void score_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count,
+                          int64_t keys, float *to) {
     shape_of((int)count, &tile->panels, &tile->wide);
     const int lanes = tile->panels * tile->wide * LANES;
     for (int r = 0; r < lanes; r++) tile->top[r] = -INFINITY;
     tile->flaw = all(0.0f);
     load_queries(tile, job, chooser, first, count);
-    for (int64_t at = 0; at < job->count; at += KEYS)
-        score_step(tile, job, chooser / job->sharing, chooser % job->sharing, at,
-                   job->count - at < KEYS ? (int)(job->count - at) : KEYS);
-    compare(tile, job->count, to);
+    for (int64_t at = 0; at < keys; at += KEYS)
+        score_step(tile, job, chooser / job->sharing, chooser % job->sharing, at, keys - at < KEYS ? (int)(keys - at) : KEYS);
+    compare(tile, keys, to);
     float flaw = 0.0f;
     for (int n = 0; n < LANES; n++) flaw += tile->flaw[n];
     if (flaw != flaw)
-        for (int64_t m = 0; m < job->count; m++) to[m] = flaw;
+        for (int64_t m = 0; m < keys; m++) to[m] = flaw;
 }
 
 #endif
