@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "oracle": {"rope"},
     "kernels": {"dtypes", "rope", "files", "signals"},
     "positions": {"bands", "deferred"},
-    "selection": {"bands", "calibration", "deferred", "index", "kernels", "positions", "rope", "terms"},
+    "selection": {"bands", "calibration", "deferred", "index", "kernels", "positions", "rope", "store", "terms"},
     "methods": {"bands", "calibration", "errors", "index", "positions", "rope", "selection", "terms"},
     "attend": BELOW_ATTEND,
     "hf": BELOW_ATTEND | {"attend", "tables"},

@@ -18,6 +18,7 @@ from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.selection import Choosing
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Selector
+from longspan.store import KVStore
 
 _SCORES = 1 << 25  # scores held at once (fp32: 128 MB)
 
@@ -42,6 +43,12 @@ class Chooser:
     def selector(self, layer: int, rope: Rope) -> Selector:
         """What chooses in a layer, for a cache that is empty."""
         return self.selection.selector(layer, rope, self.calibration)
+
+    def selector_in(self, store: KVStore, layer: int, rope: Rope) -> Selector:
+        """What chooses in a layer by its store, which keeps it; made for a store that has none yet."""
+        if store.index is None:
+            store.index = self.selector(layer, rope)
+        return cast(Selector, store.index)
 
     def add(self, out: Tensor, lse: Tensor, rows: Rows, selector: Selector) -> None:
         """Merge what queries chose into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place."""

@@ -117,12 +117,15 @@ class ChunkSelector(ChunkIndex, Selector):
         # What derives from it may choose otherwise.
         return type(self) is ChunkSelector and self.kind in ("representation", "mean", "bounds")
 
-    def asking(
-        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: ChosenPositions
-    ) -> ScoreSpec:
+    def scoring(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, positions: ChosenPositions
+    ) -> ScoreSpec | None:
+        entries = self.entries
+        if entries is None:
+            return None
         by_head = self.kind == "representation"  # those of heads that choose together lie side by side
         return ScoreSpec(
-            entries=self.entries[rows],
+            entries=entries[rows],
             signs=2 if self.kind == "bounds" else 1,
             sums=self.share != "head" and not by_head,
             choosing=choosing(self.selection.share, heads, kv_heads),
@@ -132,5 +135,5 @@ class ChunkSelector(ChunkIndex, Selector):
             tie=self.selection.tie(torch.float32),
             last=True,
             size=self.size,
-            places=places,
+            places=positions,
         )

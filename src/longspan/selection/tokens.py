@@ -191,9 +191,9 @@ class TokenSelector(Selector):
         """The maps that reduce a token's query and key; None where scores are exact."""
         return None
 
-    def asking(
-        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: ChosenPositions
-    ) -> ScoreSpec:
+    def scoring(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, positions: ChosenPositions
+    ) -> ScoreSpec | None:
         selection = self.selection
         return ScoreSpec(
             entries=self.entries_of(rows, padding, keys),
@@ -206,7 +206,7 @@ class TokenSelector(Selector):
             count=selection.top_k,
             near=selection.proximity,
             size=1,
-            places=places,
+            places=positions,
         )
 
 

@@ -181,25 +181,26 @@ def run(name: str, items: int, packed: bytes, numbers: int | None = None) -> Non
         run_steps([(name, items)], packed, numbers)
 
 
-def run_steps(steps: Sequence[Step], packed: bytes, numbers: int | None = None) -> None:
-    """``run`` for kernels that follow one another, each on items of its own and all given the same structure."""
+def run_steps(steps: Sequence[Step], packed: bytes, numbers: int | None = None, threads: int | None = None) -> None:
+    """``run`` for kernels that follow one another, each on items of its own and all given the same structure.
+
+    Args:
+        threads: how many run them; by ``numbers`` unless given.
+    """
     current = _settings.get()
-    one = len(steps) == 1 and steps[0][1] == 1
-    alone = one or numbers is not None and numbers < 2 * current.numbers_per_thread
-    # Never on some of torch's threads: OpenMP would end the others, and start them again the next time.
-    threads = 1 if alone else torch.get_num_threads()
-    if current.around is None:
-        _call(steps, packed, threads, current.openmp)
-        return
-    for step in steps:
-        current.around(step[0], threads, partial(_call, [step], packed, threads, current.openmp))
-
-
-def _call(steps: Sequence[Step], packed: bytes, threads: int, openmp: bool) -> None:
+    if threads is None:
+        one = len(steps) == 1 and steps[0][1] == 1
+        alone = one or numbers is not None and numbers < 2 * current.numbers_per_thread
+        # Never on some of torch's threads: OpenMP would end the others, and start them again the next time.
+        threads = 1 if alone else torch.get_num_threads()
+        if current.around is not None:
+            for step in steps:
+                current.around(step[0], threads, partial(run_steps, [step], packed, threads=threads))
+            return
     library = _loaded()
     assert not isinstance(library, str)
     # A copy of this process has none of its threads.
-    start = _openmp() if threads > 1 and openmp and os.getpid() == _PROCESS else None
+    start = _openmp() if threads > 1 and current.openmp and os.getpid() == _PROCESS else None
     packed_steps = b"".join(_STEP.pack(_address(name), items) for name, items in steps)
     check = _CHECKS.get(steps[0][0])
     check_at = None if check is None else _address(f"check_{check}")

@@ -257,9 +257,7 @@ class DecodeKernel:
             return False
         return q.stride(3) == 1 and k.stride(3) == 1 and v.stride(3) == 1
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, at: int, row: int, kept: int, stop: int, seen: int
-    ) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, at: int, row: int, kept: int, stop: int, seen: int) -> Tensor:
         """Store a token and attend.
 
         Args:
@@ -271,7 +269,7 @@ class DecodeKernel:
             seen: keys that its bands show, for the number of threads.
 
         Returns:
-            ``[B, H, 1, Dv]``; the log-sum-exp is in ``lse`` ``[B, H, 1]``.
+            ``[B, 1, H, Dv]``; the log-sum-exp is in ``lse`` ``[B, H, 1]``.
         """
         if not len(q) == len(k) == len(v) == self._out[0]:
             raise ValueError(f"{len(q)}, {len(k)} and {len(v)} rows of a token, and the memory of {self._out[0]}")
@@ -292,7 +290,7 @@ class DecodeKernel:
                 numbers += batch * asking.choosing * asking.parts * asking.signs * entries * width
         work.append(("decode_attend", items))
         cpu.run_steps(work, now + self._given, numbers)
-        return out.transpose(1, 2)
+        return out
 
 
 def _address(x: Tensor | None) -> int:
