@@ -19,7 +19,7 @@ from longspan.attend import choosing
 from longspan.hf import hooks, interface, layer_hooks
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex
-from longspan.kernels.token import TokenKernel
+from longspan.kernels.decode import DecodeKernel
 from longspan.selection import tokens
 from longspan.store import KVStore
 
@@ -45,7 +45,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     # A single token is stored, rotated, scored and chosen for in its kernel.
     "kernels": [
         *((attending, "banded"), (choosing, "gather_into"), (tokens, "run_into")),
-        *((TokenKernel, name) for name in ("__init__", "takes", "__call__")),
+        *((DecodeKernel, name) for name in ("__init__", "takes", "__call__")),
     ],
     "attention, rest": [(attending.Attender, "__call__")],
 }

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from rich.console import Console
@@ -18,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from common import clock
 from contestants import PREFILL, Shape, make
-from longspan.kernels import native
+from longspan.kernels import cpu
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,14 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.decode:
             one.clear()
 
-    def watched(steps: Sequence[tuple[str, int]], *given: Any) -> None:
-        for step in steps:  # one by one, to tell them apart
-            begun = now()
-            together([step], *given)
-            spent[step[0]] += now() - begun
+    def around(name: str, threads: int, run: Callable[[], None]) -> None:
+        begun = now()
+        run()
+        spent[name] += now() - begun
 
-    together, native.together = native.together, watched
-    with torch.inference_mode():
+    with torch.inference_mode(), cpu.settings(around=around):
         if args.decode:
             one.fill(args.tokens)
         for _ in range(2 if args.decode else 1):

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from longspan.kernels import jit
 from longspan.kernels.banded import triton_jit
+from longspan.kernels.gpu import primitives
 
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique")  # for the device to be done
 
@@ -74,13 +74,13 @@ class _Kernel:
 
 @contextmanager
 def _watched(tape: Tape) -> Iterator[None]:
-    kept = triton_jit.banded, jit.merge
-    triton_jit.banded, jit.merge = (_Kernel(x, tape) for x in kept)
+    kept = triton_jit.banded, primitives.merge
+    triton_jit.banded, primitives.merge = (_Kernel(x, tape) for x in kept)
     try:
         with tape:
             yield
     finally:
-        triton_jit.banded, jit.merge = kept
+        triton_jit.banded, primitives.merge = kept
 
 
 def record(run: Callable[[], Any], device: Any = None) -> tuple[Any, Callable[[], None]]:

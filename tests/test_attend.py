@@ -18,11 +18,11 @@ from cases import (
     recorded,
 )
 from longspan.attend import Attender
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.kernels.banded import plan
 from longspan.oracle import oracle
 
-IMPLS = ("flash_cpu", "tiled", "reference", *(() if native.why_no_library() else ("compiled",)))
+IMPLS = ("flash_cpu", "torch", "reference", *(() if cpu.unavailable_reason() else ("compiled",)))
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 N = 83  # three windows and a half: rows in every chunk, none of them at a round number
 SCALE = HEAD**-0.5
@@ -55,7 +55,7 @@ def setting(case, dtype, chooser="auto", rope_name="half-all", kv_heads=2, dv=HE
 
 
 def check(case, impl, dtype, **options):
-    chooser = "tiled" if case.selects and impl not in ("auto", "compiled") else "auto"
+    chooser = "torch" if case.selects and impl not in ("auto", "compiled") else "auto"
     inputs, extra, truth, plain = setting(case, dtype, chooser, **options)
     out = Attender(case.method, case.window, impl)(*inputs, **extra)
     assert out.dtype == dtype and out.shape == truth.shape
@@ -90,7 +90,7 @@ def test_sinks_softcap_and_value_size(case, dtype):
         check(case, impl, dtype, sunk=True)
         check(other, impl, dtype, dv=8)
         check(other, impl, dtype, dv=24)
-    for impl in ("tiled", "reference", "auto"):
+    for impl in ("torch", "reference", "auto"):
         check(case, impl, dtype, softcap=2.0, sunk=True)
 
 
@@ -102,11 +102,11 @@ def test_blocks_of_few_rows(case, monkeypatch):
 
 
 def test_tiles_of_few_scores(monkeypatch):
-    from longspan.kernels.banded import tiled
+    from longspan.kernels.banded import torch_ops
 
-    monkeypatch.setattr(tiled, "_BUDGET", 4096)
+    monkeypatch.setattr(torch_ops, "SCORES_AT_ONCE", 4096)
     for case in (build("dca", {"chunk_size": 7}), build("lm-infinite", {"sinks": 2, "recent": 6, "cap": 11})):
-        check(case, "tiled", torch.float32)
+        check(case, "torch", torch.float32)
 
 
 def test_representations_take_values_as_wide_as_keys():
@@ -119,9 +119,9 @@ def test_representations_take_values_as_wide_as_keys():
 def test_a_named_kernel_runs_or_raises(name):
     case = build(name, {})
     q, k, v = make_qkv(40, dtype=torch.float32)
-    with pytest.raises(ValueError, match="flash_cpu.*softcap.*tiled"):
+    with pytest.raises(ValueError, match="flash_cpu.*softcap.*torch"):
         Attender(case.method, case.window, "flash_cpu")(q, k, v, ROPES["half-all"](), scale=1.0, softcap=5.0)
-    with pytest.raises(ValueError, match="impl is one of .*tiled"):
+    with pytest.raises(ValueError, match="impl is one of .*torch"):
         Attender(case.method, case.window, "fast")(q, k, v, ROPES["half-all"](), scale=1.0)
 
 

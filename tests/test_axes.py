@@ -14,7 +14,7 @@ import test_single
 from cases import ROPES, WINDOW, Case, all_cases, make_qkv
 from longspan import oracle as exact
 from longspan.attend import Attender
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.methods import ESA
 from longspan.methods.base import Method
 from longspan.oracle.statements import stated
@@ -102,7 +102,7 @@ def test_equals_the_oracle(case):
         test_attend.check(case.method.resolve(WINDOW) and case, impl, torch.float32)
 
 
-@pytest.mark.skipif(native.why_no_library() is not None, reason="it runs in C")
+@pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="it runs in C")
 @pytest.mark.parametrize("case", PAIRS)
 def test_a_single_token_in_one_call(case):
     qkv = make_qkv(test_single.N, batch=2, dtype=torch.float32)

@@ -208,7 +208,7 @@ def test_middle_tokens_through_every_kernel(dtype, options, dv, kv_heads, rope):
         make_qkv(60, batch=2, dv=dv, kv_heads=kv_heads, dtype=dtype),
     )
     truth = Attender(case.method, WINDOW, "reference")(*qkv, rope, scale=SCALE, **options)
-    for impl in ("tiled", "auto"):
+    for impl in ("torch", "auto"):
         out = Attender(case.method, WINDOW, impl)(*qkv, rope, scale=SCALE, **options)
         assert (out - truth).abs().max() <= (1e-9 if dtype == torch.float64 else 0.05 * truth.abs().max())
 

@@ -26,7 +26,7 @@ from longspan.attend import Attender, ForwardState
 from longspan.calibration import Calibration, Projection
 from longspan.errors import CacheError, CalibrationError
 from longspan.index import ChunkIndex
-from longspan.kernels.best import best
+from longspan.kernels.topk import topk
 from longspan.methods import METHODS, Full, LongHeads
 from longspan.oracle.choices import by_piece, pieces_of
 from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
@@ -88,7 +88,7 @@ def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, a
 def test_ties_for_the_last_places(last, tie):
     """Against a sort by hand, over scores with many ties."""
     scores = torch.randint(6, (200, 17), generator=torch.Generator().manual_seed(0)).float()
-    for row, own in zip(scores, best(scores, 5, tie=tie, last=last).tolist(), strict=True):
+    for row, own in zip(scores, topk(scores, 5, tie=tie, last=last).tolist(), strict=True):
         slack = tie * row.max()
         least = row.sort(descending=True).values[4]
         level = torch.where(row > least + slack, 2, torch.where(row >= least - slack, 1, 0)).tolist()
@@ -177,7 +177,7 @@ def test_golden_chunk_queries():
     cos, sin = Table(inv_freq(16))(torch.arange(32))
     rope = Rope(Table(inv_freq(16)), 16)
     chunks = [golden[x][0, :, : 21 * 32].unflatten(1, (21, 32)).transpose(0, 1) for x in "qkv"]
-    q, k = rope.turn_q(chunks[0], cos, sin), rope.turn_k(chunks[1], cos, sin)
+    q, k = rope.rotate_q(chunks[0], cos, sin), rope.rotate_k(chunks[1], cos, sin)
     query = ((q @ k.mT / 4).softmax(dim=-1) @ chunks[2]).mean(dim=2).transpose(0, 1)
     assert (query - golden["chunk_query"][0]).abs().max() < 1e-5
 

@@ -28,7 +28,7 @@ def test_decode_equals_prefill(case, rope):
     qkv = make_qkv(n, batch=2)
     whole = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
     pieces = [c for c in ODD_PIECES if c < n] + [n]
-    for impl, cuts in (("flash_cpu", range(1, n + 1)), ("flash_cpu", pieces), ("tiled", pieces)):
+    for impl, cuts in (("flash_cpu", range(1, n + 1)), ("flash_cpu", pieces), ("torch", pieces)):
         attender = Attender(case.method, case.window, impl)
         assert_same(in_pieces(attender, qkv, rope, cuts, KVStore(), scale=SCALE), whole)
 
@@ -188,12 +188,12 @@ def gradients(case, impl, rope, weight, sinks=None):
 def test_gradients_are_right_or_refused(case, rope, sinks):
     weight = make_qkv(40, seed=1)[0]
     truth = gradients(case, "reference", rope, weight, sinks)
-    for a, b in zip(gradients(case, "tiled", rope, weight, sinks), truth, strict=True):
+    for a, b in zip(gradients(case, "torch", rope, weight, sinks), truth, strict=True):
         assert_same(a, b)
     try:
         ours = gradients(case, "flash_cpu", rope, weight, sinks)
     except RuntimeError as error:
-        assert "impl='tiled'" in str(error)
+        assert "impl='torch'" in str(error)
         assert sinks is not None or len(case.method.bands(case.window)) > 1
     else:
         for a, b in zip(ours, truth, strict=True):

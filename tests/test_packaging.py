@@ -73,7 +73,7 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel):
     assert {name for name in names if not name.startswith(described)} == of_the_package()
     licences = {f"{described}licenses/{name}" for name in ("LICENSE", "src/longspan/bundled/heldout.LICENSE")}
     assert licences <= names
-    for kind in ("py.typed", "bundled/model.safetensors", "kernels/native/token.c", "recording/page.css"):
+    for kind in ("py.typed", "bundled/model.safetensors", "kernels/cpu/src/decode.c", "recording/page.css"):
         assert f"longspan/{kind}" in names
 
 

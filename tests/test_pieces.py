@@ -7,14 +7,14 @@ import torch
 
 from cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
 from longspan.attend import Attender
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import AblatedESA
 from test_choices import calibration
 
-if native.why_no_library() is not None:
-    pytest.skip(str(native.why_no_library()), allow_module_level=True)
+if cpu.unavailable_reason() is not None:
+    pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

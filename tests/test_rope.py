@@ -140,13 +140,13 @@ def test_half_layout_is_transformers(rope):
     x, positions = torch.randn(2, 3, 9, HEAD), torch.arange(4, 13)
     cos, sin = rope.table(positions)
     wide = [torch.cat((t, t), dim=-1)[None] for t in (cos, sin)]
-    torch.testing.assert_close(rope.turn_q(x, cos, sin), apply_rotary_pos_emb(x, x[:, :0], *wide)[0])
+    torch.testing.assert_close(rope.rotate_q(x, cos, sin), apply_rotary_pos_emb(x, x[:, :0], *wide)[0])
 
 
 def test_rotation_as_complex_numbers(any_rope):
     x, positions = torch.randn(2, 3, 9, HEAD, dtype=torch.float64), torch.arange(4, 13)
     size, start = any_rope.rotated, any_rope.start
-    out = any_rope.turn_k(x, *any_rope.table(positions))
+    out = any_rope.rotate_k(x, *any_rope.table(positions))
     turned = torch.arange(start, start + size)
     pairs = turned.view(-1, 2).mT if any_rope.layout == "interleaved" else turned.view(2, -1)
     phase = positions[:, None].double() * any_rope.table.inv_freq.double()
@@ -161,9 +161,9 @@ def test_rotation_as_complex_numbers(any_rope):
 def test_rotation_by_row(any_rope):
     x = torch.randn(2, 3, 5, HEAD)
     positions = torch.tensor([[0, 1, 2, 3, 4], [7, 7, 9, 2, 0]])
-    out = any_rope.turn_q(x, *any_rope.table(positions))
+    out = any_rope.rotate_q(x, *any_rope.table(positions))
     for row in range(2):
-        alone = any_rope.turn_q(x[row : row + 1], *any_rope.table(positions[row]))
+        alone = any_rope.rotate_q(x[row : row + 1], *any_rope.table(positions[row]))
         assert torch.equal(out[row : row + 1], alone)
 
 
@@ -177,8 +177,8 @@ def test_normalisation_after_the_rotation():
     rope = Rope(Table(inv_freq(HEAD)), HEAD, norm_q=lambda x: 2 * x, norm_k=lambda x: 3 * x)
     turn = rope.table(torch.arange(5))
     x = torch.randn(1, 1, 5, HEAD)
-    assert torch.equal(rope.turn_q(x, *turn), 2 * rotate(x, *turn))
-    assert torch.equal(rope.with_table(rope.table).turn_k(x, *turn), 3 * rotate(x, *turn))
+    assert torch.equal(rope.rotate_q(x, *turn), 2 * rotate(x, *turn))
+    assert torch.equal(rope.with_table(rope.table).rotate_k(x, *turn), 3 * rotate(x, *turn))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -186,9 +186,9 @@ def test_paired_channels_give_the_same_scores(any_rope, dtype):
     """Queries and keys in paired order, turned in that order, multiply to what they do in the layer's own."""
     q, k, _ = make_qkv(9, dtype=dtype, kv_heads=4)
     cos, sin = any_rope.table(torch.arange(9))
-    plain = any_rope.turn_q(q, cos, sin) @ any_rope.turn_k(k, cos, sin).mT
+    plain = any_rope.rotate_q(q, cos, sin) @ any_rope.rotate_k(k, cos, sin).mT
     paired = any_rope.paired()
-    turned = paired.turn_q(any_rope.pair(q), cos, sin) @ paired.turn_k(any_rope.pair(k), cos, sin).mT
+    turned = paired.rotate_q(any_rope.pair(q), cos, sin) @ paired.rotate_k(any_rope.pair(k), cos, sin).mT
     assert_same(turned, plain)
     assert paired.layout == "interleaved" and paired.pair(q) is q
     with torch.enable_grad():
@@ -198,8 +198,8 @@ def test_paired_channels_give_the_same_scores(any_rope, dtype):
 def test_a_rotation_into_given_memory(any_rope):
     x, out = torch.randn(2, 3, 300, HEAD), torch.full((2, 300, 3, HEAD), float("nan")).transpose(1, 2)
     cos, sin = any_rope.table(torch.arange(300))
-    assert any_rope.turn_q(x, cos, sin, out=out) is out
-    assert torch.equal(out, any_rope.turn_q(x, cos, sin))
+    assert any_rope.rotate_q(x, cos, sin, out=out) is out
+    assert torch.equal(out, any_rope.rotate_q(x, cos, sin))
 
 
 def test_channels_that_a_normalisation_knows_are_left_in_place():

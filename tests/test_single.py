@@ -11,13 +11,13 @@ from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, make_
 from longspan import errors
 from longspan.attend import Attender, Observer
 from longspan.index import ChunkIndex, TokenIndex
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 from test_choices import calibration
 
-if native.why_no_library() is not None:
-    pytest.skip(str(native.why_no_library()), allow_module_level=True)
+if cpu.unavailable_reason() is not None:
+    pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -29,7 +29,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def attender(case, longer=False, given=None):
     made = Attender(case.method, case.window, calibration=given)
     if longer:
-        made._single = lambda *_, **__: None
+        made.step = "parts"
     return made
 
 
@@ -38,7 +38,7 @@ def feed(runs, qkv, rope, store, start, stop, **options):
     outs, single = [], 0
     for n in range(start, stop):
         outs.append(runs(*(x[:, :, n : n + 1] for x in qkv), rope, scale=SCALE, store=store, **options))
-        single += store.made is not None
+        single += store.bound is not None
     return torch.cat(outs, dim=2), single
 
 
@@ -137,7 +137,7 @@ def test_reduced_scores(options, size):
     given = calibration(size, 2 * HEAD, 2)
     qkv = make_qkv(N, batch=2, dtype=torch.float32)
     out, other, store, longer, single = both(case, ROPES["half-all"](), qkv, given=given)
-    assert single == (N - PROMPT if size % native.LANES == 0 else 0)
+    assert single == (N - PROMPT if size % cpu.LANES == 0 else 0)
     assert_alike(out, other)
     assert_alike(store.index._held.held[:, :, :N], longer.index._held.held[:, :, :N])
 
@@ -205,7 +205,7 @@ def test_what_becomes_of_a_store_between_two_tokens(name):
         store.crop(6)
         made.append(run(114, 121, store))
         twin = deepcopy(store)
-        assert not any((twin.made or {}).values())  # it lies elsewhere
+        assert twin.bound is None  # it lies elsewhere
         made += [run(121, 125, twin), run(121, 129, store), run(125, 127, twin)]
         store.select(torch.tensor([1, 1, 0]))
         rows = [x[[1, 1, 0]] for x in qkv]
@@ -216,7 +216,7 @@ def test_what_becomes_of_a_store_between_two_tokens(name):
         made.append(runs(*(x[:, :, 137:180] for x in rows), rope, scale=SCALE, store=store))
         made.append(run(180, 190, store, rows))
         store.reset()
-        assert store.made is None
+        assert store.bound is None
         made.append(run(0, 40, store, rows))
         outs.append(made)
     for a, b in zip(*outs, strict=True):
@@ -225,13 +225,13 @@ def test_what_becomes_of_a_store_between_two_tokens(name):
 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("name", ["dca", "longheads", "esa"])
-def test_threads(name, threads, monkeypatch):
-    monkeypatch.setattr(native, "_SHARE", 1)  # all of them, however little there is to do
+def test_threads(name, threads):
     case, rope = build(name, {"chunk_length": 4} if name == "longheads" else {}), ROPES["half-all"]()
     qkv, before = make_qkv(N, batch=2, dtype=torch.float32), torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        out, other, *_ = both(case, rope, qkv)
+        with cpu.settings(numbers_per_thread=1):  # all of them, however little there is to do
+            out, other, *_ = both(case, rope, qkv)
     finally:
         torch.set_num_threads(before)
     assert_alike(out, other)
@@ -264,7 +264,7 @@ def test_a_named_implementation_is_the_one_that_runs():
     for impl, expected in (
         ("auto", N - PROMPT),
         ("compiled", N - PROMPT),
-        ("tiled", 0),
+        ("torch", 0),
         ("flash_cpu", 0),
         ("reference", 0),
     ):

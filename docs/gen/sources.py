@@ -1,6 +1,6 @@
 """Links from the documentation to files of the repository, with the line of what they name.
 
-A page links to a file by its path, which works in a clone as well: ``[text](../src/longspan/rope.py#Rope.turn_q)``. The
+A page links to a file by its path, which works in a clone as well: ``[text](../src/longspan/bands.py#compose)``. The
 site replaces the path by the file's address and the name by its line.
 """
 
@@ -20,7 +20,7 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\((\.\./[^)\s]+)\)")
 
 
 def line_of(path: Path, name: str) -> int:
-    """The line on which a Python file defines ``name``, such as ``Rope.turn_q``.
+    """The line on which a Python file defines ``name``, such as ``Rope.rotate_q``.
 
     Raises:
         ValueError: it does not.

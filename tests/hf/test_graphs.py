@@ -14,7 +14,7 @@ import torch
 import longspan
 from hf_models import _COMMON, FAMILIES, WINDOW, build, left_padded, make, prompts
 from longspan.hf import graphs as module
-from longspan.kernels import tiles
+from longspan.kernels.gpu import tiles
 from longspan.store.buffer import SPARE
 
 pytest.importorskip("triton")
@@ -229,7 +229,7 @@ def test_what_changes_the_model_runs_as_before(recorded):
         ("llama", {"method": "dynamic-ntk"}, "follow the length"),
         ("gemma2", {"method": "dca"}, "stayed stock"),
         ("llama", {"method": "dca", "kv_tier": "host"}, "kv_tier='host'"),
-        ("llama", {"method": "dca", "impl": "tiled"}, "impl='tiled'"),
+        ("llama", {"method": "dca", "impl": "torch"}, "impl='torch'"),
     ],
 )
 def test_what_cannot_be_recorded_says_so(family, options, match, recorded):

@@ -21,19 +21,18 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jobs import DTYPES, common, per_piece, per_row
+
+from jobs import DTYPES, common, per_chunk, per_row
 from longspan.bands import Band, Index, Interval
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.kernels.banded import compiled as banded
 from longspan.kernels.banded import make_plan
-from longspan.kernels.best import compiled as best
+from longspan.kernels.cpu import build
+from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
 from longspan.kernels.gathered import compiled as gathered
-from longspan.kernels.native import build
-from longspan.kernels.pieces import Pieces
-from longspan.kernels.pieces import run_into as run_pieces
+from longspan.kernels.scores import QueryChunks
 from longspan.kernels.scores import compiled as scores
-from longspan.kernels.token import Asking, Places, Seen, TokenKernel
-from longspan.kernels.turning import compiled as turning
+from longspan.kernels.topk import compiled as topk
 
 REFUSED = (ValueError, IndexError, RuntimeError, TypeError)
 FAR = (-(2**62), -1, 7, 63, 10**6, 2**62)  # indices and lengths that are somewhere else
@@ -143,12 +142,12 @@ def run_units(chance: random.Random, harm: Callable[[Any], Any]) -> None:
 
 def run_tokens(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     drawn, runs = draw_job(chance), chance.choice((1, 2, 4))
-    gathered.run(harm(per_piece(drawn["rows"], chance.choice((1, 40)), runs=runs, **drawn["options"])))
+    gathered.run(harm(per_chunk(drawn["rows"], chance.choice((1, 40)), runs=runs, **drawn["options"])))
 
 
 def run_into_what_is_there(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     drawn = draw_job(chance)
-    job = per_piece(drawn["rows"], 9, **drawn["options"])
+    job = per_chunk(drawn["rows"], 9, **drawn["options"])
     out, lse = torch.zeros(*job.q.shape[:3], job.v.shape[3], dtype=job.q.dtype), torch.zeros(job.q.shape[:3])
     given = harm({"out": out, "lse": lse, "job": job})
     gathered.run_into(given["out"], given["lse"], given["job"])
@@ -167,55 +166,50 @@ def run_products(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     scores.products(given["q"], given["keys"])
 
 
-def run_worth(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+def run_token_scores(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     heads, parts, together = chance.choice(((4, 1, 1), (4, 1, 2), (1, 2, 1), (4, 1, 4)))
     asked = {"q": torch.randn(2, heads, chance.choice((1, 30, 130)), parts, 16), "keys": torch.randn(2, 2, 300, 16)}
     given = harm({**asked, "together": together})
-    scores.worth(given["q"], given["keys"], given["together"])
+    scores.token_scores(given["q"], given["keys"], given["together"], None)
 
 
-def run_best(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+def run_topk(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     stops = chance.choice((None, torch.randint(60, 90, (5,))))
     given = harm(
         {"scores": torch.randn(2, 5, 90), "count": 20, "start": 3, "stops": stops, "near": chance.choice((0, 1))}
     )
-    best.best(given["scores"], given["count"], 0.0, False, given["start"], given["stops"], given["near"])
+    topk.topk(given["scores"], given["count"], 0.0, False, given["start"], given["stops"], given["near"])
 
 
-def run_many_pieces(chance: random.Random, harm: Callable[[Any], Any]) -> None:
-    rows, count, stored = 60, 9, 200
-    job = per_piece(rows, count, stored, share=1, group=2, dtype=torch.float32)
-    asked, edges = torch.randn(1, 1, rows, 2, 16), [0, 20, 40, 60]
-    pieces = {"asked": asked, "scored": job.keys, "together": 1, "edges": edges, "first": 4, "stops": [50, 70, 90]}
-    job_or_pieces = harm({"job": job, **pieces, "near": chance.choice((0, 2))})
-    out, lse = torch.zeros(1, 4, rows, 16), torch.zeros(1, 4, rows)
-    run_pieces(out, lse, Pieces(**job_or_pieces))
+def run_chunks_of_queries(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+    """Scores, choice and attention of three chunks of 20 queries."""
+    rows, count, edges = 60, 9, (0, 20, 40, 60)
+    job = per_chunk(rows, count, 200, share=1, dtype=torch.float32, edges=edges, runs=chance.choice((1, 2)))
+    given = harm(
+        {"job": job, "q": torch.randn(1, 1, rows, 2, 16), "edges": list(edges), "stops": [50, 70, 90], "together": 1}
+    )
+    chunks = QueryChunks(given["edges"], given["stops"])
+    scores.token_scores(given["q"], job.keys, given["together"], chunks)
+    gathered.run(given["job"])
 
 
-def run_turn(chance: random.Random, harm: Callable[[Any], Any]) -> None:
-    base = common(3, 3)
-    cos, sin = base["rope"].table(torch.arange(3))
-    given = harm({"x": base["keys"], "cos": cos, "sin": sin})
-    turning.turned(base["rope"], given["x"], given["cos"], given["sin"])
-
-
-def run_token(chance: random.Random, harm: Callable[[Any], Any]) -> None:
+def run_decode(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     room, ahead, heads, kv_heads, width = 96, 8, 4, 2, 16
     rope = common(1, 1)["rope"]
     table, steps = rope.table(torch.arange(50)), torch.arange(ahead)
     turn, kind = rope.table(steps), chance.choice(("none", "bounds", "tokens", "reduced"))
-    seen = Seen(low=steps * 0, high=steps + 57, turn=turn, rotation=0)
+    seen = BandRange(low=steps * 0, high=steps + 57, turn=turn, rotation=0)
     entries, asking = torch.randn(1, kv_heads, 2 * 24, width), None
-    places = Places(0, torch.randint(0, 50, (ahead, 5)), table)
+    places = ChosenPositions(0, torch.randint(0, 50, (ahead, 5)), table)
     common_to_all = {"choosing": kv_heads, "first": 1, "count": 5, "places": places}
     if kind == "bounds":
-        asking = Asking(entries=entries, signs=2, sums=True, size=4, last=True, **common_to_all)
+        asking = ScoreSpec(entries=entries, signs=2, sums=True, size=4, last=True, **common_to_all)
     elif kind == "tokens":
-        asking = Asking(entries=torch.randn(1, kv_heads, room, width), sums=True, size=1, near=1, **common_to_all)
+        asking = ScoreSpec(entries=torch.randn(1, kv_heads, room, width), sums=True, size=1, near=1, **common_to_all)
     elif kind == "reduced":
         thetas = torch.randn(8, kv_heads * width), torch.randn(8, kv_heads * width)
         common_to_all |= {"choosing": 1}
-        asking = Asking(entries=torch.randn(1, 1, room, 8), sums=True, size=1, thetas=thetas, **common_to_all)
+        asking = ScoreSpec(entries=torch.randn(1, 1, room, 8), sums=True, size=1, thetas=thetas, **common_to_all)
     given = harm(
         {
             "keys": [torch.randn(1, kv_heads, room, width)],
@@ -229,14 +223,22 @@ def run_token(chance: random.Random, harm: Callable[[Any], Any]) -> None:
         }
     )
     memory = {name: value for name, value in given.items() if name != "now"}
-    kernel = TokenKernel(rope=rope, heads=heads, scale=0.3, softcap=None, **memory)
+    kernel = DecodeKernel(rope=rope, heads=heads, scale=0.3, softcap=None, **memory)
     token = [torch.randn(1, n, 1, width) for n in (heads, kv_heads, kv_heads)]
     if kernel.takes(*token, 1):
         kernel(*token, **given["now"])
 
 
-KERNELS = [run_banded, run_units, run_tokens, run_into_what_is_there, run_representations, run_products, run_worth]
-KERNELS += [run_best, run_many_pieces, run_turn, run_token]
+KERNELS = [
+    run_banded,
+    run_units,
+    run_tokens,
+    run_into_what_is_there,
+    run_representations,
+    run_products,
+    run_token_scores,
+]
+KERNELS += [run_topk, run_chunks_of_queries, run_decode]
 
 
 def attempt(
@@ -282,7 +284,7 @@ if __name__ == "__main__":
     if "--sanitize" in sys.argv:  # the runtime of the sanitizers has to be loaded before, by LD_PRELOAD
         build.FLAGS = ("-std=gnu11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
         build.FLAGS += ("-fPIC", "-shared", "-pthread", "-fno-strict-aliasing")
-        build._SECONDS = 900  # what is checked everywhere takes long to compile
-    if (reason := native.why_no_library()) is not None:
+        build.SECONDS = 900  # what is checked everywhere takes long to compile
+    if (reason := cpu.unavailable_reason()) is not None:
         sys.exit(reason)
     print(json.dumps(fuzz(int(sys.argv[1]), int(sys.argv[2]))))

@@ -12,8 +12,8 @@ import pytest
 
 import longspan
 from hf_models import make
-from longspan.kernels import native
-from longspan.kernels.native import build, failures
+from longspan.kernels import cpu
+from longspan.kernels.cpu import build, failures
 
 try:
     build.compiler()
@@ -38,9 +38,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def unbuilt():
-    native._loaded.cache_clear(), native.made_by.cache_clear()
+    cpu.forget()
     yield
-    native._loaded.cache_clear(), native.made_by.cache_clear()
+    cpu.forget()
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_what_is_no_note_is_no_reason(cache, broken):
 
 def test_where_there_is_no_room_nothing_is_compiled(cache, broken, monkeypatch):
     make_one, calls = broken
-    monkeypatch.setattr(build, "_free", lambda folder: 1 << 20)
+    monkeypatch.setattr(build, "free_bytes", lambda folder: 1 << 20)
     assert "no room to compile the kernels, which takes 8 MiB: 1 MiB are free in" in why(make_one("unheard"))
     assert calls() == 0 and not list(cache.glob("*.failed"))
 
@@ -125,7 +125,7 @@ def test_where_there_is_no_room_nothing_is_compiled(cache, broken, monkeypatch):
 def test_a_full_cache_is_left_aside(cache, monkeypatch):
     monkeypatch.setattr(build, "FLAGS", ("-std=gnu11", "-fPIC", "-shared"))
     monkeypatch.setattr(build, "NATIVE", ())
-    monkeypatch.setattr(build, "_free", lambda folder: 0 if folder == cache else 1 << 30)
+    monkeypatch.setattr(build, "free_bytes", lambda folder: 0 if folder == cache else 1 << 30)
     with build.library_for(build.compiler()) as library:
         assert cache not in library.parents
     assert not library.exists()
@@ -169,7 +169,7 @@ def test_two_that_need_it_at_once_compile_it_once(cache, tmp_path):
     cc.write_text(f'#!/bin/sh\ncase "$*" in *-shared*) echo x >> {calls}; sleep 1;; esac\nexec {real} "$@"\n')
     cc.chmod(0o755)
     code = (
-        "from longspan.kernels.native import build\n"
+        "from longspan.kernels.cpu import build\n"
         "build.FLAGS = ('-std=gnu11', '-fPIC', '-shared')\n"
         f"with build.library_for(({str(cc)!r},)) as library: print(library)"
     )

@@ -8,7 +8,7 @@ from transformers import CompileConfig
 
 import longspan
 from hf_models import make, prompts
-from longspan.kernels import native
+from longspan.kernels import cpu
 
 pytestmark = pytest.mark.long  # compiling takes most of a minute each
 
@@ -127,7 +127,7 @@ def test_generates_own_compiling_leaves_the_cache_alone():
     assert torch.equal(model.generate(prompts(), max_new_tokens=4, do_sample=False, compile_config=config), want)
 
 
-@pytest.mark.skipif(native.why_no_library() is not None, reason="no C compiler, which inductor needs on a CPU")
+@pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="no C compiler, which inductor needs on a CPU")
 def test_with_the_compiler_that_people_use():
     model = make("llama")
     longspan.extend(model, "dca")

@@ -14,13 +14,13 @@ import pytest
 import torch
 from fuzz_kernels import KERNELS, fuzz
 
-from jobs import per_piece, per_row
-from longspan.kernels import native
+from jobs import per_chunk, per_row
+from longspan.kernels import cpu
+from longspan.kernels.cpu import structs
 from longspan.kernels.gathered import gathered
-from longspan.kernels.native import structs
 
-if native.why_no_library() is not None:
-    pytest.skip(str(native.why_no_library()), allow_module_level=True)
+if cpu.unavailable_reason() is not None:
+    pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
 
 
 @pytest.mark.parametrize("rows", [1, 40])
@@ -37,17 +37,17 @@ def test_a_position_beyond_the_table_of_a_window_is_refused_whatever_runs():
     """What a position map may get wrong: it counts further than the window has angles for."""
     job = per_row(40, 16, 3)
     far = replace(job, positions=job.positions + 50)
-    for impl in ("compiled", "tiled", "flash_cpu", "reference"):
+    for impl in ("compiled", "torch", "flash_cpu", "reference"):
         with pytest.raises((ValueError, IndexError), match="out of range|out of bounds|outside"):
             list(gathered(far, impl))
 
 
 def test_tokens_outside_are_refused():
-    job = per_piece(20, 9, 90)
+    job = per_chunk(20, 9, 90)
     with pytest.raises(ValueError, match="a chosen token lies outside of the stored keys"):
         list(gathered(replace(job, tokens=job.tokens + 82), "compiled"))
     with pytest.raises(ValueError, match="a run of chosen tokens ends outside of them"):
-        list(gathered(replace(per_piece(20, 9, 90, runs=2), ends=torch.tensor([[[3, 10]]])), "compiled"))
+        list(gathered(replace(per_chunk(20, 9, 90, runs=2), ends=torch.tensor([[[3, 10]]])), "compiled"))
 
 
 @pytest.mark.parametrize("cut", ["q", "keys", "v", "units", "positions"])
@@ -65,7 +65,7 @@ def test_what_is_spoilt_at_random_is_refused_or_runs():
 
 
 def test_structures_have_the_compilers_sizes():
-    assert structs.differs(native._loaded()) is None
+    assert cpu.size_mismatch() is None
     assert structs.ALL["Job"].size == 224 and list(structs.ALL["Table"].fields) == ["cos", "sin", "rows"]
 
 

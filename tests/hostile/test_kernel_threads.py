@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longspan.kernels.native.build import SOURCES
+from longspan.kernels.cpu.build import SOURCES
 
 
 @pytest.mark.long

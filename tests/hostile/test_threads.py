@@ -93,7 +93,7 @@ def test_threads_with_caches_of_their_own_get_what_each_gets_alone(name):
             assert a.shape == b.shape and torch.allclose(a, b, atol=1e-5), (use.__name__, length)
 
 
-@pytest.mark.parametrize("impl", ["tiled", "flash_cpu", "reference"])
+@pytest.mark.parametrize("impl", ["torch", "flash_cpu", "reference"])
 def test_the_same_on_other_kernels(impl):
     for name in ("dca", "longheads", "esa"):
         model = make("llama")

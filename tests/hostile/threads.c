@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "share.h"
+#include "worksteal.h"
 #include "structs.h"
 
 enum { CALLERS = 4, ROUNDS = 20, HEADS = 4, KV = 2, ROWS = 96, STORED = 128, WIDTH = 16, SIZE = 16, CHOSEN = 3, STEPS = 2 };
@@ -16,11 +16,11 @@ typedef struct {
     int64_t items;
 } Work;
 
-const char *longspan_team(const Work *all, int64_t count, Check *check, const void *given, int64_t threads,
+const char *longspan_run(const Work *all, int64_t count, Check *check, const void *args, int64_t threads,
                           void (*start)(void (*)(void *), void *, unsigned, unsigned));
-int longspan_banded_many(const void *, Share *), longspan_units_many(const void *, Share *);
-int longspan_best(const void *, Share *), longspan_worth(const void *, Share *);
-const char *longspan_check_banded(const void *), *longspan_check_units(const void *), *longspan_check_best(const void *);
+int longspan_banded_prefill(const void *, WorkQueue *), longspan_units_prefill(const void *, WorkQueue *);
+int longspan_topk(const void *, WorkQueue *), longspan_token_scores(const void *, WorkQueue *);
+const char *longspan_check_banded(const void *), *longspan_check_units(const void *), *longspan_check_topk(const void *);
 
 typedef struct {
     float q[HEADS * ROWS * WIDTH], k[KV * STORED * WIDTH], v[KV * STORED * WIDTH];
@@ -29,8 +29,8 @@ typedef struct {
     int64_t low[ROWS], high[ROWS], units[KV * ROWS * CHOSEN], positions[KV * ROWS * CHOSEN], chosen[HEADS * 8];
     Banded *banded;
     Units each;
-    Worth worth;
-    Best best;
+    TokenScores scoring;
+    TopK best;
     int64_t threads;
 } Caller;
 
@@ -48,7 +48,7 @@ static Caller *make(int64_t threads) {
     Job job = {.q = (char *)of->q, .v = (char *)of->v, .out = (char *)of->out, .lse = of->lse,
                .q_step = {0, ROWS * WIDTH, WIDTH}, .v_step = {0, STORED * WIDTH, WIDTH}, .out_step = {0, ROWS * WIDTH, WIDTH},
                .lse_step = {0, ROWS, 1}, .heads = HEADS, .kv_heads = KV, .sharing = KV, .rows = ROWS, .dk = WIDTH, .dv = WIDTH,
-               .pairs = WIDTH / 2, .apart = WIDTH / 2, .scale = 0.25f};
+               .pairs = WIDTH / 2, .pair_stride = WIDTH / 2, .scale = 0.25f};
     Keys keys = {(char *)of->k, {0, STORED * WIDTH, WIDTH}, STORED};
     Table table = {of->cos, of->sin, STORED};
     of->banded = calloc(1, sizeof(Banded) + sizeof(Keys) + sizeof(Table));
@@ -57,9 +57,9 @@ static Caller *make(int64_t threads) {
     memcpy(of->banded->keys + 1, &table, sizeof table);
     of->each = (Units){job, keys, table, of->units, of->positions, {0, ROWS * CHOSEN, CHOSEN}, {0, ROWS * CHOSEN, CHOSEN},
                        CHOSEN, SIZE, STORED / SIZE, 32, 1};
-    of->each.job.more = 1;
-    of->worth = (Worth){of->q, (char *)of->k, of->scores, {0, STORED * WIDTH, WIDTH}, HEADS, 1, ROWS, 1, WIDTH, KV, STORED, ROWS, 0};
-    of->best = (Best){of->scores, 0, of->chosen, STORED, 8, 4, 1, 0, 1, 0.0};
+    of->each.job.accumulate = 1;
+    of->scoring = (TokenScores){of->q, (char *)of->k, of->scores, {0, STORED * WIDTH, WIDTH}, HEADS, 1, ROWS, 1, WIDTH, KV, STORED, ROWS, 0};
+    of->best = (TopK){of->scores, 0, of->chosen, STORED, 8, 4, 1, 0, 1, 0.0};
     of->threads = threads;
     return of;
 }
@@ -68,10 +68,10 @@ static void *run(void *with) {
     Caller *of = with;
     for (int n = 0; n < ROUNDS; n++) {
         const char *wrong[] = {
-            longspan_team(&(Work){longspan_banded_many, KV * (ROWS / 24)}, 1, longspan_check_banded, of->banded, of->threads, 0),
-            longspan_team(&(Work){longspan_units_many, KV * (ROWS / 32)}, 1, longspan_check_units, &of->each, of->threads, 0),
-            longspan_team(&(Work){longspan_worth, HEADS}, 1, 0, &of->worth, of->threads, 0),
-            longspan_team(&(Work){longspan_best, HEADS}, 1, longspan_check_best, &of->best, of->threads, 0),
+            longspan_run(&(Work){longspan_banded_prefill, KV * (ROWS / 24)}, 1, longspan_check_banded, of->banded, of->threads, 0),
+            longspan_run(&(Work){longspan_units_prefill, KV * (ROWS / 32)}, 1, longspan_check_units, &of->each, of->threads, 0),
+            longspan_run(&(Work){longspan_token_scores, HEADS}, 1, 0, &of->scoring, of->threads, 0),
+            longspan_run(&(Work){longspan_topk, HEADS}, 1, longspan_check_topk, &of->best, of->threads, 0),
         };
         for (int k = 0; k < 4; k++)
             if (wrong[k]) printf("refused: %s\n", wrong[k]), exit(2);

@@ -17,9 +17,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from longspan.kernels import jit, tiles
 from longspan.kernels.banded import triton_jit as banded
 from longspan.kernels.gathered import triton_jit as gathered
+from longspan.kernels.gathered import triton_jit_chunk as gathered_chunk
+from longspan.kernels.gpu import primitives, tiles
 from longspan.kernels.scores import triton_jit as scores
 
 MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}  # bytes of shared memory a program may have
@@ -73,28 +74,28 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         tile, constants = of(rows * GROUP, SPLIT=split)
         yield "banded", banded.banded, constants, split, tile
         tile, constants = of(rows * GROUP)
-        yield "by_piece", gathered.by_piece, constants, split, tile
+        yield "by_query_chunk", gathered_chunk.by_query_chunk, constants, split, tile
     tile, constants = of(512, TOGETHER=1, PARTS=8, KV_SHARE=1)
     tile = replace(tile, stages=min(tile.stages, 2))
     for tops in (True, False):
-        yield "worth", scores.worth, constants | {"TOPS": tops}, True, tile
+        yield "token_scores", scores.token_scores, constants | {"TOPS": tops}, True, tile
     tile, constants = of(256, 256, turned=True, SIZE=256, KV_SHARE=GROUP)
     yield "representations", scores.representations, constants, True, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, CAPPED=True, INTERLEAVED=True)
     yield "banded, all options", banded.banded, constants, False, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, HALF=0)
-    yield "banded, turned before", banded.banded, constants, False, tile
+    yield "banded, rotated before", banded.banded, constants, False, tile
     tile, constants = of(GROUP, 256, SIZE=256, SLOTS=False)
     yield "by_row", gathered.by_row, constants, True, tile
     tile, constants = of(4096 * GROUP, turned=True, KEY_HALF=width // 2)
-    yield "by_piece turned", gathered.by_piece, constants, False, tile
+    yield "by_query_chunk, keys rotated", gathered_chunk.by_query_chunk, constants, False, tile
     tile, constants = of(GROUP, 5, turned=True, SIZE=1, SLOTS=True)
     yield "by_row slots", gathered.by_row, constants, False, tile
     tile, constants = of(4096, 256, SIZE=256)
     yield "by_unit", gathered.by_unit, constants, False, tile
     yield (
         "merge",
-        jit.merge,
+        primitives.merge,
         {"DV": width, "DVP": padded, "R": tiles.SMALLEST, "WIDEN": False},
         False,
         tiles.Tiles(16, 16, 4, 1),

@@ -15,8 +15,8 @@ import torch
 import longspan
 from hf_models import make, prompts
 from longspan.errors import LongspanError
-from longspan.kernels import native
-from longspan.kernels.native import build
+from longspan.kernels import cpu
+from longspan.kernels.cpu import build
 
 try:
     build.compiler()
@@ -25,7 +25,7 @@ except build.BuildError as error:
 
 BUILD = """
 import sys
-from longspan.kernels.native.build import compiler, library_for
+from longspan.kernels.cpu.build import compiler, library_for
 with library_for(compiler()) as library:
     print(library)
 """
@@ -47,9 +47,9 @@ def quick(monkeypatch):
 @pytest.fixture
 def unbuilt(monkeypatch):
     """The library is looked for anew, within the test and after it."""
-    native._loaded.cache_clear(), native.made_by.cache_clear()
+    cpu.forget()
     yield
-    native._loaded.cache_clear(), native.made_by.cache_clear()
+    cpu.forget()
 
 
 def built(cc=None, load=True):
@@ -72,13 +72,13 @@ def test_it_is_made_once(cache, quick, monkeypatch):
 
 def test_its_name_is_what_it_depends_on(monkeypatch):
     cc = build.compiler()
-    names = {build._name(cc)}
-    monkeypatch.setattr(build, "_processor", lambda: "another")
-    names.add(build._name(cc))
+    names = {build.library_name(cc)}
+    monkeypatch.setattr(build, "processor", lambda: "another")
+    names.add(build.library_name(cc))
     monkeypatch.setattr(build, "FLAGS", ("-O1",))
-    names.add(build._name(cc))
+    names.add(build.library_name(cc))
     monkeypatch.setattr(build, "version", lambda cc: "2.0")
-    names.add(build._name(cc))
+    names.add(build.library_name(cc))
     assert len(names) == 4
 
 
@@ -155,9 +155,9 @@ def test_a_compiler_that_hangs_is_ended(cache, monkeypatch, tmp_path, unbuilt):
     cc = tmp_path / "cc"
     cc.write_text("#!/bin/sh\n[ $1 = --version ] && echo mine 1.0 && exit\nsleep 600 & wait\n")
     cc.chmod(0o755)
-    monkeypatch.setattr(build, "_SECONDS", 0.5)
+    monkeypatch.setattr(build, "SECONDS", 0.5)
     monkeypatch.setenv("CC", str(cc))
-    assert "took more than 0.5 s" in native.why_no_library()
+    assert "took more than 0.5 s" in cpu.unavailable_reason()
     assert [path.suffix for path in cache.iterdir()] == [".failed"]
 
 
@@ -168,18 +168,16 @@ def test_a_compiler_has_arguments(cache, quick, monkeypatch):
 
 
 def test_a_switch_and_named_implementations_leave_it_out(monkeypatch, unbuilt):
-    monkeypatch.setenv(native.SWITCH, "0")
-    assert native.why_no_library() == f"{native.SWITCH}=0 is set"
+    monkeypatch.setenv(cpu.SWITCH, "0")
+    assert cpu.unavailable_reason() == f"{cpu.SWITCH}=0 is set"
     monkeypatch.undo()
-    native._loaded.cache_clear()
-    called = []
-    together = native.together
-    monkeypatch.setattr(native, "together", lambda name, *given: called.append(name) or together(name, *given))
-    model = make("llama")
-    for impl in ("tiled", "compiled"):
+    cpu.forget()
+    called, model = [], make("llama")
+    for impl in ("torch", "compiled"):
         longspan.extend(model, "longheads", impl=impl)
         called.clear()
-        model.generate(prompts(1, 100), max_new_tokens=3, do_sample=False)
+        with cpu.settings(around=lambda name, threads, run: called.append(name) or run()):
+            model.generate(prompts(1, 100), max_new_tokens=3, do_sample=False)
         longspan.restore(model)
         assert bool(called) == (impl == "compiled")
 
@@ -212,43 +210,50 @@ def test_without_a_compiler_torch_runs_and_says_so(monkeypatch, cache, unbuilt):
     without = model.generate(prompts(1, 100), max_new_tokens=5, do_sample=False)
     longspan.restore(model)
     monkeypatch.undo()
-    native._loaded.cache_clear()
+    cpu.forget()
     report = longspan.extend(model, "longheads")
     assert "compiled" in report.kernels and not any("compiler" in note for note in report.warnings)
     assert torch.equal(model.generate(prompts(1, 100), max_new_tokens=5, do_sample=False), without)
 
 
-def test_threads_share_what_is_enough_for_several(monkeypatch):
-    asked = []
-    monkeypatch.setattr(native, "together", lambda steps, given, threads: asked.append(threads))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_share_what_is_enough_for_several(three_threads):
+    used, each = [], cpu.Settings().numbers_per_thread
     for items, numbers, threads in (
         (8, 5, [1]),
-        (8, 2 * native._SHARE - 1, [1]),
-        (8, 2 * native._SHARE, [3]),
-        (2, 99 * native._SHARE, [3]),
-        (1, 99 * native._SHARE, [1]),
+        (8, 2 * each - 1, [1]),
+        (8, 2 * each, [3]),
+        (2, 99 * each, [3]),
+        (1, 99 * each, [1]),
         (2, None, [3]),
-        (0, 99 * native._SHARE, []),
+        (0, 99 * each, []),
     ):
-        asked.clear()
-        native.run("anything", items, b"", numbers)
-        assert asked == threads
+        used.clear()
+        with cpu.settings(around=lambda name, threads, run: used.append(threads)):
+            cpu.run("anything", items, b"", numbers)
+        assert used == threads
 
 
 def test_a_process_that_is_copied_has_threads_of_its_own():
     code = """
         import os, sys, torch
         torch.set_num_threads(2)
-        from longspan.kernels import native
-        from longspan.kernels.best import compiled
-        native._SHARE = 1
-        assert compiled.why_not(torch.rand(4, 9)) is None
-        compiled.best(torch.rand(4, 9), 3, 0.0, False, 0, None)
-        child = os.fork()
-        if child == 0:
-            compiled.best(torch.rand(4, 9), 3, 0.0, False, 0, None)
-            os._exit(0)
+        from longspan.kernels import cpu
+        from longspan.kernels.topk import topk
+        scores = torch.rand(4, 9)
+        with cpu.settings(numbers_per_thread=1):
+            topk(scores, 3, impl="compiled")
+            child = os.fork()
+            if child == 0:
+                topk(scores, 3, impl="compiled")
+                os._exit(0)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from cases import HEAD, ROPES, assert_within_budget
-from jobs import DTYPES, PLACES, check, common, per_piece, per_row, random, wide
-from longspan.kernels import native
+from jobs import DTYPES, PLACES, check, common, per_chunk, per_row, random, wide
+from longspan.kernels import cpu
 from longspan.kernels.banded import Plan, banded
 from longspan.kernels.gathered import compiled, gather_into, gathered
 from longspan.kernels.scores import products, representations
 
-pytestmark = pytest.mark.skipif(native.why_no_library() is not None, reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.skipif(native.why_no_library() is not None, reason="the
 @pytest.mark.parametrize("group", [1, 3, 4, 7, 24])
 def test_groups_and_head_sizes(group, width, dtype):
     check(per_row(19, 16, 3, group=group, dk=width, dv=width, dtype=dtype))
-    check(per_piece(19, 45, group=group, dk=width, dv=width, dtype=dtype))
+    check(per_chunk(19, 45, group=group, dk=width, dv=width, dtype=dtype))
 
 
 @pytest.mark.parametrize("rows", [3, 7, 8, 9, 12, 13, 24, 25, 49, 95, 97, 193, 200])
 def test_rows(rows):
     """From one narrow panel to more than one tile."""
     check(per_row(rows, 16, 3, group=1))
-    check(per_piece(rows, 45, group=1))
+    check(per_chunk(rows, 45, group=1))
 
 
 @pytest.mark.parametrize("size", [1, 2, 16, 17, 127, 128, 129, 300])
@@ -43,18 +43,18 @@ def test_lengths_of_units(size):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_sizes_that_differ(dk, dv, dtype):
     check(per_row(21, 16, 3, dk=dk, dv=dv, dtype=dtype))
-    check(per_piece(21, 45, dk=dk, dv=dv, dtype=dtype))
+    check(per_chunk(21, 45, dk=dk, dv=dv, dtype=dtype))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("share", [1, 2, 8])
 def test_blocks_of_rows_shared_by_threads(share, threads, monkeypatch):
-    monkeypatch.setattr(compiled, "_HELD", 20)
+    monkeypatch.setattr(compiled, "ROWS_AT_ONCE", 20)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         check(per_row(33, 16, 3, batch=3, share=share, group=4))
-        check(per_piece(33, 60, batch=3, share=share, group=4, runs=4))
+        check(per_chunk(33, 60, batch=3, share=share, group=4, runs=4))
     finally:
         torch.set_num_threads(before)
 
@@ -63,12 +63,12 @@ def test_blocks_of_rows_shared_by_threads(share, threads, monkeypatch):
 def test_layouts(rope):
     if rope().norm_q is None:
         check(per_row(20, 16, 3, dk=rope().head_dim, dv=rope().head_dim, rope=rope()))
-        check(per_piece(20, 45, dk=rope().head_dim, dv=rope().head_dim, rope=rope(), turned=True))
+        check(per_chunk(20, 45, dk=rope().head_dim, dv=rope().head_dim, rope=rope(), turned=True))
 
 
 def test_softcap():
     check(per_row(20, 16, 3, cap=2.0))
-    check(per_piece(20, 45, cap=2.0))
+    check(per_chunk(20, 45, cap=2.0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -90,13 +90,13 @@ def test_bands_of_any_ranges(kv_heads, dtype):
     truth, true_lse = banded(q.double(), [keys.double()] * 3, v.double(), impl="reference", **run)
     seen = (high > low).any(dim=0)
     assert (out[:, :, ~seen] == 0).all() and (lse[:, :, ~seen] == float("-inf")).all()
-    plain, _ = banded(q, [keys] * 3, v, impl="tiled", **run)
+    plain, _ = banded(q, [keys] * 3, v, impl="torch", **run)
     assert_within_budget(out[:, :, seen], plain[:, :, seen], truth[:, :, seen])
     assert (lse - true_lse)[:, :, seen].abs().max() <= 40 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("make", [lambda **o: per_row(30, 16, 3, **o), lambda **o: per_piece(30, 45, runs=4, **o)])
+@pytest.mark.parametrize("make", [lambda **o: per_row(30, 16, 3, **o), lambda **o: per_chunk(30, 45, runs=4, **o)])
 def test_merged_into_a_part(make, dtype):
     job = make(batch=2, dtype=dtype)
     out, lse = random(2, 30, 4, HEAD, dtype=dtype, seed=8).transpose(1, 2), random(2, 4, 30, seed=9)
@@ -143,14 +143,15 @@ def test_nobody_asks():
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("openmp", [True, False])
-def test_any_number_of_threads_gives_the_same(threads, openmp, monkeypatch):
+def test_any_number_of_threads_gives_the_same(threads, openmp):
     """Those of torch's OpenMP, or of the call's own; more of them than there is to do."""
     job = per_row(200, 16, 5)
     ((_, alone, _),) = gathered(job, "compiled")
-    asked, together = [], native.together
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(native, "together", lambda *given: asked.append(given[-1]) or together(*given))
-    if not openmp:
-        monkeypatch.setattr(native, "_openmp", lambda: None)
-    ((_, out, _),) = gathered(job, "compiled")
-    assert asked == [threads] and torch.equal(out, alone)
+    used, before = [], torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with cpu.settings(openmp=openmp, around=lambda name, threads, run: used.append(threads) or run()):
+            ((_, out, _),) = gathered(job, "compiled")
+    finally:
+        torch.set_num_threads(before)
+    assert used == [threads] and torch.equal(out, alone)

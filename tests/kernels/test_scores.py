@@ -1,4 +1,4 @@
-"""Scores by which keys are chosen: both implementations against fp64 statements of the equations."""
+"""Scores by which keys are chosen: every implementation against the references in fp64."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from cases import HEAD, ROPES, inv_freq
-from longspan.kernels import native, tiles
-from longspan.kernels.scores import representations, worth
+from longspan.kernels import cpu
+from longspan.kernels.gpu import tiles
+from longspan.kernels.scores import reference, representations, token_scores
 from longspan.rope import Rope, Table
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -18,7 +19,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @pytest.fixture(params=["torch", "compiled", "triton"])
 def impl(request):
-    if request.param == "compiled" and (reason := native.why_no_library()) is not None:
+    if request.param == "compiled" and (reason := cpu.unavailable_reason()) is not None:
         pytest.skip(reason)
     if request.param == "triton":
         pytest.importorskip("triton")
@@ -30,21 +31,7 @@ def random(*shape, dtype=torch.float32, seed=0):
     return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype).to(DEVICE)
 
 
-def true_worth(q, keys, together):
-    """Eq 4, one score at a time."""
-    q, keys = q.double(), keys.double()
-    batch, heads, tokens, parts, _ = q.shape
-    f = q.new_empty(batch, heads, tokens, keys.shape[2])
-    for a in range(heads):
-        f[:, a] = sum(
-            torch.einsum("btd,bmd->btm", q[:, a, :, c], keys[:, c if parts > 1 else a * keys.shape[1] // heads])
-            for c in range(parts)
-        )
-    f = f.unflatten(1, (-1, together)).amax(dim=2)
-    return (f - f.amax(dim=-1, keepdim=True)).amax(dim=2)
-
-
-compiled_here = pytest.mark.skipif(native.why_no_library() is not None, reason="there is no compiler here")
+compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no compiler here")
 
 # heads, key heads, parts, together
 SHAPES = {
@@ -60,12 +47,12 @@ SHAPES = {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [1, 33])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_worth(impl, shape, tokens, dtype):
+def test_token_scores(impl, shape, tokens, dtype):
     heads, kv_heads, parts, together = SHAPES[shape]
     for count in (1, 37):
         q = random(2, heads, tokens, parts, HEAD, dtype=DTYPES[dtype], seed=1)
         keys = random(2, kv_heads, count, HEAD, dtype=DTYPES[dtype], seed=2)
-        found, truth = worth(q, keys, together=together, impl=impl), true_worth(q, keys, together)
+        found, truth = token_scores(q, keys, together=together, impl=impl), reference.token_scores(q, keys, together)
         assert found.dtype == torch.float32 and found.shape == (2, heads // together, count)
         # Plain products round their scores to the dtype; the kernel keeps them in fp32 whatever that is.
         rounding = torch.finfo(DTYPES[dtype]).eps if impl == "torch" else torch.finfo(torch.float32).eps
@@ -74,44 +61,29 @@ def test_worth(impl, shape, tokens, dtype):
 
 
 @pytest.mark.parametrize("width", [20, 32, 80])
-def test_worth_of_strided_keys_of_any_size(impl, width):
+def test_token_scores_of_strided_keys_of_any_size(impl, width):
     q = random(1, 3, 2, 5, width, seed=3).permute(0, 3, 2, 1, 4)  # [1, 5, 2, 3, D]
     keys = random(1, 40, 3, width, seed=4).transpose(1, 2)[:, :, 3:37]
     q = q[:, :1]
-    if impl == "compiled" and width % native.LANES:
+    if impl == "compiled" and width % cpu.LANES:
         with pytest.raises(ValueError, match="compiled cannot run here"):
-            worth(q, keys, impl=impl)
+            token_scores(q, keys, impl=impl)
         return
-    assert (worth(q, keys, impl=impl) - true_worth(q, keys, 1)).abs().max() < 1e-4
+    assert (token_scores(q, keys, impl=impl) - reference.token_scores(q, keys, 1)).abs().max() < 1e-4
 
 
 def test_a_query_alone_loses_nothing_to_its_best_key(impl):
-    """With one query the best key is worth 0 and every other its distance from it."""
+    """With one query the best key has the score 0 and every other its distance from it."""
     q, keys = random(1, 1, 1, 1, HEAD, seed=5), random(1, 1, 50, HEAD, seed=6)
-    found = worth(q, keys, impl=impl)[0, 0]
+    found = token_scores(q, keys, impl=impl)[0, 0]
     f = (keys[0, 0] @ q[0, 0, 0, 0]).cpu()
     torch.testing.assert_close(found.cpu(), f - f.max(), atol=1e-5, rtol=0)
 
 
-def test_worth_beyond_what_exp_can_hold(impl):
+def test_token_scores_beyond_what_exp_can_hold(impl):
     q, keys = random(1, 1, 4, 1, HEAD, seed=7) * 1e4, random(1, 1, 20, HEAD, seed=8) * 1e4
-    found = worth(q, keys, impl=impl)
+    found = token_scores(q, keys, impl=impl)
     assert found.isfinite().all() and (found <= 0).all() and (found == 0).any()
-
-
-def true_representations(q, k, v, rope, scale, order):
-    """Eqs 1 and 2 in fp64, a chunk and a head at a time."""
-    size, group = q.shape[2], q.shape[0] // k.shape[0]
-    cos, sin = (x.double().to(q.device) for x in rope.table(torch.arange(size)))
-    q, k = (rope.turn_q(x.double(), cos, sin) for x in (q, k))
-    order = torch.arange(v.shape[-1]) if order is None else order
-    out = torch.empty(q.shape[0], q.shape[1], q.shape[3], dtype=torch.float64)
-    for h in range(q.shape[0]):
-        for n in range(q.shape[1]):
-            keys, values = k[h // group, n], v[h // group, n].double()[:, order]
-            query = ((q[h, n] @ keys.T * scale).softmax(-1) @ values).mean(0)
-            out[h, n] = (query @ keys.T * scale).softmax(-1) @ keys
-    return out
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -121,7 +93,7 @@ def test_representations(impl, size, dtype):
     q, k, v = (random(h, 3, size, HEAD, dtype=DTYPES[dtype], seed=h) for h in (6, 2, 3))
     v = v[:2]
     found = representations(q, k, v, rope, 0.4, impl=impl).cpu()
-    truth = true_representations(q, k, v, rope, 0.4, None)
+    truth = reference.representations(q, k, v, rope, 0.4, None)
     assert found.shape == (6, 3, HEAD)
     assert (found - truth).abs().max() <= 30 * torch.finfo(DTYPES[dtype]).eps
 
@@ -132,7 +104,7 @@ def test_representations_of_every_layout(impl, name):
     width = rope.head_dim
     q, k, v = (random(h, 2, 19, width, seed=h) for h in (4, 2, 3))
     v = v[:2]
-    truth = true_representations(q, k, v, rope, 0.3, None)
+    truth = reference.representations(q, k, v, rope, 0.3, None)
     assert (representations(q, k, v, rope, 0.3, impl=impl).cpu() - truth).abs().max() < 2e-5
     if rope.order is None:
         return
@@ -146,22 +118,22 @@ def test_representations_of_every_layout(impl, name):
 def test_strided_chunks(impl):
     rope = Rope(Table(inv_freq(HEAD)), HEAD)
     whole = [random(1, 80, h, HEAD, seed=h).transpose(1, 2)[0, :, 7:67].unflatten(1, (4, 15)) for h in (4, 2, 2)]
-    truth = true_representations(*whole, rope, 0.4, None)
+    truth = reference.representations(*whole, rope, 0.4, None)
     assert (representations(*whole, rope, 0.4, impl=impl).cpu() - truth).abs().max() < 2e-5
 
 
 def test_a_named_kernel_runs_or_raises(monkeypatch):
     q, keys = random(1, 1, 2, 1, HEAD), random(1, 1, 5, HEAD)
-    with pytest.raises(ValueError, match="impl is one of auto, triton, compiled, torch, not 'flash'"):
-        worth(q, keys, impl="flash")
+    with pytest.raises(ValueError, match="impl is one of auto, .*, torch, reference, not 'flash'"):
+        token_scores(q, keys, impl="flash")
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"triton cannot run here: .*not installed.*use impl='torch'"):
-        worth(q, keys, impl="triton")
+        token_scores(q, keys, impl="triton")
     monkeypatch.undo()
     norm = torch.nn.functional.normalize
     rope = Rope(Table(inv_freq(HEAD)), HEAD, norm_k=norm)
     x = random(1, 1, 5, HEAD)
-    with pytest.raises(ValueError, match="triton cannot run here: the model normalises after it turns"):
+    with pytest.raises(ValueError, match="triton cannot run here: the model normalises after it rotates"):
         representations(x, x, x, rope, 1.0, impl="triton")
 
 
@@ -169,49 +141,49 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("tokens", [5, 17, 24, 50, 97, 200])
 @pytest.mark.parametrize("shape", ["layer, sum", "group, max"])
-def test_worth_to_many_queries(shape, tokens, threads):
+def test_token_scores_of_many_queries(shape, tokens, threads):
     """Panels of each width, several tiles and threads, several steps of keys and one that is not whole."""
     heads, kv_heads, parts, together = SHAPES[shape]
     q, keys = random(1, heads, tokens, parts, 16, seed=1), random(1, kv_heads, 301, 16, seed=2)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        found = worth(q, keys, together=together, impl="compiled")
+        found = token_scores(q, keys, together=together, impl="compiled")
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(found.double(), true_worth(q, keys, together), atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.double(), reference.token_scores(q, keys, together), atol=2e-5, rtol=0)
 
 
 @compiled_here
 @pytest.mark.parametrize("count", [77, 80])
-def test_worth_of_what_is_no_number_is_none(count):
-    """What cannot be compared shows, and does not just fall behind: in a head's own worth, and in that of all."""
+def test_token_scores_of_nan_are_nan(count):
+    """What cannot be compared shows, and does not just fall behind: in a head's own scores, and in those of all."""
     q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, count, 16, seed=2)
     for wrong in (float("nan"), float("inf")):
         keys[0, 1, 40, 3] = wrong
-        found = worth(q, keys, impl="compiled")
+        found = token_scores(q, keys, impl="compiled")
         assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
     for head in (0, 1):
         q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, count, 16, seed=2)
         keys[0, head, 40, 3] = float("nan")
-        assert worth(q, keys, together=2, impl="compiled").isnan().all()
+        assert token_scores(q, keys, together=2, impl="compiled").isnan().all()
 
 
 @compiled_here
 @pytest.mark.parametrize("tokens", [23, 24])
-def test_a_key_that_is_endlessly_far_is_worth_nothing(tokens):
+def test_a_key_at_minus_infinity(tokens):
     q, keys = random(1, 1, tokens, 1, 16, seed=1).abs() + 0.1, random(1, 1, 20, 16, seed=2)
     keys[0, 0, 4, 2] = float("-inf")
-    found = worth(q, keys, impl="compiled")[0, 0]
+    found = token_scores(q, keys, impl="compiled")[0, 0]
     assert found[4] == float("-inf") and found.isfinite().sum() == 19
 
 
 @compiled_here
-def test_what_the_compiled_worth_cannot_take():
+def test_what_the_compiled_token_scores_cannot_take():
     with pytest.raises(ValueError, match="queries in parts choose together"):
-        worth(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), together=2, impl="compiled")
+        token_scores(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), together=2, impl="compiled")
     with pytest.raises(ValueError, match="queries are in 3 parts and keys in 2"):
-        worth(random(1, 1, 9, 3, 16), random(1, 2, 20, 16), impl="compiled")
+        token_scores(random(1, 1, 9, 3, 16), random(1, 2, 20, 16), impl="compiled")
     for heads, together in ((4, 3), (3, 1)):
         with pytest.raises(ValueError, match=f"{heads} heads are not spread over 2 key heads, {together} together"):
-            worth(random(1, heads, 9, 1, 16), random(1, 2, 20, 16), together=together, impl="compiled")
+            token_scores(random(1, heads, 9, 1, 16), random(1, 2, 20, 16), together=together, impl="compiled")

@@ -23,8 +23,8 @@ from cases import (
 )
 from longspan.attend import Attender
 from longspan.bands import Index, Interval, KeyMap
-from longspan.kernels import tiles
 from longspan.kernels.banded import banded, make_plan, reference
+from longspan.kernels.gpu import tiles
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 
@@ -59,7 +59,7 @@ def plain(q, keys, v, plan, turns, rope, *, scale, softcap):
     j = torch.arange(v.shape[2], device=q.device)
     parts = []
     for lo, hi, turn, k in zip(plan.lo, plan.hi, turns, keys, strict=True):
-        scores = (rope.turn_q(q, *turn) @ k.repeat_interleave(fold, dim=1).mT).float() * scale
+        scores = (rope.rotate_q(q, *turn) @ k.repeat_interleave(fold, dim=1).mT).float() * scale
         scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
         seen = (j >= lo.to(q.device)[:, None]) & (j < hi.to(q.device)[:, None])
         parts.append(scores.masked_fill(~seen, float("-inf")))
@@ -231,7 +231,7 @@ def test_keys_apart_are_brought_by_range(name):
 
 def test_a_named_kernel_runs_or_raises(monkeypatch):
     q, keys, v, *rest = setting(DCA, 4, 5)
-    with pytest.raises(ValueError, match="triton cannot run here: no torch.float64; use impl='tiled'"):
+    with pytest.raises(ValueError, match="triton cannot run here: no torch.float64; use impl='torch'"):
         banded(q.double(), keys, v, *rest, scale=SCALE, impl="triton")
     with pytest.raises(ValueError, match="triton.*keys or values torch.bfloat16"):
         banded(q, keys, v.bfloat16(), *rest, scale=SCALE, impl="triton")
@@ -241,7 +241,7 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
     with pytest.raises(ValueError, match="up to 4 rotations, not 5"):
         banded(q, [k.clone() for k in keys[:1] * 5], v, *rest, scale=SCALE, impl="triton")
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\].*impl='tiled'"):
+    with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\].*impl='torch'"):
         banded(q, keys, v, *rest, scale=SCALE, impl="triton")
 
 
@@ -270,7 +270,7 @@ def test_whole_methods(name, options):
     case = build(name, options)
     qkv = [x.to(DEVICE) for x in make_qkv(32, batch=2, dtype=torch.float32)]
     outs = []
-    for impl in ("triton", "tiled"):
+    for impl in ("triton", "torch"):
         attender = Attender(case.method, case.window, impl)
         outs.append(in_pieces(attender, qkv, ROPES["half-all"](), (28, 31, 32), KVStore(), scale=SCALE, padding=(0, 3)))
     assert_same(*outs)
@@ -279,15 +279,15 @@ def test_whole_methods(name, options):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_numbers_are_rounded_to_the_nearest(dtype):
     """A row of one part comes out of the merge as torch rounds it."""
-    from longspan.kernels import jit
+    from longspan.kernels.gpu import primitives
 
     g = torch.Generator().manual_seed(0)
     parts = torch.randn(16, 1, 64, generator=g).to(DEVICE)
     out = torch.empty(1, 1, 16, 64, dtype=dtype, device=DEVICE)
     lse = torch.empty(1, 1, 16, device=DEVICE)
-    jit.merge[(1,)](
+    primitives.merge[(1,)](
         parts, torch.zeros(16, 1, device=DEVICE), out, lse, 16, 1, 1, 16, *out.stride()[:3],
-        DV=64, DVP=64, R=16, WIDEN=jit.WIDENS,
+        DV=64, DVP=64, R=16, WIDEN=primitives.WIDENS,
     )  # fmt: skip
     assert torch.equal(out[0, 0], parts[:, 0].to(dtype))
     assert (lse == 0).all()

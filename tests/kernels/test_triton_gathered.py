@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import HEAD, ROPES, assert_lse_within_budget, assert_within_budget, inv_freq
-from longspan.kernels import tiles
-from longspan.kernels.gathered import PerPiece, PerRow, gathered, reference
+from longspan.kernels.gathered import PerQueryChunk, PerRow, gathered, reference
+from longspan.kernels.gpu import tiles
 from longspan.rope import Rope, Table
 
 pytest.importorskip("triton")
@@ -29,8 +29,8 @@ def plain(job):
     """The contract as a dense run in q's dtype: scores rounded to it, softmax in fp32, weights rounded to it."""
 
     class Rounding(Rope):
-        def turn_q(self, q, cos, sin):
-            return super().turn_q(q.to(job.q.dtype), cos, sin)
+        def rotate_q(self, q, cos, sin):
+            return super().rotate_q(q.to(job.q.dtype), cos, sin)
 
     rope = job.rope
     rounding = Rounding(rope.table, rope.head_dim, rope.layout, rope.start, rope.norm_q, rope.norm_k)
@@ -85,7 +85,7 @@ def per_row(rows, size, count, available=6, *, share=2, own_positions=True, **op
     return PerRow(units=units.to(DEVICE), size=size, positions=positions.to(DEVICE), table=table, **base)
 
 
-def per_piece(rows, count, stored=50, *, share=2, runs=1, turned=False, **options):
+def per_chunk(rows, count, stored=50, *, share=2, runs=1, turned=False, **options):
     base = common(rows, stored, **options)
     g = torch.Generator().manual_seed(5)
     batch, rope = base["q"].shape[0], base["rope"]
@@ -96,11 +96,11 @@ def per_piece(rows, count, stored=50, *, share=2, runs=1, turned=False, **option
 
     ends = torch.randint(0, count + 1, (batch, share, runs), generator=g).sort(dim=-1).values
     ends[..., -1] = count
-    return PerPiece(
+    return PerQueryChunk(
         tokens=tokens.to(DEVICE),
-        turns=tuple(turn(rows) for _ in range(runs)),
+        cos_sin=tuple(turn(rows) for _ in range(runs)),
         ends=ends.to(DEVICE) if runs > 1 else None,
-        key_turn=turn(count) if turned else None,
+        key_cos_sin=turn(count) if turned else None,
         **base,
     )
 
@@ -118,7 +118,7 @@ def test_rows(way, dtype):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("runs, turned", [(1, False), (1, True), (3, False), (4, True)])
 def test_pieces(runs, turned, dtype):
-    check(per_piece(5, 33, runs=runs, turned=turned, dtype=dtype))
+    check(per_chunk(5, 33, runs=runs, turned=turned, dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_head_sizes(width, dv):
         check(per_row(3, 17, 2, **options))
         check(per_row(9, 16, 1, 2, **options))
         check(per_row(3, 2, 3, **options))
-        check(per_piece(5, 20, turned=True, **options))
+        check(per_chunk(5, 20, turned=True, **options))
 
 
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 def test_layouts(rope):
     check(per_row(2, 16, 2, rope=rope()))
     check(per_row(2, 1, 3, rope=rope()))
-    check(per_piece(3, 20, turned=True, rope=rope()))
+    check(per_chunk(3, 20, turned=True, rope=rope()))
 
 
 @pytest.mark.parametrize("heads, kv_heads, share", [(4, 2, 1), (4, 2, 4), (3, 1, 1), (3, 1, 3), (14, 2, 2), (18, 1, 1)])
@@ -150,19 +150,19 @@ def test_sharing(heads, kv_heads, share, monkeypatch):
     check(per_row(1, 16, 2, **options))
     check(per_row(2, 3, 2, own_positions=heads == 3, **options))
     check(per_row(3, 16, 2, 3, own_positions=heads != 3, **options))
-    check(per_piece(2, 17, runs=2, **options))
+    check(per_chunk(2, 17, runs=2, **options))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_decoding_in_parts(parts, monkeypatch):
     """One row; units cut in the middle, and more parts than there are steps."""
     monkeypatch.setattr(tiles, "splits", lambda *_: parts)
-    for job in (per_row(1, 40, 3), per_row(1, 3, 6), per_row(1, 1, 4), per_piece(1, 37), per_piece(1, 37, runs=3)):
+    for job in (per_row(1, 40, 3), per_row(1, 3, 6), per_row(1, 1, 4), per_chunk(1, 37), per_chunk(1, 37, runs=3)):
         check(job)
 
 
 def test_softcap():
-    for job in (per_row(2, 16, 2, cap=2.0), per_row(9, 17, 2, 3, cap=2.0), per_piece(2, 20, cap=2.0)):
+    for job in (per_row(2, 16, 2, cap=2.0), per_row(9, 17, 2, 3, cap=2.0), per_chunk(2, 20, cap=2.0)):
         check(job)
 
 
@@ -171,13 +171,13 @@ def test_queries_that_are_normalised_after_they_are_turned():
     check(per_row(2, 16, 3, rope=rope))
     check(per_row(9, 16, 3, rope=rope))
     check(per_row(9, 16, 3, own_positions=False, rope=rope))
-    check(per_piece(4, 20, runs=2, rope=rope))
-    with pytest.raises(ValueError, match="triton.*normalises queries.*shorter than 16 tokens; use impl='tiled'"):
+    check(per_chunk(4, 20, runs=2, rope=rope))
+    with pytest.raises(ValueError, match="triton.*normalises queries.*shorter than 16 tokens; use impl='torch'"):
         gathered(per_row(2, 4, 3, rope=rope), "triton")
     rope.norm_k = torch.nn.functional.normalize
     with pytest.raises(ValueError, match="triton.*normalises keys"):
-        gathered(per_piece(4, 20, turned=True, rope=rope), "triton")
-    check(per_piece(4, 20, rope=rope))
+        gathered(per_chunk(4, 20, turned=True, rope=rope), "triton")
+    check(per_chunk(4, 20, rope=rope))
 
 
 def test_rows_beyond_the_budget(monkeypatch):
@@ -216,10 +216,10 @@ def test_a_schedule_gives_every_pair_to_one_tile_of_its_unit(share, rows, count,
 
 def test_a_named_kernel_runs_or_raises(monkeypatch):
     job = per_row(2, 16, 2)
-    with pytest.raises(ValueError, match="triton cannot run here: no torch.float64; use impl='tiled'"):
+    with pytest.raises(ValueError, match="triton cannot run here: no torch.float64; use impl='torch'"):
         gathered(wide(job), "triton")
     with pytest.raises(ValueError, match="triton.*gradients"):
         gathered(replace(job, v=job.v.clone().requires_grad_()), "triton")
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\]"):
-        gathered(per_piece(2, 20), "triton")
+        gathered(per_chunk(2, 20), "triton")

@@ -10,5 +10,5 @@ from longspan.store import Buffer
 @pytest.fixture(params=["host", "disk"])
 def apart(request, monkeypatch):
     """A tier off the device. The tests have no second device: here the host's memory counts as one."""
-    monkeypatch.setattr(Buffer, "apart", property(lambda self: self.tier != "device"))
+    monkeypatch.setattr(Buffer, "offloaded", property(lambda self: self.tier != "device"))
     return request.param

@@ -106,7 +106,7 @@ def test_methods_that_choose_read_what_lies_apart(apart, case, rope):
     here, there = KVStore(), KVStore(apart, window=case.window)
     wanted = in_pieces(attender, qkv, rope, cuts, here, scale=0.25, padding=pads)
     assert_same(in_pieces(attender, qkv, rope, cuts, there, scale=0.25, padding=pads), wanted)
-    assert there.apart and not here.apart
+    assert there.offloaded and not here.offloaded
 
 
 def test_dynamic_angles_want_keys_at_hand(apart, rope):

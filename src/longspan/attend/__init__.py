@@ -1,8 +1,9 @@
 """Runs a method on a layer's queries, keys and values."""
 
 from longspan.attend.attender import Attender
-from longspan.attend.fixed import FixedStep, why_not_fixed
+from longspan.attend.layer import LayerCall
 from longspan.attend.observing import Choice, Observer
 from longspan.attend.state import ForwardState
+from longspan.attend.steps.graph_gpu import RecordedStep, unrecordable_reason
 
-__all__ = ["Attender", "Choice", "FixedStep", "ForwardState", "Observer", "why_not_fixed"]
+__all__ = ["Attender", "Choice", "ForwardState", "LayerCall", "Observer", "RecordedStep", "unrecordable_reason"]

@@ -14,10 +14,11 @@ from longspan.calibration import Calibration
 from longspan.kernels.gathered import Impl, gather_into
 from longspan.methods import Method
 from longspan.positions import SeesChosen
-from longspan.rope import Rope, Table, Turn, turn
+from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.selection import Choosing
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Selector
+from longspan.store import KVStore
 
 _SCORES = 1 << 25  # scores held at once (fp32: 128 MB)
 
@@ -35,13 +36,19 @@ class Chooser:
         self.selection = cast(Choosing, method.selection(window))
         self.positions = cast(SeesChosen, method.positions(window))
         # By the angles, of which dynamic ones live no longer than a step.
-        self._tables: WeakKeyDictionary[Table, dict[torch.device, Turn]] = WeakKeyDictionary()
+        self._tables: WeakKeyDictionary[Table, dict[torch.device, CosSin]] = WeakKeyDictionary()
         self.observer: Observer | None = None
         self.many = True
 
     def selector(self, layer: int, rope: Rope) -> Selector:
         """What chooses in a layer, for a cache that is empty."""
         return self.selection.selector(layer, rope, self.calibration)
+
+    def selector_in(self, store: KVStore, layer: int, rope: Rope) -> Selector:
+        """What chooses in a layer by its store, which keeps it; made for a store that has none yet."""
+        if store.index is None:
+            store.index = self.selector(layer, rope)
+        return cast(Selector, store.index)
 
     def add(self, out: Tensor, lse: Tensor, rows: Rows, selector: Selector) -> None:
         """Merge what queries chose into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place."""
@@ -71,9 +78,9 @@ class Chooser:
         found = self.selection.places(self.positions, i)
         return found[:1] if found is not None and bool((found == found[:1]).all()) else found
 
-    def window_table(self, table: Table, device: torch.device) -> Turn:
+    def window_table(self, table: Table, device: torch.device) -> CosSin:
         """cos and sin of every position in the window."""
         made = self._tables.setdefault(table, {})
         if device not in made:
-            made[device] = turn(table, torch.arange(self.window), device)
+            made[device] = cos_sin(table, torch.arange(self.window), device)
         return made[device]

@@ -7,21 +7,34 @@ from dataclasses import dataclass, field
 import torch
 
 from longspan.kernels.banded import Plan
-from longspan.rope import Table, Turn
+from longspan.rope import CosSin, Table
 from longspan.selection.rows import Shared
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Which keys consecutive queries of a row see, whatever they choose.
+
+    Attributes:
+        plan: the keys of each band and the positions that its queries are rotated to.
+        rotations: for each band of the plan, which stored rotation of the keys it reads.
+    """
+
+    plan: Plan
+    rotations: tuple[int, ...]
 
 
 @dataclass
 class TokenSpan:
-    """New tokens ``past : past + tokens`` of rows with this padding: their plans, and cos and sin by position."""
+    """New tokens ``past : past + tokens`` of rows with this padding, and what ``Tables`` computed for them."""
 
     past: int
     tokens: int
     padding: tuple[int, ...]
-    plans: dict[int, tuple[Plan, tuple[int, ...]]] = field(default_factory=dict)  # with the stored keys of each band
+    ranges: dict[int, Ranges] = field(default_factory=dict)  # by padding
     shared: Shared = field(default_factory=Shared)
-    query_turns: dict[tuple[int, Table, torch.device], list[Turn]] = field(default_factory=dict)
-    key_turns: dict[tuple[int | None, Table, torch.device], list[Turn]] = field(default_factory=dict)
+    queries: dict[tuple[int, Table, torch.device], list[CosSin]] = field(default_factory=dict)
+    keys: dict[tuple[int | None, Table, torch.device], list[CosSin]] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
 
 
@@ -32,8 +45,8 @@ class ForwardState:
         self._span = TokenSpan(0, 0, ())
 
     def span(self, past: int, tokens: int, padding: tuple[int, ...]) -> TokenSpan:
-        """What was made for these tokens by the layers before; layers may hold different numbers of tokens."""
-        found = self._span
-        if (found.past, found.tokens, found.padding) != (past, tokens, padding):
-            found = self._span = TokenSpan(past, tokens, padding)
-        return found
+        """What the layers before computed for these tokens; layers may hold different numbers of tokens."""
+        span = self._span
+        if (span.past, span.tokens, span.padding) != (past, tokens, padding):
+            span = self._span = TokenSpan(past, tokens, padding)
+        return span

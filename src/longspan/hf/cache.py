@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from longspan.attend import Attender, FixedStep
+from longspan.attend import Attender, RecordedStep
 from longspan.errors import CacheError
 from longspan.hf.running import Numbering, Running
 from longspan.hf.tiers import refuse_apart
@@ -86,7 +86,7 @@ class LongspanCache(Cache):
         owner: the model it belongs to, as a weak reference.
         attender: the method it was filled under.
         padding: padding tokens at the start of each row, or None while empty.
-        fixed: what all layers run their next token through while a step is recorded; None at other times.
+        recorded: what all layers run their next token through while a step is recorded; None at other times.
         running: the forward that fills it at the moment; None between forwards.
         numbering: which numbering the ``position_ids`` of its tokens followed, where they showed one.
     """
@@ -96,7 +96,7 @@ class LongspanCache(Cache):
         self.owner = owner
         self.attender = attender
         self.padding: tuple[int, ...] | None = None
-        self.fixed: FixedStep | None = None
+        self.recorded: RecordedStep | None = None
         self.running: Running | None = None
         self.numbering: Numbering | None = None
 

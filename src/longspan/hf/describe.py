@@ -43,7 +43,7 @@ def layer_notes(layers: list[Layer], window: int) -> Iterator[str]:
 
 def norm_notes(layers: list[Layer], attender: Attender) -> Iterator[str]:
     """What a user should know of a method on layers that normalise after their rotation."""
-    if any(layer.norms for layer in layers) and not {Index(), Origin()} >= set(attender.key_maps):
+    if any(layer.norms for layer in layers) and not {Index(), Origin()} >= set(attender.tables.key_maps):
         yield (
             f"the model normalises after the rotation, so that scores depend on more than distances: "
             f"{attender.method.name} moves keys and queries together, and rows inside the window change too"

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 
-from longspan.attend import FixedStep, why_not_fixed
+from longspan.attend import RecordedStep, unrecordable_reason
 from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.attach import attachment_of
 from longspan.hf.cache import LongspanCache
@@ -24,7 +24,7 @@ from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
 from longspan.hf.running import numbering
 from longspan.hf.unwrap import unwrap
-from longspan.kernels import tiles
+from longspan.kernels.gpu import tiles
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache"}
@@ -110,7 +110,7 @@ def why_no_graph(device: torch.device) -> str | None:
 
 
 def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
-    if (reason := why_not_fixed(attachment.attender)) is not None:
+    if (reason := unrecordable_reason(attachment.attender.method)) is not None:
         return reason
     stock = next((layer for layer in attachment.layers if layer.rope is None), None)
     if stock is not None:
@@ -122,7 +122,9 @@ def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
     devices = {x.device for x in model.parameters()}
     if len(devices) > 1:
         return f"the model lies on several devices: {', '.join(sorted(map(str, devices)))}"
-    return why_no_graph(model.device) or tiles.why_not(torch.empty(0, dtype=model.dtype, device=model.device))
+    return why_no_graph(model.device) or tiles.unsupported_reason(
+        torch.empty(0, dtype=model.dtype, device=model.device)
+    )
 
 
 @dataclass
@@ -131,7 +133,7 @@ class _Recorded:
 
     memory: list[int]  # where the cache's tensors lie
     padding: tuple[int, ...]
-    step: FixedStep
+    step: RecordedStep
     ids: Tensor
     out: list[Any]  # the leaves of what the model returned, without the cache
     form: TreeSpec
@@ -188,7 +190,7 @@ class _Steps:
         made.step.move(past)
         made.replay()
         for store in cache.stores:
-            store.length += 1
+            store.commit_one()
         leaves = [cache if x is _CACHE else x.clone() if isinstance(x, Tensor) else x for x in made.out]
         return tree_unflatten(leaves, made.form)
 
@@ -211,12 +213,12 @@ class _Steps:
     def _record(self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor) -> _Recorded:
         for store in cache.stores:
             store.reserve(past + self.room)
-        capacity = min(x.shape[2] for store in cache.stores for x in store.room)
-        step = FixedStep(self.attachment.attender, padding, capacity, self.model.device)
+        capacity = min(x.shape[2] for store in cache.stores for x in store.allocated)
+        step = RecordedStep(self.attachment.attender.tables, padding, capacity, self.model.device)
         with torch.inference_mode(False), torch.no_grad():
             own = ids.clone()
         step.move(past)
-        cache.fixed = step
+        cache.recorded = step
         try:
             out, replay = record(
                 lambda: self.forward(input_ids=own, past_key_values=cache, use_cache=True), self.model.device
@@ -230,7 +232,7 @@ class _Steps:
                 "out"
             ) from error
         finally:
-            cache.fixed = None
+            cache.recorded = None
         leaves, form = tree_flatten(out)
         leaves = [_CACHE if x is cache else x for x in leaves]  # which would keep itself alive
         made = self._made[cache] = _Recorded(_memory(cache), padding, step, own, leaves, form, replay)
@@ -238,4 +240,4 @@ class _Steps:
 
 
 def _memory(cache: LongspanCache) -> list[int]:
-    return [x.data_ptr() for store in cache.stores for x in store.room]
+    return [x.data_ptr() for store in cache.stores for x in store.allocated]

@@ -21,7 +21,7 @@ from longspan.hf.untraced import untraced
 NAME = "longspan"  # contains no word that transformers gives a meaning, such as "flash" or "sdpa"
 
 
-class LayerCall(Protocol):
+class AttentionCall(Protocol):
     """What a hook passes into the attention function of its layer."""
 
     def __call__(
@@ -126,7 +126,7 @@ def _attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Any = None,
-    longspan: LayerCall | None = None,
+    longspan: AttentionCall | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     call = longspan or _recorder.get()
@@ -141,11 +141,11 @@ def _attention(
 
 # Stands in for a layer's call while a model is probed, when its attention modules are not known yet. Each thread has
 # its own, so that models may be probed side by side.
-_recorder: ContextVar[LayerCall | None] = ContextVar("longspan_recorder", default=None)
+_recorder: ContextVar[AttentionCall | None] = ContextVar("longspan_recorder", default=None)
 
 
 @contextmanager
-def recording(call: LayerCall) -> Iterator[None]:
+def recording(call: AttentionCall) -> Iterator[None]:
     """Send the attention calls of layers without a hook, made by this thread, to ``call``."""
     token = _recorder.set(call)
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from longspan.errors import LongspanError
-from longspan.kernels import native, tiles
-from longspan.kernels.banded import Impl
+from longspan.kernels import cpu
+from longspan.kernels.dispatch import Impl
+from longspan.kernels.gpu import tiles
 
 
 def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]:
@@ -15,7 +16,10 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     Raises:
         LongspanError: the kernels that are asked for cannot run here.
     """
-    if impl == "triton" and (reason := tiles.why_not(torch.empty(0, dtype=torch.float32, device=device))) is not None:
+    if (
+        impl == "triton"
+        and (reason := tiles.unsupported_reason(torch.empty(0, dtype=torch.float32, device=device))) is not None
+    ):
         raise LongspanError(f"impl='triton' cannot run: {reason}; leave it out")
     if impl not in ("auto", "compiled"):
         return impl, None
@@ -25,10 +29,10 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
                 f"impl='compiled' is for models on a CPU, and this one is on {device.type}; leave it out"
             )
         return "auto (Triton where it can run, else torch's operations)", None
-    reason = native.why_no_library()
+    reason = cpu.unavailable_reason()
     if reason is None:
         where = "compiled" if impl == "compiled" else "auto (compiled where they can run, else torch's operations)"
-        return f"{where}; by {native.made_by()}", None
+        return f"{where}; by {cpu.compiler_version()}", None
     if impl == "compiled":
         raise LongspanError(f"impl='compiled' cannot run: {reason}; leave it out for torch's operations")
     return "auto (torch's operations)", f"it runs on torch's operations, decoding several times slower: {reason}"

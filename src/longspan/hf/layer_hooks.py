@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from longspan.attend import Attender, FixedStep
+from longspan.attend import Attender, LayerCall
 from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
 from longspan.hf.probe import CACHE_NAMES, Layer, scaling
 from longspan.hf.running import NeverCopied, Running, refuse_other_attention
 from longspan.hf.untraced import untraced
-from longspan.store import KVStore
+from longspan.rope import Rope
 
 
 class Observer(Protocol):
@@ -54,15 +54,12 @@ class LayerHook(NeverCopied):
             kwargs["longspan"] = self.stock
             return args, kwargs
         running = self._running(module)
-        cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
+        cache = None
+        for name in CACHE_NAMES:
+            if (cache := kwargs.get(name)) is not None:
+                break
         kwargs["position_embeddings"] = self.attachment.bare(kwargs["position_embeddings"])
-
-        def run(
-            module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]
-        ) -> tuple[Tensor, None]:
-            return self.attend(module, q, k, v, mask, given, cache, running), None
-
-        kwargs["longspan"] = run
+        kwargs["longspan"] = partial(self.attend, cache, running)
         return args, kwargs
 
     def stock(
@@ -72,53 +69,59 @@ class LayerHook(NeverCopied):
 
     def attend(
         self,
+        cache: LongspanCache | None,
+        running: Running,
         module: nn.Module,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         mask: Any,
-        given: dict[str, Any],
-        cache: LongspanCache | None,
-        running: Running,
-    ) -> Tensor:
-        """Attention ``[B, T, H, Dv]`` of one attached layer."""
+        kwargs: dict[str, Any],
+    ) -> tuple[Tensor, None]:
+        """Attention of one attached layer, as transformers' attention functions return it.
+
+        Args:
+            q, k, v: ``[B, H, T, D]``, ``[B, Hkv, T, D]``, ``[B, Hkv, T, Dv]``, unrotated.
+
+        Returns:
+            ``[B, T, H, Dv]``, and no weights.
+        """
         kind = q.device.type
         if torch.is_autocast_enabled(kind):
             # As torch's own attention does: all in the dtype of autocast, and nothing inside it cast again.
             q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
             with torch.autocast(kind, enabled=False):
-                return self.attend(module, q, k, v, mask, given, cache, running)
+                return self.attend(cache, running, module, q, k, v, mask, kwargs)
         if not isinstance(mask, interface.Mask):
             raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
-        self._refuse_strange(running, cache)
+        if running.cache is not cache or self.layer.norms is not None:
+            self._refuse_strange(running, cache)
         running.attended.append(self.layer.index)
-        if cache is not None and cache.fixed is not None:
-            return self._fixed(cache.fixed, cache.layers[self.layer.index].store, module, q, k, v, given)
-        if self.attachment.observer is not None:
-            self.attachment.observer(self.layer, q, k, v, mask.padding)
-        store = None
+        store, step, padding = None, None, mask.padding
         if cache is not None:
-            store = cache.layers[self.layer.index].store
-            cache.accept(mask.padding, mask.given, store.length)
+            store, step = cache.layers[self.layer.index].store, cache.recorded
+        call = LayerCall(
+            cast(Rope, self.layer.rope),
+            scaling(module, kwargs),
+            padding,
+            kwargs.get("softcap"),
+            kwargs.get("s_aux"),
+            self.layer.index,
+            mask.state,
+        )
+        if step is not None and store is not None:  # whoever records has checked padding and cache
+            return step(q, k, v, call, store).contiguous(), None
+        if self.attachment.observer is not None:
+            self.attachment.observer(self.layer, q, k, v, padding)
+        if cache is not None and padding != cache.padding:
+            cache.accept(padding, mask.given, cache.layers[self.layer.index].store.length)
         if running.positions is not None:
-            running.compare(mask.padding, 0 if store is None else store.length, v.shape[2])
-        assert self.layer.rope is not None
-        # Entering takes longer than the rest of a hook, and generation is inside already.
-        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
-            out = self.attender(
-                q,
-                k,
-                v,
-                self.layer.rope,
-                scale=scaling(module, given),
-                store=store,
-                padding=mask.padding,
-                softcap=given.get("softcap"),
-                sinks=given.get("s_aux"),
-                layer=self.layer.index,
-                state=mask.state,
-            )
-        return interface.inference_only(out.transpose(1, 2).contiguous(), q)
+            running.compare(padding, 0 if store is None else store.length, v.shape[2])
+        if not torch.is_grad_enabled():
+            return self.attender.run(q, k, v, call, store).contiguous(), None
+        with torch.no_grad():
+            out = self.attender.run(q, k, v, call, store).contiguous()
+        return interface.inference_only(out, q), None
 
     def _running(self, module: nn.Module) -> Running:
         """The forward that this layer is part of, begun by the decoder's hook."""
@@ -147,23 +150,6 @@ class LayerHook(NeverCopied):
                     "extend it again"
                 )
             running.norms = 0
-
-    def _fixed(
-        self, step: FixedStep, store: KVStore, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]
-    ) -> Tensor:
-        """The same for one token in the form that is recorded; whoever records has checked padding and cache."""
-        assert self.layer.rope is not None
-        out = step(
-            q,
-            k,
-            v,
-            self.layer.rope,
-            scale=scaling(module, given),
-            store=store,
-            softcap=given.get("softcap"),
-            sinks=given.get("s_aux"),
-        )
-        return out.transpose(1, 2).contiguous()
 
 
 class GiveInput(NeverCopied):

@@ -12,7 +12,7 @@ from longspan.dtypes import widen
 from longspan.errors import CacheError
 from longspan.index.rows import UnitIndex, equal_runs
 from longspan.index.tail import Tail
-from longspan.rope import Rope, turn
+from longspan.rope import Rope, cos_sin
 
 SPARE = 64  # tokens at the end that may be dropped again at any time
 
@@ -80,7 +80,7 @@ class BlockIndex(UnitIndex):
         slots = torch.arange(self._length, self._length + q.shape[2])
         own = (slots - torch.tensor(self._pads)[:, None]).clamp(min=0)
         own = own[0] if len(set(self._pads)) == 1 else own
-        turned = widen(rope.turn_q(q, *turn(rope.table, own, q.device)))
+        turned = widen(rope.rotate_q(q, *cos_sin(rope.table, own, q.device)))
         self._tail.extend([turned.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
         self._length += q.shape[2]
 
@@ -112,7 +112,7 @@ class BlockIndex(UnitIndex):
         keys = self._tail.slice(1, pad + low, pad + high)[rows]
         sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
         after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
-        turned = widen(rope.turn_k(keys, *turn(rope.table, tokens, keys.device)))
+        turned = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
         means = (after * turned).sum(dim=(1, 3)) / (stops - tokens - 1).to(turned.device)
         best = means.unflatten(-1, (-1, size)).topk(self.representatives, dim=-1).indices
         bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))

@@ -13,6 +13,7 @@ from longspan.index.rows import UnitIndex
 from longspan.index.tail import Tail
 from longspan.kernels.scores import products, representations
 from longspan.rope import Rope
+from longspan.store import Slot
 from longspan.terms import ChunkScore
 
 SUBMEANS = 4  # sub-chunks with a mean of their own
@@ -86,15 +87,20 @@ class ChunkIndex(UnitIndex):
                 self._done[row] = full
         self._tail.extend(new)
 
-    def room_for_one(self) -> bool:
-        """Whether the next token's inputs only have to be kept: it fills no chunk, and there is room."""
-        fills = any((self._length + 1 - pad) // self.size > n for pad, n in zip(self._pads, self._done, strict=True))
-        return bool(self._done) and not fills and self._tail.has_room
+    def reserve_one(self) -> Slot | None:
+        """Memory for the next token's inputs; None where it fills a chunk, which has to be summarised."""
+        tail, stop = self._tail, self._length + 1
+        if not self._done or not tail.has_room:
+            return None
+        for pad, done in zip(self._pads, self._done, strict=True):
+            if (stop - pad) // self.size > done:
+                return None
+        return Slot(self._length, tail.stop - tail.start)
 
-    @property
-    def place(self) -> int:
-        """Where in ``kept`` they go."""
-        return self._tail.stop - self._tail.start
+    def commit_one(self) -> None:
+        """The next token's inputs were written to what ``reserve_one`` gave."""
+        self._length += 1
+        self._tail.stop += 1
 
     @property
     def kept(self) -> list[Tensor]:
@@ -102,23 +108,9 @@ class ChunkIndex(UnitIndex):
         return self._tail.tensors
 
     @property
-    def has_entries(self) -> bool:
-        return self._held.capacity > 0
-
-    @property
-    def entries(self) -> Tensor:
-        """``[B, S, N, W]``, the summaries with room for more; there are some."""
-        return self._held.held
-
-    @property
-    def blocks(self) -> list[object]:
-        """What holds ``kept`` and ``entries``, other objects once they lie elsewhere."""
-        return [self._tail.tensors, self._held.block]
-
-    def took(self) -> None:
-        """A token's inputs were written to ``place``."""
-        self._length += 1
-        self._tail.stop += 1
+    def entries(self) -> Tensor | None:
+        """``[B, S, N, W]``, the summaries with room for more; None before the first."""
+        return self._held.held if self._held.capacity else None
 
     def _summarise(
         self, row: int, done: int, full: int, new: list[Tensor], past: int, rope: Rope, scale: float

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longspan.kernels.scores import products
 from longspan.rope import Rope
-from longspan.store import Buffer
+from longspan.store import Buffer, Slot
 
 _PIECE = 2048  # tokens reduced at a time
 
@@ -43,27 +43,22 @@ class TokenIndex:
         self._held.write(self._length, reduced)
         self._length = stop
 
-    def room_for_one(self) -> bool:
-        """Whether the next token's reduced key only has to be written; makes room for it."""
+    def reserve_one(self) -> Slot | None:
+        """Memory for the next token's reduced key; None before the first."""
         if not self._length:
-            return False
-        if self._length == self._held.capacity:
+            return None
+        if moved := self._length == self._held.capacity:
             self._held.reserve(self._held.held, self._length + 1)
-        return True
+        return Slot(self._length, moved=moved)
+
+    def commit_one(self) -> None:
+        """The next token's reduced key was written behind the others."""
+        self._length += 1
 
     @property
     def entries(self) -> Tensor:
         """``[B, 1, N, d']``, the reduced keys with room for more; there are some."""
         return self._held.held
-
-    @property
-    def blocks(self) -> list[object]:
-        """What holds the entries, another object once they lie elsewhere."""
-        return [self._held.block]
-
-    def took(self) -> None:
-        """The reduced key of a token was written behind the others."""
-        self._length += 1
 
     def asked(self, q: Tensor) -> Tensor:
         """Queries ``[B, Hkv, T, D]`` (groups summed) as entries are scored by them: ``[B, 1, T, 1, d']``."""

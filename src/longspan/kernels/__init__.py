@@ -1,1 +1,5 @@
-"""Kernels: each folder holds a contract, a reference and the implementations, which never import each other."""
+"""Kernels: each folder holds one contract (its ``__init__``), a reference and the implementations of it.
+
+Implementations of a kernel never import each other. They share ``cpu`` (the library of C), ``gpu`` (parts of Triton
+kernels) and ``dispatch``, which says what ``impl`` means.
+"""

@@ -56,7 +56,7 @@ def _against(q: Tensor, own_q: Tensor, own_k: Tensor, own_v: Tensor, rope: Rope,
     if score == "representation":
         cos, sin = (x.double() for x in rope.table(torch.arange(len(own_q))))
         turned_q, turned_k = (
-            turn(x[None, None], cos, sin)[0, 0] for turn, x in ((rope.turn_q, own_q), (rope.turn_k, own_k))
+            turn(x[None, None], cos, sin)[0, 0] for turn, x in ((rope.rotate_q, own_q), (rope.rotate_k, own_k))
         )
         chunk_query = ((turned_q @ turned_k.T * scale).softmax(dim=-1) @ own_v).mean(dim=0)  # Eq 1
         items = ((chunk_query @ turned_k.T * scale).softmax(dim=-1) @ turned_k)[None]  # Eq 2

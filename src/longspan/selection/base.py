@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from longspan.calibration import Calibration
-    from longspan.kernels.gathered import PerPiece, PerRow
+    from longspan.kernels.gathered import PerQueryChunk, PerRow
     from longspan.positions import SeesChosen
     from longspan.rope import Rope
     from longspan.selection.rows import Rows
@@ -108,7 +108,7 @@ class Choosing(Selection):
         """One past the last candidate of each query ``i`` that arrives alone, in units from the first token on."""
         raise NotImplementedError
 
-    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerPiece:
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerQueryChunk:
         """How queries ``r0 : r1`` see the units that they chose, as a kernel takes it."""
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.bands import IndexMap, Kept
-from longspan.kernels.gathered import PerPiece
+from longspan.kernels.gathered import PerQueryChunk
 from longspan.positions import SeesChosen
 from longspan.selection.base import Choosing
 from longspan.selection.rows import Rows
@@ -79,14 +79,14 @@ class ByPiece(Choosing):
     def stops(self, i: Tensor) -> Tensor:
         return i - self.local
 
-    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerPiece:
+    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerQueryChunk:
         seen = positions.tokens(torch.arange(r0, r1), units, self.always(rows.start))
-        return PerPiece(
+        return PerQueryChunk(
             tokens=units,
-            turns=tuple(rows.turn(at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
+            cos_sin=tuple(rows.cos_sin(at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
             ends=seen.ends,
             # Stored at 0 they have the angles' factor already.
-            key_turn=None if seen.k_pos is None else rows.turn(seen.k_pos, "keys", scaled=False),
+            key_cos_sin=None if seen.k_pos is None else rows.cos_sin(seen.k_pos, "keys", scaled=False),
             **rows.gathered(r0, r1),
         )
 

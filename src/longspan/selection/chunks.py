@@ -10,8 +10,8 @@ from torch import Tensor
 from longspan.bands import Kept
 from longspan.calibration import Calibration
 from longspan.index import ChunkIndex
-from longspan.kernels.best import best
-from longspan.kernels.token import Asking, Places
+from longspan.kernels.decode import ChosenPositions, ScoreSpec
+from longspan.kernels.topk import topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_row import ByRow
 from longspan.selection.rows import Rows
@@ -81,7 +81,7 @@ class Chunks(ByRow):
             ``[B, S, T, chosen]`` int64.
         """
         tie = self.tie(scores.dtype)
-        return best(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(rows))
+        return topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(rows))
 
     def tie(self, dtype: torch.dtype) -> float:
         """What scores may differ by and be the same, in parts of the largest.
@@ -117,12 +117,15 @@ class ChunkSelector(ChunkIndex, Selector):
         # What derives from it may choose otherwise.
         return type(self) is ChunkSelector and self.kind in ("representation", "mean", "bounds")
 
-    def asking(
-        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
-    ) -> Asking:
+    def scoring(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, positions: ChosenPositions
+    ) -> ScoreSpec | None:
+        entries = self.entries
+        if entries is None:
+            return None
         by_head = self.kind == "representation"  # those of heads that choose together lie side by side
-        return Asking(
-            entries=self.entries[rows],
+        return ScoreSpec(
+            entries=entries[rows],
             signs=2 if self.kind == "bounds" else 1,
             sums=self.share != "head" and not by_head,
             choosing=choosing(self.selection.share, heads, kv_heads),
@@ -132,5 +135,5 @@ class ChunkSelector(ChunkIndex, Selector):
             tie=self.selection.tie(torch.float32),
             last=True,
             size=self.size,
-            places=places,
+            places=positions,
         )

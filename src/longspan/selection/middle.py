@@ -106,7 +106,7 @@ class MiddleSelector(Selector):
     def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
         selection, q = self.selection, rows.between(r0, r1)
         assert rows.scored is not None
-        turned = rows.rope.turn_q(q, *rows.turn(torch.full((r1 - r0,), selection.score_at), "scores", r1 - r0))
+        turned = rows.rope.rotate_q(q, *rows.cos_sin(torch.full((r1 - r0,), selection.score_at), "scores", r1 - r0))
         keys = rows.scored[:, :, selection.initial : selection.stop(r1 - 1)]
         scores = exact_scores(turned, keys, "head")
         return Chosen(selection.choose(scores, torch.arange(r0, r1)), lambda: scores)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from longspan.rope import Rope, Turn, turn
+from longspan.rope import CosSin, Rope, cos_sin
 
 
 @dataclass(eq=False)
@@ -16,7 +16,7 @@ class Shared:
     """What the layers of one forward share: cos and sin by position, and positions that depend on queries alone."""
 
     positions: dict[Hashable, Tensor] = field(default_factory=dict)
-    turns: dict[Hashable, Turn] = field(default_factory=dict)
+    turns: dict[Hashable, CosSin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Rows:
     softcap: float | None
     layer: int
     padding: int
-    table: Callable[[], Turn]
+    table: Callable[[], CosSin]
     shared: Shared
 
     def part(self, r0: int, r1: int) -> slice:
@@ -63,11 +63,11 @@ class Rows:
         layer = {"rope": self.rope, "scale": self.scale, "softcap": self.softcap}
         return {"q": self.between(r0, r1), "keys": self.keys, "v": self.values, **layer}
 
-    def turn(self, positions: Tensor, *key: Hashable, scaled: bool = True) -> Turn:
+    def cos_sin(self, positions: Tensor, *key: Hashable, scaled: bool = True) -> CosSin:
         """cos and sin of the rows' angles, with their factor or without, at positions that ``key`` stands for."""
         turns, here = self.shared.turns, (self.rope.table, self.q.device, scaled, *key)
         if here not in turns:
-            cos, sin = turn(self.rope.table, positions, self.q.device)
+            cos, sin = cos_sin(self.rope.table, positions, self.q.device)
             factor = 1.0 if scaled else self.rope.table.factor
             turns[here] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
         return turns[here]

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from longspan.kernels.gathered import PerPiece, PerRow
-from longspan.kernels.token import Asking, Places
+from longspan.kernels.decode import ChosenPositions, ScoreSpec
+from longspan.kernels.gathered import PerQueryChunk, PerRow
 from longspan.rope import Rope, Table
 from longspan.selection.rows import Rows
+from longspan.store import Slot
 from longspan.terms import Share
+
+_NOTHING_KEPT = Slot(0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Selector:
         lse: Tensor,
         rows: Rows,
         runs: Sequence[tuple[int, int]],
-        see: Callable[[int, int, Tensor], PerRow | PerPiece],
+        see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
     ) -> int:
         """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
 
@@ -89,50 +92,36 @@ class Selector:
         """
         return 0
 
-    # A token that comes alone, in one call of C; see ``longspan.kernels.token``.
+    # A token that comes alone, in one call of C; see ``longspan.kernels.decode``.
 
     def in_one_call(self, table: Table) -> bool:
         """Whether that kernel has this selector's scores, under the angles ``table``, and its choice."""
         return False
 
-    def asking(
-        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
-    ) -> Asking:
-        """Scores and choice as that kernel takes them.
+    def scoring(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, positions: ChosenPositions
+    ) -> ScoreSpec | None:
+        """Scores and choice as that kernel takes them; None where there is nothing to choose from yet.
 
         Args:
             rows: of the batch; they begin with ``padding`` tokens that are none.
             keys: ``[B, Hkv, N, D]``, the stored keys that are scored, without padding; None where there are none.
             heads, kv_heads: ``H`` and ``Hkv``.
-            places: where the token sees what it chose.
+            positions: where the token sees what it chose.
         """
         raise NotImplementedError
 
     @property
     def kept(self) -> Sequence[Tensor]:
-        """Room for inputs of the last tokens, which the kernel writes to ``place`` of."""
+        """Memory ``[B, H, R, D]`` for inputs of the last tokens, which the kernel writes to ``Slot.kept_at`` of."""
         return ()
 
-    @property
-    def place(self) -> int:
-        return 0
+    def reserve_one(self) -> Slot | None:
+        """Memory for what is kept of the next token; see ``longspan.store.TakesOne``."""
+        return _NOTHING_KEPT
 
-    @property
-    def has_entries(self) -> bool:
-        """Whether there is anything to choose from."""
-        return True
-
-    def room_for_one(self) -> bool:
-        """Whether the next token only has to be written; makes room for it."""
-        return True
-
-    @property
-    def blocks(self) -> list[object]:
-        """What holds all that the kernel reads and writes here, other objects once that lies elsewhere."""
-        return []
-
-    def took(self) -> None:
-        """A token was written."""
+    def commit_one(self) -> None:
+        """The token was written."""
 
 
 def choosing(share: Share, heads: int, kv_heads: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -12,19 +12,19 @@ from torch import Tensor
 from longspan.bands import Origin
 from longspan.calibration import Calibration
 from longspan.index import TokenIndex, exact_asked, exact_scores
-from longspan.kernels import native
-from longspan.kernels.best import best, best_nearby
-from longspan.kernels.gathered import PerPiece, PerRow
-from longspan.kernels.pieces import Pieces, run_into, why_not
-from longspan.kernels.scores import worth
-from longspan.kernels.token import Asking, Places
+from longspan.kernels import cpu
+from longspan.kernels.decode import ChosenPositions, ScoreSpec
+from longspan.kernels.gathered import PerQueryChunk, PerRow, gather_into
+from longspan.kernels.scores import QueryChunks, token_scores
+from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_piece import ByPiece
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import Share
 
-_ROWS = 4096  # queries of pieces that run in one call, whose form for scores is held at once
+_ROWS = 4096  # queries of chunks that run together, whose form for scores is held at once
+_SCORES = 2**25  # scores that are held at once (128 MB)
 
 
 @dataclass(frozen=True)
@@ -68,19 +68,19 @@ class Tokens(ByPiece):
         """The middle tokens that a piece chooses from, ``first : one past the last``."""
         return self.initial, piece_start - self.local
 
-    def choose(self, worth: Tensor) -> Tensor:
+    def choose(self, scores: Tensor) -> Tensor:
         """The tokens that a piece chooses among its candidates, in ascending order.
 
         ``F'(j) = max F(m)`` within ``ε`` of ``j`` (Eq 8).
 
         Args:
-            worth: ``F`` of each candidate (Eq 4), ``[B, S, M]``.
+            scores: ``F`` of each candidate (Eq 4), ``[B, S, M]``.
 
         Returns:
             ``[B, S, top_k]`` int64.
         """
         # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
-        return best(worth, self.top_k, near=self.proximity) + self.initial
+        return topk(scores, self.top_k, near=self.proximity) + self.initial
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """F' of all tokens before a piece, for those who look on: ``choose`` needs that of the candidates alone.
@@ -96,7 +96,7 @@ class Tokens(ByPiece):
         """
         most = scores.amax(dim=-1, keepdim=True)
         parts = [(part - most).amax(dim=-2) for part in (before, scores, after)]
-        return torch.cat([best_nearby(part, self.proximity) for part in parts], dim=-1)
+        return torch.cat([max_nearby(part, self.proximity) for part in parts], dim=-1)
 
 
 class TokenSelector(Selector):
@@ -108,7 +108,7 @@ class TokenSelector(Selector):
     def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
         low, high = self.selection.candidates(r0)
         asked, keys, together = self.form(rows, r0, r1)
-        decided = worth(asked.to(keys.device), keys[:, :, low:high], together=together).to(asked.device)
+        decided = token_scores(asked.to(keys.device), keys[:, :, low:high], together=together).to(asked.device)
 
         def ranked() -> Tensor:
             # What is kept anyway has a score as well, which nobody asks for but an observer.
@@ -118,7 +118,7 @@ class TokenSelector(Selector):
         return Chosen(self.selection.choose(decided), ranked)
 
     def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        """Queries ``r0 : r1`` as ``worth`` takes them, ``[B, A, T, C, D']``, and the keys they meet, ``[B, C, N, D']``.
+        """Queries ``r0 : r1`` ``[B, A, T, C, D']`` as ``token_scores`` takes them, and their keys ``[B, C, N, D']``.
 
         Also how many consecutive ones of A choose as one, by the largest of their scores.
         """
@@ -135,12 +135,12 @@ class TokenSelector(Selector):
         """Queries ``r0 : r1`` ``[B, H, T, D]`` at the distance at which scores see their tokens."""
         q, at = rows.between(r0, r1), self.selection.score_at
         if at or rows.rope.norm_q is not None:
-            return rows.rope.turn_q(q, *rows.turn(torch.full((r1 - r0,), at), "scores", r1 - r0))
+            return rows.rope.rotate_q(q, *rows.cos_sin(torch.full((r1 - r0,), at), "scores", r1 - r0))
         if rows.rope.table.factor == 1.0:
             return q
         # The keys at 0 have the angles' factor; unrotated, q · k has none.
-        cos, sin = rows.turn(torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
-        return rows.rope.turn_q(q, cos / rows.rope.table.factor, sin)
+        cos, sin = rows.cos_sin(torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
+        return rows.rope.rotate_q(q, cos / rows.rope.table.factor, sin)
 
     def add_many(
         self,
@@ -148,36 +148,32 @@ class TokenSelector(Selector):
         lse: Tensor,
         rows: Rows,
         runs: Sequence[tuple[int, int]],
-        see: Callable[[int, int, Tensor], PerRow | PerPiece],
+        see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
     ) -> int:
-        """Many pieces in one call of C, where C has all that they do."""
+        """Chunks of queries that score, choose and attend together, one kernel after the other for all of them."""
         selection, done = self.selection, 0
         plain = out.dtype == rows.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
-        if not plain or native.why_not(rows.q, rows.keys, rows.values) is not None:
+        if not plain or cpu.unsupported_reason(rows.q, rows.keys, rows.values) is not None:
             return 0
-        at_once = _ROWS // selection.piece
         sharing = choosing(selection.share, rows.q.shape[1], rows.keys.shape[1])
+        fitting = _SCORES // (rows.q.shape[0] * sharing * rows.keys.shape[2])
+        at_once = min(_ROWS // selection.piece, fitting)
         nothing = torch.empty(rows.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
         # The last ones go one by one where they are too few to be spread over all threads.
         while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:
             own = runs[done : done + at_once]
             r0, r1 = own[0][0], own[-1][1]
-            job = cast(PerPiece, see(r0, r1, nothing))
-            asked, scored, together = self.form(rows, r0, r1)
-            if why_not(job, asked, scored, together) is not None:
+            job = cast(PerQueryChunk, see(r0, r1, nothing))
+            if job.ends is not None or job.key_cos_sin is not None:  # their positions are those of one chunk
                 return done
-            pieces = Pieces(
-                job=job,
-                asked=asked,
-                scored=scored,
-                together=together,
-                edges=[*(a - r0 for a, _ in own), r1 - r0],
-                first=selection.initial,
-                stops=[selection.candidates(a)[1] for a, _ in own],
-                near=selection.proximity,
-            )
+            edges = (*(a - r0 for a, _ in own), r1 - r0)
+            stops = torch.tensor([selection.candidates(a)[1] - selection.initial for a, _ in own], device="cpu")
+            q, keys, together = self.form(rows, r0, r1)
+            chunks = QueryChunks(edges, stops.tolist())
+            scores = token_scores(q, keys[:, :, selection.initial :], together=together, chunks=chunks)
+            chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
             part = rows.part(r0, r1)
-            run_into(out[:, :, part], lse[:, :, part], pieces)
+            gather_into(out[:, :, part], lse[:, :, part], replace(job, tokens=chosen, edges=edges))
             done += len(own)
         return done
 
@@ -195,11 +191,11 @@ class TokenSelector(Selector):
         """The maps that reduce a token's query and key; None where scores are exact."""
         return None
 
-    def asking(
-        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, places: Places
-    ) -> Asking:
+    def scoring(
+        self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, positions: ChosenPositions
+    ) -> ScoreSpec | None:
         selection = self.selection
-        return Asking(
+        return ScoreSpec(
             entries=self.entries_of(rows, padding, keys),
             sums=selection.share != "head",
             rounds=True,
@@ -210,7 +206,7 @@ class TokenSelector(Selector):
             count=selection.top_k,
             near=selection.proximity,
             size=1,
-            places=places,
+            places=positions,
         )
 
 
@@ -235,11 +231,11 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         q = rows.between(r0, r1)
         if rows.rope.norm_q is not None:
             at = torch.zeros(r1 - r0, dtype=torch.int64)
-            q = rows.rope.turn_q(q, *rows.turn(at, "scores", r1 - r0))
+            q = rows.rope.rotate_q(q, *rows.cos_sin(at, "scores", r1 - r0))
         return q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
 
     def in_one_call(self, table: Table) -> bool:
-        return self.theta_k.shape[0] % native.LANES == 0
+        return self.theta_k.shape[0] % cpu.LANES == 0
 
     def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:
         return self.entries[rows, :, padding:]

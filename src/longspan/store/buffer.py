@@ -99,7 +99,7 @@ class Buffer:
         return self._made().tensor.narrow(2, 0, tokens)
 
     @property
-    def apart(self) -> bool:
+    def offloaded(self) -> bool:
         """Whether what is held lies elsewhere than on the device it was made for."""
         return self._kind is not None and self._made().tensor.device != self._kind.device
 
@@ -137,7 +137,7 @@ class Buffer:
         """Tokens ``[start, stop)``, ``[B, H, n, D]``, on the device it was made for: a view, or if ``apart`` a copy."""
         part, kind = self._made().tensor[:, :, start:stop], self._kind
         assert kind is not None
-        if not self.apart:
+        if not self.offloaded:
             return part
         out = torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=kind.device.type == "cuda")
         return out.copy_(part).to(kind.device, non_blocking=True)

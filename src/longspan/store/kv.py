@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -14,7 +14,31 @@ from longspan.store.memory import Kind
 from longspan.store.mirror import Mirror
 
 
-class Index(Protocol):
+class Slot(NamedTuple):
+    """Memory for one more token.
+
+    Attributes:
+        place: the token's place among those stored.
+        kept_at: the place of its inputs among those that an index keeps; 0 where it keeps none.
+        moved: whether what was stored lies elsewhere since the last token.
+    """
+
+    place: int
+    kept_at: int = 0
+    moved: bool = False
+
+
+class TakesOne(Protocol):
+    """What takes in a token that a kernel writes: first memory for it, then, once it is written, that it counts."""
+
+    def reserve_one(self) -> Slot | None:
+        """Memory for the next token; None where it takes more than writing the token there."""
+
+    def commit_one(self) -> None:
+        """The token was written to what ``reserve_one`` gave, and counts as stored."""
+
+
+class Index(TakesOne, Protocol):
     """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
 
     @property
@@ -47,8 +71,9 @@ class KVStore:
 
     Attributes:
         length: tokens held.
+        capacity: tokens that there is memory for; 0 when nothing was stored yet.
         index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
-        made: what was made to take in the next token, with the addresses of what lies here; None once that may move.
+        bound: kernels of the next tokens that hold the addresses of what is stored here; None once that may have moved.
 
     Raises:
         ValueError: see ``check_tier``; a negative window.
@@ -62,7 +87,8 @@ class KVStore:
         self.window = window
         self.length = 0
         self.index: Index | None = None
-        self.made: Any = None
+        self.bound: object | None = None
+        self.capacity = 0
         self._buffers: list[Buffer] = []  # the rotations, then the values
         self._mirror: Mirror | None = None
 
@@ -72,9 +98,9 @@ class KVStore:
         return self._buffers[0].held.shape[0] if self._buffers else 0
 
     @property
-    def apart(self) -> bool:
+    def offloaded(self) -> bool:
         """Whether keys and values lie elsewhere than on the device of what was appended."""
-        return bool(self._buffers) and self._buffers[0].apart
+        return bool(self._buffers) and self._buffers[0].offloaded
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +132,7 @@ class KVStore:
         Raises:
             CacheError: they do not fit what is held, or the disk is full; the store is as it was.
         """
-        self.made = None
+        self.bound = None
         new = [*keys, values]
         kinds, tokens = [Kind.of(x) for x in new], values.shape[2]
         if any(x.shape[2] != tokens for x in new):
@@ -122,21 +148,34 @@ class KVStore:
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)
         mirror = self._mirror
-        if mirror is None and buffers[0].apart:
+        if mirror is None and buffers[0].offloaded:
             mirror = Mirror(self.window)
         if mirror is not None:
             mirror.append(new)
-        self._buffers, self._mirror, self.length = buffers, mirror, stop
+        self._mirror, self.length = mirror, stop
+        self._hold(buffers)
 
-    @property
-    def capacity(self) -> int:
-        """Tokens there is room for; 0 when nothing was stored yet."""
-        return min((buffer.capacity for buffer in self._buffers), default=0)
+    def reserve_one(self) -> Slot | None:
+        """Memory for the next token; None where it takes more than writing it there, by the index too."""
+        kept_at = 0
+        if not self.length or self.tier != "device" and self.offloaded:
+            return None
+        if self.index is not None:
+            own = self.index.reserve_one()
+            if own is None:
+                return None
+            kept_at = own.kept_at
+            if own.moved:
+                self.bound = None
+        if moved := self.length == self.capacity:
+            self.reserve(self.length + 1)
+        return Slot(self.length, kept_at, moved)
 
-    @property
-    def blocks(self) -> list[object]:
-        """What holds each stream, another object once it lies elsewhere."""
-        return [buffer.block for buffer in self._buffers]
+    def commit_one(self) -> None:
+        """The token was written to what ``reserve_one`` gave, and counts as stored."""
+        self.length += 1
+        if self.index is not None:
+            self.index.commit_one()
 
     def reserve(self, tokens: int) -> None:
         """Have room for ``tokens`` in all, so that appending up to there moves nothing; the store is not empty.
@@ -144,12 +183,12 @@ class KVStore:
         Raises:
             CacheError: the disk has no room; the store is as it was.
         """
-        self.made = None
         for buffer in self._buffers:
             buffer.reserve(buffer.held, tokens)
+        self._hold(self._buffers)
 
     @property
-    def room(self) -> list[Tensor]:
+    def allocated(self) -> list[Tensor]:
         """Each rotation of the keys, then the values, ``[B, Hkv, capacity, D]``, with what is not filled yet."""
         return [buffer.held for buffer in self._buffers]
 
@@ -158,12 +197,8 @@ class KVStore:
 
         It counts as held once ``length`` does; there is room for it, and no tier apart from the device.
         """
-        for held, x in zip(self.room, (*keys, values), strict=True):
+        for held, x in zip(self.allocated, (*keys, values), strict=True):
             held.index_copy_(2, place, x)
-
-    def took(self) -> None:
-        """A token was written to where there was room, past ``length``; it counts as held now."""
-        self.length += 1
 
     def take(self, stream: int | None, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)`` of a stream, on the device: ``[B, Hkv, stop - start, D]``.
@@ -193,27 +228,32 @@ class KVStore:
 
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
-        chosen = self._chosen(rows.tolist())
+        buffers, mirror = self._chosen(rows.tolist())
         if self.index is not None:
             self.index.select(rows)
-        self._buffers, self._mirror = chosen
-        self.made = None
+        self._mirror = mirror
+        self._hold(buffers)
 
     def repeat(self, times: int) -> None:
         """Repeat each row ``times`` times, copies side by side."""
         if times < 1:
             raise ValueError(f"rows are repeated once or more, not {times} times")
-        chosen = self._chosen([row for row in range(self.batch) for _ in range(times)])
+        buffers, mirror = self._chosen([row for row in range(self.batch) for _ in range(times)])
         if self.index is not None:
             self.index.repeat(times)
-        self._buffers, self._mirror = chosen
-        self.made = None
+        self._mirror = mirror
+        self._hold(buffers)
 
     def reset(self) -> None:
         """Forget everything and free it."""
-        self._buffers, self._mirror, self.length, self.made = [], None, 0, None
+        self._mirror, self.length = None, 0
+        self._hold([])
         if self.index is not None:
             self.index.reset()
+
+    def _hold(self, buffers: list[Buffer]) -> None:
+        self._buffers, self.bound = buffers, None
+        self.capacity = min((buffer.capacity for buffer in buffers), default=0)
 
     def _chosen(self, rows: list[int]) -> tuple[list[Buffer], Mirror | None]:
         """All that is held, for rows ``rows``; nothing is given up before the last of it was made."""

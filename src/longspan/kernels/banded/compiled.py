@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels import native
+from longspan.kernels import cpu
 from longspan.kernels.banded.plan import Plan
-from longspan.kernels.native import calls
-from longspan.kernels.native.structs import ALL
-from longspan.rope import Rope, Turn
+from longspan.kernels.cpu import packing
+from longspan.kernels.cpu.structs import ALL
+from longspan.rope import CosSin, Rope
 
 _BANDED = ALL["Banded"]
 
 
-def why_not(q: Tensor, keys: Sequence[Any], v: Any, rope: Rope) -> str | None:
+def unsupported_reason(q: Tensor, keys: Sequence[Any], v: Any, rope: Rope) -> str | None:
     """Why this kernel cannot run on these inputs, or None."""
     if rope.norm_q is not None:
-        return "the model normalises queries after they are turned"
-    return native.why_not(q, *keys, v)
+        return "the model normalises queries after they are rotated"
+    return cpu.unsupported_reason(q, *keys, v)
 
 
 def run(
@@ -29,32 +29,32 @@ def run(
     keys: Sequence[Tensor],
     v: Tensor,
     plan: Plan,
-    turns: Sequence[Turn],
+    cos_sin: Sequence[CosSin],
     rope: Rope,
     *,
     scale: float,
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
-    q, v, keys = calls.side_by_side(q), calls.side_by_side(v), [calls.side_by_side(x) for x in keys]
-    out, lse = calls.room(q, v)
+    q, v, keys = packing.unit_stride(q), packing.unit_stride(v), [packing.unit_stride(x) for x in keys]
+    out, lse = packing.empty_output(q, v)
     held = plan.kept.get("compiled")
-    if held is None or held[0] is not turns:
-        own = [calls.plain(turn) for turn in turns]
+    if held is None or held[0] is not cos_sin:
+        own = [packing.fp32_table(one) for one in cos_sin]
         # The angles are kept along, since the tables are but their addresses.
         low, high = torch.stack(plan.lo), torch.stack(plan.hi)
-        tables = b"".join(calls.table(turn, rope) for turn in own)
-        held = turns, own, tables, low, high, int((high - low).clamp(min=0).sum())
+        tables = b"".join(packing.table(one, rope) for one in own)
+        held = cos_sin, own, tables, low, high, int((high - low).clamp(min=0).sum())
         plan.kept["compiled"] = held
     _, _, tables, low, high, seen = held
-    items, tokens = q.shape[0] * v.shape[1], native.tile_tokens(q.shape[1], v.shape[1])
-    job = calls.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)
+    items, tokens = q.shape[0] * v.shape[1], cpu.tile_tokens(q.shape[1], v.shape[1])
+    job = packing.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)
     for name, ends in (("low", low), ("high", high)):
-        calls.expect(name, ends, len(keys), q.shape[2], dtype=torch.int64, contiguous=True)
+        packing.expect(name, ends, len(keys), q.shape[2], dtype=torch.int64, contiguous=True)
     packed = _BANDED.pack(job=job, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), tokens=tokens)
-    given = b"".join((packed, *(calls.keys(x, q, v) for x in keys), tables))
-    if q.shape[2] <= native.FEW:
-        native.run("banded", items, given, items * seen * calls.token(q, v))
+    given = b"".join((packed, *(packing.keys(x, q, v) for x in keys), tables))
+    if q.shape[2] <= cpu.DECODE_ROWS:
+        cpu.run("banded_decode", items, given, items * seen * packing.numbers_per_token(q, v))
     else:
-        native.run("banded_many", items * -(-q.shape[2] // tokens), given)
+        cpu.run("banded_prefill", items * -(-q.shape[2] // tokens), given)
     return out, lse

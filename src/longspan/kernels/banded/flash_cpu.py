@@ -11,13 +11,13 @@ from torch import Tensor
 
 from longspan.dtypes import accumulator
 from longspan.kernels.banded.plan import Block, Plan, Span
-from longspan.rope import Rope
+from longspan.rope import CosSin, Rope
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
 
 
-def why_not(q: Tensor, v: Tensor, softcap: float | None) -> str | None:
+def unsupported_reason(q: Tensor, v: Tensor, softcap: float | None) -> str | None:
     """Why this kernel cannot run on these inputs, or None."""
     if q.device.type != "cpu":
         return f"the tensors are on {q.device.type}"
@@ -33,7 +33,7 @@ def run(
     keys: Sequence[Tensor],
     v: Tensor,
     plan: Plan,
-    turns: Sequence[tuple[Tensor, Tensor]],
+    cos_sin: Sequence[CosSin],
     rope: Rope,
     *,
     scale: float,
@@ -52,30 +52,28 @@ def run(
     # In memory tokens come before heads, as the op returns it and as the caller's projection wants it.
     out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
     for block in plan.blocks:
-        turned = _rotations(q[:, :, block.r0 : block.r1], block, turns, rope, width)
-        part, part_lse = _block(block, turned, keys, v, scale)
+        rotated = _rotations(q[:, :, block.r0 : block.r1], block, cos_sin, rope, width)
+        part, part_lse = _block(block, rotated, keys, v, scale)
         if len(plan.blocks) == 1:
             return part[..., :dv].to(q.dtype), part_lse
         out[:, :, block.r0 : block.r1], lse[:, :, block.r0 : block.r1] = part[..., :dv], part_lse
     return out, lse
 
 
-def _rotations(
-    rows: Tensor, block: Block, turns: Sequence[tuple[Tensor, Tensor]], rope: Rope, width: int
-) -> dict[int, Tensor]:
-    turned = {}
+def _rotations(rows: Tensor, block: Block, cos_sin: Sequence[CosSin], rope: Rope, width: int) -> dict[int, Tensor]:
+    rotated = {}
     for band in {span.band for span in block.spans}:
-        cos, sin = turns[band]
-        x = rope.turn_q(rows, cos[block.r0 : block.r1], sin[block.r0 : block.r1])
-        turned[band] = x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1]))
-    return turned
+        cos, sin = cos_sin[band]
+        x = rope.rotate_q(rows, cos[block.r0 : block.r1], sin[block.r0 : block.r1])
+        rotated[band] = x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1]))
+    return rotated
 
 
 def _block(
-    block: Block, turned: dict[int, Tensor], keys: Sequence[Tensor], v: Tensor, scale: float
+    block: Block, rotated: dict[int, Tensor], keys: Sequence[Tensor], v: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     parts = [
-        _flash(turned[s.band], keys[s.band][:, :, s.k0 : s.k1], v[:, :, s.k0 : s.k1], s, scale) for s in block.spans
+        _flash(rotated[s.band], keys[s.band][:, :, s.k0 : s.k1], v[:, :, s.k0 : s.k1], s, scale) for s in block.spans
     ]
     if len(parts) == 1:
         return parts[0]
@@ -116,7 +114,7 @@ class _NoGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
-        raise RuntimeError("flash_cpu gives no gradients across key ranges; use impl='tiled' for gradients")
+        raise RuntimeError("flash_cpu gives no gradients across key ranges; use impl='torch' for gradients")
 
 
 @lru_cache(maxsize=8)

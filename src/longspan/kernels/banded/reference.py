@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.banded.plan import Plan
-from longspan.rope import Rope
+from longspan.rope import CosSin, Rope
 
 
 def run(
@@ -16,7 +16,7 @@ def run(
     keys: Sequence[Tensor],
     v: Tensor,
     plan: Plan,
-    turns: Sequence[tuple[Tensor, Tensor]],
+    cos_sin: Sequence[CosSin],
     rope: Rope,
     *,
     scale: float,
@@ -26,10 +26,10 @@ def run(
     fold = q.shape[1] // v.shape[1]
     j = torch.arange(v.shape[2], device=q.device)
     scores, values = [], []
-    for lo, hi, turn, k in zip(plan.lo, plan.hi, turns, keys, strict=True):
+    for lo, hi, angles, k in zip(plan.lo, plan.hi, cos_sin, keys, strict=True):
         seen = (j >= lo.to(q.device)[:, None]) & (j < hi.to(q.device)[:, None])
-        turned = rope.turn_q(q.double(), *turn)
-        band = turned @ k.double().repeat_interleave(fold, dim=1).mT * scale
+        rotated = rope.rotate_q(q.double(), *angles)
+        band = rotated @ k.double().repeat_interleave(fold, dim=1).mT * scale
         if softcap is not None:
             band = softcap * torch.tanh(band / softcap)
         scores.append(band.masked_fill(~seen, float("-inf")))

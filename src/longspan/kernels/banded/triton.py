@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.kernels import tiles
 from longspan.kernels.banded.plan import Plan
-from longspan.rope import Rope, Turn
+from longspan.kernels.gpu import tiles
+from longspan.rope import CosSin, Rope
 
 _MAPS = 4  # different rotations of the keys in one call
 _BANDS = 31  # bands of which two bits each of an int64 can name the rotation
@@ -33,14 +33,14 @@ class Held:
     ranges: Tensor
 
 
-def why_not(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | None:
+def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | None:
     """Why this kernel cannot run on these inputs, or None."""
     rotations = len({id(k) for k in keys})
     if rotations > _MAPS:
         return f"it takes keys in up to {_MAPS} rotations, not {rotations}"
     if rotations > 1 and len(keys) > _BANDS:
         return f"it takes up to {_BANDS} bands where keys are in several rotations, not {len(keys)}"
-    return tiles.why_not(q, *keys, v)
+    return tiles.unsupported_reason(q, *keys, v)
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     keys: Sequence[Tensor],
     v: Tensor,
     plan: Plan,
-    turns: Sequence[Turn],
+    cos_sin: Sequence[CosSin],
     rope: Rope,
     *,
     scale: float,
@@ -57,16 +57,16 @@ def run(
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
     held = _laid_out(keys, v, plan, q.device)
     if rope.norm_q is None:
-        angles = _angles(plan, turns)
+        angles = _angles(plan, cos_sin)
     else:  # a module of the model's own; the kernel takes what comes out of it
-        q, angles = torch.stack([rope.turn_q(q, cos, sin) for cos, sin in turns]), None
+        q, angles = torch.stack([rope.rotate_q(q, cos, sin) for cos, sin in cos_sin]), None
     return launch(q, held, angles, rope, scale=scale, softcap=softcap, first=plan.start, reach=_reach(plan))
 
 
 def launch(
     q: Tensor,
     held: Held,
-    angles: Turn | None,
+    angles: CosSin | None,
     rope: Rope,
     *,
     scale: float,
@@ -77,13 +77,13 @@ def launch(
     """Run the kernel on tensors as it takes them; nothing here waits for the device or looks into its memory.
 
     Args:
-        q: ``[B, H, T, D]``, or without angles ``[bands, B, H, T, D]``, turned already.
+        q: ``[B, H, T, D]``, or without angles ``[bands, B, H, T, D]``, rotated already.
         angles: cos, sin ``[bands, T, r / 2]`` in fp32.
         first: the first query's own index, by which tiles are laid.
         reach: the most keys that a row sees.
     """
-    from longspan.kernels import jit
     from longspan.kernels.banded import triton_jit
+    from longspan.kernels.gpu import primitives
 
     bands, values, distinct = held.ranges.shape[0], held.values, held.keys
     q = tiles.unit_stride(q)
@@ -120,24 +120,24 @@ def launch(
             MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
             D=dk, DV=dv, DP=padded[0], DVP=padded[1],
             START=rope.start, HALF=0 if angles is None else cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
-            R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=jit.WIDENS,
+            R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=primitives.WIDENS,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if parts > 1:
             total = batch * heads * rows
-            jit.merge[(-(-total // tiles.SMALLEST),)](
+            primitives.merge[(-(-total // tiles.SMALLEST),)](
                 whole, whole_lse, out, lse, total, parts, heads, rows, *out.stride()[:3],
-                DV=dv, DVP=padded[1], R=tiles.SMALLEST, WIDEN=jit.WIDENS,
+                DV=dv, DVP=padded[1], R=tiles.SMALLEST, WIDEN=primitives.WIDENS,
             )  # fmt: skip
     return out, lse
 
 
-def _angles(plan: Plan, turns: Sequence[Turn]) -> Turn:
+def _angles(plan: Plan, cos_sin: Sequence[CosSin]) -> CosSin:
     """All layers of a call share the angles, so they are laid side by side once."""
-    key = "turns", *(id(x) for turn in turns for x in turn)
+    key = "cos_sin", *(id(x) for one in cos_sin for x in one)
     if key not in plan.kept:
-        stacked = tuple(torch.stack([turn[n].float() for turn in turns]) for n in (0, 1))
-        plan.kept[key] = stacked, turns  # the second keeps the numbers in the key from being given away
+        stacked = tuple(torch.stack([one[n].float() for one in cos_sin]) for n in (0, 1))
+        plan.kept[key] = stacked, cos_sin  # the second keeps the numbers in the key from being given away
     cos, sin = plan.kept[key][0]
     return cos, sin
 
@@ -145,7 +145,7 @@ def _angles(plan: Plan, turns: Sequence[Turn]) -> Turn:
 def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device) -> Held:
     distinct = list({id(k): k for k in keys}.values())
     maps = which([id(k) for k in keys])
-    if not tiles.apart(v):
+    if not tiles.offloaded(v):
         distinct, values = [tiles.unit_stride(k) for k in distinct], tiles.unit_stride(v)
         if any(k.stride() != distinct[0].stride() for k in distinct):
             distinct = [k.contiguous() for k in distinct]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.jit import finished, load_turned, narrowed, step
+from longspan.kernels.gpu.primitives import finished, load_rotated, narrowed, step
 
 _FAR = tl.constexpr(1 << 30)  # beyond every key
 
@@ -180,7 +180,7 @@ def banded(
         if first < last:
             turn_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
             own = q_at + tl.cast(band, tl.int64) * q_sband
-            q = load_turned(q_ptr, own, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
+            q = load_rotated(q_ptr, own, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
             q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             k_ptr = k0_ptr
             if MAPS > 1:

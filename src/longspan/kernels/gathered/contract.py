@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from longspan.rope import Rope, Turn
+from longspan.rope import CosSin, Rope
 
 Part = tuple[slice, Tensor, Tensor]  # rows of a job, their output [B, H, n, Dv] and log-sum-exp [B, H, n]
 
@@ -18,7 +19,7 @@ class Gathered:
     Attributes:
         q: ``[B, H, T, D]``, unrotated.
         keys, v: ``[B, Hkv, N, D]`` and ``[B, Hkv, N, Dv]``.
-        rope: how cos and sin turn a query or a key.
+        rope: how cos and sin rotate a query or a key.
         scale, softcap: a score is ``scale · q·k``, bounded to ``softcap · tanh(score / softcap)`` unless that is None.
     """
 
@@ -45,21 +46,42 @@ class PerRow(Gathered):
     units: Tensor
     size: int
     positions: Tensor
-    table: Turn
+    table: CosSin
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerPiece(Gathered):
-    """All queries have the same tokens.
+class PerQueryChunk(Gathered):
+    """All queries of a chunk have the same tokens.
 
     Attributes:
-        tokens: ``[B, S, M]`` int64, S as above.
-        turns: cos and sin ``[T, r / 2]`` of the queries, one pair for each run of tokens that are seen alike.
-        ends: ``[B, S, len(turns)]`` int64: one past the last of ``tokens`` in each run; None where there is one run.
-        key_turn: cos and sin ``[M, r / 2]`` that the gathered keys are turned by, or None if they stay as stored.
+        tokens: ``[B, S, M]`` int64, S as above, where all queries are one chunk; ``[B, S, P, M]`` for ``P`` chunks.
+        edges: of several chunks where each begins among the queries, and where the last one ends; else None.
+        cos_sin: cos and sin ``[T, r / 2]`` of the queries, one pair for each run of tokens that are seen alike.
+        ends: ``[B, S, len(cos_sin)]`` int64, or ``[B, S, P, len(cos_sin)]``: one past the last of ``tokens`` in each
+            run; None where there is one run.
+        key_cos_sin: cos and sin ``[M, r / 2]`` that the gathered keys are rotated by, or None if they stay as stored.
     """
 
     tokens: Tensor
-    turns: tuple[Turn, ...]
+    cos_sin: tuple[CosSin, ...]
     ends: Tensor | None = None
-    key_turn: Turn | None = None
+    key_cos_sin: CosSin | None = None
+    edges: tuple[int, ...] | None = None
+
+    def chunks(self) -> Iterator[tuple[slice, PerQueryChunk]]:
+        """The queries of each chunk, and a job of that chunk alone."""
+        if self.edges is None:
+            yield slice(0, self.q.shape[2]), self
+            return
+        for p, (first, last) in enumerate(zip(self.edges[:-1], self.edges[1:], strict=True)):
+            yield (
+                slice(first, last),
+                replace(
+                    self,
+                    q=self.q[:, :, first:last],
+                    tokens=self.tokens[:, :, p],
+                    cos_sin=tuple((cos[first:last], sin[first:last]) for cos, sin in self.cos_sin),
+                    ends=None if self.ends is None else self.ends[:, :, p],
+                    edges=None,
+                ),
+            )

@@ -5,29 +5,38 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longspan.kernels.gathered.contract import Gathered, PerPiece, PerRow
+from longspan.kernels.gathered.contract import Gathered, PerQueryChunk, PerRow
+
+
+def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp64."""
+    return by_row(job) if isinstance(job, PerRow) else by_query_chunk(job)
 
 
 def by_row(job: PerRow) -> tuple[Tensor, Tensor]:
+    """``run`` where every query has units of its own."""
     keys, v, units = (_each_head(job, x) for x in (job.keys.double(), job.v.double(), job.units))
     at = job.positions if job.positions.dim() == 2 else _each_head(job, job.positions)
     j = torch.arange(v.shape[2], device=v.device)
     parts = []
     for n in range(units.shape[-1]):
         cos, sin = (x[at[..., n]] for x in job.table)
-        scores = _bounded(job, job.rope.turn_q(job.q.double(), cos, sin) @ keys.mT)
+        scores = _bounded(job, job.rope.rotate_q(job.q.double(), cos, sin) @ keys.mT)
         parts.append(scores.masked_fill(j // job.size != units[..., n, None], float("-inf")))
     scores = torch.cat(parts, dim=-1)
     out = scores.softmax(dim=-1) @ torch.cat([v] * len(parts), dim=2)
     return out.to(job.q.dtype), scores.logsumexp(dim=-1)
 
 
-def by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
+def by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
+    """``run`` where all queries have the same tokens."""
     tokens = _each_head(job, job.tokens)[..., None]
     keys, v = (torch.take_along_dim(_each_head(job, x.double()), tokens, dim=2) for x in (job.keys, job.v))
-    if job.key_turn is not None:
-        keys = job.rope.turn_k(keys, *job.key_turn)
-    scores = torch.stack([_bounded(job, job.rope.turn_q(job.q.double(), *turn) @ keys.mT) for turn in job.turns])
+    if job.key_cos_sin is not None:
+        keys = job.rope.rotate_k(keys, *job.key_cos_sin)
+    scores = torch.stack(
+        [_bounded(job, job.rope.rotate_q(job.q.double(), *cos_sin) @ keys.mT) for cos_sin in job.cos_sin]
+    )
     if job.ends is None:
         scores = scores[0]
     else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.dtypes import accumulator
-from longspan.kernels.gathered.contract import Gathered, Part, PerPiece, PerRow
+from longspan.kernels.gathered.contract import Gathered, Part, PerQueryChunk, PerRow
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
@@ -31,7 +31,7 @@ class _Room:
         return held[:size].view(shape)
 
 
-def why_no_flash(q: Tensor, softcap: float | None) -> str | None:
+def flash_unsupported_reason(q: Tensor, softcap: float | None) -> str | None:
     """Why torch's flash attention for CPU cannot run here, or None."""
     if q.device.type != "cpu":
         return f"the tensors are on {q.device.type}"
@@ -66,11 +66,12 @@ def by_row(job: PerRow, flash: bool) -> Iterator[Part]:
         yield part, out, lse
 
 
-def by_piece(job: PerPiece, flash: bool) -> Part:
+def by_query_chunk(job: PerQueryChunk, flash: bool) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` of one chunk."""
     q, batch, rows = job.q, job.q.shape[0], job.q.shape[2]
     sharing = max(job.keys.shape[1], job.tokens.shape[1])
     group = q.shape[1] // sharing
-    turned = [job.rope.turn_q(q, *turn).unflatten(1, (sharing, group)) for turn in job.turns]
+    turned = [job.rope.rotate_q(q, *turn).unflatten(1, (sharing, group)) for turn in job.cos_sin]
     tokens = job.tokens.to(job.keys.device)
     ends = job.ends.tolist() if job.ends is not None else None
     buffers = [x.new_empty(tokens.shape[2], x.shape[3]) for x in (job.keys, job.v)]  # one for all heads, see _Room
@@ -81,8 +82,8 @@ def by_piece(job: PerPiece, flash: bool) -> Part:
             for x, buffer in zip((job.keys, job.v), buffers, strict=True):
                 torch.index_select(x[b, s * x.shape[1] // sharing], 0, tokens[b, choice], out=buffer)
             keys, v = (x[None, None].to(q.device) for x in buffers)
-            if job.key_turn is not None:
-                keys = job.rope.turn_k(keys, *job.key_turn)
+            if job.key_cos_sin is not None:
+                keys = job.rope.rotate_k(keys, *job.key_cos_sin)
             edges = [0, *ends[b][choice]] if ends is not None else [0, tokens.shape[2]]
             parts = []
             for own, first, last in zip(turned, edges[:-1], edges[1:], strict=True):
@@ -98,7 +99,7 @@ def by_piece(job: PerPiece, flash: bool) -> Part:
                 outs, lses = zip(*parts, strict=True)
                 whole, whole_lse = _merged(torch.stack(outs, dim=-2), torch.stack(lses, dim=-1))
             out[b, s], lse[b, s] = whole.view(group, rows, -1), whole_lse.view(group, rows)
-    return slice(0, rows), out.flatten(1, 2), lse.flatten(1, 2)
+    return out.flatten(1, 2), lse.flatten(1, 2)
 
 
 def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor) -> None:
@@ -162,7 +163,7 @@ def _group_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor)
             own_q, sorted_q = (room(name, q, rows * count, group * width) for name in ("rows", "queries"))
             torch.index_select(by_row, 0, order // count, out=own_q)
             own_q, sorted_q = (x.view(1, -1, group, width) for x in (own_q, sorted_q))
-            sorted_q = job.rope.turn_q(own_q.transpose(1, 2), cos, sin, out=sorted_q.transpose(1, 2)).transpose(1, 2)
+            sorted_q = job.rope.rotate_q(own_q.transpose(1, 2), cos, sin, out=sorted_q.transpose(1, 2)).transpose(1, 2)
             sorted_out = room("out", q, rows * count, group * v.shape[-1])
             sorted_lse = room("lse", lse, rows * count, group)
             ends = chosen.bincount().cumsum(0).tolist()
@@ -187,7 +188,7 @@ def _turned(job: PerRow) -> Tensor:
     if positions.dim() == 4:
         positions = positions.repeat_interleave(heads // positions.shape[1], dim=1)
     cos, sin = (x[positions.flatten(-2)] for x in job.table)
-    return job.rope.turn_q(spread, cos, sin)
+    return job.rope.rotate_q(spread, cos, sin)
 
 
 def _empty(job: Gathered, *shape: int) -> tuple[Tensor, Tensor]:

@@ -8,28 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels import tiles
-from longspan.kernels.gathered.contract import Gathered, PerPiece, PerRow
-from longspan.rope import Turn
+from longspan.kernels.gathered.contract import Gathered, PerQueryChunk, PerRow
+from longspan.kernels.gpu import tiles
+from longspan.rope import CosSin
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
 _FEW = 8  # rows up to which each walks its own units
 _BUDGET = 1 << 27  # channels of partial outputs held at once (bf16: 256 MB)
 
 
-def why_not(job: PerRow | PerPiece) -> str | None:
+def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
     """Why these kernels cannot run this job, or None."""
-    if isinstance(job, PerPiece) and job.key_turn is not None and job.rope.norm_k is not None:
+    if isinstance(job, PerQueryChunk) and job.key_cos_sin is not None and job.rope.norm_k is not None:
         return "the model normalises keys after it turns them, and these are turned as they are gathered"
     if isinstance(job, PerRow) and job.size < _SHORT and job.rope.norm_q is not None:
         return f"the model normalises queries after it turns them, and units are shorter than {_SHORT} tokens"
-    return tiles.why_not(job.q, job.keys, job.v)
+    return tiles.unsupported_reason(job.q, job.keys, job.v)
 
 
-def run(job: PerRow | PerPiece) -> tuple[Tensor, Tensor]:
+def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
     with tiles.on(job.q.device):
-        return _by_row(job) if isinstance(job, PerRow) else _by_piece(job)
+        return _by_row(job) if isinstance(job, PerRow) else _by_query_chunk(job)
 
 
 def _by_row(job: PerRow) -> tuple[Tensor, Tensor]:
@@ -141,16 +141,16 @@ def _schedule(units: Tensor, available: int, places: int) -> tuple[Tensor, Tenso
     return order.int(), torch.stack((unit, first, takes), dim=-1).int()
 
 
-def _by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
+def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     out, lse = _empty(job)
     batch, heads, rows, dv = out.shape
     count, sharing = job.tokens.shape[-1], _sharing(job, job.tokens)
     if out.numel() == 0 or count == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    from longspan.kernels.gathered import triton_jit
+    from longspan.kernels.gathered import triton_jit_chunk
 
     group = heads // sharing
-    tile, same = _tile(job, rows * group, count, turned=job.key_turn is not None)
+    tile, same = _tile(job, rows * group, count, turned=job.key_cos_sin is not None)
     tile_heads = min(group, tile.rows)
     columns, tall = sharing * -(-group // tile_heads), -(-rows // (tile.rows // tile_heads))
     parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
@@ -160,20 +160,20 @@ def _by_piece(job: PerPiece) -> tuple[Tensor, Tensor]:
     ends = ends.to(out.device).expand(*tokens.shape[:2], -1).contiguous()
     norm = job.rope.norm_q is not None
     if norm:
-        q = torch.stack([job.rope.turn_q(job.q, *turn) for turn in job.turns])
+        q = torch.stack([job.rope.rotate_q(job.q, *turn) for turn in job.cos_sin])
         cos = sin = q
     else:
-        q = tiles.unit_stride(job.q)[None].expand(len(job.turns), *job.q.shape)
-        cos, sin = (torch.stack([turn[n].float() for turn in job.turns]) for n in (0, 1))
-    key_cos, key_sin = _table(job.key_turn) if job.key_turn is not None else (cos, sin)
-    triton_jit.by_piece[(tall * parts, columns, batch)](
+        q = tiles.unit_stride(job.q)[None].expand(len(job.cos_sin), *job.q.shape)
+        cos, sin = (torch.stack([turn[n].float() for turn in job.cos_sin]) for n in (0, 1))
+    key_cos, key_sin = _table(job.key_cos_sin) if job.key_cos_sin is not None else (cos, sin)
+    triton_jit_chunk.by_query_chunk[(tall * parts, columns, batch)](
         q, same["k"], same["v"], tokens, ends, cos, sin, key_cos, key_sin, whole, whole_lse,
         *q.stride()[:4], *same["k"].stride()[:3], *same["v"].stride()[:3],
         *tokens.stride()[:2], *ends.stride()[:2], *whole.stride()[:3],
-        heads, rows, count, len(job.turns), parts, float(job.scale), float(job.softcap or 0.0),
+        heads, rows, count, len(job.cos_sin), parts, float(job.scale), float(job.softcap or 0.0),
         KV_SHARE=sharing // job.keys.shape[1], TOKENS_SHARE=sharing // tokens.shape[1],
         GROUP=group, TILE_HEADS=tile_heads, HALF=0 if norm else cos.shape[-1],
-        KEY_HALF=key_cos.shape[-1] if job.key_turn is not None else 0,
+        KEY_HALF=key_cos.shape[-1] if job.key_cos_sin is not None else 0,
         **_constants(job, tile),
     )  # fmt: skip
     if parts > 1:
@@ -197,13 +197,13 @@ def _tile(job: Gathered, rows: int, keys: int, turned: bool = False) -> tuple[ti
 
 def _constants(job: Gathered, tile: tiles.Tiles) -> dict[str, Any]:
     """What every kernel is compiled for."""
-    from longspan.kernels import jit
+    from longspan.kernels.gpu import primitives
 
     dk, dv = job.q.shape[-1], job.v.shape[-1]
     return {
         "D": dk, "DV": dv, "DP": tiles.power(dk), "DVP": tiles.power(dv),
         "START": job.rope.start, "INTERLEAVED": job.rope.layout == "interleaved",
-        "R": tile.rows, "K": tile.keys, "CAPPED": job.softcap is not None, "WIDEN": jit.WIDENS,
+        "R": tile.rows, "K": tile.keys, "CAPPED": job.softcap is not None, "WIDEN": primitives.WIDENS,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
 
@@ -218,11 +218,11 @@ def _turned_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
     if at.dim() == 4:
         at = at.repeat_interleave(job.q.shape[1] // at.shape[1], dim=1)
     turned = job.q.unsqueeze(3).expand(-1, -1, -1, count, -1).flatten(2, 3)
-    turned = job.rope.turn_q(turned, *(x[at.flatten(-2)] for x in job.table))
+    turned = job.rope.rotate_q(turned, *(x[at.flatten(-2)] for x in job.table))
     return turned.unflatten(2, (-1, count)), width, 0
 
 
-def _table(table: Turn) -> Turn:
+def _table(table: CosSin) -> CosSin:
     cos, sin = table
     return cos.float().contiguous(), sin.float().contiguous()
 
@@ -248,11 +248,11 @@ def _room(out: Tensor, lse: Tensor, parts: int) -> tuple[Tensor, Tensor]:
 
 
 def _merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
-    from longspan.kernels import jit
+    from longspan.kernels.gpu import primitives
 
     batch, heads, rows, dv = out.shape
     total = batch * heads * rows
-    jit.merge[(-(-total // tiles.SMALLEST),)](
+    primitives.merge[(-(-total // tiles.SMALLEST),)](
         parts, parts_lse, out, lse, total, parts.shape[3], heads, rows, *out.stride()[:3],
-        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST, WIDEN=jit.WIDENS,
+        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST, WIDEN=primitives.WIDENS,
     )  # fmt: skip

@@ -1,75 +1,90 @@
-"""Scores by which keys are chosen, of which only what decides is kept.
+"""Scores by which keys are chosen.
 
-``worth`` (Wang et al., 2025, Eq 4) of a candidate key is ``F(m) = max_c (f(m; c) - max_m' f(m'; c))``: how near it
-comes, for any query ``c``, to the best of all candidates. ``representations`` are those of full chunks (Lu et al.,
-2024, Eqs 1 and 2). Neither holds scores of queries against keys in memory where the Triton kernels run.
+Contracts. ``products`` are plain ``q · k``. ``token_scores`` (Wang et al., 2025, Eq 4) of a candidate key is
+``F(m) = max_c (f(m; c) - max_m' f(m'; c))``: how near it comes, for any query ``c``, to the best of all candidates.
+``representations`` summarise full chunks (Lu et al., 2024, Eqs 1 and 2). The Triton kernels of the last two keep no
+scores of queries against keys in memory.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
-from longspan import dtypes
-from longspan.kernels.scores import compiled, torch_ops, triton
+from longspan.kernels.dispatch import Impl, resolve
+from longspan.kernels.scores import compiled, reference, torch_ops, triton
+from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope
 
-Impl = Literal["auto", "triton", "compiled", "torch"]
-_FEW = 4  # queries up to which a product only reads keys
+_FEW = 4  # query rows up to which the time of a product is that of reading its keys
 
-__all__ = ["Impl", "products", "representations", "worth"]
+__all__ = ["Impl", "QueryChunks", "products", "representations", "token_scores"]
 
 
-def products(q: Tensor, keys: Tensor, *, impl: Literal["auto", "compiled", "torch"] = "auto") -> Tensor:
-    """``q · k`` of every query ``[B, H, T, D]`` and key ``[B, H, M, D]`` or ``[B, 1, M, D]``, ``[B, H, T, M]``.
+def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
+    """``q · k`` of every query and key.
 
     Args:
-        q, keys: in one dtype, or the queries in the keys' ``accumulator``.
-        impl: ``"auto"`` takes the compiled kernel for few queries on a CPU where it can run.
+        q: ``[B, H, T, D]``, in the keys' dtype or in its ``accumulator``.
+        keys: ``[B, H, M, D]`` or ``[B, 1, M, D]``.
+        impl: see ``longspan.kernels.dispatch``; ``"auto"`` takes the compiled kernel for few queries only.
 
     Returns:
-        Them in fp32 (fp64 for fp64).
+        ``[B, H, T, M]`` in fp32 (fp64 for fp64).
 
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    if impl == "compiled" or impl == "auto" and q.shape[2] <= _FEW:
-        reason = compiled.why_not(q, keys)
-        if reason is None:
-            return compiled.products(q, keys if keys.shape[1] == q.shape[1] else keys.expand(-1, q.shape[1], -1, -1))
-        if impl == "compiled":
-            raise ValueError(f"compiled cannot run here: {reason}; use impl='torch'")
-    return dtypes.products(q, keys if q.dtype == keys.dtype else dtypes.widen(keys))
+    slower = ("compiled",) if q.shape[2] > _FEW else ()
+    name = resolve(impl, q.device, {"compiled": lambda: compiled.products_unsupported_reason(q, keys)}, slower)
+    if name == "compiled":
+        return compiled.products(q, keys if keys.shape[1] == q.shape[1] else keys.expand(-1, q.shape[1], -1, -1))
+    return (reference if name == "reference" else torch_ops).products(q, keys)
 
 
-def worth(q: Tensor, keys: Tensor, *, together: int = 1, impl: Impl = "auto") -> Tensor:
+def token_scores(
+    q: Tensor, keys: Tensor, *, together: int = 1, chunks: QueryChunks | None = None, impl: Impl = "auto"
+) -> Tensor:
     """``F(m)`` of every key, with ``f = Σ q · k`` over the parts of a query, and its maximum over those ``together``.
 
     Args:
         q: ``[B, A, T, C, D]``, queries in ``C`` parts.
         keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the heads of
             queries are spread over the key heads in order.
-        together: ``P``, how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
-        impl: ``"auto"`` takes the Triton kernel for CUDA tensors where it can run, the compiled one for many queries on
-            a CPU; else ``products`` as it chooses.
+        together: how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
+        chunks: of queries that score keys by themselves; None where all are one that meets every key.
+        impl: see ``longspan.kernels.dispatch``; ``"auto"`` takes the compiled kernel for many queries only, and
+            ``products`` as it chooses for few.
 
     Returns:
-        ``[B, A / P, M]`` in fp32 (fp64 for fp64).
+        ``[B, A / together, M]`` in fp32 (fp64 for fp64); of ``P`` chunks ``[B, A / together, P, M']`` with the largest
+        of their stops ``M'``, of which a chunk has its own number of keys and anything behind.
 
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    if _triton(impl, q, keys):
-        return triton.worth(q, keys, together)
-    if impl == "compiled" or impl == "auto" and q.shape[2] > _FEW:
-        reason = compiled.why_no_worth(q, keys, together)
-        if reason is None:
-            return compiled.worth(q, keys, together)
-        if impl == "compiled":
-            raise ValueError(f"compiled cannot run here: {reason}; use impl='torch'")
-    return torch_ops.worth(q, keys, together, partial(products, impl="torch" if impl == "torch" else "auto"))
+    reasons = {
+        "triton": lambda: triton.unsupported_reason(q, keys),
+        "compiled": lambda: compiled.token_scores_unsupported_reason(q, keys, together),
+    }
+    name = resolve(impl, q.device, reasons, slower=() if q.shape[2] > _FEW else ("compiled",))
+    if name == "compiled":
+        return compiled.token_scores(q, keys, together, chunks)
+    if chunks is not None:
+        return _chunk_by_chunk(q, keys, together, chunks, impl)
+    if name == "torch":
+        return torch_ops.token_scores(q, keys, together, partial(products, impl="auto" if impl == "auto" else "torch"))
+    return (triton if name == "triton" else reference).token_scores(q, keys, together)
+
+
+def _chunk_by_chunk(q: Tensor, keys: Tensor, together: int, chunks: QueryChunks, impl: Impl) -> Tensor:
+    most, parts = max(chunks.stops), []
+    for first, last, stop in zip(chunks.edges[:-1], chunks.edges[1:], chunks.stops, strict=True):
+        part = token_scores(q[:, :, first:last], keys[:, :, :stop], together=together, impl=impl)
+        parts.append(torch.nn.functional.pad(part, (0, most - stop), value=float("-inf")))
+    return torch.stack(parts, dim=2)
 
 
 def representations(
@@ -78,9 +93,10 @@ def representations(
     """Of every chunk and head ``softmax(q^c Kᵀ · scale) K`` (Eq 2), ``q^c = mean(softmax(Q Kᵀ · scale) V)`` (Eq 1).
 
     Args:
-        q, k, v: ``[H, n, l, D]``, ``[Hkv, n, l, D]`` of ``n`` chunks, unrotated; they are turned to their place in it.
+        q, k, v: ``[H, n, l, D]``, ``[Hkv, n, l, D]`` of ``n`` chunks of ``l`` tokens, unrotated; they are rotated to
+            their place in the chunk.
         order: ``[D]`` int64, of a value's channels those that meet the keys' in Eq 2; None for the same order.
-        impl: as for ``worth``.
+        impl: see ``longspan.kernels.dispatch``.
 
     Returns:
         ``[H, n, D]`` in q's dtype or its accumulator's.
@@ -88,24 +104,10 @@ def representations(
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    if _triton(impl, q, k, v, rope=rope):
-        return triton.representations(q, k, v, rope, scale, order)
-    if impl in ("auto", "compiled"):
-        reason = compiled.why_no_chunks(q, k, v, rope)
-        if reason is None:
-            return compiled.representations(q, k, v, rope, scale, order)
-        if impl == "compiled":
-            raise ValueError(f"compiled cannot run here: {reason}; use impl='torch'")
-    return torch_ops.representations(q, k, v, rope, scale, order)
-
-
-def _triton(impl: Impl, q: Tensor, *others: Tensor, rope: Rope | None = None) -> bool:
-    """Whether the Triton kernels run it."""
-    if impl not in get_args(Impl):
-        raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
-    if impl in ("torch", "compiled") or impl == "auto" and q.device.type != "cuda":
-        return False
-    reason = triton.why_not(q, *others, rope=rope)
-    if reason is not None and impl == "triton":
-        raise ValueError(f"triton cannot run here: {reason}; use impl='torch'")
-    return reason is None
+    reasons = {
+        "triton": lambda: triton.unsupported_reason(q, k, v, rope=rope),
+        "compiled": lambda: compiled.representations_unsupported_reason(q, k, v, rope),
+    }
+    name = resolve(impl, q.device, reasons)
+    modules = {"triton": triton, "compiled": compiled, "torch": torch_ops, "reference": reference}
+    return modules[name].representations(q, k, v, rope, scale, order)

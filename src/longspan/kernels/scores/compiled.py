@@ -5,20 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longspan.kernels import native
-from longspan.kernels.native import calls
-from longspan.kernels.native.structs import ALL
-from longspan.rope import Rope, turn
+from longspan.kernels import cpu
+from longspan.kernels.cpu import packing
+from longspan.kernels.cpu.structs import ALL
+from longspan.kernels.scores.contract import QueryChunks
+from longspan.rope import Rope, cos_sin
 
-_CHUNKS, _PRODUCTS = ALL["Chunks"], ALL["Products"]
+_REPRESENTATIONS, _PRODUCTS = ALL["Representations"], ALL["Products"]
 
 _KEYS = 4096  # of an item of the work, where queries are few
 _ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
+_SCORES, _FEWEST_HELD = 2**24, 8  # scores that a thread holds (64 MB), with no fewer queries than these
 
 
-def why_not(q: Tensor, keys: Tensor) -> str | None:
+def products_unsupported_reason(q: Tensor, keys: Tensor) -> str | None:
     """Why this kernel cannot run here, or None."""
-    if q.dtype not in native.KINDS or q.device.type != "cpu":
+    if q.dtype not in cpu.KINDS or q.device.type != "cpu":
         return f"the queries are {q.dtype} on {q.device.type}"
     if keys.shape[-1] > 1 and keys.stride(-1) != 1:
         return "a key's channels do not lie side by side"
@@ -26,48 +28,48 @@ def why_not(q: Tensor, keys: Tensor) -> str | None:
         return f"queries are {list(q.shape)} and keys {list(keys.shape)}"
     if torch.is_grad_enabled() and q.requires_grad:
         return "it gives no gradients"
-    return native.why_not(keys, keys)
+    return cpu.unsupported_reason(keys, keys)
 
 
-def why_no_worth(q: Tensor, keys: Tensor, together: int) -> str | None:
-    """Why what keys are worth cannot be found here, or None."""
+def token_scores_unsupported_reason(q: Tensor, keys: Tensor, together: int) -> str | None:
+    """Why token scores cannot be computed here, or None; shapes as for ``token_scores``."""
     if q.shape[3] > 1 and together > 1:
         return "queries in parts choose together"
     if q.shape[3] > keys.shape[1]:
         return f"queries are in {q.shape[3]} parts and keys in {keys.shape[1]}"
     if q.shape[1] % together or q.shape[3] == 1 and q.shape[1] % keys.shape[1]:
         return f"{q.shape[1]} heads are not spread over {keys.shape[1]} key heads, {together} together"
-    return why_not(q, keys)
+    return products_unsupported_reason(q, keys)
 
 
-def why_no_chunks(q: Tensor, k: Tensor, v: Tensor, rope: Rope) -> str | None:
+def representations_unsupported_reason(q: Tensor, k: Tensor, v: Tensor, rope: Rope) -> str | None:
     """Why representations cannot be made here, or None."""
     if rope.norm_q is not None or rope.norm_k is not None:
-        return "the model normalises after it turns, and chunks are turned in the kernel"
+        return "the model normalises after it rotates, and chunks are rotated in the kernel"
     if v.shape[-1] != k.shape[-1]:
         return "keys and values are not equally wide"
-    return native.why_not(q, k, v)
+    return cpu.unsupported_reason(q, k, v)
 
 
 def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, order: Tensor | None) -> Tensor:
     """``[H, n, D]`` in fp32."""
-    q, k, v = (calls.side_by_side(x).transpose(0, 1) for x in (q, k, v))  # [n, H, l, D]: a batch of chunks
+    q, k, v = (packing.unit_stride(x).transpose(0, 1) for x in (q, k, v))  # [n, H, l, D]: a batch of chunks
     chunks, heads, size, width = q.shape
     out = torch.empty(heads, chunks, width, dtype=torch.float32, device="cpu")
     channels = torch.arange(width, device="cpu") if order is None else order.cpu().contiguous()
-    tokens = native.tile_tokens(heads, k.shape[1])
-    table = calls.plain(turn(rope.table, torch.arange(size, device="cpu"), q.device))
-    calls.expect("order", channels, width, dtype=torch.int64, contiguous=True)
-    given = _CHUNKS.pack(
-        job=calls.job(q, v, None, None, rope, scale, None, k.shape[1], False),
-        keys=calls.keys(k, q, v),
-        table=calls.table(table, rope),
+    tokens = cpu.tile_tokens(heads, k.shape[1])
+    table = packing.fp32_table(cos_sin(rope.table, torch.arange(size, device="cpu"), q.device))
+    packing.expect("order", channels, width, dtype=torch.int64, contiguous=True)
+    given = _REPRESENTATIONS.pack(
+        job=packing.job(q, v, None, None, rope, scale, None, k.shape[1], False),
+        keys=packing.keys(k, q, v),
+        table=packing.table(table, rope),
         order=channels.data_ptr(),
         out=out.data_ptr(),
         chunks=chunks,
         tokens=tokens,
     )
-    native.run("representations", chunks * k.shape[1], given)
+    cpu.run("representations", chunks * k.shape[1], given)
     return out
 
 
@@ -76,8 +78,8 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     batch, heads, rows, width = q.shape
     q, count = q.float().contiguous(), keys.shape[2]
     out = torch.empty(batch, heads, rows, count, dtype=torch.float32, device="cpu")
-    calls.expect("keys", keys, batch, heads, None, width)
-    calls.whole_lanes(width)
+    packing.expect("keys", keys, batch, heads, None, width)
+    packing.whole_lanes(width)
     given = _PRODUCTS.pack(
         q=q.data_ptr(),
         keys=keys.data_ptr(),
@@ -87,20 +89,29 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
         rows=rows,
         width=width,
         count=count,
-        kind=native.KINDS[keys.dtype],
+        kind=cpu.KINDS[keys.dtype],
         each=_KEYS,
     )
-    native.run("products", batch * heads * -(-count // _KEYS), given, out.numel() * width)
+    cpu.run("products", batch * heads * -(-count // _KEYS), given, out.numel() * width)
     return out
 
 
-def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
-    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp32."""
+def token_scores(q: Tensor, keys: Tensor, together: int, chunks: QueryChunks | None) -> Tensor:
+    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks."""
     batch, heads, rows = q.shape[:3]
-    q, choosing = q.float().contiguous(), native.group_of(heads, together)
-    shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
-    each = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
-    tiles = -(-rows // each)
-    found = torch.empty(batch, choosing, tiles, keys.shape[2], dtype=torch.float32, device="cpu")
-    native.run("worth", found.shape[:3].numel(), calls.worth(q, keys, found, together, each))
-    return found[:, :, 0] if tiles == 1 else found.amax(dim=2)
+    choosing = cpu.group_size(heads, together)
+    if chunks is None:  # tiles of the queries are chunks that meet the same keys, so that threads share them
+        shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
+        tile = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
+        edges, stops = [*range(0, rows, tile), rows], [keys.shape[2]] * -(-rows // tile)
+    else:
+        edges, stops = list(chunks.edges), list(chunks.stops)
+        tile = min(_ROWS, max(_FEWEST_HELD, _SCORES // max(1, *stops)))
+    out = torch.empty(batch, choosing, len(stops), max(stops, default=0), dtype=torch.float32, device="cpu")
+    q, bounds = q.float().contiguous(), [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops)]
+    packed = packing.token_scores(q, keys, out, together, tile, *bounds)
+    if out.numel():
+        cpu.run("token_scores", batch * choosing * len(stops), packed)
+    if chunks is not None:
+        return out
+    return out[:, :, 0] if len(stops) == 1 else out.amax(dim=2)

@@ -7,20 +7,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from longspan.kernels import tiles
-from longspan.rope import Rope, turn
+from longspan.kernels.gpu import tiles
+from longspan.rope import Rope, cos_sin
 
 
-def why_not(q: Tensor, *others: Tensor, rope: Rope | None = None) -> str | None:
+def unsupported_reason(q: Tensor, *others: Tensor, rope: Rope | None = None) -> str | None:
     """Why these kernels cannot run on these tensors, or None."""
     if rope is not None and (rope.norm_q is not None or rope.norm_k is not None):
-        return "the model normalises after it turns, and chunks are turned in the kernel"
-    return tiles.why_not(q, *others)
+        return "the model normalises after it rotates, and chunks are rotated in the kernel"
+    return tiles.unsupported_reason(q, *others)
 
 
-def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
+def token_scores(q: Tensor, keys: Tensor, together: int) -> Tensor:
     """``[B, A / P, M]`` in fp32."""
-    from longspan.kernels import jit
+    from longspan.kernels.gpu import primitives
     from longspan.kernels.scores import triton_jit
 
     batch, heads, tokens, parts, width = q.shape
@@ -36,7 +36,7 @@ def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
     common = (*q.stride()[:4], *keys.stride()[:3], heads, tokens, count)
     constants = {
         "TOGETHER": together, "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
-        "D": width, "DP": padded, "R": tile.rows, "K": tile.keys, "WIDEN": jit.WIDENS,
+        "D": width, "DP": padded, "R": tile.rows, "K": tile.keys, "WIDEN": primitives.WIDENS,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
     with tiles.on(q.device):
@@ -44,15 +44,15 @@ def worth(q: Tensor, keys: Tensor, together: int) -> Tensor:
             top = out.new_zeros(batch, sharing, 1)
         else:
             tops = out.new_empty(batch, heads, tokens, grid[0])
-            triton_jit.worth[grid](q, keys, tops, tops, *common, TOPS=True, **constants)
+            triton_jit.token_scores[grid](q, keys, tops, tops, *common, TOPS=True, **constants)
             top = tops.amax(dim=-1).unflatten(1, (sharing, together)).amax(dim=2).contiguous()
-        triton_jit.worth[grid](q, keys, top, out, *common, TOPS=False, **constants)
+        triton_jit.token_scores[grid](q, keys, top, out, *common, TOPS=False, **constants)
     return out.sub_(out.amax(dim=-1, keepdim=True)) if tokens * together == 1 else out
 
 
 def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, order: Tensor | None) -> Tensor:
     """``[H, n, D]`` in fp32."""
-    from longspan.kernels import jit
+    from longspan.kernels.gpu import primitives
     from longspan.kernels.scores import triton_jit
 
     heads, chunks, size, width = q.shape
@@ -60,7 +60,7 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     if out.numel() == 0:
         return out
     q, k, v = (tiles.unit_stride(x) for x in (q, k, v))
-    cos, sin = (x.float().contiguous() for x in turn(rope.table, torch.arange(size), q.device))
+    cos, sin = (x.float().contiguous() for x in cos_sin(rope.table, torch.arange(size), q.device))
     channels = torch.arange(width) if order is None else order
     padded = tiles.power(width)
     tile = tiles.choose(q, padded, padded, size)
@@ -72,6 +72,6 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], chunks, float(scale),
             SIZE=size, KV_SHARE=heads // k.shape[0], D=width, DP=padded,
             START=rope.start, HALF=cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
-            R=tile.rows, K=tile.keys, WIDEN=jit.WIDENS, num_warps=tile.warps, num_stages=tile.stages,
+            R=tile.rows, K=tile.keys, WIDEN=primitives.WIDENS, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.jit import finished, load_turned, narrowed, step
+from longspan.kernels.gpu.primitives import finished, load_rotated, narrowed, step
 
 
 @triton.jit
@@ -43,7 +43,7 @@ def _scores(
 
 
 @triton.jit(do_not_specialize=["heads", "tokens", "count"])
-def worth(
+def token_scores(
     q_ptr,
     k_ptr,
     top_ptr,
@@ -146,7 +146,7 @@ def representations(
         t = first + tl.arange(0, R)
         used = t < SIZE
         turn_at = t * HALF
-        q = load_turned(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
+        q = load_rotated(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
         q = narrowed(q, own, WIDEN)
         acc = tl.zeros([R, DP], tl.float32)
         top = tl.full([R], float("-inf"), tl.float32)
@@ -154,7 +154,7 @@ def representations(
         for begin in range(0, SIZE, K):
             m = begin + tl.arange(0, K)
             there = m < SIZE
-            k = load_turned(
+            k = load_rotated(
                 k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False
             )  # fmt: skip
             k = narrowed(k, own, WIDEN)
@@ -174,7 +174,7 @@ def representations(
     for begin in range(0, SIZE, K):
         m = begin + tl.arange(0, K)
         there = m < SIZE
-        k = load_turned(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False)
+        k = load_rotated(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False)
         scores = tl.where(there, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, 0))
         weights = tl.exp(scores - higher)

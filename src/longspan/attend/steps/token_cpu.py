@@ -1,0 +1,243 @@
+"""One new token of a layer in one call of C, where C has all parts of the method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longspan.attend.layer import LayerCall
+from longspan.attend.sinks import with_sinks
+from longspan.attend.tables import AHEAD, DecodeTables, Tables
+from longspan.index import equal_runs
+from longspan.kernels import cpu
+from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel
+from longspan.kernels.dispatch import Impl
+from longspan.rope import Rope
+from longspan.selection.selector import Selector
+from longspan.store import KVStore
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Run:
+    """Consecutive batch rows ``first : last`` with equal padding, and the kernel of their next tokens."""
+
+    first: int
+    last: int
+    padding: int
+    tables: DecodeTables
+    kernel: DecodeKernel
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BoundKernels:
+    """The kernels of a store's next tokens, which hold the addresses of its memory, and what they were made for.
+
+    Attributes:
+        start, stop: they serve tokens ``start ≤ past < stop``.
+    """
+
+    step: TokenStep
+    rope: Rope
+    scale: float
+    softcap: float | None
+    padding: tuple[int, ...]
+    start: int
+    stop: int
+    runs: tuple[_Run, ...]
+
+    def serves(self, step: TokenStep, layer: LayerCall, past: int) -> bool:
+        """Whether that is still the same."""
+        return (
+            self.start <= past < self.stop
+            and self.step is step
+            and self.rope is layer.rope
+            and self.scale == layer.scale
+            and self.softcap == layer.softcap
+            and self.padding == layer.padding
+        )
+
+    def __deepcopy__(self, memo: object) -> None:
+        return None  # a copy of the store has memory of its own
+
+
+class TokenStep:
+    """Takes in and attends tokens that come one at a time, for all layers of a model.
+
+    Args:
+        tables: what queries see, of the method that runs.
+        impl: which kernel runs; see ``longspan.kernels.banded``.
+    """
+
+    def __init__(self, tables: Tables, impl: Impl) -> None:
+        self._tables, self._chooser = tables, tables.chooser
+        self._never = self._method_reason(impl)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Tensor | None:
+        """Attention of one new token.
+
+        Args:
+            q, k, v: ``[B, H, 1, D]``, ``[B, Hkv, 1, D]``, ``[B, Hkv, 1, Dv]``, unrotated.
+            store: appended to.
+
+        Returns:
+            ``[B, 1, H, Dv]``, or None where ``unsupported_reason`` has one; then the token was not taken in.
+        """
+        if self._never is not None or (self._chooser is not None and self._chooser.observer is not None):
+            return None
+        slot = store.reserve_one()
+        if slot is None:
+            return None
+        past, bound = slot.place, store.bound
+        if not isinstance(bound, BoundKernels) or not bound.serves(self, layer, past):
+            bound = self._bind(q, k, v, layer, store)
+            if bound is None:
+                return None
+            store.bound = bound
+        runs = bound.runs
+        if not runs[0].kernel.takes(q, k, v, len(bound.padding)):
+            return None  # the store says what does not fit
+        if len(runs) == 1:
+            run = runs[0]
+            token, tables = past - run.padding, run.tables
+            row = token - tables.start
+            out = run.kernel(q, k, v, token, row, slot.kept_at, tables.stops[row], tables.shown[row])
+            lse = run.kernel.lse
+        else:
+            out, lse = self._by_run(q, k, v, runs, past, slot.kept_at)
+        store.commit_one()
+        return out if layer.sinks is None else with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
+
+    def unsupported_reason(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> str | None:
+        """Why this token cannot be taken in by one call of C, or None."""
+        if (reason := self.layer_reason(layer.rope, layer.number, q.dtype, q.device)) is not None:
+            return reason
+        if self._chooser is not None and self._chooser.observer is not None:
+            return "an observer sees what is chosen"
+        if store.offloaded:
+            return f"keys and values are on tier {store.tier!r}"
+        if max(layer.padding) > store.length:
+            return "a row holds nothing but padding yet"
+        if (reason := cpu.unsupported_reason(q, k, v)) is not None:
+            return reason
+        if store.reserve_one() is None:
+            return (
+                "the store is empty" if not store.length else "the token completes a chunk, which is summarised first"
+            )
+        if self._bind(q, k, v, layer, store) is None:
+            return "nothing that it could choose from is summarised yet"
+        return None
+
+    def layer_reason(self, rope: Rope, number: int, dtype: torch.dtype, device: torch.device) -> str | None:
+        """Why no token of a layer can, whatever is stored, or None; for reports."""
+        if self._never is not None:
+            return self._never
+        if device.type != "cpu":
+            return f"the model is on {device.type}"
+        if dtype not in cpu.KINDS:
+            return f"C has no kernels for {dtype}"
+        if rope.head_dim % cpu.LANES:
+            return f"a head size of {rope.head_dim} is no multiple of {cpu.LANES}"
+        if (reason := cpu.unavailable_reason()) is not None:
+            return reason
+        if rope.norm_q is not None or rope.norm_k is not None:
+            return "the layer normalises queries or keys after their rotation"
+        if self._chooser is not None:
+            selector = self._chooser.selector(number, rope)
+            if not selector.in_one_call(self._tables.angles(rope.table)):
+                return "C has no kernel of a single token for its scores"
+        return None
+
+    def _method_reason(self, impl: Impl) -> str | None:
+        method, chooser = self._tables.method, self._chooser
+        if impl not in ("auto", "compiled"):
+            return f"impl={impl!r} was named"
+        if method.angles.dynamic:
+            return f"the angles of {method.name} follow the length, so every key is rotated at every step"
+        if chooser is not None and chooser.places(torch.zeros(1, dtype=torch.int64)) is None:
+            return "where a token sees what it chooses depends on what that is"
+        return None
+
+    def _by_run(
+        self, q: Tensor, k: Tensor, v: Tensor, runs: Sequence[_Run], past: int, kept_at: int
+    ) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp of rows of unequal padding."""
+        outs, lses = [], []
+        for run in runs:
+            own, token = slice(run.first, run.last), past - run.padding
+            row = token - run.tables.start
+            stop, shown = run.tables.stops[row], run.tables.shown[row]
+            outs.append(run.kernel(q[own], k[own], v[own], token, row, kept_at, stop, shown))
+            lses.append(run.kernel.lse)
+        return torch.cat(outs), torch.cat(lses)
+
+    def _bind(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> BoundKernels | None:
+        """Kernels for the next tokens, while the store's memory stays where it is; None where C cannot."""
+        rope, pads, past = layer.rope, layer.padding, store.length
+        if rope.norm_q is not None or rope.norm_k is not None or max(pads) > past:
+            return None
+        table = self._tables.angles(rope.table)
+        selector = None
+        if self._chooser is not None:
+            if store.index is None:
+                return None
+            selector = self._chooser.selector_in(store, layer.number, rope)
+            if not selector.in_one_call(table):
+                return None
+        if cpu.unsupported_reason(q, k, v) is not None:
+            return None
+        runs, start, stop = [], 0, past + AHEAD
+        for a, b in equal_runs(pads):
+            tables = self._tables.decode(table, past - pads[a])
+            start, stop = max(start, tables.start + pads[a]), min(stop, tables.start + AHEAD + pads[a])
+            kernel, chooses = self._kernel(store, slice(a, b), layer, q.shape[1], tables, selector)
+            if not chooses:  # good until a token has to
+                stop = min([stop, *(tables.start + pads[a] + n for n, last in enumerate(tables.stops) if last)])
+            runs.append(_Run(a, b, pads[a], tables, kernel))
+        if not start <= past < stop:
+            return None
+        return BoundKernels(self, rope, layer.scale, layer.softcap, pads, start, stop, tuple(runs))
+
+    def _kernel(
+        self,
+        store: KVStore,
+        rows: slice,
+        layer: LayerCall,
+        heads: int,
+        tables: DecodeTables,
+        selector: Selector | None,
+    ) -> tuple[DecodeKernel, bool]:
+        """The kernel of the next tokens of rows with equal padding, and whether it chooses."""
+        pad, rope, ranges = layer.padding[rows.start], layer.rope, tables.ranges
+        table = self._tables.angles(rope.table)
+        *keys, values = (x[rows, :, pad:] for x in store.allocated)
+        scoring, kept = None, [None] * 3
+        if selector is not None and self._chooser is not None:
+            scored = self._tables.scored_rotation
+            positions = ChosenPositions(
+                self._tables.chosen_rotation,
+                tables.positions,
+                self._chooser.window_table(table, torch.device("cpu")),
+            )
+            own = None if scored is None else keys[scored]
+            scoring = selector.scoring(rows, pad, own, heads, values.shape[1], positions)
+            inputs = [x[rows] for x in selector.kept]
+            kept = inputs if len(inputs) == 3 else [None, *inputs, None] if inputs else kept
+        plan = ranges.plan
+        bands = zip(plan.lo, plan.hi, tables.queries, ranges.rotations, strict=True)
+        kernel = DecodeKernel(
+            keys=keys,
+            values=values,
+            turns=tables.keys,
+            bands=[BandRange(low=lo, high=hi, turn=angles, rotation=n) for lo, hi, angles, n in bands],
+            rope=rope.paired().with_table(table),
+            order=rope.order,
+            heads=heads,
+            scale=layer.scale,
+            softcap=layer.softcap,
+            kept=kept,
+            asking=scoring,
+        )
+        return kernel, scoring is not None or selector is None

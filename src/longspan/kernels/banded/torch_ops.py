@@ -1,0 +1,62 @@
+"""Banded attention in tiles of plain matrix products: any device, with softcap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.dtypes import accumulator
+from longspan.kernels.banded.plan import Plan
+from longspan.rope import CosSin, Rope
+
+SCORES_AT_ONCE = 1 << 26  # scores held at once (fp32: 256 MB)
+
+
+def run(
+    q: Tensor,
+    keys: Sequence[Tensor],
+    v: Tensor,
+    plan: Plan,
+    cos_sin: Sequence[CosSin],
+    rope: Rope,
+    *,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` (fp32, fp64 for fp64)."""
+    batch, heads, rows, _ = q.shape
+    kv_heads = v.shape[1]
+    wide = accumulator(q)
+    out = q.new_empty(batch, heads, rows, v.shape[-1])
+    lse = torch.empty(batch, heads, rows, dtype=wide, device=q.device)
+    reach = sum(max(int(hi.max()) - int(lo.min()), 1) for lo, hi in zip(plan.lo, plan.hi, strict=True))
+    step = max(1, min(rows, SCORES_AT_ONCE // max(batch * heads * reach, 1)))
+    for r0 in range(0, rows, step):
+        r1 = min(r0 + step, rows)
+        scores, spans = [], []
+        for lo, hi, (cos, sin), k in zip(plan.lo, plan.hi, cos_sin, keys, strict=True):
+            lo, hi = lo[r0:r1], hi[r0:r1]
+            used = hi > lo
+            if not bool(used.any()):
+                continue
+            k0, k1 = int(lo[used].min()), int(hi.max())
+            rotated = rope.rotate_q(q[:, :, r0:r1], cos[r0:r1], sin[r0:r1])
+            rotated = rotated.reshape(batch, kv_heads, -1, q.shape[-1])  # a group's heads as rows of its key head
+            band = (rotated @ k[:, :, k0:k1].mT).to(wide).view(batch, heads, r1 - r0, k1 - k0) * scale
+            if softcap is not None:
+                band = softcap * torch.tanh(band / softcap)
+            j = torch.arange(k0, k1)
+            unseen = ((j < lo[:, None]) | (j >= hi[:, None])).to(q.device)
+            scores.append(band.masked_fill_(unseen, float("-inf")))
+            spans.append((k0, k1))
+        joined = scores[0] if len(scores) == 1 else torch.cat(scores, dim=-1)
+        lse[:, :, r0:r1] = joined.logsumexp(dim=-1)
+        weights = joined.softmax(dim=-1).to(q.dtype).view(batch, kv_heads, -1, joined.shape[-1])
+        total, at = torch.zeros((), device=q.device), 0
+        for k0, k1 in spans:
+            total = total + weights[..., at : at + k1 - k0] @ v[:, :, k0:k1]
+            at += k1 - k0
+        out[:, :, r0:r1] = total.view(batch, heads, r1 - r0, -1)
+    return out, lse

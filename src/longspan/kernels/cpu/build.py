@@ -1,0 +1,281 @@
+"""Compiles the C sources in ``src/`` with the system's compiler, once for each user."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+
+from longspan import files
+from longspan.kernels.cpu import failures
+from longspan.signals import held
+
+SOURCES = Path(__file__).parent / "src"
+COMPILERS = ("cc", "gcc", "clang")
+# What is stored is read as bytes, as whole numbers and as fp32, which strict aliasing would rule out.
+_LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing")
+FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", *_LOOSE)
+NATIVE = ("-march=native", "-mcpu=native")  # the second is what some compilers for Arm know instead
+_ASSEMBLER = "Assembler messages"  # how GNU as begins what it has to say
+SECONDS = 120  # more than a compiler takes on a slow machine
+_NEEDED = 8 << 20  # bytes: several times what a compiler leaves and the library take together
+
+
+class BuildError(Exception):
+    """There is no library, and this is why."""
+
+
+def cache_folder() -> Path:
+    """Where what is compiled is kept: a folder of the user's own."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "longspan"
+
+
+def compiler() -> tuple[str, ...]:
+    """The command of ``CC`` if it is set, else the first of ``COMPILERS`` that is there.
+
+    Raises:
+        BuildError: there is none, or none that is known to work.
+    """
+    if sys.platform == "win32":
+        # gcc there aligns the stack to half of what these vectors take (its bug 54412), and a process ends by that.
+        raise BuildError("the kernels in C are not made for Windows")
+    named = shlex.split(os.environ.get("CC", ""))
+    found = next(filter(None, map(shutil.which, named[:1] or COMPILERS)), None)
+    if found is None:
+        wanted = f"CC={' '.join(named)} is not there" if named else f"none of {', '.join(COMPILERS)} is there"
+        raise BuildError(f"no C compiler was found ({wanted}); install one, such as gcc")
+    return found, *named[1:]
+
+
+@contextmanager
+def library_for(cc: tuple[str, ...]) -> Iterator[Path]:
+    """The file of the compiled sources, to load; made unless it is there, whole and the user's own.
+
+    It is named by all that it depends on: the sources, the compiler, its flags and the processor. It is made under
+    another name and moved, so whoever looks meanwhile sees all of it or nothing; of two that need it at once one waits
+    for the other. Where there is no folder that only the user writes to, or no room in it, it is made for this process.
+    A failure is remembered beside where the library would be; see ``failures.py``.
+
+    Raises:
+        BuildError: it cannot be made.
+    """
+    name, folder = f"{library_name(cc)}.so", _folder()
+    with ExitStack() as stack:
+        if folder is None:
+            yield _made(stack, None, name, cc)
+        elif _ready(folder / name):
+            yield folder / name
+        else:
+            with _alone(folder):
+                path = folder / name if _ready(folder / name) else _made(stack, folder, name, cc)
+            yield path
+
+
+def _ready(library: Path) -> bool:
+    return _own(library) and whole(library)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time; where the file system has no locks, several make the same file and the last one wins."""
+    try:
+        import fcntl
+
+        opened = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _made(stack: ExitStack, folder: Path | None, name: str, cc: tuple[str, ...]) -> Path:
+    """The library, compiled; into the folder where that can be, else into one that goes with the stack."""
+    note = None if folder is None else failures.Note((folder / name).with_suffix(".failed"), cc[0])
+    if note is not None and (why := note.read()) is not None:
+        raise BuildError(why)
+    place, room = _room(folder)
+    made = Path(stack.enter_context(room), name)  # once it is loaded, its file may go
+    print("longspan: compiling kernels for this processor, once for each user (some seconds)", file=sys.stderr)
+    try:
+        compile_to(made, cc)
+        if folder is None or place != folder:
+            return made
+        os.replace(made, folder / name)
+        files.write(_seal(folder / name), _digest(folder / name))
+    except OSError as error:
+        raise BuildError(f"{cc[0]} or its output cannot be used: {error}") from error
+    except BuildError as error:
+        if note is not None:
+            note.write(str(error), place)
+        raise
+    return folder / name
+
+
+def _room(folder: Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str]]:
+    """A new folder to compile in, and where it is: in the folder of libraries, or in that for temporary files.
+
+    Raises:
+        BuildError: neither can be written to and has room.
+    """
+    said = []
+    for place in (folder, None):
+        try:
+            where = Path(tempfile.gettempdir()) if place is None else place
+            free = free_bytes(where)
+            if free >= _NEEDED:
+                prefix = "longspan-" if place is None else "building-"
+                return where, tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+            said.append(f"{free >> 20} MiB are free in {where}")
+        except OSError as error:
+            if place is None:
+                said.append(f"there is no folder for temporary files ({error.strerror})")
+            else:
+                said.append(f"{place}: {error.strerror}")
+    raise BuildError(f"no room to compile the kernels, which takes {_NEEDED >> 20} MiB: {', '.join(said)}")
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that may be written there."""
+    return shutil.disk_usage(folder).free
+
+
+def _folder() -> Path | None:
+    """The folder of libraries, if it is there or can be made, and nobody else can put one there."""
+    try:
+        folder = cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # the latter where there is no home
+        return None
+    return folder if _own(folder) else None
+
+
+def _own(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def whole(library: Path) -> bool:
+    """Whether a library is there and as it was made; to load half a one can end the process."""
+    try:
+        return _seal(library).read_text() == _digest(library)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def compile_to(target: Path, cc: tuple[str, ...]) -> None:
+    """Compile the sources for this processor, or, where the compiler does not know it, for its kind.
+
+    What the compiler writes meanwhile lies beside the target: the folder for temporary files may be full.
+
+    Raises:
+        BuildError: the compiler fails; the message is the first line that it says.
+    """
+    sources = sorted(str(path) for path in SOURCES.glob("*.c"))
+    known = next((flag for flag in NATIVE if _knows(cc, flag)), None)
+    for flags in ((known,), ()) if known else ((),):
+        status, output = _run([*cc, *FLAGS, *flags, "-o", str(target), *sources, "-lm"], target.parent)
+        if status == 0:
+            return
+        # An assembler may be older than its compiler; nothing else that fails would not fail without the flag.
+        if _ASSEMBLER not in output:
+            break
+    said = (output.strip().splitlines() or [f"exit status {status}"])[0]
+    raise BuildError(f"{cc[0]} does not compile the kernels: {said}")
+
+
+def _knows(cc: tuple[str, ...], flag: str) -> bool:
+    """Whether the compiler takes a flag. It reads nothing and writes nothing, so only the flag can be wrong."""
+    return _run([*cc, flag, "-fsyntax-only", "-x", "c", os.devnull])[0] == 0
+
+
+def _run(command: Sequence[str], temporary: Path | None = None) -> tuple[int, str]:
+    """Exit status and what was said. What takes too long is ended, with all that it started."""
+    environment = {**os.environ, "LC_ALL": "C"}  # so that what is said can be looked for
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
+    with ExitStack() as stack:
+        try:
+            with held():  # a signal finds it begun and ends it, or not begun
+                process = subprocess.Popen(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    env=environment,
+                )
+                stack.enter_context(process)
+                stack.enter_context(_ended_with(process))
+        except OSError as error:
+            raise BuildError(f"{command[0]} does not run: {error}") from error
+        try:
+            said, _ = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"{command[0]} took more than {SECONDS} s") from error
+        return process.returncode, said
+
+
+@contextmanager
+def _ended_with(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Whatever happens inside, the process is over after it, with all that it started."""
+    try:
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
+def _seal(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def library_name(cc: tuple[str, ...]) -> str:
+    parts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
+    parts += [" ".join(cc).encode(), version(cc).encode(), " ".join((*FLAGS, *NATIVE)).encode(), processor().encode()]
+    return "kernels-" + hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+@lru_cache(maxsize=8)
+def version(cc: tuple[str, ...]) -> str:
+    """The first line that the compiler says of itself.
+
+    Raises:
+        BuildError: it does not run.
+    """
+    return (_run([*cc, "--version"])[1].strip().splitlines() or [""])[0]
+
+
+def processor() -> str:
+    """What decides which instructions there are; homes are shared between machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    known = ("model name", "flags", "features", "cpu part", "cpu implementer")
+    told = [line for line in lines if line.lower().startswith(known)]
+    return "\n".join([platform.system(), platform.machine(), platform.processor(), *told])

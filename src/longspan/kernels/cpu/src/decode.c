@@ -1,0 +1,204 @@
+/* One new token of a layer in four steps, or in some of them: it is taken in, reduced, held against entries of which
+   the best are chosen, and sees what is its to see. */
+
+#include <stdlib.h>
+
+#include "topk.h"
+#include "decode_rows.h"
+
+static void permute_channels(char *to, const char *from, const int64_t *order, int64_t width, int64_t size) {
+    if (!order) memcpy(to, from, (size_t)(width * size));
+    else if (size == 4)
+        for (int64_t d = 0; d < width; d++) ((uint32_t *)to)[d] = ((const uint32_t *)from)[order[d]];
+    else
+        for (int64_t d = 0; d < width; d++) ((uint16_t *)to)[d] = ((const uint16_t *)from)[order[d]];
+}
+
+static float rounded(float x, int kind) {
+    float stored;
+    store_one(&stored, 0, x, kind);
+    return load_one(&stored, 0, kind);
+}
+
+/* A group's queries as entries are scored by them. */
+static void form_scoring_query(const DecodeStep *of, int64_t b, int64_t h) {
+    const Job *job = &of->job;
+    const QueryForScoring *scoring = &of->scoring;
+    const int64_t group = job->heads / job->kv_heads, heads = scoring->sums ? job->kv_heads : job->heads;
+    for (int64_t sign = 0; sign < scoring->signs; sign++)
+        for (int64_t g = 0; g < group; g++) {
+            const char *q = query_of(job, b, h * group + g, 0);
+            float *to = scoring->query + ((b * scoring->signs + sign) * heads + (scoring->sums ? h : h * group + g)) * job->dk;
+            for (int64_t d = 0; d < job->dk; d++) {
+                float x = load_one(q, d, (int)job->kind);
+                if (scoring->signs == 2) x = sign == 0 ? (x < 0 ? 0 : x) : (x > 0 ? 0 : x);
+                to[d] = scoring->sums && g > 0 ? to[d] + x : x;
+                if (scoring->rounds && g == group - 1) to[d] = rounded(to[d], (int)job->kind);
+            }
+        }
+}
+
+/* An item is a key head of a row of the batch. */
+int longspan_decode_append(const DecodeStep *of, WorkQueue *queue) {
+    const Job *job = &of->job;
+    const int kind = (int)job->kind;
+    const int64_t size = bytes_of(kind), group = job->heads / job->kv_heads, dk = job->dk;
+    char *key = malloc((size_t)(dk * size));
+    if (!key) return 0;
+    EACH(item, queue) {
+        const int64_t b = item / job->kv_heads, h = item % job->kv_heads;
+        permute_channels(key, of->k + (b * of->k_step[0] + h * of->k_step[1]) * size, of->order, dk, size);
+        for (int64_t n = 0; n < of->rotations; n++) {
+            const Rotation *one = of->stored + n;
+            const int64_t *step = one->keys.step, row = of->row * job->pairs;
+            char *to = (char *)one->keys.data + (b * step[0] + h * step[1] + of->at * step[2]) * size;
+            rotate_stored(to, key, job, one->cos_sin.cos + row, one->cos_sin.sin + row);
+        }
+        const char *value = of->v + (b * of->v_step[0] + h * of->v_step[1]) * size;
+        const int64_t place = b * job->v_step[0] + h * job->v_step[1] + of->at * job->v_step[2];
+        memcpy((char *)job->v + place * size, value, (size_t)(job->dv * size));
+        for (int64_t n = h * group; n < (h + 1) * group; n++) {
+            const char *query = of->q + (b * of->q_step[0] + n * of->q_step[1]) * size;
+            char *own = (char *)query_of(job, b, n, 0);
+            permute_channels(own, query, of->order, dk, size);
+            if (of->kept[0])
+                memcpy(of->kept[0] + (b * of->kept_step[0][0] + n * of->kept_step[0][1] + of->tail * dk) * size, own,
+                       (size_t)(dk * size));
+        }
+        if (of->kept[1])
+            memcpy(of->kept[1] + (b * of->kept_step[1][0] + h * of->kept_step[1][1] + of->tail * dk) * size, key,
+                   (size_t)(dk * size));
+        if (of->kept[2])
+            memcpy(of->kept[2] + (b * of->kept_step[2][0] + h * of->kept_step[2][1] + of->tail * job->dv) * size, value,
+                   (size_t)(job->dv * size));
+        if (of->scoring.query && (of->stop || of->scoring.theta_k)) form_scoring_query(of, b, h);
+        if (of->scoring.key)
+            for (int64_t d = 0; d < dk; d++) of->scoring.key[(b * job->kv_heads + h) * dk + d] = load_one(key, d, kind);
+    }
+    free(key);
+    return 1;
+}
+
+enum { THETA_ROWS = BLOCK }; /* of an item */
+
+/* Key and query through their maps: the one becomes an entry, the other what entries are scored by. An item is some rows
+   of a map, for a row of the batch. */
+int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
+    const QueryForScoring *scoring = &of->scoring;
+    const Choice *choice = &of->choice;
+    const int kind = (int)of->job.kind, width = (int)(of->job.kv_heads * of->job.dk);
+    const int64_t parts = (scoring->reduced + THETA_ROWS - 1) / THETA_ROWS, size = bytes_of(kind);
+    float *own = malloc((size_t)width * sizeof(float)), found[BLOCK + LANES];
+    if (!own) return 0;
+    EACH(item, queue) {
+        const int64_t b = item / (2 * parts), from = item % parts * THETA_ROWS;
+        const int is_key = item / parts % 2 == 0;
+        const float *x = (is_key ? scoring->key : scoring->query) + b * width;
+        const Run run = {.keys = is_key ? scoring->theta_k : scoring->theta_q, .key_step = width * size, .count = scoring->reduced};
+        const int n = scoring->reduced - from < THETA_ROWS ? (int)(scoring->reduced - from) : THETA_ROWS;
+        char *entry = (char *)choice->entries + (b * choice->step[0] + of->at * choice->step[2]) * size;
+        for (int64_t d = 0; d < width; d++) own[arranged(d, width, kind)] = x[d];
+        if (kind == BF16) products(own, &run, from, n, width, 0, 1, found, 1, BF16);
+        else if (kind == FP16) products(own, &run, from, n, width, 0, 1, found, 1, FP16);
+        else products(own, &run, from, n, width, 0, 1, found, 1, FP32);
+        for (int64_t c = 0; c < n; c++)
+            if (is_key) store_one(entry, from + c, found[c], kind);
+            else scoring->reduced_q[b * scoring->reduced + from + c] = rounded(found[c], kind);
+    }
+    free(own);
+    return 1;
+}
+
+/* An item is some entries, for what chooses in a row of the batch. */
+int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
+    const QueryForScoring *scoring = &of->scoring;
+    const Choice *choice = &of->choice;
+    const int kind = (int)choice->kind, width = (int)scoring->width;
+    const int64_t terms = scoring->signs * choice->parts, size = bytes_of(kind);
+    const int64_t items = (of->stop - choice->first + choice->each - 1) / choice->each;
+    const float *query = scoring->theta_q ? scoring->reduced_q : scoring->query;
+    const int64_t heads = choice->parts * choice->choosing; /* of what is query */
+    float *own = malloc((size_t)(terms * width) * sizeof(float)), found[BLOCK + LANES];
+    if (!own) return 0;
+    EACH(item, queue) {
+        const int64_t row = item / items, b = row / choice->choosing, s = row % choice->choosing;
+        const int64_t from = choice->first + item % items * choice->each;
+        const int64_t to = from + choice->each < of->stop ? from + choice->each : of->stop;
+        float *scores = choice->scores + row * choice->room;
+        for (int64_t x = 0; x < terms; x++) {
+            const int64_t sign = x / choice->parts, head = choice->parts > 1 ? x % choice->parts : s;
+            const float *q = query + ((b * scoring->signs + sign) * heads + head) * width;
+            for (int64_t d = 0; d < width; d++) own[x * width + arranged(d, width, kind)] = q[d];
+        }
+        for (int64_t first = from; first < to; first += BLOCK) {
+            const int n = to - first < BLOCK ? (int)(to - first) : BLOCK;
+            for (int64_t x = 0; x < terms; x++) {
+                const int64_t sign = x / choice->parts;
+                const int64_t head = choice->parts > 1 ? x % choice->parts : s * choice->heads / choice->choosing;
+                const int64_t at = b * choice->step[0] + head * choice->step[1] + sign * choice->sign_step;
+                const Run run = {.keys = choice->entries + at * size, .key_step = choice->step[2] * size, .count = to};
+                const float *q = own + x * width;
+                if (kind == BF16) products(q, &run, first, n, width, 0, 1, found, 1, BF16);
+                else if (kind == FP16) products(q, &run, first, n, width, 0, 1, found, 1, FP16);
+                else products(q, &run, first, n, width, 0, 1, found, 1, FP32);
+                for (int c = 0; c < n; c++) scores[first + c] = x ? scores[first + c] + found[c] : found[c];
+            }
+        }
+    }
+    free(own);
+    return 1;
+}
+
+/* An item is what chooses in a row of the batch. */
+int longspan_decode_choose(const DecodeStep *of, WorkQueue *queue) {
+    const Choice *choice = &of->choice;
+    EACH(item, queue)
+        choose_topk(choice->scores + item * choice->room + choice->first, of->stop - choice->first, choice->count,
+                  choice->first, (float)choice->tie, choice->prefer_last, choice->near,
+                  choice->nearby + (choice->near ? item * choice->room : 0), choice->chosen + item * choice->count);
+    return 1;
+}
+
+static void see_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_t s) {
+    const Job *job = &of->job;
+    const ChosenUnits *units = &of->units;
+    const int64_t choosing = of->choice.choosing, count = of->choice.count;
+    const int64_t *unit = of->choice.chosen + (b * choosing + s * choosing / job->sharing) * count;
+    const int64_t *at = units->positions + of->row * units->position_step;
+    const Run all_keys = stored(job, &of->stored[units->rotation].keys, b, s);
+    for (int64_t n = 0, same; n < count; n += same) {
+        const int64_t turned = at[n] * job->pairs;
+        rotate_queries(rows, job, b, s, 0, units->table.cos + turned, units->table.sin + turned);
+        Run run = all_keys;
+        same = 1;
+        if (units->size == 1) { /* single tokens that are seen alike are one run */
+            while (n + same < count && at[n + same] == at[n]) same++;
+            run.tokens = unit + n, run.count = same;
+        } else run = part(run, unit[n] * units->size, (unit[n] + 1) * units->size);
+        attend(rows, &run);
+    }
+}
+
+/* An item is what shares keys in a row of the batch. */
+int longspan_decode_attend(const DecodeStep *of, WorkQueue *queue) {
+    Job own = of->job, *job = &own;
+    const BandRange *bands = band_ranges_of(of);
+    Softmax rows;
+    job->out = of->out;
+    if (!make(&rows, job)) return 0;
+    EACH(item, queue) {
+        const int64_t b = item / job->sharing, s = item % job->sharing;
+        begin(&rows, job, b, s, 0);
+        for (const BandRange *band = bands; band < bands + of->bands; band++) {
+            const int64_t low = band->low[of->row], high = band->high[of->row], turned = of->row * job->pairs;
+            if (low >= high) continue;
+            rotate_queries(&rows, job, b, s, 0, band->cos_sin.cos + turned, band->cos_sin.sin + turned);
+            Run run = part(stored(job, &of->stored[band->rotation].keys, b, s), low, high);
+            attend(&rows, &run);
+        }
+        if (of->stop) see_chosen(&rows, of, b, s);
+        finish(&rows, job, b, s, 0);
+    }
+    free(rows.q);
+    return 1;
+}

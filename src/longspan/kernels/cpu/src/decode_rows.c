@@ -1,0 +1,88 @@
+/* Attention of few queries, for the Python side: queries are turned here, and keys and values read where they lie.
+
+   An item of the work is a row of the batch and what chooses in it (a key head, or a query head where those choose by
+   themselves). Steps are in numbers, not bytes, unless they say so. */
+
+#include "decode_rows.h"
+
+int longspan_banded_decode(const Banded *of, WorkQueue *queue) {
+    const Job *job = &of->job;
+    const Table *tables = tables_of(of);
+    Softmax rows;
+    if (!make(&rows, job)) return 0;
+    EACH(item, queue) {
+        int64_t b = item / job->sharing, s = item % job->sharing;
+        for (int64_t t = 0; t < job->rows; t++) {
+            begin(&rows, job, b, s, t);
+            for (int64_t n = 0; n < of->bands; n++) {
+                int64_t from = of->low[n * job->rows + t], to = of->high[n * job->rows + t];
+                if (from >= to) continue;
+                rotate_queries(&rows, job, b, s, t, tables[n].cos + t * job->pairs, tables[n].sin + t * job->pairs);
+                Run run = part(stored(job, of->keys + n, b, s), from, to);
+                attend(&rows, &run);
+            }
+            finish(&rows, job, b, s, t);
+        }
+    }
+    free(rows.q);
+    return 1;
+}
+
+int longspan_units_decode(const Units *of, WorkQueue *queue) {
+    const Job *job = &of->job;
+    const Table *table = &of->table;
+    const int64_t count = of->count, size = of->size;
+    Softmax rows;
+    if (!make(&rows, job)) return 0;
+    EACH(item, queue) {
+        int64_t b = item / job->sharing, s = item % job->sharing;
+        Run all_keys = stored(job, &of->keys, b, s);
+        for (int64_t t = 0; t < job->rows; t++) {
+            const int64_t *unit = units_of(of, b, s, t), *at = positions_of(of, b, s, t);
+            begin(&rows, job, b, s, t);
+            for (int64_t n = 0, same; n < count; n += same) {
+                int64_t position = at[n];
+                rotate_queries(&rows, job, b, s, t, table->cos + position * job->pairs, table->sin + position * job->pairs);
+                if (size == 1) { /* single tokens that are seen alike are one run */
+                    for (same = 1; n + same < count && at[n + same] == position;) same++;
+                    Run run = all_keys;
+                    run.tokens = unit + n, run.count = same;
+                    attend(&rows, &run);
+                } else {
+                    same = 1;
+                    Run run = part(all_keys, unit[n] * size, (unit[n] + 1) * size);
+                    attend(&rows, &run);
+                }
+            }
+            finish(&rows, job, b, s, t);
+        }
+    }
+    free(rows.q);
+    return 1;
+}
+
+int longspan_tokens_decode(const Tokens *of, WorkQueue *queue) {
+    const Job *job = &of->job;
+    Softmax rows;
+    if (!make(&rows, job)) return 0;
+    EACH(item, queue) {
+        int64_t b = item / job->sharing, s = item % job->sharing;
+        for (int64_t t = 0; t < job->rows; t++) {
+            int64_t from = 0;
+            begin(&rows, job, b, s, t);
+            for (int64_t n = 0; n < of->runs; n++) {
+                int64_t to = ends_of(of, b, s, 0)[n];
+                if (from >= to) continue;
+                rotate_queries(&rows, job, b, s, t, of->tables[n].cos + t * job->pairs,
+                     of->tables[n].sin + t * job->pairs);
+                Run run = stored(job, &of->keys, b, s);
+                run.tokens = tokens_of(of, b, s, 0) + from, run.count = to - from;
+                attend(&rows, &run);
+                from = to;
+            }
+            finish(&rows, job, b, s, t);
+        }
+    }
+    free(rows.q);
+    return 1;
+}

@@ -1,0 +1,214 @@
+/* Attention of many query rows to runs of stored keys. A vector's lanes are rows, so that keys and values are read as
+   they lie, and a softmax's maxima and sums need nothing of a lane's neighbours. */
+
+#ifndef LONGSPAN_TILE_H
+#define LONGSPAN_TILE_H
+
+#include <stdlib.h>
+
+#include "lanes.h"
+#include "products.h"
+
+enum { STEP = 128, MOST = 192 }; /* keys of a step, rows of a tile */
+
+/* Rows that see the same keys, in panels of `wide` vectors; each is [dk or dv or key, wide * LANES]. */
+typedef struct {
+    int wide, panels, dk, dv, kind;
+    float softcap;
+    float *q, *sum;         /* of all panels: turned and scaled queries; weighted values */
+    float *top, *total;     /* [panels, wide * LANES] */
+    float *scores;          /* of one panel */
+    float *rows;            /* [LANES, dk or dv] */
+    float *keys, *values;   /* [STEP, dk], [STEP, dv], where they are not stored as fp32 */
+    int64_t *low, *high;    /* [panels, wide * LANES]: which keys a row sees, before it sees a run */
+    void *held;
+} Tile;
+
+INLINE void shape(Tile *tile, int rows) { shape_of(rows, &tile->panels, &tile->wide); }
+
+/* Room for up to `rows` rows; false when there is no memory. */
+static int make_tile(Tile *tile, int rows, int dk, int dv, int kind, float softcap) {
+    *tile = (Tile){.dk = dk, .dv = dv, .kind = kind, .softcap = softcap};
+    size_t lanes = (size_t)(rows + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES) + WIDE * LANES;
+    size_t numbers = lanes * (size_t)(dk + dv + 2) + (STEP + LANES) * (size_t)(WIDE * LANES + dk + dv);
+    char *at = tile->held = malloc(numbers * sizeof(float) + 2 * lanes * sizeof(int64_t) + 64);
+    if (!at) return 0;
+    at += 64 - (uintptr_t)at % 64;
+    tile->low = (int64_t *)at, tile->high = tile->low + lanes;
+    tile->scores = (float *)(tile->high + lanes);
+    tile->q = tile->scores + STEP * WIDE * LANES;
+    tile->sum = tile->q + lanes * (size_t)dk;
+    tile->top = tile->sum + lanes * (size_t)dv, tile->total = tile->top + lanes;
+    tile->keys = tile->total + lanes, tile->values = tile->keys + STEP * (size_t)dk;
+    tile->rows = tile->values + STEP * (size_t)dv;
+    return 1;
+}
+
+static void begin_tile(Tile *tile) {
+    size_t lanes = (size_t)tile->panels * (size_t)tile->wide * LANES;
+    memset(tile->sum, 0, sizeof(float) * lanes * (size_t)tile->dv);
+    for (size_t r = 0; r < lanes; r++) tile->top[r] = -INFINITY, tile->total[r] = 0.0f;
+}
+
+/* to [many, row] = fade [row] * to + a [depth, many]^T . b [depth, row]; a's rows are `step` bytes pair_stride, or `rows`. */
+INLINE void weigh_in(float *to, const f8 *fade, const char *a, int64_t step, const float *const *rows, int at,
+                     const float *b, int depth, const int many, const int wide, const int spread) {
+    f8 sum[LANES * 2];
+#pragma GCC unroll 16
+    for (int x = 0; x < many * wide; x++) sum[x] = load(to + x * LANES, FP32) * fade[x % wide];
+    for (int k = 0; k < depth; k++) {
+        const float *value = spread ? rows[k] + at : (const float *)(a + k * step);
+        f8 row[WIDE];
+#pragma GCC unroll 4
+        for (int c = 0; c < wide; c++) {
+            row[c] = load(b + (k * wide + c) * LANES, FP32);
+            KEEP(row[c]);
+        }
+#pragma GCC unroll 8
+        for (int n = 0; n < many; n++) {
+            f8 one = all(value[n]);
+#pragma GCC unroll 4
+            for (int c = 0; c < wide; c++) sum[n * wide + c] += one * row[c];
+        }
+    }
+#pragma GCC unroll 16
+    for (int x = 0; x < many * wide; x++) store8(to + x * LANES, sum[x]);
+}
+
+INLINE f8 tanh_of(f8 x) {
+    f8 e = exp2_of(-2.0f * LOG2_E * either((i8)(x < all(0.0f)), -x, x));
+    f8 t = (1.0f - e) / (1.0f + e);
+    return either((i8)(x < all(0.0f)), -t, t);
+}
+
+/* Scores [n, row] become weights, `top` and `total` follow; `fade` is what all before is worth now. */
+INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float *total, f8 *fade, const int64_t *low,
+                         const int64_t *high, int64_t first, const int wide) {
+    const float cap = softcap * LOG2_E;
+    for (int c = 0; c < wide; c++) {
+        float *own = scores + c * LANES;
+        if (cap > 0)
+            for (int j = 0; j < n; j++)
+                store8(own + j * wide * LANES, cap * tanh_of(load(own + j * wide * LANES, FP32) * (1 / cap)));
+        if (low) { /* not every row sees every key */
+            i8 from, to;
+            for (int r = 0; r < LANES; r++) {
+                int64_t a = low[c * LANES + r] - first, z = high[c * LANES + r] - first;
+                from[r] = (int32_t)(a < 0 ? 0 : a > n ? n : a), to[r] = (int32_t)(z < 0 ? 0 : z > n ? n : z);
+            }
+            for (int j = 0; j < n; j++) {
+                f8 s = load(own + j * wide * LANES, FP32);
+                store8(own + j * wide * LANES, either((i8)((from <= j) & (to > j)), s, all(-INFINITY)));
+            }
+        }
+        f8 before = load(top + c * LANES, FP32), now = before, other = before;
+        int j = 0;
+        for (; j + 1 < n; j += 2) { /* two sums at once, which hides half of what each waits */
+            now = larger(load(own + j * wide * LANES, FP32), now);
+            other = larger(load(own + (j + 1) * wide * LANES, FP32), other);
+        }
+        if (j < n) now = larger(load(own + j * wide * LANES, FP32), now);
+        now = larger(now, other);
+        f8 shift = either((i8)(now == all(-INFINITY)), all(0.0f), now), added = all(0.0f), more = all(0.0f);
+        fade[c] = exp2_of(before - shift);
+        for (j = 0; j + 1 < n; j += 2) {
+            f8 weight = exp2_of(load(own + j * wide * LANES, FP32) - shift);
+            f8 next = exp2_of(load(own + (j + 1) * wide * LANES, FP32) - shift);
+            added += weight, more += next;
+            store8(own + j * wide * LANES, weight), store8(own + (j + 1) * wide * LANES, next);
+        }
+        if (j < n) {
+            f8 weight = exp2_of(load(own + j * wide * LANES, FP32) - shift);
+            added += weight;
+            store8(own + j * wide * LANES, weight);
+        }
+        added += more;
+        store8(top + c * LANES, now);
+        store8(total + c * LANES, load(total + c * LANES, FP32) * fade[c] + added);
+    }
+}
+
+/* By themselves, as scores are. */
+#define ALONE(wide, many)                                                                                              \
+    static __attribute__((noinline)) void weigh_##wide(float *to, const f8 *fade, const char *a, int64_t step,         \
+                                                       const float *b, int depth) {                                    \
+        weigh_in(to, fade, a, step, 0, 0, b, depth, many, wide, 0);                                                    \
+    }                                                                                                                  \
+    static __attribute__((noinline)) void weigh_spread_##wide(float *to, const f8 *fade, const float *const *rows,     \
+                                                              int at, const float *b, int depth) {                     \
+        weigh_in(to, fade, 0, 0, rows, at, b, depth, many, wide, 1);                                                   \
+    }                                                                                                                  \
+    static __attribute__((noinline)) void soften_##wide(float *scores, int n, float softcap, float *top, float *total, \
+                                                        f8 *fade, const int64_t *low, const int64_t *high,             \
+                                                        int64_t first) {                                               \
+        soften_lanes(scores, n, softcap, top, total, fade, low, high, first, wide);                                    \
+    }
+ALONE(1, 8)
+ALONE(2, 4)
+ALONE(3, 4)
+#undef ALONE
+
+/* The keys of a step, of which the panel's rows see those between `low` and `high` where these are given. */
+#define SEE(wide, many)                                                                                                \
+    static void see_##wide(Tile *tile, const float *const *keys, const float *const *values, const char *packed,      \
+                           int64_t step, int n, const int64_t *low, const int64_t *high, int64_t first) {              \
+        const int dk = tile->dk, dv = tile->dv, lanes = wide * LANES;                                                  \
+        f8 fade[wide];                                                                                                 \
+        for (int p = 0; p < tile->panels; p++) {                                                                       \
+            float *sum = tile->sum + p * dv * lanes, *scores = tile->scores;                                           \
+            for (int j = 0; j < n; j += many)                                                                          \
+                scores_##wide(scores + j * lanes, keys + j, tile->q + p * dk * lanes, dk);                             \
+            soften_##wide(scores, n, tile->softcap, tile->top + p * lanes, tile->total + p * lanes, fade,              \
+                          low ? low + p * lanes : 0, high ? high + p * lanes : 0, first);                              \
+            for (int d = 0; d < dv; d += many)                                                                         \
+                if (packed) weigh_##wide(sum + d * lanes, fade, packed + d * 4, step, scores, n);                      \
+                else weigh_spread_##wide(sum + d * lanes, fade, values, d, scores, n);                                 \
+        }                                                                                                              \
+    }
+SEE(1, 8)
+SEE(2, 4)
+SEE(3, 4)
+#undef SEE
+
+/* Let all rows see the keys `low <= j < high` of a run, each row its own, or all of it where `low` is null. */
+static void see(Tile *tile, const Run *run, const int64_t *low, const int64_t *high) {
+    const float *keys[STEP + LANES], *values[STEP + LANES];
+    const int kind = tile->kind, dk = tile->dk, dv = tile->dv, lanes = tile->panels * tile->wide * LANES;
+    int64_t from = 0, to = run->count, all_from = 0, all_to = run->count; /* what any row sees, and what all do */
+    if (low) {
+        from = run->count, to = 0, all_to = run->count;
+        for (int r = 0; r < lanes; r++) {
+            if (low[r] < from) from = low[r];
+            if (high[r] > to) to = high[r];
+            if (low[r] > all_from) all_from = low[r];
+            if (high[r] < all_to) all_to = high[r];
+        }
+    }
+    for (int64_t first = from; first < to; first += STEP) {
+        int n = to - first < STEP ? (int)(to - first) : STEP;
+        for (int j = 0; j < n; j++) {
+            int64_t at = place(run, first + j);
+            const char *key = run->keys + at * run->key_step, *value = run->values + at * run->value_step;
+            if (kind == FP32) {
+                keys[j] = (const float *)key, values[j] = (const float *)value;
+                continue;
+            }
+            float *own = tile->keys + j * dk, *own_value = tile->values + j * dv;
+            for (int d = 0; d < dk; d += LANES)
+                store8(own + d, kind == BF16 ? load(key + d * 2, BF16) : load(key + d * 2, FP16));
+            for (int d = 0; d < dv; d += LANES)
+                store8(own_value + d, kind == BF16 ? load(value + d * 2, BF16) : load(value + d * 2, FP16));
+            keys[j] = own, values[j] = own_value;
+        }
+        for (int j = n; j < n + LANES; j++) keys[j] = keys[n - 1];
+        int64_t step = kind == FP32 ? run->value_step : dv * 4;
+        const char *packed = kind == FP32 && run->tokens ? 0 : (const char *)values[0];
+        int whole = all_from <= first && first + n <= all_to;
+        const int64_t *own_low = whole ? 0 : low, *own_high = whole ? 0 : high;
+        if (tile->wide == 3) see_3(tile, keys, values, packed, step, n, own_low, own_high, first);
+        else if (tile->wide == 2) see_2(tile, keys, values, packed, step, n, own_low, own_high, first);
+        else see_1(tile, keys, values, packed, step, n, own_low, own_high, first);
+    }
+}
+
+#endif

@@ -1,0 +1,149 @@
+/* What keys are worth to many queries (Wang et al., 2025, Eq 4): F(m) = max_c (f(m; c) - max_m' f(m'; c)). */
+
+#ifndef LONGSPAN_TOKEN_SCORES_H
+#define LONGSPAN_TOKEN_SCORES_H
+
+#include <stdlib.h>
+
+#include "lanes.h"
+#include "structs.h"
+
+SCORES(more_1, 1, 8, 1)
+SCORES(more_2, 2, 4, 1)
+SCORES(more_3, 3, 4, 1)
+
+enum { KEYS = 128 };   /* of a step: they stay near while all panels meet them */
+enum { SPARE = 4096 }; /* keys by which room grows */
+
+typedef struct {
+    int panels, wide;
+    int64_t room;         /* keys that a panel's scores have room for */
+    float *q, *scores;    /* [head or part, panel, channel, row], [panel, key, row] */
+    float *other;         /* [KEYS, row] of one panel */
+    float *top;           /* [panel, row] */
+    float *keys, *rows;   /* [KEYS, channel] where they are not stored as fp32; [LANES, channel] */
+    f8 flaw;              /* NaN once a score is not a number, or none can be compared with it */
+} ScoreTile;
+
+static int make_score_tile(ScoreTile *tile, const TokenScores *job) {
+    size_t lanes = (size_t)(job->tile + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES), width = (size_t)job->width;
+    /* In steps, for what is as large as the last time is often the same pages again. */
+    tile->room = (job->count + SPARE - 1) / SPARE * SPARE + LANES;
+    size_t q = (size_t)(job->heads * job->parts) * lanes * width, scores = (size_t)tile->room * lanes;
+    tile->q = malloc((q + scores + (KEYS + LANES) * WIDE * LANES + lanes + (KEYS + LANES) * width) * sizeof(float));
+    if (!tile->q) return 0;
+    tile->scores = tile->q + q, tile->other = tile->scores + scores;
+    tile->top = tile->other + (KEYS + LANES) * WIDE * LANES;
+    tile->keys = tile->top + lanes, tile->rows = tile->keys + KEYS * width;
+    return 1;
+}
+
+/* Queries `first : first + count`, as lanes. */
+static void load_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count) {
+    const int lanes = tile->wide * LANES, all_lanes = tile->panels * lanes;
+    const int64_t width = job->width;
+    float *panel = tile->q;
+    for (int64_t h = 0; h < job->heads; h++)
+        for (int64_t c = 0; c < job->parts; c++)
+            for (int at = 0; at < all_lanes; at += LANES) {
+                int64_t query = (chooser * job->heads + h) * job->rows + first;
+                const float *from = job->q + (query * job->parts + c) * width;
+                for (int64_t n = 0; n < LANES; n++) { /* the last one fills up a panel: it changes no maximum */
+                    int64_t r = at + n < count ? at + n : count - 1;
+                    memcpy(tile->rows + n * width, from + r * job->parts * width, sizeof(float) * (size_t)width);
+                }
+                into_lanes(panel, lanes, at % lanes, tile->rows, (int)width);
+                if ((at + LANES) % lanes == 0) panel += lanes * width;
+            }
+}
+
+/* Where n keys are, as fp32; those that products take beyond them are the last one. */
+static void load_keys(ScoreTile *tile, const TokenScores *job, const char *from, int n, const float **to) {
+    const int64_t width = job->width, step = job->step[2] * bytes_of((int)job->kind);
+    for (int j = 0; j < n; j++) {
+        const char *key = from + j * step;
+        float *own = tile->keys + j * width;
+        to[j] = job->kind == FP32 ? (const float *)key : own;
+        if (job->kind == BF16)
+            for (int64_t d = 0; d < width; d += LANES) store8(own + d, load(key + 2 * d, BF16));
+        if (job->kind == FP16)
+            for (int64_t d = 0; d < width; d += LANES) store8(own + d, load(key + 2 * d, FP16));
+    }
+    for (int j = n; j < n + LANES; j++) to[j] = to[n - 1];
+}
+
+static void score(float *to, const float *const *keys, const float *q, int n, int width, int wide, int more) {
+    const int many = wide == 1 ? 8 : 4, lanes = wide * LANES;
+    for (int j = 0; j < (n + LANES - 1) / LANES * LANES; j += many, to += many * lanes) {
+        if (wide == 3) (more ? more_3 : scores_3)(to, keys + j, q, width);
+        else if (wide == 2) (more ? more_2 : scores_2)(to, keys + j, q, width);
+        else (more ? more_1 : scores_1)(to, keys + j, q, width);
+    }
+}
+
+/* f of a step's keys for all rows: the sum of a query's parts, or the largest of its heads; and each row's best. */
+static void score_step(ScoreTile *tile, const TokenScores *job, int64_t b, int64_t s, int64_t first, int n) {
+    const int lanes = tile->wide * LANES;
+    const int64_t parts = job->parts, terms = job->heads * parts, width = job->width, size = bytes_of((int)job->kind);
+    const float *keys[KEYS + LANES], *q = tile->q;
+    for (int64_t x = 0; x < terms; x++) {
+        int64_t head = parts > 1 ? x : (s * job->heads + x) * job->kv_heads / (job->sharing * job->heads);
+        int64_t at = b * job->step[0] + head * job->step[1] + first * job->step[2];
+        load_keys(tile, job, job->keys + at * size, n, keys);
+        for (int p = 0; p < tile->panels; p++, q += width * lanes) {
+            float *own = tile->scores + (p * tile->room + first) * lanes, *top = tile->top + p * lanes;
+            const int whole = parts == 1 && x > 0;
+            score(whole ? tile->other : own, keys, q, n, (int)width, tile->wide, !whole && x > 0);
+            for (int j = 0; whole && j < n * lanes; j += LANES) {
+                f8 one = load(own + j, FP32); /* which stays, where it is no number */
+                store8(own + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
+            }
+            for (int c = 0; x == terms - 1 && c < lanes; c += LANES) {
+                f8 best = load(top + c, FP32);
+                for (int j = 0; j < n; j++) best = larger(load(own + j * lanes + c, FP32), best);
+                store8(top + c, best);
+            }
+        }
+    }
+}
+
+/* How near each key comes, for any row, to the row's best. */
+static void compare(ScoreTile *tile, int64_t count, float *to) {
+    const int lanes = tile->wide * LANES;
+    for (int64_t first = 0; first < count; first += LANES) {
+        f8 near[LANES];
+        for (int n = 0; n < LANES; n++) near[n] = all(-INFINITY);
+        for (int p = 0; p < tile->panels; p++)
+            for (int c = 0; c < lanes; c += LANES) {
+                f8 top = load(tile->top + p * lanes + c, FP32);
+                const float *scores = tile->scores + (p * tile->room + first) * lanes + c;
+#pragma GCC unroll 8
+                for (int n = 0; n < LANES; n++) {
+                    f8 found = load(scores + n * lanes, FP32) - top;
+                    near[n] = larger(found, near[n]), tile->flaw += found;
+                }
+            }
+        transpose(near);
+        for (int n = 1; n < LANES; n++) near[0] = larger(near[0], near[n]);
+        memcpy(to + first, near, sizeof(float) * (size_t)(count - first < LANES ? count - first : LANES));
+    }
+}
+
+/* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. Where a product is NaN, all are. */
+static void score_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count,
+                          int64_t keys, float *to) {
+    shape_of((int)count, &tile->panels, &tile->wide);
+    const int lanes = tile->panels * tile->wide * LANES;
+    for (int r = 0; r < lanes; r++) tile->top[r] = -INFINITY;
+    tile->flaw = all(0.0f);
+    load_queries(tile, job, chooser, first, count);
+    for (int64_t at = 0; at < keys; at += KEYS)
+        score_step(tile, job, chooser / job->sharing, chooser % job->sharing, at, keys - at < KEYS ? (int)(keys - at) : KEYS);
+    compare(tile, keys, to);
+    float flaw = 0.0f;
+    for (int n = 0; n < LANES; n++) flaw += tile->flaw[n];
+    if (flaw != flaw)
+        for (int64_t m = 0; m < keys; m++) to[m] = flaw;
+}
+
+#endif

@@ -1,0 +1,199 @@
+/* Which of many scores are the best. */
+
+#ifndef LONGSPAN_TOPK_H
+#define LONGSPAN_TOPK_H
+
+#include <float.h>
+#include <stdlib.h>
+
+#include "vectors.h"
+
+enum { FEW_BEST = 64, STRIDE = 32 }; /* places up to which the best are kept in order; scores looked at together */
+
+typedef int64_t l4 __attribute__((vector_size(32)));
+
+INLINE int any(i8 found) {
+    l4 x = (l4)found;
+    return (x[0] | x[1] | x[2] | x[3]) != 0;
+}
+
+INLINE int any_of(const float *scores, float than) {
+    i8 found = {0};
+    for (int c = 0; c < STRIDE; c += LANES) found |= (i8)(load(scores + c, FP32) >= all(than));
+    return any(found);
+}
+
+/* The `count`-th largest of n scores, at least so many: what is better than the last of the best is put among them. */
+static float threshold_of_few(const float *scores, int64_t n, int64_t count) {
+    float best[FEW_BEST] = {-INFINITY}; /* ascending */
+    int64_t held = 0;
+    for (int64_t j = 0; j < n;) {
+        if (held == count && j + STRIDE <= n && !any_of(scores + j, best[0])) {
+            j += STRIDE;
+            continue;
+        }
+        for (int64_t last = j + STRIDE < n ? j + STRIDE : n; j < last; j++) {
+            float x = scores[j];
+            int64_t at;
+            if (held < count) {
+                for (at = held++; at > 0 && best[at - 1] > x; at--) best[at] = best[at - 1];
+            } else {
+                if (!(x > best[0])) continue;
+                for (at = 0; at + 1 < count && best[at + 1] < x; at++) best[at] = best[at + 1];
+            }
+            best[at] = x;
+        }
+    }
+    return best[0];
+}
+
+/* Numbers whose order is that of the scores. */
+INLINE uint32_t ordered(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits ^ (bits >> 31 ? 0xffffffff : 0x80000000);
+}
+
+/* The same for any count, found digit by digit from the highest. */
+static float threshold(const float *scores, int64_t n, int64_t count) {
+    enum { MOST = 11 };
+    const int bits = n < 4096 ? 6 : MOST; /* many digits are dear to count for few scores */
+    uint32_t prefix = 0, known = 0;
+    for (int shift = 32 - bits; known != 0xffffffff; shift = shift > bits ? shift - bits : 0) {
+        int64_t seen[1 << MOST];
+        memset(seen, 0, sizeof seen[0] << bits);
+        uint32_t digits = ~known & (0xffffffff << shift);
+        for (int64_t j = 0; j < n; j++) {
+            uint32_t x = ordered(scores[j]);
+            if ((x & known) == prefix) seen[(x & digits) >> shift]++;
+        }
+        int64_t digit = digits >> shift;
+        while (count > seen[digit]) count -= seen[digit--];
+        prefix |= (uint32_t)digit << shift, known |= digits;
+    }
+    uint32_t bits_of = prefix ^ (prefix >> 31 ? 0x80000000 : 0xffffffff);
+    float found;
+    memcpy(&found, &bits_of, sizeof found);
+    return found;
+}
+
+/* The same where the best are few among many: some of the scores tell how good those are at least that can be among
+   them, and only those are looked at again. */
+static float threshold_among(const float *scores, int64_t n, int64_t count) {
+    enum { SOME = 1024, LEAST = 8 * SOME };
+    int64_t rank = count * SOME / n, held = 0, room = 4 * count;
+    rank += 4 * (int64_t)sqrtf((float)rank) + 8;
+    float *best = n < LEAST || rank > SOME / 2 ? 0 : malloc(sizeof(float) * (size_t)room);
+    if (!best) return threshold(scores, n, count);
+    float some[SOME];
+    for (int64_t j = 0; j < SOME; j++) some[j] = scores[j * n / SOME];
+    const float least = threshold(some, SOME, rank);
+    for (int64_t j = 0; j < n && held >= 0;) {
+        int64_t last = j + STRIDE < n ? j + STRIDE : n;
+        if (last - j < STRIDE || any_of(scores + j, least)) {
+            if (held + STRIDE > room) held = -1; /* they are not what those looked like */
+            else
+                for (int64_t k = j; k < last; k++) best[held] = scores[k], held += scores[k] >= least;
+        }
+        j = last;
+    }
+    float found = held < count ? threshold(scores, n, count) : threshold(best, held, count);
+    free(best);
+    return found;
+}
+
+static float largest(const float *scores, int64_t n) {
+    f8 most = all(0.0f);
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        f8 x = (f8)((i8)load(scores + j, FP32) & 0x7fffffff);
+        most = either((i8)(x > most), x, most);
+    }
+    float found = 0.0f;
+    for (int c = 0; c < LANES; c++) found = most[c] > found ? most[c] : found;
+    for (; j < n; j++) found = fabsf(scores[j]) > found ? fabsf(scores[j]) : found;
+    return found;
+}
+
+static int64_t reach(const float *scores, int64_t n, float least, const int equal) {
+    i8 found = {0};
+    int64_t j = 0, count = 0;
+    for (; j + LANES <= n; j += LANES) {
+        f8 x = load(scores + j, FP32);
+        found -= equal ? (i8)(x >= all(least)) : (i8)(x > all(least));
+    }
+    for (int c = 0; c < LANES; c++) count += found[c];
+    for (; j < n; j++) count += equal ? scores[j] >= least : scores[j] > least;
+    return count;
+}
+
+static int has_nan(const float *scores, int64_t n) {
+    i8 found = {0};
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        f8 x = load(scores + j, FP32);
+        found |= (i8)(x != x);
+    }
+    int some = any(found);
+    for (; j < n; j++) some |= scores[j] != scores[j];
+    return some;
+}
+
+/* What is no number counts as the best, so that it shows in what is made of it; places are filled up with the first. */
+static void choose_nan(const float *scores, int64_t n, int64_t count, int64_t from, int64_t *to) {
+    int64_t strange = 0, at = 0;
+    for (int64_t j = 0; j < n; j++) strange += scores[j] != scores[j];
+    if (strange > count) strange = count;
+    for (int64_t j = 0, others = count - strange; j < n && at < count; j++) {
+        if (scores[j] != scores[j] ? strange-- > 0 : others-- > 0) to[at++] = j + from;
+    }
+}
+
+/* Of n scores each becomes the best within `near` places. */
+static void max_nearby(const float *scores, int64_t n, int64_t near, float *to) {
+    if (near > n) near = n;
+    for (int64_t j = 0; j < n;) {
+        if (j >= near && j + near + LANES <= n) {
+            f8 best = load(scores + j - near, FP32);
+            for (int64_t d = 1 - near; d <= near; d++) best = larger(load(scores + j + d, FP32), best);
+            store8(to + j, best);
+            j += LANES;
+            continue;
+        }
+        int64_t first = j > near ? j - near : 0, last = j + near < n ? j + near : n - 1;
+        for (to[j] = scores[first]; first <= last; first++) to[j] = scores[first] > to[j] ? scores[first] : to[j];
+        j++;
+    }
+}
+
+/* Of n scores `count` places, in ascending order and counted from `from`: those of the best. What is within `tie` times
+   the largest score of the last of them ties for its place, and the first of those win, or the last. A score counts as
+   the best within `near` places, for which there is room at `nearby`. */
+static void choose_topk(const float *scores, int64_t n, int64_t count, int64_t from, float tie, int64_t prefer_last,
+                      int64_t near, float *nearby, int64_t *to) {
+    if (has_nan(scores, n)) {
+        choose_nan(scores, n, count, from, to);
+        return;
+    }
+    if (near) {
+        max_nearby(scores, n, near, nearby);
+        scores = nearby;
+    }
+    const float least = count <= FEW_BEST ? threshold_of_few(scores, n, count) : threshold_among(scores, n, count);
+    const float slack = tie > 0 ? fminf(tie * largest(scores, n), FLT_MAX) : 0.0f;
+    const float low = least - slack, high = least + slack;
+    int64_t above = reach(scores, n, high, 0), equal = reach(scores, n, low, 1) - above, at = 0;
+    int64_t taken = count - above, skipped = prefer_last ? equal - taken : 0, met = 0;
+    for (int64_t j = 0; j < n && at < count;) {
+        if (j + STRIDE <= n && !any_of(scores + j, low)) {
+            j += STRIDE;
+            continue;
+        }
+        for (int64_t end = j + STRIDE < n ? j + STRIDE : n; j < end && at < count; j++) {
+            if (scores[j] > high) to[at++] = j + from;
+            else if (scores[j] >= low && met++ >= skipped && met - skipped <= taken) to[at++] = j + from;
+        }
+    }
+}
+
+#endif

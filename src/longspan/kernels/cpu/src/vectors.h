@@ -1,0 +1,155 @@
+/* Eight fp32 numbers at a time, in the vector extensions that gcc and clang share: any CPU, no intrinsics. */
+
+#ifndef LONGSPAN_VECTORS_H
+#define LONGSPAN_VECTORS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LANES = 8, PAIR = 16 };
+enum { FP32, BF16, FP16 }; /* the kinds of stored numbers; the Python side knows them by these values */
+
+typedef float f8 __attribute__((vector_size(32)));
+typedef int32_t i8 __attribute__((vector_size(32)));
+typedef uint32_t u8 __attribute__((vector_size(32)));
+typedef uint16_t h8 __attribute__((vector_size(16)));
+
+#define LOG2_E 1.44269504f /* scores are in base 2, which saves a product for each */
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* gcc before 12 knows shuffles by a mask alone. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i8){__VA_ARGS__})
+#endif
+
+INLINE int64_t bytes_of(int kind) { return kind == FP32 ? 4 : 2; }
+
+INLINE f8 all(float x) { return (f8){x, x, x, x, x, x, x, x}; }
+
+INLINE f8 either(i8 first, f8 a, f8 b) { return (f8)((first & (i8)a) | (~first & (i8)b)); }
+
+INLINE f8 larger(f8 a, f8 b) {
+#if defined(__AVX__)
+    return __builtin_ia32_maxps256(a, b);
+#else
+    return either((i8)(a > b), a, b);
+#endif
+}
+
+/* Eight stored numbers as fp32. */
+INLINE f8 load(const void *from, const int kind) {
+    if (kind == FP32) {
+        f8 x;
+        memcpy(&x, from, sizeof x);
+        return x;
+    }
+    h8 stored;
+    memcpy(&stored, from, sizeof stored);
+    u8 wide = __builtin_convertvector(stored, u8);
+    if (kind == BF16) return (f8)(wide << 16);
+    /* The exponent is moved to fp32's by a product, which makes subnormals right too; infinity, NaN have their own. */
+    u8 rest = wide & 0x7fff;
+    f8 x = (f8)(rest << 13) * 0x1p112f;
+    x = either((i8)(rest >= 0x7c00), (f8)(rest << 13 | 0x7f800000), x);
+    return (f8)((u8)x | (wide & 0x8000) << 16);
+}
+
+/* Sixteen stored numbers. Of bf16 those at even and at odd places: a shift and a mask widen them where they lie, which
+   is half the work of bringing them pair_stride in order. `arranged` puts what they meet into the same order. */
+INLINE void load_pair(const void *from, const int kind, f8 *first, f8 *second) {
+    if (kind == BF16) {
+        u8 both;
+        memcpy(&both, from, sizeof both);
+        *first = (f8)(both << 16), *second = (f8)(both & 0xffff0000);
+    } else {
+        *first = load(from, kind), *second = load((const char *)from + LANES * bytes_of(kind), kind);
+    }
+}
+
+/* Where channel d of `width` is in the order of `load_pair`; eight that are left at the end stay as they are. */
+INLINE int64_t arranged(int64_t d, int64_t width, const int kind) {
+    if (kind != BF16 || d >= width / PAIR * PAIR) return d;
+    return d / PAIR * PAIR + d % PAIR / 2 + d % 2 * LANES;
+}
+
+INLINE void store8(float *to, f8 x) { memcpy(to, &x, sizeof x); }
+
+/* Rounded to the nearest, ties to even. */
+INLINE uint16_t to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+INLINE uint16_t to_fp16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) return sign | 0x7e00;
+    if (bits >= 0x477ff000) return sign | 0x7c00; /* 65,520 and more round to infinity */
+    if (bits < 0x38800000) {                      /* subnormal: a sum leaves just the bits that it has */
+        float small;
+        memcpy(&small, &bits, sizeof small);
+        small += 0.5f;
+        memcpy(&bits, &small, sizeof bits);
+        return sign | (uint16_t)(bits - 0x3f000000);
+    }
+    bits += 0xfff + (bits >> 13 & 1);
+    return sign | (uint16_t)((bits - 0x38000000) >> 13);
+}
+
+INLINE float load_one(const void *from, int64_t at, const int kind) {
+    if (kind == FP32) return ((const float *)from)[at];
+    if (kind == BF16) {
+        uint32_t wide = (uint32_t)((const uint16_t *)from)[at] << 16;
+        float x;
+        memcpy(&x, &wide, sizeof x);
+        return x;
+    }
+    uint16_t stored[LANES] = {((const uint16_t *)from)[at]};
+    return load(stored, kind)[0];
+}
+
+INLINE void store_one(void *to, int64_t at, float x, const int kind) {
+    if (kind == FP32) ((float *)to)[at] = x;
+    else ((uint16_t *)to)[at] = kind == BF16 ? to_bf16(x) : to_fp16(x);
+}
+
+/* 2^x for x <= 0, within two units of fp32's last place; 0 from -126 on, NaN for NaN. */
+INLINE f8 exp2_of(f8 x) {
+    const f8 round = all(0x1.8p23f); /* a sum with it leaves whole numbers, its low bits count them */
+    f8 shifted = x + round;
+    f8 r = x - (shifted - round);
+    /* Interpolates 2^r for |r| <= 1/2 at the zeros of a Chebyshev polynomial; off by 3e-9 at most. */
+    f8 y = r * 0x1.444p-13f + 0x1.5f48cp-10f;
+    y = y * r + 0x1.3b2a1cp-7f;
+    y = y * r + 0x1.c6aeccp-5f;
+    y = y * r + 0x1.ebfbep-3f;
+    y = y * r + 0x1.62e43p-1f;
+    y = y * r + 1.0f;
+    f8 power = (f8)(((i8)shifted << 23) + 0x3f800000); /* a product with it leaves what is no number none */
+    return either((i8)(x < all(-126.0f)), all(0.0f), y * power);
+}
+
+/* The sums of eight vectors, in their order. */
+INLINE f8 sums(const f8 *x) {
+    f8 pairs[4], fours[2];
+    for (int n = 0; n < 4; n++) {
+        f8 a = x[2 * n], b = x[2 * n + 1];
+        pairs[n] = SHUFFLE(a, b, 0, 8, 1, 9, 4, 12, 5, 13) + SHUFFLE(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int n = 0; n < 2; n++) {
+        f8 a = pairs[2 * n], b = pairs[2 * n + 1];
+        fours[n] = SHUFFLE(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + SHUFFLE(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    return SHUFFLE(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+           SHUFFLE(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+#endif

@@ -1,0 +1,108 @@
+"""The structures that ``structs.h`` declares: its text is read here, and says how they are packed.
+
+A compiler may leave gaps between fields, so the sizes are compared with those of the compiled library
+(``size_mismatch``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_CODES = {"int64_t": "q", "float": "f", "double": "d"}
+_STRUCT = re.compile(r"typedef struct \{(.*?)\} (\w+);", re.DOTALL)
+_FIELD = re.compile(r"(?P<pointer>\*?)(?P<name>\w+)(?P<sizes>(?:\[\d+\])*)(?P<open>\[\])?")
+
+
+class Struct:
+    """One structure: its fields in order, each with its code for ``struct``, and how many values it takes.
+
+    An array that is open at the end is no part of it: what it holds is packed behind.
+    """
+
+    def __init__(self, name: str, fields: Mapping[str, tuple[str, int]]) -> None:
+        self.name, self.fields = name, dict(fields)
+        self._packed = struct.Struct("=" + "".join(code for code, _ in self.fields.values()))
+        self.size = self._packed.size
+
+    def pack(self, **values: Any) -> bytes:
+        """The structure with every field by its name: a number, the numbers of an array, or another one packed.
+
+        Raises:
+            TypeError: a field is missing, or there is none of a name, or an array has another number of values.
+        """
+        if values.keys() != self.fields.keys():
+            raise TypeError(f"{self.name} has the fields {list(self.fields)}, not {list(values)}")
+        flat: list[Any] = []
+        for name, (_, count) in self.fields.items():
+            value = values[name]
+            if count == 1:
+                flat.append(value)
+            elif len(value) == count:
+                flat += value
+            else:
+                raise TypeError(f"{self.name}.{name} has {count} values, not {len(value)}")
+        return self._packed.pack(*flat)
+
+    def first(self, *names: str) -> struct.Struct:
+        """How its first fields are packed, value by value; they are named so that no other order goes unseen."""
+        if tuple(self.fields)[: len(names)] != names:
+            raise TypeError(f"{self.name} begins with {list(self.fields)[: len(names)]}, not {list(names)}")
+        return struct.Struct("=" + "".join(self.fields[name][0] for name in names))
+
+
+def _declared(text: str) -> dict[str, Struct]:
+    found: dict[str, Struct] = {}
+    for body, name in _STRUCT.findall(re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)):
+        fields: dict[str, tuple[str, int]] = {}
+        for line in filter(None, map(str.strip, body.split(";"))):
+            kind, _, names = line.removeprefix("const ").partition(" ")
+            for one in names.split(","):
+                field = _FIELD.fullmatch(one.strip())
+                assert field is not None, f"{name}: {line}"
+                if field["open"]:
+                    continue
+                count = 1
+                for size in re.findall(r"\d+", field["sizes"]):
+                    count *= int(size)
+                if field["pointer"]:
+                    code = "Q"
+                elif kind in found:
+                    code = f"{found[kind].size}s"
+                else:
+                    code = _CODES[kind]
+                fields[field["name"]] = (code if count == 1 else f"{count}{code}", count)
+        found[name] = Struct(name, fields)
+    return found
+
+
+ALL = _declared((Path(__file__).parent / "src" / "structs.h").read_text(encoding="utf-8"))
+
+
+class _Size(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("bytes", ctypes.c_int64)]
+
+
+def size_mismatch(library: ctypes.CDLL) -> str | None:
+    """How a compiled library's structures differ from what is packed here, or None."""
+    compiled = {}
+    for size in _sizes(library):
+        compiled[size.name.decode()] = size.bytes
+    packed = {name: one.size for name, one in ALL.items()}
+    if compiled == packed:
+        return None
+    wrong = sorted(name for name in compiled.keys() | packed.keys() if compiled.get(name) != packed.get(name))
+    return "the compiled library has structures of other sizes than are packed: " + ", ".join(
+        f"{name} ({compiled.get(name)} bytes, not {packed.get(name)})" for name in wrong
+    )
+
+
+def _sizes(library: ctypes.CDLL) -> Iterable[_Size]:
+    at = ctypes.addressof(_Size.in_dll(library, "longspan_sizes"))
+    while (size := _Size.from_address(at)).name:
+        yield size
+        at += ctypes.sizeof(_Size)

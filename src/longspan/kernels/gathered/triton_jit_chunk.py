@@ -1,0 +1,122 @@
+"""The Triton kernel of attention to tokens that a chunk's queries share. Importing this imports Triton."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from longspan.kernels.gpu.primitives import finished, gathered_step, load_rotated, narrowed
+
+
+@triton.jit(do_not_specialize=["rows", "count", "runs", "splits"])
+def by_query_chunk(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    tokens_ptr,
+    ends_ptr,
+    cos_ptr,
+    sin_ptr,
+    key_cos_ptr,
+    key_sin_ptr,
+    out_ptr,
+    lse_ptr,
+    q_srun,
+    q_sb,
+    q_sh,
+    q_st,
+    k_sb,
+    k_sh,
+    k_sn,
+    v_sb,
+    v_sh,
+    v_sn,
+    tokens_sb,
+    tokens_ss,
+    ends_sb,
+    ends_ss,
+    out_sb,
+    out_sh,
+    out_st,
+    heads,
+    rows,
+    count,
+    runs,
+    splits,
+    scale,
+    softcap,
+    KV_SHARE: tl.constexpr,
+    TOKENS_SHARE: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    DP: tl.constexpr,
+    DVP: tl.constexpr,
+    START: tl.constexpr,
+    HALF: tl.constexpr,
+    KEY_HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    R: tl.constexpr,
+    K: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """One tile: ``R // TILE_HEADS`` rows of the query heads that share ``count`` tokens walk these, run by run.
+
+    Grid: (tiles · ``splits``, sharing groups · parts of a group, batch). ends ``[.., runs]``: one past a run's last
+    token. cos, sin ``[runs, rows, HALF]``; with ``HALF = 0`` q is rotated already, one copy a run ``q_srun`` apart.
+    key_cos, key_sin ``[count, KEY_HALF]``; with ``KEY_HALF = 0`` keys stay as stored.
+    """
+    GROUP_PARTS: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
+    ROWS: tl.constexpr = R // TILE_HEADS
+    tile = tl.program_id(0) // splits
+    split = tl.program_id(0) % splits
+    s = tl.program_id(1) // GROUP_PARTS
+    b = tl.program_id(2).to(tl.int64)
+    r = tl.arange(0, R)
+    t = tile * ROWS + r // TILE_HEADS
+    g = tl.program_id(1) % GROUP_PARTS * TILE_HEADS + r % TILE_HEADS
+    used = (t < rows) & (g < GROUP) & (r < ROWS * TILE_HEADS)
+    head = (s * GROUP + g).to(tl.int64)
+    q_at = b * q_sb + head * q_sh + t.to(tl.int64) * q_st
+    k_ptr += b * k_sb + (s // KV_SHARE).to(tl.int64) * k_sh
+    v_ptr += b * v_sb + (s // KV_SHARE).to(tl.int64) * v_sh
+    tokens_ptr += b * tokens_sb + (s // TOKENS_SHARE).to(tl.int64) * tokens_ss
+    ends_ptr += b * ends_sb + (s // TOKENS_SHARE).to(tl.int64) * ends_ss
+
+    acc = tl.zeros([R, DVP], tl.float32)
+    top = tl.full([R], float("-inf"), tl.float32)
+    total = tl.zeros([R], tl.float32)
+    e = tl.arange(0, K)
+    share = tl.cdiv(tl.cdiv(count, K), splits) * K
+    done = 0
+    for run in range(runs):
+        end = tl.load(ends_ptr + run).to(tl.int32)
+        begin = tl.maximum(done, split * share)
+        stop = tl.minimum(end, (split + 1) * share)
+        if begin < stop:
+            cos_sin_at = (tl.cast(run, tl.int64) * rows + t) * HALF
+            own = q_at + tl.cast(run, tl.int64) * q_srun
+            q = load_rotated(q_ptr, own, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
+            q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
+            for first in range(begin, stop, K):
+                place = first + e
+                there = place < stop
+                token = tl.load(tokens_ptr + place, mask=there, other=0).to(tl.int64)
+                acc, top, total = gathered_step(
+                    acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, token, there, key_cos_ptr, key_sin_ptr,
+                    place.to(tl.int64) * KEY_HALF, scale, softcap, D, DV, DP, DVP, START, KEY_HALF, INTERLEAVED, False,
+                    True, CAPPED, WIDEN,
+                )  # fmt: skip
+        done = end
+
+    out, lse = finished(acc, top, total)
+    d = tl.arange(0, DVP)
+    out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
+    tl.store(
+        out_ptr + out_at[:, None] + d[None, :],
+        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
+        mask=used[:, None] & (d < DV)[None, :],
+    )
+    tl.store(lse_ptr + ((b * heads + head) * rows + t) * splits + split, lse, mask=used)

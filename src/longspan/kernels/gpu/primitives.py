@@ -1,0 +1,226 @@
+"""Parts of Triton kernels: rotated rows, a step of an online softmax, and the merge of partial softmaxes.
+
+``R`` rows of a tile, ``K`` keys of a step; ``DP`` is a head size padded to a power of two. Scores are kept in base 2,
+because that is what a GPU exponentiates. Importing this module imports Triton.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def narrowed(x, dtype: tl.constexpr, WIDEN: tl.constexpr):
+    """fp32 ``x`` rounded to ``dtype``, to the nearest."""
+    if WIDEN and dtype == tl.bfloat16:
+        # The interpreter cuts the low half off instead; what is left of a number rounded before survives that.
+        bits = x.to(tl.uint32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        x = bits.to(tl.float32, bitcast=True)
+    return x.to(dtype)
+
+
+@triton.jit
+def load_rotated(
+    x_ptr,
+    at,
+    used,
+    cos_ptr,
+    sin_ptr,
+    cos_sin_at,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    START: tl.constexpr,
+    HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    BACK: tl.constexpr,
+):
+    """Rows ``[R, DP]`` at offsets ``at [R]``, in fp32, rotated by the rows of cos and sin at ``cos_sin_at [R]``.
+
+    Each channel takes its pair's other channel from memory once more: no shuffle, and one formula for every layout.
+    ``BACK`` rotates the other way; with ``HALF = 0`` nothing is rotated.
+    """
+    c = tl.arange(0, DP)
+    whole = used[:, None] & (c < D)[None, :]
+    x = tl.load(x_ptr + at[:, None] + c[None, :], mask=whole, other=0.0).to(tl.float32)
+    if HALF > 0:
+        u = c - START
+        if INTERLEAVED:
+            pair = u // 2
+            first = u % 2 == 0
+            partner = tl.where(first, c + 1, c - 1)
+        else:
+            first = u < HALF
+            pair = tl.where(first, u, u - HALF)
+            partner = tl.where(first, c + HALF, c - HALF)
+        inside = used[:, None] & ((u >= 0) & (u < 2 * HALF))[None, :]
+        y = tl.load(x_ptr + at[:, None] + partner[None, :], mask=inside, other=0.0).to(tl.float32)
+        cos = tl.load(cos_ptr + cos_sin_at[:, None] + pair[None, :], mask=inside, other=1.0)
+        sin = tl.load(sin_ptr + cos_sin_at[:, None] + pair[None, :], mask=inside, other=0.0)
+        if BACK:
+            sin = -sin
+        x = x * cos + tl.where(first[None, :], -y, y) * sin
+    return x
+
+
+@triton.jit
+def step(
+    acc,
+    top,
+    total,
+    q,
+    k,
+    v,
+    seen,
+    scale,
+    softcap,
+    MASKED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """One step of the online softmax: ``q [R, DP]``, ``k [DP, K]``, ``v [K, DP]``; ``seen [R, K]`` if ``MASKED``.
+
+    ``acc [R, DP]``, ``top [R]``, ``total [R]``: weighted values, largest score in base 2, sum of weights.
+    """
+    if WIDEN:
+        scores = tl.dot(q.to(tl.float32), k.to(tl.float32), input_precision="ieee")
+    else:
+        scores = tl.dot(q, k, input_precision="ieee")
+    if CAPPED:
+        # tanh by exp of a negative number: exact at both ends, and nothing overflows.
+        bounded = scores * (scale / softcap)
+        small = tl.exp2(tl.abs(bounded) * (-2.0 * _LOG2E))
+        tanh = (1.0 - small) / (1.0 + small)
+        scores = tl.where(bounded < 0, -tanh, tanh) * (softcap * _LOG2E)
+    else:
+        scores = scores * (scale * _LOG2E)
+    if MASKED:
+        scores = tl.where(seen, scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    # A row that has seen no key yet has no finite maximum to subtract.
+    shift = tl.where(higher == float("-inf"), 0.0, higher) if MASKED else higher
+    weights = tl.exp2(scores - shift[:, None])
+    fade = tl.exp2(top - shift)
+    total = total * fade + tl.sum(weights, 1)
+    if WIDEN:
+        weights = narrowed(weights, v.dtype, WIDEN).to(tl.float32)
+        part = tl.dot(weights, v.to(tl.float32), input_precision="ieee")
+        acc = acc * fade[:, None] + part
+    else:
+        acc = tl.dot(weights.to(v.dtype), v, acc * fade[:, None], input_precision="ieee")
+    return acc, higher, total
+
+
+@triton.jit
+def gathered_step(
+    acc,
+    top,
+    total,
+    q,
+    k_ptr,
+    v_ptr,
+    k_sn,
+    v_sn,
+    tokens,
+    there,
+    cos_ptr,
+    sin_ptr,
+    cos_sin_at,
+    scale,
+    softcap,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    DP: tl.constexpr,
+    DVP: tl.constexpr,
+    START: tl.constexpr,
+    HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    BACK: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """``step`` over keys ``tokens [K]`` (int64), those ``there [K]`` if ``MASKED``; ``HALF > 0`` rotates them."""
+    c = tl.arange(0, DP)
+    d = tl.arange(0, DVP)
+    v_at = v_ptr + tokens[:, None] * v_sn + d[None, :]
+    if HALF > 0:
+        k = load_rotated(
+            k_ptr, tokens * k_sn, there, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, BACK
+        )
+        k = narrowed(k, k_ptr.dtype.element_ty, WIDEN)
+    else:
+        k_at = k_ptr + tokens[:, None] * k_sn + c[None, :]
+        if MASKED:
+            k = tl.load(k_at, mask=there[:, None] & (c < D)[None, :], other=0.0)
+        else:
+            k = tl.load(k_at) if D == DP else tl.load(k_at, mask=(c < D)[None, :], other=0.0)
+    if MASKED:
+        v = tl.load(v_at, mask=there[:, None] & (d < DV)[None, :], other=0.0)
+    else:
+        v = tl.load(v_at) if DV == DVP else tl.load(v_at, mask=(d < DV)[None, :], other=0.0)
+    return step(acc, top, total, q, tl.trans(k), v, there[None, :], scale, softcap, MASKED, CAPPED, WIDEN)
+
+
+@triton.jit
+def finished(acc, top, total):
+    """Output ``[R, DP]`` and natural log-sum-exp ``[R]`` in fp32; 0 and -inf for a row that saw no key."""
+    some = total > 0
+    safe = tl.where(some, total, 1.0)
+    lse = tl.where(some, (top + tl.log2(safe)) * _LN2, float("-inf"))
+    return acc / safe[:, None], lse
+
+
+@triton.jit(do_not_specialize=["rows", "count", "tokens"])
+def merge(
+    parts_ptr,
+    parts_lse_ptr,
+    out_ptr,
+    lse_ptr,
+    rows,
+    count,
+    heads,
+    tokens,
+    out_sb,
+    out_sh,
+    out_st,
+    DV: tl.constexpr,
+    DVP: tl.constexpr,
+    R: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """Parts ``[rows, count, DV]`` and ``[rows, count]`` of one softmax as a whole; a row is (batch, head, token)."""
+    r = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    used = r < rows
+    d = tl.arange(0, DVP)
+    top = tl.full([R], float("-inf"), tl.float32)
+    for n in range(count):
+        top = tl.maximum(top, tl.load(parts_lse_ptr + r * count + n, mask=used, other=float("-inf")))
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.zeros([R], tl.float32)
+    acc = tl.zeros([R, DVP], tl.float32)
+    for n in range(count):
+        weight = tl.exp2((tl.load(parts_lse_ptr + r * count + n, mask=used, other=float("-inf")) - shift) * _LOG2E)
+        at = (r * count + n)[:, None] * DV + d[None, :]
+        part = tl.load(parts_ptr + at, mask=used[:, None] & (d < DV)[None, :], other=0.0).to(tl.float32)
+        total += weight
+        acc += weight[:, None] * part
+    some = total > 0
+    safe = tl.where(some, total, 1.0)
+    head = r // tokens
+    at = (head // heads) * out_sb + (head % heads) * out_sh + (r % tokens) * out_st
+    whole = acc / safe[:, None]
+    tl.store(
+        out_ptr + at[:, None] + d[None, :],
+        narrowed(whole, out_ptr.dtype.element_ty, WIDEN),
+        mask=used[:, None] & (d < DV)[None, :],
+    )
+    tl.store(lse_ptr + r, tl.where(some, shift + tl.log2(safe) * _LN2, float("-inf")), mask=used)
+
+
+# The interpreter multiplies bf16 as the integers that it stores them as, without a word; operands are widened there.
+WIDENS: bool = not isinstance(merge, triton.JITFunction)

@@ -1,0 +1,58 @@
+"""The places of the largest of many scores, in order; ties are decided by place.
+
+Contract. Of a row's scores those at ``start ≤ j < stop`` count; each counts as the largest within ``near`` places. With
+``t`` the ``count``-th largest of these and ``slack`` as ``tie`` times the largest absolute one, all above ``t + slack``
+are taken, and of those in ``[t - slack, t + slack]`` the first ones or the last ones. NaN is larger than any number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from longspan.kernels.dispatch import Impl
+
+__all__ = ["max_nearby", "topk"]
+
+
+def topk(
+    scores: Tensor,
+    count: int,
+    *,
+    tie: float = 0.0,
+    last: bool = False,
+    start: int = 0,
+    stops: Tensor | None = None,
+    near: int = 0,
+    impl: Impl = "auto",
+) -> Tensor:
+    """The ``count`` largest of scores ``[..., T, n]`` as ascending indices ``[..., T, count]`` int64.
+
+    A call on a GPU does not wait for it.
+
+    Args:
+        tie: scores that differ from that of the last place by no more than this part of the row's largest tie for it,
+            and the first of them win, or the ``last`` ones.
+        start, stops: only places ``start ≤ j < stops[t]`` count, ``[T]`` int64 on the CPU, of which every row has
+            ``count``; all of them where ``stops`` is None.
+        near: a score counts as the largest within so many places of it, of those that count.
+        impl: see ``longspan.kernels.dispatch``.
+
+    Raises:
+        ValueError: the named implementation cannot run here.
+    """
+    from longspan.kernels.dispatch import resolve  # here, so that selections can be described without torch
+    from longspan.kernels.topk import compiled, reference, torch_ops
+
+    name = resolve(impl, scores.device, {"compiled": lambda: compiled.unsupported_reason(scores)})
+    module = {"compiled": compiled, "torch": torch_ops, "reference": reference}[name]
+    return module.topk(scores, count, tie, last, start, stops, near)
+
+
+def max_nearby(scores: Tensor, near: int) -> Tensor:
+    """Each score ``[..., n]`` becomes the largest within ``near`` places of it."""
+    from longspan.kernels.topk import torch_ops
+
+    return torch_ops.max_nearby(scores, near)

@@ -1,0 +1,228 @@
+"""The angles of rotary positions: the model's own frequencies, and scaled ones that can replace them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from longspan.deferred import torch
+from longspan.errors import check_count, check_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+CosSin = tuple["Tensor", "Tensor"]  # cos and sin of the angles
+
+
+class Table:
+    """cos and sin by integer position, in fp32, grown on demand and shared by all layers with these angles.
+
+    Args:
+        inv_freq: ``[r / 2]`` radians a position.
+        factor: multiplies cos and sin (YaRN's and longrope's attention scaling).
+    """
+
+    def __init__(self, inv_freq: Tensor, factor: float = 1.0) -> None:
+        self.inv_freq = inv_freq.detach().float()
+        self.factor = float(factor)
+        none = self.inv_freq.new_empty(0, self.inv_freq.numel())
+        self._held = none, none  # cos and sin; replaced as one, since threads share a table
+
+    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device."""
+        cos, sin = self._held
+        if positions.numel() == 0:
+            empty = cos.new_empty(*positions.shape, self.inv_freq.numel())
+            return empty, empty
+        top = int(positions.max())
+        if top >= cos.shape[0]:
+            self._held = cos, sin = self._grown(max(top + 1, 2 * cos.shape[0]))
+        positions = positions.to(self.inv_freq.device)
+        return cos[positions], sin[positions]
+
+    def _grown(self, size: int) -> tuple[Tensor, Tensor]:
+        # The product in fp32 is what transformers computes, so the angles are the stock model's to the bit.
+        phase = torch.arange(size, device=self.inv_freq.device).float()[:, None] * self.inv_freq[None, :]
+        return phase.cos() * self.factor, phase.sin() * self.factor
+
+
+def cos_sin(table: Table, positions: Tensor, device: torch.device) -> CosSin:
+    """cos and sin at ``positions`` (int64, CPU), ``[*positions.shape, r / 2]`` on ``device``.
+
+    The layers of a model may lie on several devices, its frequencies on one.
+    """
+    with torch.inference_mode(False):  # kept for later calls, which may be outside of it and follow gradients
+        cos, sin = table(positions)
+        return cos.to(device), sin.to(device)
+
+
+@dataclass(frozen=True)
+class Angles:
+    """The model's own angles, unchanged. Subclasses scale them."""
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the angles follow the total length, so that keys must be kept unrotated."""
+        return False
+
+    def resolve(self, window: int) -> Angles:
+        """The same angles with every default filled in for a model of this window."""
+        return self
+
+    def reaching(self, length: int) -> Angles:
+        """The same angles, told to reach ``length`` tokens where they have to know and were not told."""
+        return self
+
+    def exact(self, window: int, total: int) -> bool:
+        """Whether an input of ``total`` tokens sees the model's own angles."""
+        return True
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        """The angles at a total length of ``total`` tokens, from the model's ``own``."""
+        return own
+
+
+def _check_fields(angles: Angles) -> None:
+    """Make lengths ints and everything else ints or floats; raise ``ValueError`` where they are no such numbers."""
+    for f in fields(angles):
+        value, name = getattr(angles, f.name), f"{type(angles).__name__}: {f.name}"
+        if value is not None:
+            found = check_count(name, value) if f.name == "target_length" else check_number(name, value)
+            object.__setattr__(angles, f.name, found)  # frozen for everybody else
+
+
+@dataclass(frozen=True)
+class _Scaled(Angles):
+    scale: float | None = None
+    target_length: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.scale is not None and self.target_length is not None:
+            raise ValueError(f"{type(self).__name__}: give scale or target_length, not both")
+        if self.scale is not None and not 1 <= self.scale < math.inf:
+            raise ValueError(f"{type(self).__name__}: scale must be ≥ 1 and finite, not {self.scale}")
+
+    def reaching(self, length: int) -> Angles:
+        return replace(self, target_length=length) if self.scale is None and self.target_length is None else self
+
+    def resolve(self, window: int) -> Angles:
+        if self.scale is not None:
+            return self
+        target = 4 * window if self.target_length is None else self.target_length
+        return replace(self, scale=max(1.0, target / window), target_length=None)
+
+    def exact(self, window: int, total: int) -> bool:
+        return self.scale == 1
+
+
+@dataclass(frozen=True)
+class PI(_Scaled):
+    """Position Interpolation (Chen et al., 2023): every position divided by ``scale`` (default 4: four windows)."""
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        assert self.scale is not None
+        return Table(own.inv_freq.double() / self.scale, own.factor)
+
+
+@dataclass(frozen=True)
+class NTK(_Scaled):
+    """NTK-aware scaling (bloc97, 2023): the base times ``scale^(r / (r - 2))`` (default scale 4)."""
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        assert self.scale is not None
+        return Table(_ntk(own.inv_freq, self.scale), own.factor)
+
+
+@dataclass(frozen=True)
+class DynamicNTK(Angles):
+    """Dynamic NTK (emozilla, 2023): as NTK, with ``scale = factor · n / L - (factor - 1)`` beyond the window.
+
+    The scale follows the total length ``n`` at each call. Keys are kept unrotated and rotated under the current base,
+    so one call over n tokens equals transformers' ``rope_type="dynamic"`` at n, and so does every decoding step.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"DynamicNTK: factor must be ≥ 1 and finite, not {self.factor}")
+
+    @property
+    def dynamic(self) -> bool:
+        return True
+
+    def exact(self, window: int, total: int) -> bool:
+        return total <= window
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        if total <= window:
+            return own
+        return Table(_ntk(own.inv_freq, self.factor * total / window - (self.factor - 1)), own.factor)
+
+
+@dataclass(frozen=True)
+class YaRN(Angles):
+    """YaRN (Peng et al., 2023): slow frequencies interpolated, fast ones kept, and cos and sin times a factor.
+
+    Between ``beta_fast`` and ``beta_slow`` turns in the trained window the two are blended linearly by channel; cos and
+    sin are multiplied by ``attention_factor``, ``0.1 · ln(factor) + 1`` unless given. ``factor`` defaults to
+    ``target_length / window``, that to four windows.
+    """
+
+    factor: float | None = None
+    target_length: int | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.factor is not None and self.target_length is not None:
+            raise ValueError("YaRN: give factor or target_length, not both")
+        if self.factor is not None and not 1 <= self.factor < math.inf:
+            raise ValueError(f"YaRN: factor must be ≥ 1 and finite, not {self.factor}")
+        if self.attention_factor is not None and not 0 < self.attention_factor < math.inf:
+            raise ValueError(f"YaRN: attention_factor must be > 0 and finite, not {self.attention_factor}")
+        if not 0 < self.beta_slow < self.beta_fast < math.inf:
+            raise ValueError(f"YaRN: 0 < beta_slow < beta_fast is broken by {self.beta_slow}, {self.beta_fast}")
+
+    def reaching(self, length: int) -> Angles:
+        return replace(self, target_length=length) if self.factor is None and self.target_length is None else self
+
+    def resolve(self, window: int) -> Angles:
+        factor = self.factor
+        if factor is None:
+            factor = max(1.0, (4 * window if self.target_length is None else self.target_length) / window)
+        attention = 0.1 * math.log(factor) + 1.0 if self.attention_factor is None else self.attention_factor
+        return replace(self, factor=factor, target_length=None, attention_factor=attention)
+
+    def exact(self, window: int, total: int) -> bool:
+        return self.factor == 1 and self.attention_factor == 1
+
+    def table(self, own: Table, window: int, total: int) -> Table:
+        assert self.factor is not None and self.attention_factor is not None
+        freq = own.inv_freq.double()
+        half = freq.numel()
+        # The log of a channel's turns in the window falls linearly with the channel; the borders lie on that line.
+        # Where the config already scales the angles, the line through the first and last channel stands in for it.
+        line = torch.log(window * freq / (2 * math.pi))
+        slope = float(line[-1] - line[0]) / max(half - 1, 1)
+        low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)
+        high = min(math.ceil((math.log(self.beta_slow) - float(line[0])) / slope), 2 * half - 1)
+        channel = torch.arange(half, dtype=torch.float64, device=freq.device)
+        interpolated = ((channel - low) / max(high - low, 0.001)).clamp(0, 1)
+        blended = freq / self.factor * interpolated + freq * (1 - interpolated)
+        return Table(blended, own.factor * self.attention_factor)
+
+
+def _ntk(inv_freq: Tensor, scale: float) -> Tensor:
+    # inv_freq[k] = base^(-2k/r), so base · scale^(r/(r-2)) multiplies channel k by scale^(-2k/(r-2)).
+    half = inv_freq.numel()
+    if half < 2:
+        raise ValueError("NTK scaling needs at least 4 rotated channels a head")
+    exponent = torch.arange(half, dtype=torch.float64, device=inv_freq.device) / (half - 1)
+    return inv_freq.double() * scale**-exponent

@@ -1,0 +1,89 @@
+"""Top-k: every implementation against the reference, which is a loop in Python, and against the contract."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jobs import random
+from longspan.kernels import cpu
+from longspan.kernels.topk import max_nearby, topk
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def impl(request):
+    if request.param == "compiled" and (reason := cpu.unavailable_reason()) is not None:
+        pytest.skip(reason)
+    return request.param
+
+
+@pytest.mark.parametrize("tie", [0.0, 0.05])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("near", [0, 1, 4])
+@pytest.mark.parametrize("n, count", [(1, 1), (7, 7), (50, 1), (333, 100), (97, 65), (700, 5)])
+def test_the_reference(impl, n, count, last, tie, near):
+    """Also of scores that share the largest nearby, of which many are equal."""
+    check(impl, n, count, last=last, tie=tie, near=near)
+
+
+@pytest.mark.parametrize("count", [64, 999])
+@pytest.mark.parametrize("last, near", [(False, 0), (True, 1)])
+def test_many_scores(impl, count, last, near):
+    check(impl, 5000, count, last=last, tie=0.0, near=near)
+
+
+def check(impl, n, count, **options):
+    g = torch.Generator().manual_seed(6)
+    stops = torch.randint(count, n + 1, (9,), generator=g)
+    for x in (
+        torch.randn(2, 9, n, generator=g),
+        torch.randint(-4, 4, (2, 9, n), generator=g).float(),
+        torch.arange(n).float().expand(2, 9, n),
+    ):
+        for start, own_stops in ((0, None), (0, stops), (min(3, n - count), (stops + 3).clamp(max=n))):
+            given = {"start": start, "stops": own_stops, **options}
+            assert torch.equal(topk(x, count, impl=impl, **given), topk(x, count, impl="reference", **given))
+
+
+@pytest.mark.parametrize("near", [0, 1, 2, 3, 9])
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+def test_max_nearby(n, near):
+    scores = random(2, 3, n)
+    found = max_nearby(scores, near)
+    for j in range(n):
+        assert torch.equal(found[..., j], scores[..., max(j - near, 0) : j + near + 1].amax(dim=-1))
+
+
+@pytest.mark.parametrize("impl", ["compiled", "reference"])
+@pytest.mark.parametrize("count", [5, 70])
+def test_nan_is_taken_first(impl, count):
+    if impl == "compiled" and (reason := cpu.unavailable_reason()) is not None:
+        pytest.skip(reason)
+    scores = random(40, 100)
+    scores[torch.rand(40, 100, generator=torch.Generator().manual_seed(0)) < 0.02] = float("nan")
+    scores[0] = float("nan")
+    for row, own in zip(scores, topk(scores, count, last=True, impl=impl), strict=True):
+        assert own.tolist() == sorted(set(own.tolist())) and own.min() >= 0 and own.max() < 100
+        assert row[own].isnan().sum() == min(count, int(row.isnan().sum()))
+
+
+def test_infinite_scores_tie(impl):
+    scores = random(2, 12)
+    scores[:, [7, 9]] = float("inf")
+    assert topk(scores, 2, tie=0.1, impl=impl).tolist() == [[7, 9]] * 2
+
+
+def test_fewer_scores_than_places_are_refused():
+    if (reason := cpu.unavailable_reason()) is not None:
+        pytest.skip(reason)
+    with pytest.raises(ValueError, match="fewer scores than are to be chosen"):
+        topk(random(2, 9), 5, last=True, start=1, stops=torch.tensor([8, 4]), impl="compiled")
+
+
+def test_a_named_kernel_runs_or_raises():
+    with pytest.raises(ValueError, match=r"compiled cannot run here: .*; use impl='torch'"):
+        topk(random(2, 9).double(), 5, impl="compiled")
+    with pytest.raises(ValueError, match="flash_cpu cannot run here: this kernel has no such implementation"):
+        topk(random(2, 9), 5, impl="flash_cpu")
+    with pytest.raises(ValueError, match="impl is one of auto, .*, torch, reference, not 'best'"):
+        topk(random(2, 9), 5, impl="best")
