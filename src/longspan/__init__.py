@@ -1,6 +1,6 @@
-"""longspan: let any LLM with rotary positions read far beyond its trained window, with no training.
+"""longspan: let any language model with rotary positions (RoPE) read far beyond its trained window, without training.
 
-Names are imported when they are first used: ``import longspan`` alone loads neither torch nor transformers.
+Each name is imported at its first use: ``import longspan`` alone loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'longspan' has no attribute {name!r}")
     value = getattr(import_module(f"longspan.{_MODULE_OF[name]}"), name)
-    globals()[name] = value  # from now on an attribute like any other
+    globals()[name] = value  # later accesses bypass __getattr__
     return value
 
 
 def __dir__() -> list[str]:
-    own = {name for name in globals() if name.startswith("__") and name.endswith("__")}
-    return sorted({*own, *__all__})
+    dunders = {name for name in globals() if name.startswith("__") and name.endswith("__")}
+    return sorted({*dunders, *__all__})

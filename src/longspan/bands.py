@@ -1,24 +1,34 @@
-"""Bands: how a selection and a position map become attention that a kernel can run.
+"""Bands: the form of a selection and a position map that attention kernels compute.
 
-A band is a set of (query, key) pairs in which the query is rotated once, to ``q_pos(i)``, and the key once, to
-``k_pos(j)``; query ``i`` sees the keys ``lo(i) <= j < hi(i)`` of the band. The bands of a method tile its kept keys,
-each exactly once. All functions take and return int64 tensors of a row's own indices (padding not counted).
+A band is a set of (query, key) pairs with one rotation of each query, ``q_pos(i)``, and one of each key, ``k_pos(j)``,
+so that ``rel(i, j) = q_pos(i) - k_pos(j)``. In a band, query ``i`` attends to the keys ``lo(i) <= j < hi(i)``. The
+bands of a method contain each kept (query, key) pair exactly once. All functions of this module map int64 tensors of
+indices to int64 tensors of the same shape. An index counts the tokens of one row of the batch, without padding.
 
-Shapes. The docstrings of this library use one letter for one size:
+Legend of shapes and symbols, for all docstrings, comments and messages of longspan:
 
-=========  =============================================================================================
-``B``      rows of a batch
-``H``      query heads
-``Hkv``    key heads; ``H / Hkv`` query heads are the *group* of a key head
-``T``      new tokens, or the queries at hand
-``N``      stored tokens, the new ones counted in
-``D``      size of a head's query or key
-``Dv``     size of a head's value
-``r``      channels that a rotation turns, in pairs: cos and sin are ``[..., r / 2]``
-``S``      how many choose in a row of the batch: ``H`` heads, ``Hkv`` groups, or 1 for the layer
-``M``      candidates that are chosen from, or tokens that a piece chose
-``m``      units that a query chose
-=========  =============================================================================================
+============  ==========================================================================================
+``B``         rows of a batch
+``H``         query heads of a layer
+``Hkv``       key-value heads of a layer; ``H / Hkv`` query heads form the *group* of a key head
+``T``         queries: the tokens of a call, or of a part of it
+``N``         keys: all tokens so far, including those of the call
+``D``         channels of a query or key head
+``Dv``        channels of a value head
+``r``         rotated channels of a head, in ``r / 2`` pairs; cos and sin are ``[..., r / 2]``
+``S``         sets of heads that choose together in a row: ``H`` heads, ``Hkv`` groups, or 1 for the layer
+``P``         query chunks, whose queries choose together
+``n``         units of a text that a selection chooses: chunks, blocks or tokens
+``M``         candidates of a choice, or tokens chosen by a query chunk
+``m``         units chosen by a query
+``d'``        channels of a reduced key, summed over the heads of a layer (``longspan.calibration``)
+``d''``       channels of a reduced key head
+``L``         the trained window, in tokens
+``i``, ``j``  index of a query and of a key in its row
+============  ==========================================================================================
+
+A letter in a paper's notation has its meaning from the docstring of that method. Positions and indices are int64,
+lengths are in tokens, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +47,7 @@ IndexMap = Callable[["Tensor"], "Tensor"]
 
 
 class KeyMap:
-    """Key positions. Compared by value: bands with equal maps share one stored rotation of the keys."""
+    """Positions of keys. Maps compare by value: bands with equal maps share one stored rotation of the keys."""
 
     def __call__(self, j: Tensor) -> Tensor:
         raise NotImplementedError
@@ -45,7 +55,7 @@ class KeyMap:
 
 @dataclass(frozen=True)
 class Index(KeyMap):
-    """Keys at their own index ``j``."""
+    """Keys at their index ``j``."""
 
     def __call__(self, j: Tensor) -> Tensor:
         return j
@@ -73,7 +83,7 @@ class Grouped(KeyMap):
 
 @dataclass(frozen=True)
 class Origin(KeyMap):
-    """Every key at 0, that is, unrotated."""
+    """Every key at 0: unrotated."""
 
     def __call__(self, j: Tensor) -> Tensor:
         return torch.zeros_like(j)
@@ -81,7 +91,7 @@ class Origin(KeyMap):
 
 @dataclass(frozen=True)
 class Interval:
-    """The keys ``lo(i) <= j < hi(i)`` of each query ``i``; empty where ``hi(i) <= lo(i)``."""
+    """The keys ``lo(i) <= j < hi(i)`` of each query ``i``; empty if ``hi(i) <= lo(i)``."""
 
     lo: IndexMap
     hi: IndexMap
@@ -95,7 +105,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Band:
-    """One separable piece of a position map; ``keys`` may reach beyond the causal limit, which is applied later."""
+    """A part of a position map with ``rel(i, j) = q_pos(i) - k_pos(j)`` for the keys in ``keys``.
+
+    ``keys`` may exceed the causal limit, which is applied later.
+    """
 
     name: str
     q_pos: IndexMap
@@ -105,19 +118,19 @@ class Band:
 
 @dataclass(frozen=True)
 class Kept:
-    """What queries keep whatever they choose: the first ``head`` tokens, and those from ``border(i)`` on.
+    """The keys that queries keep without a choice: the first ``head`` tokens, and all from ``border(i)`` on.
 
-    Queries choose from the tokens between the two, or leave them out. A selection states it, a position map gives its
-    bands.
+    Queries choose among the tokens between these, or drop them. A selection returns it, and a position map converts
+    it to bands.
 
     Attributes:
-        border: the first of the last tokens that query ``i`` keeps; 0 where it keeps everything.
-        head: first tokens.
-        most: how many tokens a query chooses at most.
-        unit: tokens of the units that a query chooses for itself, where they begin at multiples of that; None where
-            it chooses tokens, or where the queries of a piece choose together.
-        span: the most that the last tokens can be; None where they grow with the text.
-        rows: the queries that this is said of; None for all.
+        border: the first of the last tokens that query ``i`` keeps; 0 if it keeps all.
+        head: the number of first tokens.
+        most: the largest number of tokens that a query chooses.
+        unit: the tokens per unit, if each query chooses alone and units begin at multiples of it; None if queries
+            choose tokens, or if the queries of a query chunk choose together.
+        span: the largest number of last tokens; None if it grows with the text.
+        rows: a mask of the queries that this applies to; None for all.
     """
 
     border: IndexMap
@@ -129,17 +142,17 @@ class Kept:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The same as disjoint key ranges of each query."""
+        """The kept keys as disjoint ranges for each query."""
         last = Interval(self.border, causal)
         return (Interval(start, lambda i: self.border(i).clamp(max=self.head)), last) if self.head else (last,)
 
     def chosen(self, i: Tensor) -> Tensor:
-        """How many tokens each query chooses: ``most``, or all that there are."""
+        """The number of tokens that each query chooses: ``most``, or all candidates if they are fewer."""
         return (self.border(i) - self.head).clamp(0, self.most)
 
 
 def compose(kept: tuple[Interval, ...], bands: tuple[Band, ...]) -> tuple[Band, ...]:
-    """Every band of a position map restricted to every interval of a selection."""
+    """Restrict every band of a position map to every interval of a selection."""
     if len(kept) == 1:
         return tuple(Band(b.name, b.q_pos, b.k_pos, b.keys.meet(kept[0])) for b in bands)
     return tuple(
@@ -148,14 +161,14 @@ def compose(kept: tuple[Interval, ...], bands: tuple[Band, ...]) -> tuple[Band, 
 
 
 def only(band: Band, rows: Callable[[Tensor], Tensor]) -> Band:
-    """The band for the queries where ``rows`` is true, empty for the others."""
+    """The band for the queries with ``rows`` true; empty for all others."""
     lo, hi = band.keys.lo, band.keys.hi
     keys = Interval(lo, lambda i: torch.where(rows(i), hi(i), lo(i)))
     return Band(band.name, band.q_pos, band.k_pos, keys)
 
 
 def start(i: Tensor) -> Tensor:
-    """The first key."""
+    """The first key, 0, for each query ``i``."""
     return torch.zeros_like(i)
 
 

@@ -1,8 +1,8 @@
-"""torch, imported when something of it is first used.
+"""torch, imported at the first use of one of its attributes.
 
-Methods, their selections and position maps are described without any tensor (``longspan methods``, completion in a
-shell), and importing torch takes longer than all of that. Modules that they are made of take torch from here, and its
-types for annotations alone. Whoever computes with tensors has imported torch already.
+``longspan methods`` and shell completion describe methods, selections and position maps without tensors, and importing
+torch takes longer than all of their work. Modules that these commands import take torch from here, and import its types
+only for annotations. Code that computes with tensors has already imported torch.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 else:
 
     class _Torch:
-        """Has what torch has."""
+        """A stand-in with the attributes of torch."""
 
         def __getattr__(self, name: str) -> Any:
             value = getattr(import_module("torch"), name)
-            vars(self)[name] = value  # from now on found without coming here
+            vars(self)[name] = value  # later accesses bypass __getattr__
             return value
 
     torch = _Torch()

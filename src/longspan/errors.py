@@ -1,4 +1,4 @@
-"""Errors that name the thing, the reason and the way out."""
+"""Errors of longspan. Each message states the object, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from operator import index
 
 
 class LongspanError(ValueError):
-    """Something longspan was asked for cannot be done."""
+    """longspan cannot do what was requested; the base class of its errors."""
 
 
 class AttachError(LongspanError):
-    """A model, or one of its layers, cannot be extended; nothing was changed."""
+    """A model or one of its layers cannot be extended; the model is unchanged."""
 
 
 class CacheError(LongspanError):
@@ -21,57 +21,65 @@ class CacheError(LongspanError):
 
 
 class CalibrationError(LongspanError):
-    """A calibration cannot be made or read, or belongs to another model."""
+    """A calibration cannot be computed or read, or belongs to another model."""
 
 
 class DataError(LongspanError):
-    """A local data file is missing, or not as its task needs it."""
+    """A local data file is missing or does not have the format of its task."""
 
 
-MOST = 2**31  # tokens and the like: more than anything of them is held of, and what kernels count with
+MOST = 2**31  # the largest count of tokens and other items: far above practical sizes, and the limit of the kernels
 
 
 def whole(value: object) -> int | None:
-    """The int that a value stands for, as numpy's integers do; None where it is no whole number: True and 64.0."""
+    """The int of an integer, numpy's included; None for any other value, also for True and 64.0."""
     if isinstance(value, bool):
         return None
     try:
-        return index(value)  # type: ignore[arg-type]  # what it refuses is no whole number
+        return index(value)  # type: ignore[arg-type]  # raises TypeError for other types
     except TypeError:
         return None
 
 
 def check_count(name: str, value: object, least: int = 1, what: str = "tokens") -> int:
-    """The int of a whole number, ``least`` to ``MOST``; raise ``LongspanError`` for others, such as True and 64.0."""
-    found = whole(value)
-    if found is None:
-        raise LongspanError(f"{name} is a whole number of {what}, not {value!r}")
-    if not least <= found <= MOST:
-        raise LongspanError(f"{name} is a number of {what} from {least} to {MOST:,}, not {_shown(found)}")
-    return found
+    """The int of an integer from ``least`` to ``MOST``, numpy's included.
+
+    Raises:
+        LongspanError: the value is out of range or not an integer; True and 64.0 are not integers.
+    """
+    number = whole(value)
+    if number is None:
+        raise LongspanError(f"{name} must be an integer number of {what}, not {value!r}")
+    if not least <= number <= MOST:
+        raise LongspanError(f"{name} must be a number of {what} from {least} to {MOST:,}, not {_shown(number)}")
+    return number
 
 
 def check_number(name: str, value: object) -> float:
-    """The int or float of a number, numpy's too; raise ``LongspanError`` for any other: True is none, nor is a text."""
+    """The int or float of a real number, numpy's included.
+
+    Raises:
+        LongspanError: the value is NaN or not a number; True and texts are not numbers.
+    """
     if isinstance(value, bool) or not isinstance(value, Real) or value != value:
-        raise LongspanError(f"{name} is a number, not {value!r}")
-    found = whole(value)
-    return float(value) if found is None else found
+        raise LongspanError(f"{name} must be a number, not {value!r}")
+    number = whole(value)
+    return float(value) if number is None else number
 
 
 def _shown(value: int) -> str:
-    return str(value) if abs(value) < 10**30 else f"one of {value.bit_length():,} bits"
+    return str(value) if abs(value) < 10**30 else f"an integer of {value.bit_length():,} bits"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What to end a message with that refuses ``name``: ``; did you mean 'dca'?``, or nothing where none is close."""
-    plain = {word.lower().replace("-", "_"): word for word in known}
-    found = get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=0.65)
-    return f"; did you mean {plain[found[0]]!r}?" if found else ""
+    """The end of an error about an unknown ``name``: ``; did you mean 'dca'?``, or "" if no known name is similar."""
+    normalized = {word.lower().replace("-", "_"): word for word in known}
+    matches = get_close_matches(name.lower().replace("-", "_"), normalized, n=1, cutoff=0.65)
+    return f"; did you mean {normalized[matches[0]]!r}?" if matches else ""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out, on a GPU or (where torch has no error of its own) on the CPU."""
-    import torch  # an error of torch's has loaded it; other errors should not
+    """Whether an error reports exhausted memory: on a GPU, or on the CPU, where torch raises a plain RuntimeError."""
+    import torch  # imported here: `import longspan` loads this module and must not load torch
 
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)

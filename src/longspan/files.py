@@ -1,6 +1,6 @@
-"""Files that the package writes: the old one or the new one is there, whole, whatever happens meanwhile.
+"""Atomic file writes: after any failure, the path has the complete old file or the complete new one.
 
-Everything that leaves a file behind writes it here. Journals are the exception: they only grow, by whole lines.
+All files that longspan writes go through this module, except journals, which only grow by whole lines.
 """
 
 from __future__ import annotations
@@ -15,149 +15,149 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-_TRIED = b"\0" * 4096  # what a full disk has no room for, though it still makes empty files
+_TRIAL = b"\0" * 4096  # a full disk rejects this many bytes but still accepts empty files
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file anew; text as UTF-8.
+    """Replace or create a file; text is encoded as UTF-8.
 
-    It is written under another name in the same folder, brought to the disk and moved, so a reader finds the old or the
-    new one, and so does whoever comes after a full disk, a kill or a power cut. Permissions of a file that is there are
-    kept, a new one gets the user's own; a link stays a link to the file that is written. What is no file (a terminal, a
-    pipe, ``/dev/null``) is written to as it is.
+    The content goes to a temporary file in the same folder, is synced to the disk and then moved to ``path``. So a
+    reader sees the old or the new file, also after a full disk, a kill or a power failure. An existing file keeps its
+    permissions, a new one gets the user's default; a link stays a link, and its target is replaced. Terminals, pipes
+    and devices (``/dev/null``) are written to directly.
 
     Raises:
-        OSError: it cannot be written, with ``path`` as its ``filename``; the old file is as it was.
+        OSError: the file cannot be written; ``filename`` is ``path``, and the old file is unchanged.
     """
-    # A path in a text may hold bytes that are no UTF-8; they are spelt out, so that the file can still be read.
+    # A path in a text may contain bytes that are not UTF-8; backslash escapes keep the file valid UTF-8.
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     with _named(path):
         target = _target(path)
         if target is None:
             with open(path, "wb", buffering=0) as special:
-                _all(special.fileno(), data)
+                _write_all(special.fileno(), data)
             return
-        beside = _fill(target, data)
+        temporary = _write_temporary(target, data)
         try:
-            os.replace(beside, target)
+            os.replace(temporary, target)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
-        _settle(target.parent)
+        _sync_folder(target.parent)
 
 
 def check(path: str | os.PathLike[str]) -> None:
-    """Raise what ``write`` would raise, as far as can be known beforehand; nothing stays changed.
+    """Raise the errors of ``write`` that can be detected before a long computation; leaves no file behind.
 
     Raises:
-        OSError: the folder is missing, denied or full, or the path is that of a folder.
+        OSError: the folder does not exist, is full or not writable, or ``path`` is a folder.
     """
     with _named(path):
         target = _target(path)
         if target is not None:
-            _fill(target, _TRIED).unlink()
+            _write_temporary(target, _TRIAL).unlink()
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file or a pipe that a user named.
+    """Read all bytes of a file or a pipe.
 
     Raises:
-        OSError: it cannot be read, or is a device: one that never ends would take all memory.
+        OSError: the file cannot be read, or is a device; an endless device would fill the memory.
     """
     with _named(path), open(path, "rb") as file:
-        kind = os.fstat(file.fileno()).st_mode
-        if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             raise OSError(errno.EINVAL, "a device, not a file")
         return file.read()
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int) -> None:
-    """Write a figure of matplotlib's as a picture of the kind that the name ends in, and close it.
+    """Write a matplotlib figure in the format of the path's suffix (PNG without one), and close the figure.
 
     Raises:
         OSError: see ``write``.
     """
     from matplotlib import pyplot as plt
 
-    drawn = BytesIO()
-    figure.savefig(drawn, format=Path(path).suffix[1:] or "png", dpi=dpi)
+    image = BytesIO()
+    figure.savefig(image, format=Path(path).suffix[1:] or "png", dpi=dpi)
     plt.close(figure)
-    write(path, drawn.getvalue())
+    write(path, image.getvalue())
 
 
 @contextmanager
 def _named(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors name the file that was asked for, not the one beside it."""
+    """Put ``path`` into errors, instead of the name of the temporary file."""
     try:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
-    except ValueError as error:  # a name with a NUL in it
+    except ValueError as error:  # the name contains a NUL
         raise OSError(errno.EINVAL, str(error), os.fspath(path)) from error
 
 
 def _target(path: str | os.PathLike[str]) -> Path | None:
-    """The file that a path leads to, which need not be there; None for what is no file.
+    """The file that a path resolves to, existing or not; None for a terminal, a pipe or a device.
 
     Raises:
-        OSError: it is a folder or called like one, has no name, may not be written, or links lead nowhere.
+        OSError: the path is empty, is a folder or ends like one, is not writable, or is a circular link.
     """
     name = os.fsdecode(path)
     if not name:
         raise FileNotFoundError(errno.ENOENT, "the file's name is empty")
     target = Path(os.path.realpath(path))
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         if name.endswith((os.sep, os.altsep or os.sep)):
             raise IsADirectoryError(
-                errno.EISDIR, "a name that ends like a folder's is none for a file; leave out what it ends in"
+                errno.EISDIR, f"a file name must not end in {name[-1]}, which denotes a folder; leave it out"
             ) from None
         return target
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory")
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "Permission denied")
-    return target if stat.S_ISREG(found.st_mode) else None
+    return target if stat.S_ISREG(status.st_mode) else None
 
 
-def _fill(target: Path, data: bytes) -> Path:
-    """A file beside the target with the data on the disk, and the target's owner and permissions."""
-    beside = target.with_name(f".longspan-{token_hex(8)}.part")  # short: the target's own name may be as long as can be
+def _write_temporary(target: Path, data: bytes) -> Path:
+    """Write and sync a temporary file beside the target, with the target's owner and permissions."""
+    path = target.with_name(f".longspan-{token_hex(8)}.part")  # short, as the target's name may have maximal length
     try:
-        opened = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with suppress(FileNotFoundError):
-                _like(os.stat(target), beside)
-            _all(opened, data)
-            os.fsync(opened)
+                _copy_owner_and_mode(os.stat(target), path)
+            _write_all(file, data)
+            os.fsync(file)
         finally:
-            os.close(opened)
+            os.close(file)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
-    return beside
+    return path
 
 
-def _like(old: os.stat_result, new: Path) -> None:
-    made = os.stat(new)
-    if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
-        with suppress(PermissionError):  # only the superuser gives files away
-            os.chown(new, old.st_uid, old.st_gid)
-    os.chmod(new, stat.S_IMODE(old.st_mode))
+def _copy_owner_and_mode(old: os.stat_result, path: Path) -> None:
+    new = os.stat(path)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        with suppress(PermissionError):  # only the superuser can change a file's owner
+            os.chown(path, old.st_uid, old.st_gid)
+    os.chmod(path, stat.S_IMODE(old.st_mode))
 
 
-def _all(file: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
 
 
-def _settle(folder: Path) -> None:
-    """Bring a move to the disk; some file systems have no such thing for a folder."""
+def _sync_folder(folder: Path) -> None:
+    """Sync a rename to the disk; some file systems do not support this for folders."""
     with suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY)
+        file = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(opened)
+            os.fsync(file)
         finally:
-            os.close(opened)
+            os.close(file)

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: one line on stderr, exit code 130 or 143, and no process left behind.
+"""Handling of Ctrl-C and SIGTERM: one line on stderr, exit code 130 or 143, and no process left behind.
 
-Only the standard library is imported here, so that a command line can call ``install`` before anything that takes long.
+This module imports only the standard library, so that a command line can call ``install`` before slow imports.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_AGAIN = 0.02  # seconds after which a signal that could not be raised is sent again
-_PATIENCE = 2.0  # seconds that the main thread has to notice a signal, which it cannot inside a kernel
+_RESEND_AFTER = 0.02  # seconds until a signal that could not be raised is sent again
+_PATIENCE = 2.0  # seconds for the main thread to notice a signal; inside a kernel it cannot
 
 _program = "longspan"
 _leaving = False
@@ -25,10 +25,13 @@ _noticed = threading.Event()
 
 
 class Stopped(BaseException):
-    """A signal asks the process to end. No Exception and no KeyboardInterrupt: what catches those would print or go on.
+    """A signal requests the end of the process.
+
+    It derives from neither Exception nor KeyboardInterrupt, since handlers of these would print or continue.
 
     Attributes:
-        code: the exit code that says so to a shell.
+        number: of the signal.
+        code: the exit code for the shell, 128 plus the signal's number.
     """
 
     def __init__(self, number: int) -> None:
@@ -41,13 +44,13 @@ class Stopped(BaseException):
 
 
 def install(program: str) -> None:
-    """Let signals raise ``Stopped`` in this process's main thread; while something is imported they end it at once.
+    """Make signals raise ``Stopped`` in the main thread; during an import they end the process at once.
 
-    An import that is broken off by an exception leaves half a module, and libraries that probe for others go on with
-    it. A signal that is ignored, as in a job in the background, stays so.
+    An exception during an import would leave an incomplete module, which libraries that probe for optional modules
+    would use. A signal that the process ignores, as a background job does, stays ignored.
 
     Args:
-        program: the name that the line on stderr begins with.
+        program: the program's name at the start of the line on stderr.
     """
     global _program, _installed
     _program, _installed = program, True
@@ -55,18 +58,18 @@ def install(program: str) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     sys.unraisablehook = _unraisable
-    heard, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(heard,), name="longspan signals", daemon=True).start()
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(read_end,), name="longspan signals", daemon=True).start()
 
 
 def leave(number: int) -> NoReturn:
-    """Say that a signal ended the process and end it, with its workers."""
+    """Print that a signal ended the process, and end the process and its workers."""
     global _leaving
     _leaving = True
     _end_workers()
-    if threading.current_thread() is threading.main_thread():  # another might wait for the lock of a blocked write
+    if threading.current_thread() is threading.main_thread():  # another thread could wait for a blocked write's lock
         with suppress(Exception):
             sys.stdout.flush()
         with suppress(Exception):
@@ -79,10 +82,10 @@ def leave(number: int) -> NoReturn:
 
 
 def last_words(code: int = 0) -> None:
-    """From here on a process that called ``install`` only ends: there is nobody left to raise a signal to.
+    """Make later signals end a process that called ``install`` at once, since no code remains that handles ``Stopped``.
 
-    One that a signal stopped ends here, with its workers: while the interpreter ends it has no handlers any more, and a
-    second signal would end the process in its own way.
+    If ``code`` is that of a signal, end the process and its workers here: the interpreter removes signal handlers
+    during its exit, and a second signal would then bypass this module.
     """
     global _leaving
     _leaving = _installed
@@ -96,36 +99,36 @@ def last_words(code: int = 0) -> None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Signals that come inside wait for the end of the block: for what must not be left half done.
+    """Delay signals to the end of the block, which therefore runs to completion.
 
-    In another thread than the main one nothing is held, as none is raised there.
+    In other threads than the main one this does nothing, as Python raises no signal there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in WORDS}
-    mine = {number: kept for number, kept in before.items() if kept is not None}  # None: not Python's to restore
+    pending: list[int] = []
+    # getsignal returns None for a handler that Python did not install and cannot restore.
+    handlers = {number: handler for number in WORDS if (handler := signal.getsignal(number)) is not None}
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def postpone(number: int, frame: FrameType | None) -> None:
         _noticed.set()
-        came.append(number)
+        pending.append(number)
 
-    for number in mine:
-        signal.signal(number, note)
+    for number in handlers:
+        signal.signal(number, postpone)
     try:
         yield
     finally:
-        for number, kept in mine.items():
-            signal.signal(number, kept)
-        if came:
-            signal.raise_signal(came[0])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if pending:
+            signal.raise_signal(pending[0])
 
 
-def _watch(heard: int) -> None:
-    """End the process where the main thread does not notice a signal: one kernel may take minutes over a long text."""
-    while told := os.read(heard, 64):
-        for number in told:
+def _watch(read_end: int) -> None:
+    """End the process if the main thread does not notice a signal: one kernel can take minutes on a long text."""
+    while numbers := os.read(read_end, 64):
+        for number in numbers:
             if number in WORDS and not _noticed.wait(_PATIENCE):
                 leave(number)
         _noticed.clear()
@@ -146,18 +149,18 @@ def _importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _unraisable(told: Any) -> None:
-    """A signal met code that cannot raise, such as a ``__del__``: send it again in a moment instead of losing it."""
-    if not isinstance(told.exc_value, Stopped):
-        sys.__unraisablehook__(told)
+def _unraisable(unraisable: Any) -> None:
+    """Resend a signal that arrived in code that cannot raise, for example in ``__del__``, instead of losing it."""
+    if not isinstance(unraisable.exc_value, Stopped):
+        sys.__unraisablehook__(unraisable)
         return
-    timer = threading.Timer(_AGAIN, os.kill, (os.getpid(), told.exc_value.number))
+    timer = threading.Timer(_RESEND_AFTER, os.kill, (os.getpid(), unraisable.exc_value.number))
     timer.daemon = True
     timer.start()
 
 
 def _end_workers() -> None:
-    """Kill what multiprocessing started, if it was ever imported."""
+    """Kill the processes that multiprocessing started, if it was imported."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is None:
         return
@@ -165,5 +168,5 @@ def _end_workers() -> None:
         for child in processes.active_children():
             child.kill()
     server = sys.modules.get("multiprocessing.forkserver")
-    with suppress(Exception):  # it ends by itself when this process is gone, but not before its imports are done
+    with suppress(Exception):  # the server ends after this process, but only once its imports are complete
         os.kill(server._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[union-attr]

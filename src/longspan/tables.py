@@ -1,4 +1,4 @@
-"""Tables that stay whole on a narrow terminal: where the columns do not fit, every row becomes a block of its own."""
+"""Tables that stay complete on a narrow terminal: if the columns do not fit, each row becomes a block of lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 2  # characters between two columns
-_PROSE = 20  # a column of text is not made narrower than that
-_FRAME = 2  # what the box puts to the sides of a table, one each
-_JOINTS = re.compile(r"(?<=[/,:=_])")  # where a word that is longer than a line is cut
+_PROSE = 20  # the minimum width of a text column, in characters
+_FRAME = 2  # the box adds one character on each side of a table
+_JOINTS = re.compile(r"(?<=[/,:=_])")  # where to break a word that is longer than a line
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and how its cells look."""
+    """A heading, and the alignment and rich style of its cells."""
 
     head: str
     justify: Literal["left", "right"] = "left"
@@ -31,13 +31,13 @@ class Column:
 
 
 class Sheet:
-    """Rows of cells under headings. No value is ever cut, and none is broken within a word that fits a line.
+    """Rows of cells under headings. No value is truncated, and no word that fits a line is broken.
 
     Args:
         columns: the first one names the row.
-        rows: a cell is a text, in as many lines as it has, or a rich ``Text``; never markup.
-        title: stands above.
-        headed: whether the headings are shown above a table; a block of its own always has them.
+        rows: a cell is a text of one or more lines, without markup, or a rich ``Text``.
+        title: a line above the table.
+        headed: whether a table shows the headings; blocks always show them.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Sheet:
         self._rows = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
 
     def fits(self, width: int) -> bool:
-        """Whether it is a table at this width."""
+        """Whether the columns fit this width, in characters."""
         return sum(self._least) + self._between <= width
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -82,7 +82,7 @@ class Sheet:
     @property
     def _least(self) -> list[int]:
         words = [max((_longest_word(cell) for cell in self._cells(n)), default=0) for n in range(len(self._columns))]
-        # A figure such as "98.0 (89.5-99.6) n=50" is read in one line.
+        # A figure, for example "98.0 (89.5-99.6) n=50", must stay on one line.
         lines = [
             most if column.justify == "right" else min(most, _PROSE)
             for most, column in zip(self._most, self._columns, strict=True)
@@ -102,7 +102,7 @@ class Sheet:
             box=box.SIMPLE_HEAD if self._headed else None,
             show_header=self._headed,
             header_style="bold",
-            padding=(0, _GAP - 1 if self._headed else _GAP, 0, 0),  # a box has a character between columns itself
+            padding=(0, _GAP - 1 if self._headed else _GAP, 0, 0),  # the box adds one character between columns
             pad_edge=False,
             collapse_padding=True,
             title=self._title or None,
@@ -120,9 +120,9 @@ class Sheet:
         if self._title:
             yield Text(self._title, style="bold")
         heads = [" ".join(column.head.split()) for column in self._columns]
-        named = max((cell_len(head) for head in heads[1:]), default=0)
+        head_width = max((cell_len(head) for head in heads[1:]), default=0)
         for row in self._rows:
-            # A name needs no heading; a number says nothing without one.
+            # A name is clear without its heading; a number is not.
             figure = self._columns[0].justify == "right"
             first = _cut(Text.assemble(heads[0], " ", row[0]) if figure else row[0], width)
             first.stylize(self._columns[0].style or "bold")
@@ -130,13 +130,13 @@ class Sheet:
             if not self._headed:
                 yield from (Padding(_cut(cell, width - 2), (0, 0, 0, 2), expand=False) for cell in row[1:])
                 continue
-            room = width - 2 - named - _GAP
+            available = width - 2 - head_width - _GAP
             lines = Table.grid(padding=(0, _GAP, 0, 0))
-            lines.add_column(width=named)
-            lines.add_column(width=max(room, 1), overflow="fold")
+            lines.add_column(width=head_width)
+            lines.add_column(width=max(available, 1), overflow="fold")
             below: list[tuple[str, Text]] = []
             for head, cell in zip(heads[1:], row[1:], strict=True):
-                if max(_longest_word(cell), min(_longest_line(cell), _PROSE)) > room:
+                if max(_longest_word(cell), min(_longest_line(cell), _PROSE)) > available:
                     below.append((head, cell))
                 elif cell.plain:
                     lines.add_row(Text(head, style="dim"), cell)
@@ -148,8 +148,8 @@ class Sheet:
 
 
 def print_markdown(console: Console, text: str) -> None:
-    """Markdown on a terminal, its tables as ``Sheet``s."""
-    from rich.markdown import Markdown  # here, since it takes as long to import as all the rest
+    """Print Markdown on a terminal, with its tables as ``Sheet``s."""
+    from rich.markdown import Markdown  # a slow import, so only where Markdown is printed
 
     for block in re.split(r"\n{2,}", text.strip()):
         lines = block.split("\n")
@@ -168,17 +168,17 @@ def _cells_of(line: str) -> list[str]:
 
 
 def _cut(cell: Text, width: int) -> Text:
-    """The same with words that are longer than a line, such as an address, cut at their joints."""
+    """Break words that are longer than a line, for example addresses, at their joints."""
     if _longest_word(cell) <= width:
         return cell.copy()
 
     def lines(match: re.Match[str]) -> str:
-        made = [""]
+        parts = [""]
         for part in _JOINTS.split(match[0]):
-            if made[-1] and cell_len(made[-1] + part) > width:
-                made.append("")
-            made[-1] += part
-        return "\n".join(made)
+            if parts[-1] and cell_len(parts[-1] + part) > width:
+                parts.append("")
+            parts[-1] += part
+        return "\n".join(parts)
 
     return Text(re.sub(rf"\S{{{width + 1},}}", lines, cell.plain), style=cell.style, overflow="fold")
 

@@ -1,4 +1,4 @@
-"""The words that parameters take in more than one place. They need no tensor, so that methods can be listed without."""
+"""The values of parameters that several modules share; this module does not import torch."""
 
 from typing import Literal
 

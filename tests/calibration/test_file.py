@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from longspan.calibration import Calibration, Projection, RecallReport, Row, recall
+from longspan.calibration import Calibration, Projection, RecallReport, RecallRow, recall
 from longspan.errors import CalibrationError
 
 HEADS, SIZE, REDUCED, PER_HEAD = 2, 6, 4, 3
@@ -229,7 +229,7 @@ def test_another_model_is_refused(changes, words):
 
 
 REPORT = RecallReport(
-    tuple(Row(layer, solver, 0.5 + 0.1 * layer, 0.25) for layer in (0, 2) for solver in ("closed_form", "sgd", "pca")),
+    tuple(RecallRow(layer, solver, 0.5 + 0.1 * layer, 0.25) for layer in (0, 2) for solver in ("closed_form", "sgd", "pca")),
     top=8, keys=1000, queries=16, reduced=4, reduced_per_head=3, channels=12,
 )  # fmt: skip
 

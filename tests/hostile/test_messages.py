@@ -173,20 +173,20 @@ def test_without_a_way_to_the_hub_a_name_fails_before_it_is_asked_for(nobody_the
 
 def test_who_answers_is_within_reach(nobody_there, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert hub.why_not(f"http://127.0.0.1:{server.getsockname()[1]}") is None
+        assert hub.unreachable_reason(f"http://127.0.0.1:{server.getsockname()[1]}") is None
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.getsockname()[1]}")
-        assert hub.why_not("http://unheard-of.invalid") is None  # the proxy leads there
-    assert "cannot be reached" in hub.why_not("http://unheard-of.invalid")
+        assert hub.unreachable_reason("http://unheard-of.invalid") is None  # the proxy leads there
+    assert "cannot be reached" in hub.unreachable_reason("http://unheard-of.invalid")
 
 
 def test_silence_is_no_answer(monkeypatch):
-    monkeypatch.setattr(hub, "_PATIENCE", 0.1)
+    monkeypatch.setattr(hub, "_TIMEOUT", 0.1)
     monkeypatch.setattr(hub.socket, "create_connection", lambda *args, **given: time.sleep(1) or socket.socket())
-    assert hub.why_not("https://slow.invalid") == "slow.invalid cannot be reached: no answer in 0.1 s"
+    assert hub.unreachable_reason("https://slow.invalid") == "slow.invalid cannot be reached: no answer in 0.1 s"
 
 
 def test_a_local_path_does_not_go_to_the_hub(nobody_there, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(hub, "why_not", None)
+    monkeypatch.setattr(hub, "unreachable_reason", None)
     monkeypatch.chdir(tmp_path)
     for name in ("./here", "/no/such", "a/b/c", "here/", "two words", "~/x", ".."):
         said = refused(["inspect", name], capsys)

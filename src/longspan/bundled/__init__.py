@@ -1,7 +1,7 @@
-"""A small Llama of our own, trained with a window of 512 tokens, and a text that it has never seen.
+"""A small Llama, trained for this package with a window of 512 tokens, and a text outside its training data.
 
-It is here so that every claim of the library can be tried in seconds on any machine, with no download. The
-README beside this file says what it was trained on, how well it does, and what it is not good for.
+With it, every claim of the library can be checked in seconds on any machine, without a download. The README in this
+folder describes its training data, its accuracy and its limits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from longspan.bundled.calibrated import bundled_calibration as bundled_calibration
     from longspan.bundled.loading import load_bundled as load_bundled
 
-# These import torch, and one of them transformers, for their types too.
+# These modules import torch, and one also transformers, so they load at first use.
 _WHERE = {"bundled_calibration": "calibrated", "load_bundled": "loading"}
 
 

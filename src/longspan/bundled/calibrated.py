@@ -12,6 +12,7 @@ from longspan.calibration import Calibration
 def bundled_calibration() -> Calibration:
     """Reduced scores for the bundled model in float32, for ``longspan.extend(model, ..., calibration=...)``.
 
-    Of 64 key channels a layer 8 are kept, 4 a key head. ``training/calibrate.py`` made it, from the training text.
+    Reduced keys have 8 of the 64 key channels of a layer, and 4 of the 32 channels of a key head.
+    ``training/calibrate.py`` computed them from the training text.
     """
     return Calibration.load(FOLDER / "calibration.safetensors")

@@ -1,13 +1,13 @@
-"""Reduced scores: linear maps under which a short product stands for a long one, ``q · k ≈ θ_q(q) · θ_k(k)``.
+"""Reduced scores: linear maps that approximate a product of long vectors by short ones, ``q · k ≈ θ_q(q) · θ_k(k)``.
 
-A method that chooses keys by their scores reads every key for every query. Under a calibration it reads ``θ_k(k)``
-instead, an eighth of the key by default. ``longspan.calibrate`` makes one.
+A method that chooses keys by their scores reads every key for every query. With a calibration it reads ``θ_k(k)``
+instead, by default an eighth of the key. ``longspan.calibrate`` creates a calibration.
 """
 
 from longspan.calibration.file import Calibration, same_maps
 from longspan.calibration.moments import Moments
 from longspan.calibration.projection import Projection, flat_keys, flat_queries
-from longspan.calibration.recall import RecallReport, Row, recall
+from longspan.calibration.recall import RecallReport, RecallRow, recall
 from longspan.calibration.solvers import SOLVERS, closed_form, objective, pca, sgd
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "Moments",
     "Projection",
     "RecallReport",
-    "Row",
+    "RecallRow",
     "closed_form",
     "flat_keys",
     "flat_queries",

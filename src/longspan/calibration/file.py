@@ -1,4 +1,4 @@
-"""A calibration: the projections of every attached layer, what they were made of, and the file that holds both."""
+"""A calibration: the projections of all attached layers, their origin, and the file format of both."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from longspan.calibration.solvers import SOLVERS
 from longspan.errors import CalibrationError
 
 VERSION = 1
-_KEY = "longspan_calibration"  # one entry of the header, as JSON: entries of their own would come in random order
-_AGAIN = "make it again with longspan.calibrate or `longspan calibrate`"
+_KEY = "longspan_calibration"  # one JSON entry of the header; separate entries would be written in random order
+_AGAIN = "create it again with longspan.calibrate or `longspan calibrate`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,18 +28,18 @@ class Calibration:
     """Projections for one model.
 
     Attributes:
-        layers: by the layer's index in the cache, ``[d', Hkv * D]``: scores summed over all heads.
-        heads: by the same index, ``[Hkv, d'', D]``: scores per key head.
+        layers: the maps for scores summed over all heads, ``[d', Hkv * D]``, by the layer's index in the cache.
+        heads: the maps for scores per key head, ``[Hkv, d'', D]``, by the same index.
         reduced, reduced_per_head: ``d'`` and ``d''``.
-        solver: how they were found, a name in ``SOLVERS``.
+        solver: the solver of the maps, a name in ``SOLVERS``.
         model_id: the model's name, for messages.
-        weights_sha256: of the weights, as ``longspan.hf.weights.weights_hash`` gives it.
-        dtype: the type the model ran in, for messages; the hash covers it.
-        window: tokens of context that queries and keys had at most.
-        tokens: how many queries and keys the projections were made from.
+        weights_sha256: the hash of the model's weights, from ``longspan.hf.weights.weights_hash``.
+        dtype: the dtype of the model during calibration, for messages; the hash covers it.
+        window: the largest context of the queries and keys, in tokens.
+        tokens: the number of tokens whose queries and keys the solver used.
 
     Raises:
-        CalibrationError: the parts do not fit each other.
+        CalibrationError: the fields contradict each other.
     """
 
     layers: Mapping[int, Projection]
@@ -55,145 +55,149 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if self.solver not in SOLVERS:
-            raise CalibrationError(f"the solver is one of {', '.join(SOLVERS)}, not {self.solver!r}")
+            raise CalibrationError(f"solver must be one of {', '.join(SOLVERS)}, not {self.solver!r}")
         for name in ("reduced", "reduced_per_head", "window", "tokens"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise CalibrationError(f"a calibration's {name} is a whole number from 1, not {value!r}")
+                raise CalibrationError(f"a calibration's {name} must be an integer ≥ 1, not {value!r}")
         for name in ("model_id", "weights_sha256", "dtype"):
             if not isinstance(getattr(self, name), str):
-                raise CalibrationError(f"a calibration's {name} is a text, not {getattr(self, name)!r}")
+                raise CalibrationError(f"a calibration's {name} must be a string, not {getattr(self, name)!r}")
         if not self.layers or set(self.layers) != set(self.heads):
             raise CalibrationError(
-                f"a calibration has layers and heads for the same layers, not for {sorted(self.layers)} and "
-                f"{sorted(self.heads)}"
+                "a calibration must have the same layers, at least one, in `layers` and `heads`, not "
+                f"{sorted(self.layers)} and {sorted(self.heads)}"
             )
         for index, layer in self.layers.items():
             _fits(index, layer, self.heads[index], self.reduced, self.reduced_per_head)
 
     def check(self, *, weights_sha256: str, shapes: Mapping[int, tuple[int, int]], dtype: str, model: str) -> None:
-        """Raise ``CalibrationError``, naming what differs, unless this was made for the model described.
+        """Raise ``CalibrationError`` with the difference if the calibration belongs to another model.
 
         Args:
-            weights_sha256: of the model's weights.
-            shapes: ``(Hkv, D)`` of each layer that a method is attached to, by its index in the cache.
-            dtype: the model's type. model: what to call it.
+            weights_sha256: the hash of the model's weights.
+            shapes: ``(Hkv, D)`` of each layer with a method attached, by its index in the cache.
+            dtype: the model's dtype.
+            model: the model's name, for messages.
         """
         self.check_shapes(shapes, model)
         if weights_sha256 == self.weights_sha256:
             return
         if dtype != self.dtype:
-            reason = f"{model} runs in {dtype} and the calibration was made in {self.dtype}: load it in {self.dtype}"
+            reason = f"{model} runs in {dtype}, but its calibration ran in {self.dtype}: load it in {self.dtype}"
         else:
             reason = (
-                f"the weights of {model} (sha256 {weights_sha256[:12]}...) are not those of {self.model_id} that the "
-                f"calibration was made for (sha256 {self.weights_sha256[:12]}...): load those"
+                f"the weights of {model} (sha256 {weights_sha256[:12]}...) differ from the calibrated weights of "
+                f"{self.model_id} (sha256 {self.weights_sha256[:12]}...): load the calibrated ones"
             )
         raise CalibrationError(f"{reason}, or {_AGAIN}")
 
     def check_shapes(self, shapes: Mapping[int, tuple[int, int]], model: str) -> None:
-        """The part of ``check`` that costs nothing: the layers and the sizes of their heads."""
+        """Check the layers, their numbers of heads and head sizes, without reading the weights; see ``check``."""
         if set(shapes) != set(self.layers):
             raise CalibrationError(
-                f"the calibration is for layers {sorted(self.layers)} of {self.model_id} and {model} is extended in "
+                f"the calibration is for layers {sorted(self.layers)} of {self.model_id}, but {model} is extended in "
                 f"layers {sorted(shapes)}: {_AGAIN}"
             )
         for index, (heads, size) in shapes.items():
-            own = self.heads[index].theta_k
-            if (own.shape[0], own.shape[2]) != (heads, size):
+            theta = self.heads[index].theta_k
+            if (theta.shape[0], theta.shape[2]) != (heads, size):
                 raise CalibrationError(
-                    f"layer {index} of {model} has {heads} key heads of {size} channels and the calibration was made "
-                    f"for {own.shape[0]} of {own.shape[2]}, of {self.model_id}: {_AGAIN}"
+                    f"layer {index} of {model} has {heads} key heads of {size} channels, but the calibration is for "
+                    f"{theta.shape[0]} heads of {theta.shape[2]} channels, of {self.model_id}: {_AGAIN}"
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, everything but the maps as JSON in its header.
+        """Write one safetensors file: the maps as tensors, ``settings()`` as JSON in the header.
 
         Raises:
-            OSError: it cannot be written; a file that was there is as it was.
+            OSError: the file cannot be written; an existing file stays unchanged.
         """
         tensors: dict[str, Tensor] = {}
-        for kind in ("layers", "heads"):
-            for index, maps in getattr(self, kind).items():
-                tensors[f"{kind}.{index}.theta_q"] = maps.theta_q.detach().cpu().contiguous()
-                tensors[f"{kind}.{index}.theta_k"] = maps.theta_k.detach().cpu().contiguous()
-        head = json.dumps({"version": VERSION, **self.settings()}, sort_keys=True)
-        files.write(path, save(tensors, metadata={_KEY: head}))
+        for field in ("layers", "heads"):
+            for index, maps in getattr(self, field).items():
+                tensors[f"{field}.{index}.theta_q"] = maps.theta_q.detach().cpu().contiguous()
+                tensors[f"{field}.{index}.theta_k"] = maps.theta_k.detach().cpu().contiguous()
+        header = json.dumps({"version": VERSION, **self.settings()}, sort_keys=True)
+        files.write(path, save(tensors, metadata={_KEY: header}))
 
     def settings(self) -> dict[str, Any]:
-        """Everything but the maps, as plain values."""
+        """All fields except the maps, as values that JSON can represent."""
         names = ("reduced", "reduced_per_head", "solver", "model_id", "weights_sha256", "dtype", "window", "tokens")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read what ``save`` wrote.
+        """Read a calibration from a file of ``save``.
 
         Raises:
-            CalibrationError: there is no such file, it is no calibration, or it is damaged.
+            CalibrationError: the file does not exist, is not a calibration, or is damaged.
         """
         path = Path(path)
         if not path.is_file():
-            raise CalibrationError(f"{path}: there is no such calibration file; {_AGAIN}")
+            raise CalibrationError(f"{path}: this calibration file does not exist; {_AGAIN}")
         try:
             with safe_open(path, framework="pt") as file:
-                head = (file.metadata() or {}).get(_KEY)
-                tensors = {} if head is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                header = (file.metadata() or {}).get(_KEY)
+                names = () if header is None else file.keys()
+                tensors = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
             raise CalibrationError(
-                f"{path}: not a whole safetensors file ({' '.join(str(error).split())}); {_AGAIN}"
+                f"{path}: not a complete safetensors file ({' '.join(str(error).split())}); {_AGAIN}"
             ) from error
-        if head is None:
-            raise CalibrationError(f"{path}: a safetensors file, but not one that longspan made a calibration of")
+        if header is None:
+            raise CalibrationError(f"{path}: a safetensors file without a longspan calibration; {_AGAIN}")
         try:
-            settings = json.loads(head)
+            settings = json.loads(header)
             version = settings.pop("version") if isinstance(settings, dict) else None
             if version != VERSION:
-                raise CalibrationError(f"its format is version {version!r} and this longspan reads version {VERSION}")
-            found = _projections(tensors)
-            return cls(layers=found["layers"], heads=found["heads"], **settings)
+                raise CalibrationError(f"its format is version {version!r}, and this longspan reads version {VERSION}")
+            projections = _projections(tensors)
+            return cls(layers=projections["layers"], heads=projections["heads"], **settings)
         except KeyError as error:
             raise CalibrationError(f"{path}: its header has no {error}; {_AGAIN}") from error
         except RecursionError:
-            raise CalibrationError(f"{path}: its header is nested too deep; {_AGAIN}") from None
+            raise CalibrationError(f"{path}: its header has too many nested levels; {_AGAIN}") from None
         except (ValueError, TypeError, AttributeError) as error:
             raise CalibrationError(f"{path}: {error}; {_AGAIN}") from error
 
 
 def _projections(tensors: Mapping[str, Tensor]) -> dict[str, dict[int, Projection]]:
-    """``{"layers": {index: ...}, "heads": {index: ...}}`` from the tensors of a file, by name."""
+    """Convert the named tensors of a file to ``{"layers": {index: ...}, "heads": {index: ...}}``."""
     pairs: dict[tuple[str, int], dict[str, Tensor]] = {}
-    for name, x in tensors.items():
-        kind, _, rest = name.partition(".")
-        index, _, which = rest.partition(".")
-        if kind not in ("layers", "heads") or not index.isdecimal() or which not in ("theta_q", "theta_k"):
-            raise CalibrationError(f"it holds a tensor {name!r}, which is no part of a calibration")
-        pairs.setdefault((kind, int(index)), {})[which] = x
-    found: dict[str, dict[int, Projection]] = {"layers": {}, "heads": {}}
-    for (kind, layer), maps in sorted(pairs.items()):
+    for name, tensor in tensors.items():
+        field, _, rest = name.partition(".")
+        index, _, theta = rest.partition(".")
+        if field not in ("layers", "heads") or not index.isdecimal() or theta not in ("theta_q", "theta_k"):
+            raise CalibrationError(f"its tensor {name!r} does not belong to a calibration")
+        pairs.setdefault((field, int(index)), {})[theta] = tensor
+    projections: dict[str, dict[int, Projection]] = {"layers": {}, "heads": {}}
+    for (field, layer), maps in sorted(pairs.items()):
         if len(maps) != 2:
-            raise CalibrationError(f"{kind} {layer} has {next(iter(maps))} alone; it takes theta_q and theta_k")
-        found[kind][layer] = Projection(**maps)
-    return found
+            raise CalibrationError(f"{field} {layer} has only {next(iter(maps))}; it needs theta_q and theta_k")
+        projections[field][layer] = Projection(**maps)
+    return projections
 
 
 def _fits(index: int, layer: Projection, heads: Projection, reduced: int, reduced_per_head: int) -> None:
     if layer.per_head or not heads.per_head:
-        raise CalibrationError(f"layer {index}: layers hold [d', channels] and heads hold [heads, d'', channels]")
+        raise CalibrationError(
+            f"layer {index}: `layers` must have maps [d', channels] and `heads` maps [heads, d'', channels]"
+        )
     if (layer.size, heads.size) != (reduced, reduced_per_head):
         raise CalibrationError(
-            f"layer {index} is reduced to {layer.size} and {heads.size} per head where the calibration says {reduced} "
-            f"and {reduced_per_head}"
+            f"layer {index} has maps to {layer.size} numbers and {heads.size} per head, but the calibration has "
+            f"reduced={reduced} and reduced_per_head={reduced_per_head}"
         )
     if layer.theta_k.shape[-1] != heads.theta_k.shape[0] * heads.theta_k.shape[-1]:
         raise CalibrationError(
-            f"layer {index}: {layer.theta_k.shape[-1]} channels are not those of {heads.theta_k.shape[0]} heads of "
-            f"{heads.theta_k.shape[-1]}"
+            f"layer {index}: the map of the layer has {layer.theta_k.shape[-1]} channels, and the maps of its heads "
+            f"have {heads.theta_k.shape[0]} times {heads.theta_k.shape[-1]}"
         )
 
 
 def same_maps(a: Calibration | None, b: Calibration | None) -> bool:
-    """Whether two calibrations reduce scores alike; None is no calibration."""
+    """Whether two calibrations have equal maps; None stands for no calibration."""
     if a is None or b is None or a is b:
         return a is b
     if a.layers.keys() != b.layers.keys() or a.heads.keys() != b.heads.keys():

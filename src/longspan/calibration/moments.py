@@ -1,4 +1,4 @@
-"""Second moments of a layer's queries and keys, gathered piece by piece."""
+"""Second moments of a layer's queries and keys, accumulated over calls."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from longspan.calibration.projection import flat_keys, flat_queries
 class Moments:
     """``C_q = E[q qᵀ]`` and ``C_k = E[(k - E k)(k - E k)ᵀ]`` of one layer, in fp64.
 
-    Keys are centred: ``q · E[k]`` is the same for every key, so it cannot change which ones score highest. Sums are
-    kept about the mean of the first piece, so that a large mean costs no digits. Takes ``16 · (Hkv · D)²`` bytes.
+    Keys are centred: ``q · E[k]`` is equal for all keys and does not change their order by score. The sums are about
+    the mean of the first call, so that a large mean costs no precision. Memory: ``16 · (Hkv · D)²`` bytes.
 
     Args:
         kv_heads: ``Hkv``.
         key_dim: ``D``.
-        device: where the sums are kept; a device without fp64 will not do.
+        device: the device of the sums; it must support fp64.
     """
 
     def __init__(self, kv_heads: int, key_dim: int, device: torch.device | str = "cpu") -> None:
@@ -28,11 +28,15 @@ class Moments:
         self._origin: Tensor | None = None
 
     def add(self, q: Tensor, k: Tensor) -> None:
-        """Take in unrotated queries ``[B, H, T, D]`` and keys ``[B, Hkv, T, D]``."""
+        """Add unrotated queries ``[B, H, T, D]`` and keys ``[B, Hkv, T, D]``, of any floating dtype.
+
+        Raises:
+            ValueError: the heads or channels of the keys differ from ``kv_heads`` and ``key_dim``.
+        """
         if k.shape[1] != self.kv_heads or k.shape[-1] != self.key_dim:
             raise ValueError(
-                f"keys of {k.shape[1]} heads of {k.shape[-1]} channels do not fit moments of {self.kv_heads} heads of "
-                f"{self.key_dim}"
+                f"keys must have {self.kv_heads} heads of {self.key_dim} channels, not {k.shape[1]} heads of "
+                f"{k.shape[-1]}"
             )
         if k.shape[0] * k.shape[2] == 0:
             return
@@ -47,17 +51,21 @@ class Moments:
         self.tokens += keys.shape[0]
 
     def layer(self) -> tuple[Tensor, Tensor]:
-        """``C_q, C_k`` of the whole layer, ``[1, Hkv * D, Hkv * D]`` each."""
+        """``C_q, C_k`` of the whole layer, ``[1, Hkv * D, Hkv * D]`` each, in fp64.
+
+        Raises:
+            ValueError: no tokens were added.
+        """
         if self.tokens == 0:
-            raise ValueError("moments of no tokens at all: add queries and keys first")
+            raise ValueError("the moments have no tokens: add queries and keys first")
         mean = self._k / self.tokens
         return (self._qq / self.tokens)[None], (self._kk / self.tokens - torch.outer(mean, mean))[None]
 
     def heads(self) -> tuple[Tensor, Tensor]:
-        """``C_q, C_k`` of each key head, ``[Hkv, D, D]`` each: the blocks on the diagonal of the layer's."""
-        return self._blocks(0), self._blocks(1)
+        """``C_q, C_k`` of each key head, ``[Hkv, D, D]`` each, in fp64: the diagonal blocks of ``layer()``."""
+        c_q, c_k = self.layer()
+        return self._blocks(c_q[0]), self._blocks(c_k[0])
 
-    def _blocks(self, which: int) -> Tensor:
+    def _blocks(self, moments: Tensor) -> Tensor:
         size = self.key_dim
-        whole = self.layer()[which][0]
-        return torch.stack([whole[n : n + size, n : n + size] for n in range(0, whole.shape[0], size)])
+        return torch.stack([moments[n : n + size, n : n + size] for n in range(0, moments.shape[0], size)])

@@ -1,4 +1,4 @@
-"""How many of the keys that score highest the reduced scores find: the ESA paper's Figure 2."""
+"""Recall of the keys with the highest scores under reduced scores: the ESA paper's Figure 2."""
 
 from __future__ import annotations
 
@@ -18,32 +18,42 @@ from longspan.tables import Column, Sheet
 
 
 def recall(q: Tensor, k: Tensor, projection: Projection, top: int) -> float:
-    """Share of each query's ``top`` highest-scoring keys that are among its ``top`` under the reduced scores.
+    """The fraction of each query's ``top`` keys by exact score that are among its ``top`` keys by reduced score.
 
     Args:
         q: ``[B, H, T, D]``, unrotated queries.
-        k: ``[B, Hkv, N, D]``, unrotated keys, every one of them a candidate for every query of its row.
-        projection: for a layer the scores are summed over all heads; per head over each key head's group.
-        top: at most ``N``.
+        k: ``[B, Hkv, N, D]``, unrotated keys; every query ranks all ``N`` keys of its row, without a causal mask.
+        projection: maps of a layer compare scores summed over all heads; maps per head, scores summed over each group.
+        top: 1 to ``N``.
 
     Returns:
-        The mean over rows, queries and, per head, key heads; 0 to 1.
+        The mean over rows, queries and, for maps per head, key heads; 0 to 1.
+
+    Raises:
+        ValueError: ``top`` is out of range.
     """
     if not 1 <= top <= k.shape[2]:
-        raise ValueError(f"the top {top} of {k.shape[2]} keys: it has to be 1 to {k.shape[2]}")
+        raise ValueError(f"top must be 1 to the number of keys, {k.shape[2]}, not {top}")
     if projection.per_head:
         exact = group_sum(q.float(), k.shape[1]) @ k.float().mT
     else:
         exact = flat_queries(q.float(), k.shape[1]) @ flat_keys(k.float()).mT
     reduced = projection.reduce_queries(q) @ projection.reduce_keys(k).mT
-    wanted, found = (scores.topk(top, dim=-1).indices for scores in (exact, reduced))
-    marks = exact.new_zeros(exact.shape).scatter_(-1, wanted, 1.0)
-    return float(marks.gather(-1, found).mean())
+    exact_top, reduced_top = (scores.topk(top, dim=-1).indices for scores in (exact, reduced))
+    in_top = exact.new_zeros(exact.shape).scatter_(-1, exact_top, 1.0)
+    return float(in_top.gather(-1, reduced_top).mean())
 
 
 @dataclass(frozen=True)
-class Row:
-    """The recall of one solver in one layer, whole (``layer``) and per key head (``heads``), 0 to 1."""
+class RecallRow:
+    """The recall of one solver in one layer, 0 to 1.
+
+    Attributes:
+        index: of the layer in the cache.
+        solver: a name in ``SOLVERS``.
+        layer: the recall of scores summed over all heads.
+        heads: the mean recall of scores per key head.
+    """
 
     index: int
     solver: str
@@ -53,15 +63,18 @@ class Row:
 
 @dataclass(frozen=True)
 class RecallReport:
-    """Recall by layer and solver, as an object that prints as a table.
+    """Recall by layer and solver; prints as a table.
 
     Attributes:
-        rows: one for each layer and solver.
-        top: how many keys are looked for. keys: among how many. queries: for how many queries in all.
-        reduced, reduced_per_head: ``d'`` and ``d''``. channels: ``Hkv * D`` of the layers.
+        rows: one per layer and solver.
+        top: the number of keys with the highest scores.
+        keys: the number of candidate keys of each query.
+        queries: the number of queries in total.
+        reduced, reduced_per_head: ``d'`` and ``d''``.
+        channels: ``Hkv * D`` of the layers.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[RecallRow]
     top: int
     keys: int
     queries: int
@@ -80,21 +93,21 @@ class RecallReport:
         return list(dict.fromkeys(row.solver for row in self.rows))
 
     def mean(self, kind: str, solver: str) -> float:
-        """The recall of a solver over all layers; ``kind`` is ``"layer"`` or ``"heads"``."""
+        """The mean recall of a solver over all layers; ``kind`` is ``"layer"`` or ``"heads"``."""
         rates = [getattr(row, kind) for row in self.rows if row.solver == solver]
         return sum(rates) / len(rates)
 
     def title(self) -> str:
-        """What was measured, in a line."""
+        """The measurement in one line."""
         return f"recall of the top {self.top:,} of {self.keys:,} keys, {self.queries:,} queries"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        sizes = f"{self.reduced} numbers for {self.channels} channels, {self.reduced_per_head} a key head"
+        sizes = f"{self.reduced} of {self.channels} channels per layer, {self.reduced_per_head} per key head"
         kinds = [(kind, solver) for kind in ("layer", "heads") for solver in self.solvers]
-        said = {"layer": "summed", "heads": "per head"}
+        labels = {"layer": "summed", "heads": "per head"}
         columns = [
             Column("layer", "right"),
-            *(Column(f"{solver}\n{said[kind]}", "right") for kind, solver in kinds),
+            *(Column(f"{solver}\n{labels[kind]}", "right") for kind, solver in kinds),
         ]
         values = {(row.index, row.solver): row for row in self.rows}
         rows = [
@@ -110,10 +123,11 @@ class RecallReport:
         return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 
     def plot(self, path: str | Path) -> None:
-        """Draw it, recall over layers with a line a solver, as a PNG.
+        """Plot recall over layers, one line per solver, and write a PNG.
 
         Raises:
             CalibrationError: matplotlib is not installed.
+            OSError: the file cannot be written.
         """
         if find_spec("matplotlib") is None:
             raise CalibrationError("the plot needs matplotlib: pip install 'longspan[plot]'")

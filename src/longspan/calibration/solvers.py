@@ -1,7 +1,7 @@
-"""Three ways to find ``θ_q`` and ``θ_k``, all for ``G`` independent problems at once.
+"""Three solvers for ``θ_q`` and ``θ_k``, each for a batch of ``G`` independent problems.
 
-A layer is one problem of ``d = Hkv * D`` channels; its key heads are ``Hkv`` problems of ``d = D`` channels. All look
-for small ``E (q · k - θ_q(q) · θ_k(k))²`` over independent pairs of a query and a centred key (ESA, Eq 7).
+A layer is one problem with ``d = Hkv * D`` channels; its key heads are ``Hkv`` problems with ``d = D`` channels. All
+solvers minimise ``E (q · k - θ_q(q) · θ_k(k))²`` over independent pairs of a query and a centred key (ESA, Eq 7).
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ from torch import Tensor
 
 Solver = Literal["closed_form", "sgd", "pca"]
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
-"""The names of the ways to make reduced scores."""
-_FLOOR = 1e-6  # of the largest singular value; below it lies what fp32 queries and keys cannot tell from nothing
+"""The names of the solvers."""
+_FLOOR = 1e-6  # of the largest singular value; smaller ones are rounding noise of fp32 queries and keys
 
 
 def closed_form(c_q: Tensor, c_k: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The exact minimum over all maps of this rank, from second moments alone.
+    """The exact minimum over all maps of this rank, computed from second moments.
 
     Over independent pairs the objective is ``‖C_q^½ (I - W) C_k^½‖²`` (Frobenius) with ``W = θ_qᵀ θ_k``. Let
-    ``U S Vᵀ = C_q^½ C_k^½``, cut to the ``rank`` largest. Then ``W = C_q^-½ U S Vᵀ C_k^-½`` is the best, and since
-    ``C_q^-½ U S = C_k^½ V`` and ``S Vᵀ C_k^-½ = Uᵀ C_q^½``, no root has to be inverted:
-    ``θ_q = S^-½ Vᵀ C_k^½``, ``θ_k = S^-½ Uᵀ C_q^½``. Reduced queries and keys both have the second moments ``S``, so
-    they are of a size and survive rounding alike.
+    ``U S Vᵀ = C_q^½ C_k^½``, truncated to the ``rank`` largest singular values. Then ``W = C_q^-½ U S Vᵀ C_k^-½`` is
+    the minimum. Since ``C_q^-½ U S = C_k^½ V`` and ``S Vᵀ C_k^-½ = Uᵀ C_q^½``, no root has to be inverted:
+    ``θ_q = S^-½ Vᵀ C_k^½``, ``θ_k = S^-½ Uᵀ C_q^½``. Reduced queries and reduced keys both have the second moments
+    ``S``, so rounding affects both equally.
 
     Args:
-        c_q, c_k: ``[G, d, d]`` in fp64, the queries' moments and the centred keys'.
-        rank: ``d'``, at most ``d``. Where there are fewer singular values above 1e-6 of the largest, the maps are
-            filled up with zeros: nothing is left to be explained.
+        c_q, c_k: ``[G, d, d]`` in fp64, the second moments of queries and of centred keys.
+        rank: ``d'``, at most ``d``. Singular values below 1e-6 of the largest give zero rows in the maps: they carry
+            no information.
 
     Returns:
-        ``θ_q, θ_k``, ``[G, rank, d]`` each in fp32.
+        ``θ_q, θ_k``: ``[G, rank, d]`` each, in fp32.
+
+    Raises:
+        ValueError: the moments have a wrong shape or dtype or are not finite, or ``rank`` is out of range.
     """
     _check(c_q, c_k, rank)
     root_q, root_k = _root(c_q), _root(c_k)
@@ -45,10 +48,10 @@ def closed_form(c_q: Tensor, c_k: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def pca(c_q: Tensor, c_k: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The baseline: queries and centred keys both projected onto the keys' leading principal components.
+    """The baseline: project queries and centred keys onto the leading principal components of the keys.
 
-    ``θ_q = θ_k``, the ``rank`` eigenvectors of ``C_k`` with the largest eigenvalues. It is best at giving back the keys
-    and knows nothing of the queries. Arguments and result are those of ``closed_form``.
+    ``θ_q = θ_k``: the ``rank`` eigenvectors of ``C_k`` with the largest eigenvalues. They minimise the reconstruction
+    error of the keys and ignore the queries. Arguments, result and errors are those of ``closed_form``.
     """
     _check(c_q, c_k, rank)
     _, vectors = torch.linalg.eigh(c_k)
@@ -59,40 +62,48 @@ def pca(c_q: Tensor, c_k: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 def sgd(
     q: Tensor, k: Tensor, rank: int, *, rate: float = 5e-4, batch: int = 128, epochs: int = 10, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The paper's: gradient steps on the objective over pairs of a query and a key drawn apart from each other.
+    """The paper's solver: gradient steps on the objective over independently drawn pairs of a query and a key.
 
-    In each epoch queries and keys are shuffled independently, and every batch of ``batch`` pairs is one step of Adam
-    (the paper names the rate and not the rule; plain gradient descent at this rate does not arrive).
+    Each epoch shuffles queries and keys independently; every ``batch`` pairs are one step of Adam. The paper states
+    the rate but not the optimizer; plain gradient descent does not converge at this rate.
 
     Args:
-        q, k: ``[G, N, d]`` in fp32, unrotated; the keys are centred here.
+        q, k: ``[G, N, d]`` in fp32, unrotated; the solver centres the keys.
         rank: ``d'``.
-        rate: step size. batch: pairs a step. epochs: passes over the samples. seed: of the start and the shuffling.
+        rate: the step size.
+        batch: pairs per step.
+        epochs: passes over the samples.
+        seed: of the initial maps and the shuffling.
 
     Returns:
-        ``θ_q, θ_k``, ``[G, rank, d]`` each in fp32.
+        ``θ_q, θ_k``: ``[G, rank, d]`` each, in fp32.
+
+    Raises:
+        ValueError: the shapes or dtypes are wrong, ``rank`` is out of range, or ``N < batch``.
     """
     groups, samples, channels = q.shape
     if k.shape != q.shape or q.dtype != torch.float32 or k.dtype != torch.float32:
-        raise ValueError(f"q and k are float32 of one shape, not {q.dtype} {list(q.shape)}, {k.dtype} {list(k.shape)}")
+        raise ValueError(
+            f"q and k must be float32 tensors of one shape, not {q.dtype} {list(q.shape)} and {k.dtype} {list(k.shape)}"
+        )
     _check_rank(rank, channels)
     if samples < batch:
-        raise ValueError(f"{samples} samples do not fill one batch of {batch}")
-    draw = torch.Generator().manual_seed(seed)
+        raise ValueError(f"one batch needs {batch} samples, and q and k have {samples}")
+    generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode(False), torch.enable_grad():
         q, k = q.detach().clone(), k - k.mean(1, keepdim=True)
         thetas = [
-            torch.empty(groups, rank, channels).uniform_(-1, 1, generator=draw).mul_(channels**-0.5).to(q.device)
+            torch.empty(groups, rank, channels).uniform_(-1, 1, generator=generator).mul_(channels**-0.5).to(q.device)
             for _ in "qk"
         ]
         theta_q, theta_k = (theta.requires_grad_() for theta in thetas)
         optimizer = torch.optim.Adam([theta_q, theta_k], lr=rate)
         for _ in range(epochs):
-            of_q, of_k = (torch.randperm(samples, generator=draw).to(q.device) for _ in "qk")
+            order_q, order_k = (torch.randperm(samples, generator=generator).to(q.device) for _ in "qk")
             for first in range(0, samples - batch + 1, batch):
-                a, b = q[:, of_q[first : first + batch]], k[:, of_k[first : first + batch]]
+                a, b = q[:, order_q[first : first + batch]], k[:, order_k[first : first + batch]]
                 reduced = ((a @ theta_q.mT) * (b @ theta_k.mT)).sum(-1)
-                # Summed over the problems, which share nothing: each gets the gradient of its own mean.
+                # The problems share no parameters, so the sum over them gives each the gradient of its own mean.
                 loss = ((a * b).sum(-1) - reduced).square().mean(-1).sum()
                 optimizer.zero_grad()
                 loss.backward()
@@ -101,14 +112,18 @@ def sgd(
 
 
 def objective(c_q: Tensor, c_k: Tensor, theta_q: Tensor, theta_k: Tensor) -> Tensor:
-    """What is left of the scores: ``E (q · k - θ_q(q) · θ_k(k))² / E (q · k)²`` over independent pairs, ``[G]``.
+    """The relative error of reduced scores: ``E (q · k - θ_q(q) · θ_k(k))² / E (q · k)²`` over independent pairs.
 
     Args:
-        c_q, c_k: ``[G, d, d]`` in fp64. theta_q, theta_k: ``[G, d', d]``.
+        c_q, c_k: ``[G, d, d]`` in fp64.
+        theta_q, theta_k: ``[G, d', d]``.
+
+    Returns:
+        ``[G]`` in fp64.
     """
-    rest = torch.eye(c_q.shape[-1], dtype=c_q.dtype, device=c_q.device) - (theta_q.mT @ theta_k).to(c_q)
-    left = torch.einsum("gab,gbc,gcd,gad->g", c_q, rest, c_k, rest)
-    return left / torch.einsum("gab,gba->g", c_q, c_k)
+    residual = torch.eye(c_q.shape[-1], dtype=c_q.dtype, device=c_q.device) - (theta_q.mT @ theta_k).to(c_q)
+    error = torch.einsum("gab,gbc,gcd,gad->g", c_q, residual, c_k, residual)
+    return error / torch.einsum("gab,gba->g", c_q, c_k)
 
 
 def _root(c: Tensor) -> Tensor:
@@ -120,13 +135,14 @@ def _check(c_q: Tensor, c_k: Tensor, rank: int) -> None:
     square = c_q.dim() == 3 and c_q.shape[-1] == c_q.shape[-2] and c_q.shape == c_k.shape
     if not square or c_q.dtype != torch.float64 or c_k.dtype != torch.float64:
         raise ValueError(
-            f"second moments are float64 [G, d, d], not {c_q.dtype} {list(c_q.shape)} and {c_k.dtype} {list(c_k.shape)}"
+            "second moments must be float64 tensors [G, d, d], not "
+            f"{c_q.dtype} {list(c_q.shape)} and {c_k.dtype} {list(c_k.shape)}"
         )
     if not bool(c_q.isfinite().all() and c_k.isfinite().all()):
-        raise ValueError("the queries' or keys' second moments are not finite: the model overflows on this text")
+        raise ValueError("the second moments of queries or keys are not finite: the model overflows on this text")
     _check_rank(rank, c_q.shape[-1])
 
 
 def _check_rank(rank: int, channels: int) -> None:
     if not 1 <= rank <= channels:
-        raise ValueError(f"a reduced size is 1 to the {channels} channels that are there, not {rank}")
+        raise ValueError(f"a reduced size must be 1 to {channels}, the number of channels, not {rank}")

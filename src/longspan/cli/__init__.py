@@ -1,7 +1,7 @@
-"""The command line. Whatever is wrong with the input ends in one line on stderr and a non-zero exit code.
+"""The command line. Every invalid input gives one line on stderr and a non-zero exit code.
 
-A command's file declares its options and imports what it computes with when it runs, so that help and completion are
-there at once.
+The module of a command declares its options. It imports slow modules only when the command runs, so that help and
+completion are fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from longspan import signals
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run ``longspan`` with these arguments (the process's own unless given), and exit."""
+    """Run ``longspan`` with these arguments, by default those of the process, and exit."""
     try:
         if args is None:
             signals.install("longspan")
@@ -27,33 +27,33 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def _run(args: list[str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # what a stream cannot spell it escapes, instead of failing half way
+        with suppress(AttributeError, ValueError):  # escape characters outside the stream's encoding instead of failing
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     import typer
 
     from longspan.cli.commands import app
     from longspan.errors import LongspanError, out_of_memory
 
-    given = args or ["--help"]
-    if any("\0" in arg for arg in given):
-        _fail("an argument has a NUL in it", code=2)
+    args = args or ["--help"]
+    if any("\0" in arg for arg in args):
+        _fail("an argument contains a NUL character", code=2)
     try:
-        code = app(args=given, prog_name="longspan", standalone_mode=False)
-        sys.stdout.flush()  # what goes wrong here would be two lines of the interpreter's at its end
+        code = app(args=args, prog_name="longspan", standalone_mode=False)
+        sys.stdout.flush()  # an error of the interpreter's own flush at exit would print two lines
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)  # as a shell reports an interrupt
+        sys.exit(130)  # the exit code of an interrupt in a shell
     except BrokenPipeError:
         _drop_output()
-        sys.exit(1)  # who read the output has enough, as `head` does; typer ends so where it notices first
+        sys.exit(1)  # the reader of stdout closed it, as `head` does; typer exits with the same code
     except (LongspanError, OSError) as error:
         _fail(_one_line(error))
     except Exception as error:
-        # Typer has carried click's classes under changing names; what its errors share is this method.
+        # The class names of typer's errors differ between versions; all have this method.
         if hasattr(error, "format_message"):
             _fail(" ".join(error.format_message().split()), code=2)
         if not out_of_memory(error):
             raise
-        _fail("out of memory; try a shorter text, a smaller --dtype or another --device")
+        _fail("out of memory; use a shorter text, a smaller --dtype or another --device")
     signals.last_words(code or 0)
     sys.exit(code)
 
@@ -65,14 +65,14 @@ def _fail(message: str, code: int = 1) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Where stdout takes nothing more, what is left of it goes nowhere: the interpreter would try again at its end."""
+    """If stdout is closed or full, redirect it to the null device: the interpreter would flush it again at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
         with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The program's commands: the library's own, and those that installed packages bring as entry points."""
+"""The commands of ``longspan``: those of the library, and those that other packages register as entry points."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from longspan.cli import calibrate, generate, inspect, methods
 from longspan.errors import LongspanError
 
 GROUP = "longspan.commands"
-"""The entry points whose functions become commands: ``name = "package.module:function"``."""
+"""The group of entry points whose functions become commands: ``name = "package.module:function"``."""
 
 IN_EVAL = ("analyze", "demo", "eval", "reproduce")
-"""Commands of the package longspan-eval."""
+"""The commands of the package longspan-eval."""
 
 
 class Commands(typer.core.TyperGroup):
-    """Names the package of a command that is not installed."""
+    """A group whose error for a command of longspan-eval names that package if it is not installed."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
-        if found is None and cmd_name in IN_EVAL:
-            raise LongspanError(f"`longspan {cmd_name}` is in longspan-eval: pip install 'longspan[eval]'")
-        return found
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in IN_EVAL:
+            raise LongspanError(f"`longspan {cmd_name}` requires longspan-eval: pip install 'longspan[eval]'")
+        return command
 
 
 app = typer.Typer(
     name="longspan",
     cls=Commands,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help breaks lines where it has to, and cuts no option
+    rich_markup_mode=None,  # plain help wraps long lines; rich help truncates options
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (generate.generate, methods.methods, inspect.inspect, calibrate.calibrate):
@@ -41,8 +41,8 @@ for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
     app.command(entry.name)(entry.load())
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"longspan {longspan.__version__}")
         raise typer.Exit()
 
@@ -50,7 +50,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def group(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is, and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Let RoPE language models read far beyond their trained window, without training."""

@@ -1,4 +1,4 @@
-"""``longspan generate``: ask a model about a text longer than its window."""
+"""``longspan generate``: generate an answer about a text longer than the model's window."""
 
 from __future__ import annotations
 
@@ -27,35 +27,37 @@ from longspan.errors import LongspanError
 
 def generate(
     model: Annotated[str, typer.Option(help="A model folder, a hub name, or 'bundled'.")],
-    prompt: Annotated[str, typer.Option(help="What to ask, after the file's text.")],
-    file: Annotated[Path | None, typer.Option(help="A text to read first; - is stdin.")] = None,
+    prompt: Annotated[str, typer.Option(help="The question, which follows the file's text.")],
+    file: Annotated[Path | None, typer.Option(help="A text that precedes the prompt; - is stdin.")] = None,
     method: Annotated[
-        str, typer.Option(help="A method, see `longspan methods`, or with parameters: dca:chunk_size=256; or 'auto'.")
+        str, typer.Option(help="A method, see `longspan methods`; with parameters: dca:chunk_size=256; or 'auto'.")
     ] = "dca",
-    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    window: Annotated[
+        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
     ] = None,
-    angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
-    kv_tier: Annotated[str, typer.Option(help="Where the cache lies: device, host or disk.")] = "device",
-    kv_dir: Annotated[Path | None, typer.Option(help="For the tier disk: a folder on a fast disk.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Length of the answer at most.", min=1)] = 128,
+    angles: Annotated[str | None, typer.Option(help="Scaled angles for the method: pi, ntk, ...")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, a file of `longspan calibrate`.")] = None,
+    kv_tier: Annotated[str, typer.Option(help="The storage of the cache: device, host or disk.")] = "device",
+    kv_dir: Annotated[Path | None, typer.Option(help="For --kv-tier disk: a folder on a fast disk.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="The largest length of the answer in tokens.", min=1)] = 128,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template, if it has one.")] = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read a text and answer, typing as it goes. The answer goes to stdout, all else to stderr.
+    """Read a text and stream an answer to stdout. All other output goes to stderr.
 
-    With --json the answer comes when it is whole, with how many tokens were read and written in which time.
+    With --json, print the complete answer with the numbers of tokens and the times of reading and generation.
     """
     check_text("--prompt", prompt)
     if not prompt.strip():
         raise LongspanError("the prompt is empty")
     text = prompt if file is None else f"{read_text(file)}\n{prompt}"
-    chosen = method_or_auto(method, settings or (), angles)
+    selected = method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, dtype=dtype, device=device)
     import torch
     from transformers import TextStreamer
@@ -71,25 +73,25 @@ def generate(
         with hushed(quiet):
             report = longspan.extend(
                 loaded,
-                chosen,
+                selected,
                 window=window,
                 calibration=calibration,
-                kv_tier=kv_tier,  # type: ignore[arg-type]  # extend says what the tiers are
+                kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
                 kv_dir=kv_dir,
                 length=tokens + max_new_tokens,
             )
     except ValueError as error:
         raise LongspanError(str(error)) from error
-    name = written(chosen) if not isinstance(chosen, str) else report.method.name
+    name = written(selected) if not isinstance(selected, str) else report.method.name
     console = notes(quiet)
     say(console, f"{tokens:,} tokens, window {report.window:,}, {name}")
     for warning in report.warnings:
         say(console, f"note: {warning}")
-    typed = None if as_json else TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    timed = _Timed(typed)
+    printer = None if as_json else TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    timer = _TimingStreamer(printer)
     with torch.inference_mode(), prefill_bar(loaded, quiet):
-        out = loaded.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, streamer=timed)
-    figures = {"prompt_tokens": tokens, "new_tokens": timed.tokens, **timed.figures(tokens)}
+        out = loaded.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, streamer=timer)
+    figures = {"prompt_tokens": tokens, "new_tokens": timer.tokens, **timer.figures(tokens)}
     if as_json:
         answer = tokenizer.decode(out[0, tokens:], skip_special_tokens=True)
         about = {"model": model_name(loaded), "method": name, "window": report.window}
@@ -98,24 +100,24 @@ def generate(
         say(console, _in_words(figures))
 
 
-class _Timed:
-    """A streamer of ``generate`` that takes the time, and hands on what it is given.
+class _TimingStreamer:
+    """A streamer for ``generate`` that measures times and forwards values to another streamer.
 
     Attributes:
-        tokens: how many were written.
+        tokens: the number of generated tokens.
     """
 
     def __init__(self, inner: Any) -> None:
-        self._inner, self.tokens = inner, -1  # the prompt is handed over first
-        self._begun = self._read = self._last = time.perf_counter()
+        self._inner, self.tokens = inner, -1  # the first put is the prompt
+        self._start = self._first = self._last = time.perf_counter()
 
     def put(self, value: Any) -> None:
         self._last = time.perf_counter()
         self.tokens += 1
         if self.tokens == 0:
-            self._begun = self._last
+            self._start = self._last
         elif self.tokens == 1:
-            self._read = self._last
+            self._first = self._last
         if self._inner is not None:
             self._inner.put(value)
 
@@ -124,13 +126,18 @@ class _Timed:
             self._inner.end()
 
     def figures(self, prompt: int) -> dict[str, float | None]:
-        """Seconds, and tokens a second: of the prompt up to the first token, and of the tokens after that one."""
-        read, wrote = self._read - self._begun, self._last - self._read
+        """Seconds and tokens per second: of prefill, up to the first token, and of decoding, after it.
+
+        Args:
+            prompt: the number of tokens of the prompt.
+        """
+        prefill, decode = self._first - self._start, self._last - self._first
+        rate = round((self.tokens - 1) / decode, 2) if decode > 0 and self.tokens > 1 else None
         return {
-            "prefill_seconds": round(read, 4),
-            "prefill_tokens_per_second": round(prompt / read, 2) if read > 0 else None,
-            "decode_seconds": round(wrote, 4),
-            "decode_tokens_per_second": round((self.tokens - 1) / wrote, 2) if wrote > 0 and self.tokens > 1 else None,
+            "prefill_seconds": round(prefill, 4),
+            "prefill_tokens_per_second": round(prompt / prefill, 2) if prefill > 0 else None,
+            "decode_seconds": round(decode, 4),
+            "decode_tokens_per_second": rate,
         }
 
 
@@ -143,7 +150,7 @@ def _in_words(figures: dict[str, Any]) -> str:
 
 
 def _encode(tokenizer: Any, text: str, chat: bool) -> Any:
-    """One row of ``input_ids`` and ``attention_mask``."""
+    """``input_ids`` and ``attention_mask``, ``[1, T]`` each."""
     if chat and getattr(tokenizer, "chat_template", None):
         messages = [{"role": "user", "content": text}]
         return tokenizer.apply_chat_template(

@@ -1,4 +1,4 @@
-"""Whether the model hub can be reached, found out before its client tries for half a minute."""
+"""A quick check whether the model hub is reachable; its client alone would retry for half a minute."""
 
 from __future__ import annotations
 
@@ -9,53 +9,55 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-_PATIENCE = 10.0  # seconds, as long as the client itself waits for its first answer
+_TIMEOUT = 10.0  # seconds, the client's timeout for its first request
 _PORTS = {"http": 80, "https": 443}
 
 
 @contextmanager
 def within_reach() -> Iterator[str | None]:
-    """Without a way to the hub its client is offline inside, and what was downloaded before still loads.
+    """Put the hub's client into offline mode if the hub is unreachable, so that downloaded models still load.
 
-    Gives why it cannot be reached, or None.
+    Yields:
+        The reason why the hub is unreachable, or None.
     """
     from huggingface_hub import constants
 
-    why = None if constants.HF_HUB_OFFLINE else why_not(constants.ENDPOINT)
-    if why is None:
+    reason = None if constants.HF_HUB_OFFLINE else unreachable_reason(constants.ENDPOINT)
+    if reason is None:
         yield None
         return
     constants.HF_HUB_OFFLINE = True
     try:
-        yield why
+        yield reason
     finally:
         constants.HF_HUB_OFFLINE = False
 
 
-def why_not(endpoint: str) -> str | None:
-    """Why nobody can be connected to at an address, or at the proxy that leads to it; None where somebody answers."""
-    host, port = _door(endpoint)
-    said: list[str | None] = []
+def unreachable_reason(endpoint: str) -> str | None:
+    """The reason why a connection to an address, or to its proxy, fails; None if it succeeds."""
+    host, port = _address(endpoint)
+    results: list[str | None] = []
 
-    def knock() -> None:
+    def connect() -> None:
         try:
-            socket.create_connection((host, port), timeout=_PATIENCE).close()
-            said.append(None)
+            socket.create_connection((host, port), timeout=_TIMEOUT).close()
+            results.append(None)
         except OSError as error:
-            said.append(error.strerror or str(error))
+            results.append(error.strerror or str(error))
 
-    thread = threading.Thread(target=knock, daemon=True)  # a name may take longer to look up than any timeout says
+    thread = threading.Thread(target=connect, daemon=True)  # the socket's timeout does not cover the DNS query
     thread.start()
-    thread.join(_PATIENCE)
-    why = said[0] if said else f"no answer in {_PATIENCE:g} s"
-    return None if why is None else f"{host} cannot be reached: {why}"
+    thread.join(_TIMEOUT)
+    reason = results[0] if results else f"no answer in {_TIMEOUT:g} s"
+    return None if reason is None else f"{host} cannot be reached: {reason}"
 
 
-def _door(endpoint: str) -> tuple[str, int]:
+def _address(endpoint: str) -> tuple[str, int]:
+    """Host and port of an address, or of the proxy for it."""
     url = urlsplit(endpoint)
     host = url.hostname or endpoint
-    given = getproxies()
-    proxy = given.get(url.scheme) or given.get("all")
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
     if proxy and not proxy_bypass(host):
         url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
         host = url.hostname or proxy

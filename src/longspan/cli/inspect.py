@@ -1,4 +1,4 @@
-"""``longspan inspect``: what would be attached to a model."""
+"""``longspan inspect``: report how a method would be attached to a model."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ from longspan.errors import LongspanError
 def inspect(
     model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.")],
     method: Annotated[
-        str, typer.Option(help="A method, see `longspan methods`, or with parameters: dca:chunk_size=256; or 'auto'.")
+        str, typer.Option(help="A method, see `longspan methods`; with parameters: dca:chunk_size=256; or 'auto'.")
     ] = "dca",
-    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    window: Annotated[
+        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
     ] = None,
-    angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens to reach; 'auto' chooses by it.", min=1)] = None,
+    angles: Annotated[str | None, typer.Option(help="Scaled angles for the method: pi, ntk, ...")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, a file of `longspan calibrate`.")] = None,
+    length: Annotated[
+        int | None, typer.Option(help="The longest text in tokens; 'auto' selects a method by it.", min=1)
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what would be attached to a model: layers, window, parameters, memory per 1,000 tokens, warnings."""
-    chosen = method_or_auto(method, settings or (), angles)
+    """Show how a method would extend a model: layers, window, parameters, memory per 1,000 tokens, warnings."""
+    selected = method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, device="cpu")
     import longspan
 
     try:
         with hushed(quiet):
-            report = longspan.inspect(loaded, chosen, window=window, length=length, calibration=calibration)
+            report = longspan.inspect(loaded, selected, window=window, length=length, calibration=calibration)
     except ValueError as error:
         raise LongspanError(str(error)) from error
     if as_json:

@@ -1,4 +1,4 @@
-"""``longspan methods``: what there is."""
+"""``longspan methods``: list the methods with their parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def methods(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List the methods: what each does, its parameters with their defaults, its paper."""
+    """List the methods with a description, their parameters and defaults, and their papers."""
     from longspan.methods import METHODS
 
     if window is not None:
@@ -39,40 +39,41 @@ def methods(
     ]
     wide().print(Sheet(columns, cells))
     if window is None:
-        say(notes(quiet), "A parameter without a value follows the model's window; --window N shows it for one.")
+        say(notes(quiet), "The default of a parameter without a value depends on the model's window; see --window.")
 
 
 def describe(name: str, window: int | None = None) -> dict[str, Any]:
-    """A method as plain values: its name, one sentence, its parameters (None: follows the window), its paper.
+    """A method as a dictionary: ``name``, ``what`` (one sentence), ``parameters``, ``paper``.
 
-    One that cannot be at this window has the reason, as ``error``, and the parameters that it has without a window.
+    A parameter that depends on the window is None without ``window``. A method that does not support ``window`` has
+    the reason in ``error``, and its parameters without a window.
     """
     from longspan.methods import METHODS
 
-    kind = METHODS[name]
-    made = {"name": name, "what": _sentence(kind), "parameters": plain(kind()), "paper": kind.paper}
+    cls = METHODS[name]
+    row = {"name": name, "what": _sentence(cls), "parameters": plain(cls()), "paper": cls.paper}
     if window is None:
-        return made
+        return row
     try:
-        return {**made, "parameters": plain(kind().resolve(window))}
+        return {**row, "parameters": plain(cls().resolve(window))}
     except ValueError as error:
-        return {**made, "error": f"not at a window of {window:,}: {error}"}
+        return {**row, "error": f"not available for a window of {window:,}: {error}"}
 
 
 def plain(method: Method) -> dict[str, Any]:
-    """A method's parameters and its angles' in one flat dictionary of plain values."""
-    own = method.parameters()
-    angles = own.pop("angles")
-    return own | {key: value for key, value in vars(angles).items() if key not in own}
+    """The parameters of a method and of its angles in one flat dictionary."""
+    parameters = method.parameters()
+    angles = parameters.pop("angles")
+    return parameters | {key: value for key, value in vars(angles).items() if key not in parameters}
 
 
-def _sentence(kind: type[Method]) -> str:
-    """What the method does, from its module where that is the method's own page, else from its class."""
+def _sentence(cls: type[Method]) -> str:
+    """A description of the method: the first paragraph of its module, or of its class if they share the module."""
     from longspan.methods import METHODS
 
-    module = sys.modules[kind.__module__]
-    alone = sum(other.__module__ == kind.__module__ for other in METHODS.values()) == 1
-    first = inspect.cleandoc((module.__doc__ if alone else kind.__doc__) or "").split("\n\n")[0]
+    module = sys.modules[cls.__module__]
+    alone = sum(other.__module__ == cls.__module__ for other in METHODS.values()) == 1
+    first = inspect.cleandoc((module.__doc__ if alone else cls.__doc__) or "").split("\n\n")[0]
     return " ".join(first.split()).replace("``", "")
 
 
@@ -80,5 +81,5 @@ def _parameters(values: dict[str, Any], window: int | None) -> str:
     def shown(key: str, value: Any) -> str:
         return key if value is None else f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
 
-    # With a window every parameter that counts has a value; what is still None has been used up (a target length).
+    # With a window, a parameter that is still None has no effect (target_length, once it has set the group).
     return "\n".join(shown(k, v) for k, v in values.items() if window is None or v is not None)

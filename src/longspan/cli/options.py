@@ -1,4 +1,4 @@
-"""What several commands share: options, where output goes, loading a model, reading a text."""
+"""Shared parts of the commands: options, output, loading of models, reading of texts."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 DTYPES = ("float32", "bfloat16", "float16")
 STDIN = Path("-")
-_HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # of a model, perhaps after its owner's
+_HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # "model" or "owner/model"
 _JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and errors alone.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
 
 
 def notes(quiet: bool) -> Console:
-    """Stderr, for all that is no result; nothing is printed where it is to be quiet."""
+    """The console on stderr for all output besides results; it prints nothing if ``quiet``."""
     return Console(stderr=True, quiet=quiet, highlight=False)
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is, however wide."""
+    """Print a line without markup and without wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a document on stdout."""
-    plain = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "") != "utf8"
-    print(json.dumps(value, indent=1, ensure_ascii=plain, allow_nan=False))
+    """Print a JSON document on stdout."""
+    ascii_only = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "") != "utf8"
+    print(json.dumps(value, indent=1, ensure_ascii=ascii_only, allow_nan=False))
 
 
 @contextmanager
 def hushed(quiet: bool) -> Iterator[None]:
-    """Keep warnings, and what the library says on stderr by itself, out of the output where it is to be quiet."""
+    """If ``quiet``, suppress warnings and the output of libraries on stderr."""
     if not quiet:
         yield
         return
@@ -66,7 +66,7 @@ def hushed(quiet: bool) -> Iterator[None]:
 
 
 def no_pictures(console: Console) -> bool:
-    """Whether pictures cannot be drawn, which is said."""
+    """Whether matplotlib is missing; prints a note if so."""
     missing = find_spec("matplotlib") is None
     if missing:
         say(console, "no pictures: matplotlib is missing (pip install 'longspan[plot]')")
@@ -75,7 +75,7 @@ def no_pictures(console: Console) -> bool:
 
 @contextmanager
 def prefill_bar(model: PreTrainedModel, quiet: bool) -> Iterator[None]:
-    """``longspan.progress``, where stderr is a terminal."""
+    """``longspan.progress`` if stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield
         return
@@ -86,7 +86,7 @@ def prefill_bar(model: PreTrainedModel, quiet: bool) -> Iterator[None]:
 
 
 def quiet_transformers() -> None:
-    """Keep transformers' progress bars and remarks out of the output; its errors still come."""
+    """Turn off the progress bars and warnings of transformers, but not its errors."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -95,13 +95,13 @@ def quiet_transformers() -> None:
 
 
 def wide() -> Console:
-    """For a table on stdout: as wide as the terminal, and where there is none, too wide to fold a cell."""
+    """The console for tables on stdout: as wide as the terminal, or 200 columns without one, so that no cell wraps."""
     page = Console(highlight=False)
     return page if page.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=200)
 
 
 def show_results(folder: Path, as_json: bool) -> None:
-    """What a run left in its folder, on stdout: ``results.json``, or ``summary.md`` to read."""
+    """Print the results of a run's folder on stdout: ``results.json`` if ``as_json``, otherwise ``summary.md``."""
     if as_json:
         print_json(json.loads((folder / "results.json").read_text(encoding="utf-8")))
         return
@@ -113,10 +113,10 @@ def show_results(folder: Path, as_json: bool) -> None:
 
 
 def load_model(name: str, *, window: int | None, dtype: str = "auto", device: str = "auto") -> PreTrainedModel:
-    """The model at a path or hub name, or ``"bundled"``, in eval mode.
+    """Load a model from a folder or the hub, or the ``"bundled"`` one, in eval mode.
 
     Raises:
-        LongspanError: it cannot be loaded; or neither its config nor ``window`` says how many tokens it was trained on.
+        LongspanError: the model cannot be loaded, or neither its config nor ``window`` states its trained window.
     """
     import torch
     from transformers import AutoModelForCausalLM, PreTrainedConfig
@@ -129,25 +129,29 @@ def load_model(name: str, *, window: int | None, dtype: str = "auto", device: st
         check_count("--window", window)
     if dtype != "auto" and dtype not in DTYPES:
         raise LongspanError(
-            f"--dtype is one of auto, {', '.join(DTYPES)}, not {dtype!r}{did_you_mean(dtype, ['auto', *DTYPES])}"
+            f"--dtype must be one of auto, {', '.join(DTYPES)}, not {dtype!r}{did_you_mean(dtype, ['auto', *DTYPES])}"
         )
-    kind = None if dtype == "auto" else getattr(torch, dtype)
-    place = check_device(device)
+    torch_dtype = None if dtype == "auto" else getattr(torch, dtype)
+    torch_device = check_device(device)
     if name == BUNDLED:
-        return load_bundled(device=place, dtype=kind)[0]
+        return load_bundled(device=torch_device, dtype=torch_dtype)[0]
     _check_folder(name)
     with _loading(name, name):
-        written, _ = PreTrainedConfig.get_config_dict(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=kind or "auto")
-    if window is None and not says_window(written, model.config):
+        config_dict, _ = PreTrainedConfig.get_config_dict(name)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch_dtype or "auto")
+    if window is None and not says_window(config_dict, model.config):
         raise LongspanError(
-            f"{name}: its config.json has no max_position_embeddings; pass --window, the tokens it was trained on"
+            f"{name}: its config.json has no max_position_embeddings; pass --window, its trained window in tokens"
         )
-    return model.to(place).eval()
+    return model.to(torch_device).eval()
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer that belongs to a model."""
+    """Load the tokenizer of a model.
+
+    Raises:
+        LongspanError: the tokenizer cannot be loaded.
+    """
     from transformers import AutoTokenizer
 
     from longspan.bundled import load_bundled
@@ -159,7 +163,12 @@ def load_tokenizer(name: str) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """A non-empty UTF-8 text file; ``-`` is what comes in on stdin."""
+    """Read a non-empty UTF-8 text file, or stdin for ``-``; line ends become ``\\n``.
+
+    Raises:
+        LongspanError: the text is empty or not UTF-8.
+        OSError: the file cannot be read.
+    """
     name = "stdin" if path == STDIN else str(path)
     try:
         text = (sys.stdin.buffer.read() if path == STDIN else files.read(path)).decode("utf-8")
@@ -172,29 +181,38 @@ def read_text(path: Path) -> str:
 
 
 def one_stdin(paths: Sequence[Path | None]) -> None:
-    """Raise where stdin is to be read twice."""
+    """Raise ``LongspanError`` if several paths are stdin."""
     if list(paths).count(STDIN) > 1:
-        raise LongspanError("- is stdin, which can be read once; name the other text's file")
+        raise LongspanError("stdin (-) can be read only once; pass a file for the other text")
 
 
 def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Method | str:
-    """The method of ``name:key=value,…`` with further settings, or ``"auto"``, which takes neither those nor angles."""
+    """The method of ``name:key=value,…`` with further ``settings`` and ``angles``, or ``"auto"``.
+
+    Raises:
+        LongspanError: the spec is invalid, a parameter is set twice, or ``"auto"`` has parameters.
+    """
     from longspan.methods.parse import build_method, split_spec
 
-    name, own = split_spec(spec)
+    name, parameters = split_spec(spec)
     if name == "auto":
-        if own or settings or angles is not None:
-            raise LongspanError("--method auto takes no parameters, --set or --angles; name a method to set its own")
+        if parameters or settings or angles is not None:
+            raise LongspanError("--method auto takes no parameters, --set or --angles; name a method to set them")
         return name
-    under = own.pop("angles", None)
-    if under is not None and angles is not None:
+    spec_angles = parameters.pop("angles", None)
+    if spec_angles is not None and angles is not None:
         raise LongspanError(f"{name}: the angles are set twice, by --method and by --angles")
-    given = [f"{key}={value}" for key, value in own.items()]
-    return build_method(name, [*given, *settings], angles if under is None else under, also=("auto",))
+    spec_settings = [f"{key}={value}" for key, value in parameters.items()]
+    all_settings = [*spec_settings, *settings]
+    return build_method(name, all_settings, angles if spec_angles is None else spec_angles, also=("auto",))
 
 
 def check_device(name: str) -> torch.device:
-    """The device of a name, known to be there; ``"auto"`` is a GPU where there is one."""
+    """The torch device of a name; ``"auto"`` is a CUDA GPU if one is available, otherwise the CPU.
+
+    Raises:
+        LongspanError: the device is not available or cannot compute.
+    """
     import torch
 
     if name == "auto":
@@ -202,45 +220,46 @@ def check_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except Exception as error:  # of many kinds, by backend
+    except Exception as error:  # each backend raises errors of other types
         raise LongspanError(f"--device {name}: {_reason(error)}") from error
     if device.type == "meta":
-        raise LongspanError(f"--device {name}: its tensors have no contents, so nothing can be computed there")
+        raise LongspanError(f"--device {name}: this device stores no data and cannot compute; pass cpu or cuda")
     return device
 
 
 def _check_folder(name: str) -> None:
-    """Say clearly what is wrong with a local path; a name that is no path is left to transformers and the hub."""
+    """Raise a clear error for an invalid local path; other names are left to transformers and the hub."""
     path = Path(name)
     if "\0" in name or not name.strip():
-        raise LongspanError("the model's name is empty" if not name.strip() else f"{name!r}: a name has no NUL in it")
+        empty = not name.strip()
+        raise LongspanError("the model's name is empty" if empty else f"{name!r}: the name contains a NUL character")
     if path.is_file():
-        raise LongspanError(f"{name}: is a file; give the folder that holds the model's config.json")
+        raise LongspanError(f"{name}: is a file; pass the folder of the model's config.json")
     if path.is_dir() and not (path / "config.json").is_file():
-        raise LongspanError(f"{name}: there is no config.json in this folder, so it holds no transformers model")
+        raise LongspanError(f"{name}: this folder has no config.json, so it is not a transformers model")
     if not path.exists() and not _HUB_NAME.fullmatch(name):
         local = path.is_absolute() or name.startswith((".", "~"))
-        hint = "" if local else ", and no model on a hub can have this name"
-        raise LongspanError(f"{name}: there is no such model folder{hint}")
+        hint = "" if local else ", and the name is not valid on a hub"
+        raise LongspanError(f"{name}: this model folder does not exist{hint}")
     if path.is_dir():
         for file in _JSON_FILES:
             if (path / file).is_file():
                 _check_json(path / file, f"{name}: its {file}")
 
 
-def _check_json(path: Path, what: str) -> None:
+def _check_json(path: Path, label: str) -> None:
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise LongspanError(f"{what} is nested too deep") from None
+        raise LongspanError(f"{label} has too many nested levels") from None
     except ValueError as error:
-        raise LongspanError(f"{what} is not valid JSON ({error})") from error
-    if not isinstance(held, dict):
-        raise LongspanError(f"{what} holds no JSON object")
+        raise LongspanError(f"{label} is not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise LongspanError(f"{label} is not a JSON object")
 
 
 def _check_weights(folder: Path) -> None:
-    """Raise for a file of weights that cannot be opened; what transformers says of it does not name it."""
+    """Raise for a weights file that cannot be opened; the error of transformers does not name the file."""
     from safetensors import SafetensorError, safe_open
 
     for file in sorted(folder.glob("*.safetensors")):
@@ -248,40 +267,40 @@ def _check_weights(folder: Path) -> None:
             with safe_open(file, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise LongspanError(f"{file}: not a whole safetensors file ({' '.join(str(error).split())})") from error
+            raise LongspanError(f"{file}: not a complete safetensors file ({' '.join(str(error).split())})") from error
 
 
 @contextmanager
-def _loading(name: str, what: str) -> Iterator[None]:
-    """Turn whatever loading raises (there is no common class for it) into one error that names what was loaded."""
+def _loading(name: str, label: str) -> Iterator[None]:
+    """Convert every exception of loading (they share no base class) to one error that names the loaded object."""
     from longspan.cli.hub import within_reach
 
     local = Path(name).is_dir()
     try:
         with nullcontext() if local else within_reach() as unreachable:
             if not local:
-                what += f" (there is no folder of this name{f'; {unreachable}' if unreachable else ''})"
+                label += f" (no folder has this name{f'; {unreachable}' if unreachable else ''})"
             yield
     except Exception as error:
         if local:
             _check_weights(Path(name))
         if isinstance(error, LongspanError):
             raise
-        raise LongspanError(f"cannot load {what}: {_reason(error)}") from error
+        raise LongspanError(f"cannot load {label}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
-    """What an error of another library says, in a line; its kind as well where the message alone would say little."""
-    said = " ".join(str(error).split())
-    kind = type(error).__name__
+    """The message of another library's error in one line, with the error's class if the message alone is unclear."""
+    message = " ".join(str(error).split())
+    name = type(error).__name__
     if isinstance(error, KeyError):
-        return f"one of its files has no {said}"
-    plain = isinstance(error, (OSError, ValueError, RuntimeError, ImportError, AssertionError))
-    return (said if plain and " " in said else f"{kind}: {said}" if said else kind)[:300]
+        return f"one of its files has no {message}"
+    clear = isinstance(error, (OSError, ValueError, RuntimeError, ImportError, AssertionError)) and " " in message
+    return (message if clear else f"{name}: {message}" if message else name)[:300]
 
 
 def check_text(option: str, text: str) -> None:
-    """Raise where a text from the command line has bytes that are no UTF-8, which Python hides in half characters."""
+    """Raise ``LongspanError`` for bytes that are not UTF-8, which Python passes on as surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -28,7 +28,7 @@ from longspan.calibration import (
     Moments,
     Projection,
     RecallReport,
-    Row,
+    RecallRow,
     closed_form,
     flat_keys,
     flat_queries,
@@ -207,7 +207,7 @@ def measure_recall(
         for ids in texts:  # one by one: a row of this length is enough for the memory
             collect(model, [ids], sink, method=method, window=size, done=advance)
     rows = [
-        Row(index, solver, *(sum(rates) / len(rates) for rates in zip(*pairs, strict=True)))
+        RecallRow(index, solver, *(sum(rates) / len(rates) for rates in zip(*pairs, strict=True)))
         for (index, solver), pairs in found.items()
     ]
     (reduced, per_head) = sizes.pop()

@@ -1,4 +1,4 @@
-"""The methods: one composition of selection, position map and angles per file, and the table of them all."""
+"""Methods: each file composes a selection, a position map and angles; ``METHODS`` maps names to classes."""
 
 from longspan.methods.base import Method
 from longspan.methods.dca import DCA
@@ -31,7 +31,7 @@ METHODS: dict[str, type[Method]] = {
         InfLLM,
     )
 }
-"""Every method by its name, as ``extend`` and the command line take it."""
+"""All methods by the name that ``extend`` and the command line accept."""
 
 __all__ = [
     "DCA",

@@ -1,4 +1,4 @@
-"""What a method is: a selection, a position map and angles, and the defaults that follow a model's window."""
+"""The base class of methods: a selection, a position map, angles, and defaults that depend on the window."""
 
 from __future__ import annotations
 
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 
 
 def require(rule: str, holds: bool, **values: Any) -> None:
-    """Raise ``ValueError`` naming the rule and the values that break it, unless it holds."""
+    """Raise ``ValueError`` with the rule and the values that break it, unless ``holds``."""
     if not holds:
-        given = ", ".join(f"{name}={value}" for name, value in values.items())
-        raise ValueError(f"{rule} is broken by {given}")
+        listed = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise ValueError(f"{rule} is broken by {listed}")
 
 
 class LayerFacts(Protocol):
-    """What a method may ask of a model's layer; ``norms`` is true where keys are normalised once rotated."""
+    """The facts of a model's layer that a method checks.
+
+    Attributes:
+        index: of the layer in the cache.
+        key_dim, value_dim: ``D`` and ``Dv``.
+        norms: true if the layer normalises keys after their rotation.
+    """
 
     name: str
     index: int
@@ -39,11 +45,12 @@ class LayerFacts(Protocol):
 class Method:
     """A long-context method. Subclasses are frozen dataclasses whose fields are the paper's parameters.
 
-    A field left at None takes its default from the model's window when the method is resolved. ``selection`` and
-    ``positions`` are those of a resolved method.
+    ``resolve(window)`` replaces each field that is None by its default for that window. ``selection`` and
+    ``positions`` require a resolved method.
 
     Attributes:
-        name, paper: what it is called, and where it is from.
+        name: the method's name on the command line and in ``METHODS``.
+        paper: authors, year and address of the paper.
     """
 
     name: ClassVar[str]
@@ -54,33 +61,40 @@ class Method:
         for f in fields(self):
             value = getattr(self, f.name)
             if str(f.type).startswith("int") and (value is not None or f.type == "int"):
-                found = whole(value)
-                if found is None:
-                    raise ValueError(f"{type(self).__name__}: {f.name} is a whole number, not {value!r}")
-                object.__setattr__(self, f.name, found)  # frozen for everybody else
-                value = found
+                number = whole(value)
+                if number is None:
+                    raise ValueError(f"{type(self).__name__}: {f.name} must be an integer, not {value!r}")
+                object.__setattr__(self, f.name, number)  # the dataclass is frozen
+                value = number
             if type(value) is int and abs(value) > MOST:
-                raise ValueError(f"{type(self).__name__}: {f.name} is at most {MOST:,}, not {value}")
+                raise ValueError(f"{type(self).__name__}: {f.name} must be at most {MOST:,}, not {value}")
             if str(f.type).startswith("float") and value is not None:
                 object.__setattr__(self, f.name, check_number(f"{type(self).__name__}: {f.name}", value))
             if f.type == "bool" and type(value) is not bool:
-                raise ValueError(f"{type(self).__name__}: {f.name} is True or False, not {value!r}")
+                raise ValueError(f"{type(self).__name__}: {f.name} must be True or False, not {value!r}")
         if not isinstance(self.angles, Angles):
-            raise ValueError(f"{type(self).__name__}: angles are Angles such as YaRN(factor=4), not {self.angles!r}")
+            raise ValueError(
+                f"{type(self).__name__}: angles must be an instance of Angles, for example YaRN(factor=4), not "
+                f"{self.angles!r}"
+            )
         self.check()
 
     def check(self) -> None:
-        """Raise ``ValueError`` if the parameters given so far cannot be; called at construction."""
+        """Raise ``ValueError`` if the parameters are invalid for every window; called at construction."""
 
     def defaults(self, window: int) -> dict[str, Any]:
-        """The default of each field that was left at None, for a model of this window."""
+        """The default of each field that may be None, for a model trained on ``window`` tokens."""
         return {}
 
     def check_window(self, window: int) -> None:
         """Raise ``ValueError`` if the resolved parameters do not fit this window."""
 
     def resolve(self, window: int) -> Self:
-        """The same method with every parameter filled in for a model trained on ``window`` tokens."""
+        """A copy with all parameters set, for a model trained on ``window`` tokens.
+
+        Raises:
+            ValueError: the parameters do not fit this window.
+        """
         window = check_count("window", window)
         missing = {name: value for name, value in self.defaults(window).items() if getattr(self, name) is None}
         resolved = replace(self, **missing, angles=self.angles.resolve(window))
@@ -89,53 +103,54 @@ class Method:
         return resolved
 
     def check_reach(self, window: int) -> None:
-        """Raise ``ValueError`` unless what is chosen is seen from positions that the model was trained on."""
+        """Raise ``ValueError`` if the position map puts chosen keys outside the trained window."""
         selection, positions = self.selection(window), self.positions(window)
         if self.selects != isinstance(selection, Choosing):
             raise TypeError(
-                f"{type(self).__name__}: selects is {self.selects} and its selection {type(selection).__name__} "
-                f"{'chooses' if isinstance(selection, Choosing) else 'does not choose'}; set selects to say so"
+                f"{type(self).__name__}: selects is {self.selects}, but its selection {type(selection).__name__} "
+                f"{'chooses keys' if isinstance(selection, Choosing) else 'chooses no keys'}; set selects = "
+                f"{not self.selects}"
             )
         if not self.selects:
             return
         reach, name = positions.reach(selection.always()), f"{type(self).__name__}: {type(positions).__name__}"
         if reach is None:
-            raise ValueError(f"{name} sees no keys that were chosen; take a map that does, such as FarNear or InOrder")
+            raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: FarNear or InOrder")
         require(f"{name} sees chosen keys from positions < window", 0 <= reach < window, position=reach, window=window)
 
     def reaching(self, length: int) -> Self:
-        """The same method, told to reach ``length`` tokens where it has to know and was not told."""
+        """A copy for texts of ``length`` tokens; sets the target length of methods and angles that lack one."""
         return replace(self, angles=self.angles.reaching(length))
 
     def prescribed(self, *, chunk_size: int | None, local_window: int | None, window: int | None) -> Self:
-        """The same method with the dual chunks that a model's config prescribes; for methods that have such."""
+        """A copy with the dual chunks of a model's config; methods without dual chunks return themselves."""
         return self
 
     def selection(self, window: int) -> Selection:
-        """Axis 1, for a model of this window: which keys a query attends to."""
+        """Axis 1: the keys that a query attends to, for a model trained on ``window`` tokens."""
         raise NotImplementedError
 
     def positions(self, window: int) -> PositionMap:
-        """Axis 2, for a model of this window: at which relative position it sees them."""
+        """Axis 2: the relative position of each kept key, for a model trained on ``window`` tokens."""
         raise NotImplementedError
 
     @property
     def selects(self) -> bool:
-        """Whether its selection chooses keys by looking at them, which takes a ``Choosing`` one."""
+        """Whether the selection depends on the values of the keys; then it is a ``Choosing``."""
         return False
 
     @property
     def follows_pieces(self) -> bool:
-        """Whether what a row attends to depends on the rows that arrive with it; then decoding is not as prefill."""
+        """Whether the keys of a query depend on the other queries of its call; then decoding differs from prefill."""
         return False
 
     def bands(self, window: int, first: int = 0, stop: int | None = None) -> tuple[Band, ...]:
-        """The bands that tile what the queries ``first : stop``, which arrive together, keep whatever they choose."""
+        """The bands of the keys that the queries ``first : stop`` of one call keep without a choice."""
         stop = window + 1 if stop is None else stop
         return self.positions(window).all_bands(self.selection(window).kept(first, stop))
 
     def key_maps(self, window: int) -> tuple[KeyMap, ...]:
-        """The stored rotations of the keys: those of the bands, then those that chosen and scored keys are read in."""
+        """The rotations in which keys are stored: those of the bands, then of chosen keys, then of scored keys."""
         maps = [band.k_pos for band in self.bands(window)]
         if self.selects:
             selection, positions = cast(Choosing, self.selection(window)), cast(SeesChosen, self.positions(window))
@@ -144,62 +159,62 @@ class Method:
         return tuple(dict.fromkeys(maps))
 
     def angles_at(self, window: int, tokens: int, total: int) -> int:
-        """The length that dynamic angles follow in a call of ``tokens`` tokens, the last of ``total``."""
+        """The text length that sets dynamic angles, for a call with the last ``tokens`` of ``total`` tokens."""
         return total
 
     def check_layers(self, window: int, layers: Sequence[LayerFacts]) -> None:
-        """Raise ``AttachError`` if this resolved method cannot run in the layers it would be attached to."""
+        """Raise ``AttachError`` if this resolved method cannot run in ``layers``."""
         if not self.selects or not layers:
             return
         selection, positions = cast(Choosing, self.selection(window)), cast(SeesChosen, self.positions(window))
         if not any(selection.chooses_in(layer.index) for layer in layers):
             raise AttachError(
-                f"{self.name} would choose keys in none of this model's layers, the last of which is number "
-                f"{layers[-1].index}; give a smaller from_layer"
+                f"{self.name} chooses keys in no layer of this model, whose last layer is {layers[-1].index}; pass a "
+                "smaller from_layer"
             )
         for layer in layers:
             if layer.norms and positions.turns_gathered and selection.together:
                 raise AttachError(
-                    f"{layer.name}: keys are normalised after their rotation, and {self.name} with remap='slots' "
-                    "would turn them once more; use remap='far'"
+                    f"{layer.name}: this layer normalises keys after their rotation, and {self.name} with "
+                    "remap='slots' would rotate them a second time; use remap='far'"
                 )
 
     @property
     def uses_calibration(self) -> bool:
-        """Whether its scores can be those of reduced queries and keys."""
+        """Whether scores can use reduced queries and keys."""
         return False
 
     def check_calibration(self, calibration: Calibration | None) -> None:
-        """Raise ``CalibrationError`` unless a calibration is there where one is asked for, fits, and will be used."""
+        """Raise ``CalibrationError`` if a calibration is required but missing, does not fit, or would be unused."""
         if calibration is not None and not self.uses_calibration:
             raise CalibrationError(
-                f"{self.name} has no use for a calibration (esa has, and longheads with score='token_max'); leave "
+                f"{self.name} does not use a calibration (esa does, and longheads with score='token_max'); leave "
                 "calibration out"
             )
 
     def query_factor(self, window: int, total: int) -> float:
-        """What the rotated queries are multiplied by at a total length of ``total`` tokens."""
+        """The factor on rotated queries at a text length of ``total`` tokens."""
         return 1.0
 
     def plain_rows(self, window: int) -> int:
-        """How many first rows keep every key at its true distance."""
+        """How many first queries of a text keep every key at its true distance."""
         raise NotImplementedError
 
     def exact_rows(self, window: int, total: int) -> int:
-        """How many first rows of an input of ``total`` tokens equal the stock model, whatever follows them."""
+        """How many first queries of a text of ``total`` tokens equal the stock model, for any text after them."""
         exact = self.angles.exact(window, total) and self.query_factor(window, total) == 1.0
         return self.plain_rows(window) if exact else 0
 
     @property
     def follows_total(self) -> bool:
-        """Whether rotation depends on the total length at the call, which exempts decoding from equalling prefill."""
+        """Whether the rotation depends on the text length of a call; then decoding may differ from prefill."""
         return self.angles.dynamic
 
     def warnings(self, window: int) -> list[str]:
-        """What the user should know about these parameters at this window."""
+        """Notes for the user about these parameters at this window."""
         return []
 
     def parameters(self) -> dict[str, Any]:
-        """Every parameter with its value, the angles' last."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "angles"}
-        return {**own, "angles": self.angles}
+        """All parameters by name; ``angles`` comes last."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "angles"}
+        return {**values, "angles": self.angles}

@@ -1,4 +1,4 @@
-"""Dual Chunk Attention: every key kept, relative positions remapped chunk by chunk into the window."""
+"""Dual Chunk Attention: keep every key, and remap relative positions into the window, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ Parts = Literal["intra", "intra+inter", "all"]
 class DCA(Method):
     """Dual Chunk Attention (An et al., 2024).
 
-    Every key is kept, at ``rel = q - j mod s``, where ``q`` is ``i mod s`` for keys of the query's own chunk of ``s``
-    tokens, ``i mod s + s`` for keys of the chunk before if ``i mod s < w``, and ``c - 1`` for all others (Eqs 2-8).
+    Every key is kept at ``rel = q - j mod s``. The query position ``q`` is ``i mod s`` for keys in the chunk of ``s``
+    tokens that contains the query, ``i mod s + s`` for keys in the previous chunk if ``i mod s < w``, and ``c - 1``
+    for all other keys (Eqs 2-8).
 
     Args:
         chunk_size: ``s`` (default ``3c / 4``).
-        local_window: ``w``, how many queries of a chunk see the previous one at its true distance (default ``c - s``).
+        local_window: ``w``, the number of queries of a chunk that see the previous chunk at its true distance
+            (default ``c - s``).
         window: ``c``, one past the largest query position (default ``L``); ``s + w ≤ c ≤ L``.
-        parts: ``"all"``, or one of the paper's ablations: ``"intra"`` attends to the query's own chunk only,
-            ``"intra+inter"`` sees the previous chunk as it sees the earlier ones.
-        length_scale: the released code's option: for n > L, cos and sin on both sides times ``0.1 ln(n / L) + 1``.
+        parts: ``"all"``, or an ablation of the paper: ``"intra"`` attends only to the chunk of the query,
+            ``"intra+inter"`` sees the previous chunk at the positions of earlier chunks.
+        length_scale: an option of the released code: for n > L, cos and sin of queries and keys are multiplied by
+            ``0.1 ln(n / L) + 1``.
     """
 
     name = "dca"
@@ -85,7 +88,7 @@ class DCA(Method):
     def query_factor(self, window: int, total: int) -> float:
         if not self.length_scale or total <= window:
             return 1.0
-        # cos and sin on both sides scale a score twice; scaling the query alone leaves stored keys as they are.
+        # Scaled cos and sin of queries and keys scale a score twice. One factor on the query leaves stored keys valid.
         return float((0.1 * math.log(total / window) + 1.0) ** 2)
 
     @property
@@ -94,7 +97,7 @@ class DCA(Method):
 
     def plain_rows(self, window: int) -> int:
         s, w, _ = self._swc
-        # With w > s the second chunk is exact to its end, and row 2s is the first to see an earlier chunk.
+        # With w > s the whole second chunk is exact, and query 2s is the first that sees an earlier chunk.
         return s + min(w, s) if self.parts == "all" else s
 
     def warnings(self, window: int) -> list[str]:
@@ -102,6 +105,7 @@ class DCA(Method):
         if 2 * s < c:
             first = self.plain_rows(window)
             return [
-                f"DCA: chunk_size {s} is under half the window {c}: rows from {first} on differ from the stock model"
+                f"DCA: chunk_size {s} is less than half the window {c}: queries from index {first} differ from the "
+                "stock model"
             ]
         return []

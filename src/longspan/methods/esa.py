@@ -1,4 +1,4 @@
-"""ESA: token-level selection, shared by the heads of a layer and the queries of a piece."""
+"""ESA: token-level selection, shared by the heads of a layer and the queries of a query chunk."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ Remap = Literal["far", "slots", "dca"]
 class ESA(Method):
     """Efficient Selective Attention (Wang et al., 2025).
 
-    The queries of a piece keep the first tokens and the ``k`` best-scored middle ones, all seen from one far position,
-    and the local tokens before the piece and the piece itself, at their true distance. The score of a token is
-    ``Σ_h q_h · k_h`` over all heads, unrotated (Eq 4). The first ``L`` queries attend to everything.
+    The queries of a query chunk attend to the initial tokens and the ``k`` middle tokens with the highest scores, all
+    at one far position, and to the local tokens before the chunk and the chunk itself, at their true distance. The
+    score of a token is ``Σ_h q_h · k_h`` over all heads, unrotated (Eq 4). The first ``L`` queries attend to all keys.
 
-    What is chosen depends on how the text arrives: pieces end at multiples of ``piece``, and where a call ends.
+    The choice depends on the calls: a query chunk ends at each multiple of ``piece`` and at the end of each call.
 
     Args:
-        initial: ``lI``, first tokens that are always kept (default ``L / 64``).
-        local: ``lL``, tokens before the piece that are always kept (default ``L / 2``).
-        top_k: ``k``, chosen of those between (default ``L / 4``).
-        piece: ``lC``, queries that choose together in prefill (default ``L / 16``); ``lI + lL + k + lC ≤ L``.
-        proximity: ``ε``: a token takes the best score within ``ε`` of it (Eq 8).
-        remap: at which positions initial and chosen tokens are seen: the paper's one ``"far"`` position, moved together
-            in their order before the local ones (``"slots"`` of one token, as LongHeads has them of chunks), or where
-            ``"dca"`` has them.
-        far: ``w``, that position, for ``remap="far"`` (default ``lL``).
-        score_at: the distance at which scores see their tokens; 0 is unrotated. The paper leaves it open, and ``far``
-            too; on the bundled model no other pair was better (``benchmarks/results/esa``).
-        share: who chooses together: the ``"layer"``, each key head's ``"group"``, or each query ``"head"``.
-        reduced: ``d'``, the size that queries and keys are reduced to for scores. It needs a calibration, see
-            ``longspan.calibrate``; None takes the calibration's, or exact scores where there is none.
+        initial: ``lI``, the number of initial tokens, always kept (default ``L / 64``).
+        local: ``lL``, the number of tokens before the query chunk, always kept (default ``L / 2``).
+        top_k: ``k``, the number of tokens chosen between the initial and the local tokens (default ``L / 4``).
+        piece: ``lC``, the queries of a query chunk, which choose together in prefill (default ``L / 16``);
+            ``lI + lL + k + lC ≤ L``.
+        proximity: ``ε``: a token takes the highest score within ``ε`` tokens of it (Eq 8).
+        remap: the positions of initial and chosen tokens: ``"far"``, one far position, as in the paper; ``"slots"``,
+            in their order directly before the local tokens (LongHeads' map, with slots of one token); ``"dca"``, the
+            positions of DCA.
+        far: ``w``, the far position for ``remap="far"`` (default ``lL``).
+        score_at: the distance of all tokens in scores; 0 is unrotated. The paper specifies neither ``score_at`` nor
+            ``far``; no other pair of values was better on the bundled model (``benchmarks/results/esa``).
+        share: the heads that choose together: the ``"layer"``, the ``"group"`` of a key head, or each query ``"head"``
+            alone.
+        reduced: ``d'``, the size of queries and keys that are reduced for scores. It requires a calibration, see
+            ``longspan.calibrate``. None takes the size of the calibration, or exact scores without a calibration.
     """
 
     name = "esa"
@@ -60,7 +62,7 @@ class ESA(Method):
     def check(self) -> None:
         for field, words in (("share", Share), ("remap", Remap)):
             value = getattr(self, field)
-            require(f"ESA: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
+            require(f"ESA: {field} is one of {', '.join(get_args(words))}", value in get_args(words), **{field: value})
         for low, names in (
             (0, ("initial", "proximity", "far", "score_at")),
             (1, ("local", "top_k", "piece", "reduced")),
@@ -68,17 +70,17 @@ class ESA(Method):
             for field in names:
                 value = getattr(self, field)
                 require(f"ESA: {field} ≥ {low}", value is None or value >= low, **{field: value})
-        require("ESA: far is for remap='far'", self.far is None or self.remap == "far", remap=self.remap)
+        require("ESA: far requires remap='far'", self.far is None or self.remap == "far", remap=self.remap)
 
     def defaults(self, window: int) -> dict[str, Any]:
         local = max(window // 2, 1) if self.local is None else self.local
-        own = {
+        sizes = {
             "initial": window // 64,
             "local": local,
             "top_k": max(window // 4, 1),
             "piece": max(window // 16, 1),
         }
-        return {**own, "far": local} if self.remap == "far" else own
+        return {**sizes, "far": local} if self.remap == "far" else sizes
 
     def check_window(self, window: int) -> None:
         initial, local, top_k, piece = self._sizes
@@ -123,14 +125,17 @@ class ESA(Method):
         if calibration is None:
             if self.reduced is not None:
                 raise CalibrationError(
-                    f"{self.name} is to score keys reduced to {self.reduced}, and no calibration was given; make one "
-                    "with longspan.calibrate and pass calibration=, or leave reduced out for exact scores"
+                    f"{self.name} with reduced={self.reduced} requires a calibration; create one with "
+                    "longspan.calibrate and pass calibration=, or leave reduced out for exact scores"
                 )
             return
         if (self.share, self.score_at) != ("layer", 0):
             raise CalibrationError(
-                "reduced scores are those of all heads of a layer, summed and unrotated; leave calibration out for "
-                f"share={self.share!r}, score_at={self.score_at}"
+                "reduced scores are summed over all heads of a layer and unrotated, which requires share='layer' and "
+                f"score_at=0; leave calibration out for share={self.share!r}, score_at={self.score_at}"
             )
         if self.reduced is not None and calibration.reduced != self.reduced:
-            raise CalibrationError(f"{self.name} has reduced={self.reduced} and the calibration {calibration.reduced}")
+            raise CalibrationError(
+                f"{self.name} has reduced={self.reduced} and the calibration has reduced={calibration.reduced}; leave "
+                "reduced out, or create a calibration of that size"
+            )

@@ -1,4 +1,4 @@
-"""InfLLM: blocks of tokens, chosen by a few representatives, shared by the heads and the queries of a piece."""
+"""InfLLM: blocks of tokens, scored by a few representatives, shared by all heads and the queries of a query chunk."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
 class InfLLM(Method):
     """InfLLM (Xiao et al., 2024).
 
-    The queries of a piece keep the first tokens and the best-scored blocks, all seen from one far position, and the
-    local tokens before the piece and the piece itself, at their true distance. A block's score is ``Σ q · k`` over the
-    piece's queries, all heads and the block's representatives, unrotated; those are its tokens with the highest mean
-    score in the local attention of the queries after them. The first ``L`` queries attend to everything.
+    The queries of a query chunk attend to the initial tokens and the blocks with the highest scores, all at one far
+    position, and to the local tokens before the chunk and the chunk itself, at their true distance. The score of a
+    block is ``Σ q · k`` over the queries of the chunk, all heads and the representatives of the block, unrotated. The
+    representatives are the tokens with the highest mean score in the local attention of the queries after them. The
+    first ``L`` queries attend to all keys.
 
-    What is chosen depends on how the text arrives: pieces end at multiples of ``piece``, and where a call ends. The
-    paper's own numbers (128 first tokens, 4096 local ones, 16 blocks of 128, pieces of 512, for windows of 8k and 32k)
-    are the defaults at a window of 8192. Smaller windows get fewer blocks rather than blocks of a few tokens: it is
-    the passage around a token that a block keeps together.
+    The choice depends on the calls: a query chunk ends at each multiple of ``piece`` and at the end of each call. The
+    sizes in the paper (128 initial tokens, 4096 local tokens, 16 blocks of 128, query chunks of 512, for windows of 8k
+    and 32k) are the defaults at a window of 8192. A smaller window has fewer blocks instead of shorter ones, because a
+    block has to keep the passage around a token together.
 
     Args:
-        initial: first tokens that are always kept (default ``L / 64``).
-        local: tokens before the piece that are always kept (default ``L / 2``).
-        block: tokens of a block (default ``L / 64``, and at least 32 or ``L / 16``, whichever is less); block ``b``
+        initial: the number of initial tokens, always kept (default ``L / 64``).
+        local: the number of tokens before the query chunk, always kept (default ``L / 2``).
+        block: the tokens of a block (default ``L / 64``, but at least the smaller of 32 and ``L / 16``); block ``b``
             begins at ``initial + b · block``.
-        blocks: how many are chosen (default 16, less where ``blocks · block`` would exceed ``L / 4``).
-        representatives: tokens of a block that stand for it (default 4, at most ``block``).
-        piece: queries that choose together in prefill (default ``L / 16``);
+        blocks: the number of chosen blocks (default 16, fewer if ``blocks · block`` would exceed ``L / 4``).
+        representatives: the tokens that represent a block in its score (default 4, at most ``block``).
+        piece: the queries of a query chunk, which choose together in prefill (default ``L / 16``);
             ``initial + local + blocks · block + piece ≤ L``.
         far: the distance of initial and chosen tokens (default ``local``).
     """
@@ -76,17 +77,17 @@ class InfLLM(Method):
         }
 
     def check_window(self, window: int) -> None:
-        chosen, far = self.selection(window), self.far
+        selection, far = self.selection(window), self.far
         assert far is not None
-        self._fits_the_block(chosen.representatives, chosen.size)
+        self._fits_the_block(selection.representatives, selection.size)
         require(
             "InfLLM: initial + local + blocks · block + piece ≤ window",
-            chosen.budget + chosen.piece <= window,
-            initial=chosen.initial,
-            local=chosen.local,
-            blocks=chosen.blocks,
-            block=chosen.size,
-            piece=chosen.piece,
+            selection.budget + selection.piece <= window,
+            initial=selection.initial,
+            local=selection.local,
+            blocks=selection.blocks,
+            block=selection.size,
+            piece=selection.piece,
             window=window,
         )
         require("InfLLM: far < window", far < window, far=far, window=window)

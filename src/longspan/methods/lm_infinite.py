@@ -1,4 +1,4 @@
-"""LM-Infinite: the first tokens and a recent window, distances capped at the trained window."""
+"""LM-Infinite: the first tokens and a recent window, at distances capped at the trained window."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LMInfinite(Method):
-    """Keys ``j < S`` or ``i - j < W``, at ``min(i - j, cap)``, and a few middle tokens if asked for (Han et al., 2023).
+    """Keys ``j < S`` or ``i - j < W``, at ``min(i - j, cap)``, and optional middle tokens (Han et al., 2023).
 
-    With ``middle_top_k``, each query of each head also keeps so many of the tokens ``S <= j <= i - W``, those with the
-    largest logits at the distance ``middle_at`` at which it then sees them. That is an option of the paper, which has 5
-    of them in higher layers. The authors' code has only the last query of a call choose, here every one does; scores
-    take time quadratic in the length.
+    With ``middle_top_k``, each query of each head also keeps that many of the tokens ``S <= j <= i - W``: those with
+    the largest logits at the distance ``middle_at``, which is also their position in attention. The paper has this
+    option with 5 tokens in higher layers. In the authors' code only the last query of a call chooses; in longspan
+    every query does, so scores take time quadratic in the length.
 
     Args:
-        sinks: ``S`` (default 10).
-        recent: ``W`` (default ``L``).
+        sinks: ``S``, the number of first tokens (default 10).
+        recent: ``W``, the number of recent tokens (default ``L``).
         cap: the largest distance (default ``L``).
-        middle_top_k: how many middle tokens; none unless given.
-        middle_at: their distance (default ``L / 2``).
-        from_layer: the first layer that keeps any, counted from 0; the layers before it keep none (default 4, which
-            suits the 32 layers and more of the paper's models; give less for a model of few).
+        middle_top_k: the number of middle tokens (default 0).
+        middle_at: the distance of middle tokens (default ``L / 2``).
+        from_layer: the first layer that keeps middle tokens, counted from 0 (default 4, which suits the 32 and more
+            layers of the paper's models; pass a smaller number for a model with fewer layers).
     """
 
     name = "lm-infinite"
@@ -74,5 +74,5 @@ class LMInfinite(Method):
 
     def plain_rows(self, window: int) -> int:
         assert self.recent is not None and self.cap is not None
-        # Row i loses key S once i - S reaches W, and shortens a distance once i exceeds the cap.
+        # Query i drops key S once i - S reaches W, and caps a distance once i exceeds the cap.
         return min(self.sinks + self.recent, self.cap + 1, window)

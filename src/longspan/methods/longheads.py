@@ -1,4 +1,4 @@
-"""LongHeads: each query keeps the few chunks that matter to its head, moved together into the window."""
+"""LongHeads: each query attends to the few chunks that score highest for its head, moved together into the window."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ _WORDS = (("share", Share), ("score", ChunkScore), ("remap", Remap))
 class LongHeads(Method):
     """LongHeads (Lu et al., 2024).
 
-    A query keeps the first chunk, its own and the one before, and the best-scored full chunks between, ``k`` in all,
-    and sees them in their order as if nothing lay between them: at ``(slot(i) - slot(j)) · l + i mod l - j mod l``. The
-    first ``L`` queries attend to everything. Time is linear in the length.
+    A query attends to the first chunk, the local chunks (its own and the previous one) and the full chunks between
+    them with the highest scores, ``k`` chunks in total. The kept chunks take consecutive slots in their order, and a
+    key has the relative position ``(slot(i) - slot(j)) · l + i mod l - j mod l``. The first ``L`` queries attend to
+    all keys. Time is linear in the length.
 
     Args:
-        chunk_length: ``l`` (default ``L / 16``).
-        num_chunks: ``k`` (default 16, less where ``k · l`` would exceed ``L``).
-        local_chunks: how many of the most recent chunks, the query's own among them, are always kept. Eq 3 has 1; the
-            authors' code keeps 2, since a chunk that has only begun is no local context.
-        share: ``"group"``: the query heads of a key head choose together, by the sum of their scores, and read as many
-            times fewer bytes; ``"head"``: each for itself, as in the paper, whose models have one query head for each
-            key head; ``"layer"``: all of them together ("heads fixed" in the paper's ablation).
-        score: the paper's ``"representation"`` of a chunk, or another one: see ``longspan.index.ChunkIndex``.
+        chunk_length: ``l``, the tokens of a chunk (default ``L / 16``).
+        num_chunks: ``k``, the chunks of a query (default 16, fewer if ``k · l`` would exceed ``L``).
+        local_chunks: the number of most recent chunks, always kept, including the query's own. Eq 3 has 1; the authors'
+            code keeps 2, because a chunk with few tokens so far is too little local context.
+        share: the heads that choose together, by the sum of their scores: ``"group"``, the ``H / Hkv`` query heads of
+            a key head, which reads ``H / Hkv`` times fewer bytes; ``"head"``, each query head alone, as in the paper,
+            whose models have one query head per key head; ``"layer"``, all heads ("heads fixed" in the paper's
+            ablation).
+        score: the paper's ``"representation"`` of a chunk, or another score: see ``longspan.index.ChunkIndex``.
         first_chunk: whether the first chunk is always kept.
-        remap: at which positions the kept chunks are seen: the paper's ``"slots"``, all but the local ones at one
-            ``"far"`` position (ESA's map), or where ``"dca"`` has them.
-        far: that position, for ``remap="far"`` (default ``L / 2``).
+        remap: the positions of kept chunks: ``"slots"``, as in the paper; ``"far"``, all but the local chunks at one
+            far position (ESA's map); ``"dca"``, the positions of DCA.
+        far: the far position for ``remap="far"`` (default ``L / 2``).
     """
 
     name = "longheads"
@@ -56,8 +58,9 @@ class LongHeads(Method):
     def check(self) -> None:
         for field, words in _WORDS:
             value = getattr(self, field)
-            require(f"LongHeads: {field} is one of {', '.join(get_args(words))}", value in get_args(words), given=value)
-        require("LongHeads: far is for remap='far'", self.far is None or self.remap == "far", remap=self.remap)
+            allowed = get_args(words)
+            require(f"LongHeads: {field} is one of {', '.join(allowed)}", value in allowed, **{field: value})
+        require("LongHeads: far requires remap='far'", self.far is None or self.remap == "far", remap=self.remap)
         require("LongHeads: far ≥ 0", self.far is None or self.far >= 0, far=self.far)
         require("LongHeads: local_chunks ≥ 1", self.local_chunks >= 1, local_chunks=self.local_chunks)
         if self.chunk_length is not None:
@@ -68,7 +71,7 @@ class LongHeads(Method):
     def _leaves_some(self, k: int) -> None:
         forced = self.local_chunks + self.first_chunk
         require(
-            "LongHeads: num_chunks > local_chunks + first_chunk, so that there are chunks to choose",
+            "LongHeads: num_chunks > local_chunks + first_chunk, which leaves chunks to choose",
             k > forced,
             num_chunks=k,
             local_chunks=self.local_chunks,
@@ -77,8 +80,8 @@ class LongHeads(Method):
 
     def defaults(self, window: int) -> dict[str, Any]:
         size = max(window // 16, 1) if self.chunk_length is None else self.chunk_length
-        own = {"chunk_length": size, "num_chunks": min(16, window // size)}
-        return {**own, "far": window // 2} if self.remap == "far" else own
+        sizes = {"chunk_length": size, "num_chunks": min(16, window // size)}
+        return {**sizes, "far": window // 2} if self.remap == "far" else sizes
 
     def check_window(self, window: int) -> None:
         size, count = self._lk
@@ -122,6 +125,6 @@ class LongHeads(Method):
         for layer in layers:
             if self.score == "representation" and layer.key_dim != layer.value_dim:
                 raise AttachError(
-                    f"{layer.name}: keys of size {layer.key_dim} and values of size {layer.value_dim}; longheads' "
-                    "representation takes equal sizes: use another score, such as LongHeads(score='bounds')"
+                    f"{layer.name}: keys have {layer.key_dim} channels and values {layer.value_dim}, and longheads "
+                    "with score='representation' requires equal sizes; use another score: LongHeads(score='bounds')"
                 )

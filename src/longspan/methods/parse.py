@@ -1,4 +1,4 @@
-"""Methods written as text: ``key=value`` settings, and one line that says all, such as ``dca:chunk_size=256``."""
+"""Methods as text: ``key=value`` settings, and specs in one line, for example ``dca:chunk_size=256``."""
 
 from __future__ import annotations
 
@@ -22,69 +22,73 @@ def build_method(
     *,
     also: Sequence[str] = (),
 ) -> Method:
-    """One of ``methods`` with ``key=value`` settings for its parameters, or for those of its angles.
+    """Build a method from its name and ``key=value`` settings of its parameters or its angles' parameters.
 
     Args:
-        also: names that the caller knows besides, for the error's sake.
+        name: a key of ``methods``.
+        settings: ``key=value`` each.
+        angles: a key of ``ANGLES``; None keeps the method's default angles.
+        methods: the known methods.
+        also: other names that the caller accepts, listed in the error for an unknown name.
 
     Raises:
-        LongspanError: no such method, angles or parameter, or a value that cannot be.
+        LongspanError: the method, the angles or a parameter is unknown, or a value is invalid.
     """
     if name not in methods:
         raise LongspanError(no_method(name, also, methods))
     if angles is not None and angles not in ANGLES:
         raise LongspanError(
-            f"no angles are called {angles!r}; there are {', '.join(ANGLES)}{did_you_mean(angles, ANGLES)}"
+            f"unknown angles {angles!r}; choose one of {', '.join(ANGLES)}{did_you_mean(angles, ANGLES)}"
         )
-    kind = methods[name]
-    under = kind().angles if angles is None else ANGLES[angles]()
-    own, of_angles = _keys(kind, without="angles"), _keys(type(under))
-    given: dict[str, Any] = {}
-    given_angles: dict[str, Any] = {}
+    cls = methods[name]
+    base_angles = cls().angles if angles is None else ANGLES[angles]()
+    method_types, angle_types = _types(cls, without="angles"), _types(type(base_angles))
+    method_kwargs: dict[str, Any] = {}
+    angle_kwargs: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals:
-            raise LongspanError(f"a setting is key=value, not {setting!r}")
-        if key in given or key in given_angles:
+            raise LongspanError(f"a setting must be key=value, not {setting!r}")
+        if key in method_kwargs or key in angle_kwargs:
             raise LongspanError(f"{name}: {key} is set twice")
-        if key in own:
-            given[key] = _parse(key, value.strip(), own[key])
-        elif key in of_angles:
-            given_angles[key] = _parse(key, value.strip(), of_angles[key])
+        if key in method_types:
+            method_kwargs[key] = _parse(key, value.strip(), method_types[key])
+        elif key in angle_types:
+            angle_kwargs[key] = _parse(key, value.strip(), angle_types[key])
         else:
-            known = [*own, *of_angles]
+            known = [*method_types, *angle_types]
             raise LongspanError(
                 f"{name} has no parameter {key!r}; it has {', '.join(known) or 'none'}{did_you_mean(key, known)}"
             )
     try:
-        return kind(**given, angles=replace(under, **given_angles))
+        return cls(**method_kwargs, angles=replace(base_angles, **angle_kwargs))
     except ValueError as error:
         raise LongspanError(str(error)) from error
 
 
 def no_method(name: str, also: Sequence[str] = (), methods: Mapping[str, type[Method]] = METHODS) -> str:
-    """Why ``name`` is no method: those that there are, ``also`` among them, and what it may have meant."""
+    """The message for an unknown method: all known names, including ``also``, and the most similar one."""
     known = [*methods, *also]
-    return f"no method is called {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"
+    return f"unknown method {name!r}; choose one of {', '.join(known)}{did_you_mean(name, known)}"
 
 
 def written(method: Method) -> str:
-    """The line that ``parse_method`` makes this method of: its name, and the parameters that differ from the defaults.
+    """The spec of a method, the inverse of ``parse_method``: its name and all parameters that are not at their default.
 
-    It is what tables, pictures and messages call a method, so equal labels are equal methods.
+    Tables, pictures and messages label methods with it, so equal labels are equal methods.
     """
-    usual = type(method)()
-    settings = _differing(method, usual, without="angles")
+    default = type(method)()
+    settings = _differing(method, default, without="angles")
     angles = method.angles
-    if type(angles) is not type(usual.angles):
-        settings["angles"] = next((name for name, kind in ANGLES.items() if type(angles) is kind), "none")
-    settings |= _differing(angles, usual.angles if type(angles) is type(usual.angles) else type(angles)())
+    if type(angles) is not type(default.angles):
+        settings["angles"] = next((name for name, cls in ANGLES.items() if type(angles) is cls), "none")
+    settings |= _differing(angles, default.angles if type(angles) is type(default.angles) else type(angles)())
     return method.name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
 
 
 def _differing(one: Any, other: Any, without: str | None = None) -> dict[str, str]:
-    """The fields of a dataclass that differ from another's, as ``_parse`` reads them."""
+    """The fields in which two dataclasses differ, as text that ``_parse`` reads."""
     names = [f.name for f in fields(one) if f.name != without and getattr(one, f.name) != getattr(other, f.name)]
     return {name: _text(getattr(one, name)) for name in names}
 
@@ -96,19 +100,19 @@ def _text(value: Any) -> str:
 
 
 def split_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """``name:key=value,key=value`` as the name and its settings, both still text.
+    """Split ``name:key=value,key=value`` into the name and its settings, both as text.
 
     Raises:
-        LongspanError: a piece is no ``key=value``, or a key comes twice.
+        LongspanError: a setting is not ``key=value``, or a key is set twice.
     """
     name, colon, rest = spec.partition(":")
     if not name.strip() or (colon and not rest.strip()):
-        raise LongspanError(f"{spec!r}: a method is written as name or name:key=value,key=value")
+        raise LongspanError(f"{spec!r}: a method must be written as name or name:key=value,key=value")
     settings: dict[str, str] = {}
-    for piece in rest.split(",") if colon else ():
-        key, equals, value = (part.strip() for part in piece.partition("="))
+    for setting in rest.split(",") if colon else ():
+        key, equals, value = (part.strip() for part in setting.partition("="))
         if not (key and equals and value):
-            raise LongspanError(f"{spec!r}: {piece!r} is not key=value")
+            raise LongspanError(f"{spec!r}: {setting!r} is not key=value")
         key = key.replace("-", "_")
         if key in settings:
             raise LongspanError(f"{spec!r}: {key} is set twice")
@@ -117,21 +121,25 @@ def split_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def parse_method(spec: str, methods: Mapping[str, type[Method]] = METHODS) -> Method:
-    """The method of ``name:key=value,…``; the key ``angles`` puts scaled angles under it (``dca:angles=yarn``)."""
+    """Build a method from ``name:key=value,…``; the key ``angles`` sets scaled angles (``dca:angles=yarn``).
+
+    Raises:
+        LongspanError: the spec has a syntax error, an unknown name, or an invalid value.
+    """
     name, settings = split_spec(spec)
     angles = settings.pop("angles", None)
     return build_method(name, [f"{key}={value}" for key, value in settings.items()], angles, methods)
 
 
-def _keys(kind: type, without: str | None = None) -> dict[str, Any]:
-    """The fields of a dataclass and their types."""
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in fields(kind) if f.name != without}
+def _types(cls: type, without: str | None = None) -> dict[str, Any]:
+    """The type of each field of a dataclass."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in fields(cls) if f.name != without}
 
 
-def _parse(key: str, text: str, kind: Any) -> Any:
-    """A value of the annotated type: a number, true or false, one of several words, or none where that is allowed."""
-    choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+def _parse(key: str, text: str, annotation: Any) -> Any:
+    """The value of a text under a type annotation: a number, a boolean, a word of a ``Literal``, or None."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
     if type(None) in choices and text.lower() == "none":
         return None
@@ -145,6 +153,6 @@ def _parse(key: str, text: str, kind: Any) -> Any:
                 return number(text)
             except ValueError:
                 continue
-    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
-    wanted = [*words, *(names[choice] for choice in choices if choice in names)]
-    raise LongspanError(f"{key} is {' or '.join(wanted)}, not {text!r}{did_you_mean(text, words)}")
+    names = {int: "an integer", float: "a number", bool: "true or false", type(None): "none"}
+    expected = [*words, *(names[choice] for choice in choices if choice in names)]
+    raise LongspanError(f"{key} must be {' or '.join(expected)}, not {text!r}{did_you_mean(text, words)}")

@@ -15,7 +15,7 @@ class ReRoPE(Method):
     """``rel = min(i - j, w)`` (Su, 2023).
 
     Args:
-        w: the cap (default ``L / 2``).
+        w: the largest relative position (default ``L / 2``).
     """
 
     name = "rerope"

@@ -1,4 +1,4 @@
-"""Full attention, plain or under scaled angles: PI, NTK-aware, dynamic NTK, YaRN."""
+"""Full attention, with the model's angles or scaled ones: PI, NTK-aware, dynamic NTK, YaRN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from longspan.selection import Everything
 
 @dataclass(frozen=True, kw_only=True)
 class Full(Method):
-    """Every key at its true distance: the stock model, on longspan's store and kernels."""
+    """Every key at its true distance: the stock model, on longspan's cache and kernels."""
 
     name = "full"
     paper = "Su et al., 2021 (RoFormer), arXiv 2104.09864"
@@ -30,55 +30,55 @@ class Full(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Under(Full):
-    """Full attention that is named after its angles."""
+class _ScaledFull(Full):
+    """Full attention with scaled angles, after which the method is named."""
 
-    kind: ClassVar[type[Angles]]
+    scaling: ClassVar[type[Angles]]
 
     def check(self) -> None:
-        if not isinstance(self.angles, self.kind):
-            kind = self.kind.__name__
+        if not isinstance(self.angles, self.scaling):
+            scaling = self.scaling.__name__
             raise ValueError(
-                f"{self.name} is full attention under {kind}, which takes angles={kind}(...), not {self.angles}; take "
-                "the method of those angles' name, or put them under another method"
+                f"{self.name} is full attention with {scaling} angles: angles must be {scaling}(...), not "
+                f"{self.angles}; use the method named after those angles, or pass them to another method"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullPI(_Under):
-    """Full attention under Position Interpolation."""
+class FullPI(_ScaledFull):
+    """Full attention with Position Interpolation."""
 
     name = "pi"
     paper = "Chen et al., 2023, arXiv 2306.15595"
-    kind = rope.PI
+    scaling = rope.PI
     angles: Angles = field(default_factory=rope.PI)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullNTK(_Under):
-    """Full attention under NTK-aware scaling."""
+class FullNTK(_ScaledFull):
+    """Full attention with NTK-aware scaling."""
 
     name = "ntk"
     paper = "bloc97, 2023 (NTK-aware scaled RoPE)"
-    kind = rope.NTK
+    scaling = rope.NTK
     angles: Angles = field(default_factory=rope.NTK)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullDynamicNTK(_Under):
-    """Full attention under dynamic NTK; decoding equals one call over all tokens, not earlier, shorter calls."""
+class FullDynamicNTK(_ScaledFull):
+    """Full attention with dynamic NTK; decoding equals one call over all tokens, not earlier, shorter calls."""
 
     name = "dynamic-ntk"
     paper = "emozilla, 2023 (dynamically scaled RoPE)"
-    kind = rope.DynamicNTK
+    scaling = rope.DynamicNTK
     angles: Angles = field(default_factory=rope.DynamicNTK)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullYaRN(_Under):
-    """Full attention under YaRN."""
+class FullYaRN(_ScaledFull):
+    """Full attention with YaRN."""
 
     name = "yarn"
     paper = "Peng et al., 2023, arXiv 2309.00071"
-    kind = rope.YaRN
+    scaling = rope.YaRN
     angles: Angles = field(default_factory=rope.YaRN)

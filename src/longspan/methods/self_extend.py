@@ -1,4 +1,4 @@
-"""Self-Extend: true distances nearby, grouped positions beyond."""
+"""Self-Extend: true distances for near keys, grouped positions for all others."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SelfExtend(Method):
     """``rel = i - j`` if ``i - j < W``, else ``i // G - j // G + W - W // G`` (Jin et al., 2024).
 
     Args:
-        group: ``G`` (default: the smallest whose largest ``rel`` at ``target_length`` is inside the window).
-        neighbors: ``W`` (default ``L / 4``).
-        target_length: the length to reach, in tokens (default four windows); only used to choose ``group``.
+        group: ``G`` (default: the smallest that keeps ``rel`` inside the window at ``target_length``).
+        neighbors: ``W``, the number of near keys (default ``L / 4``).
+        target_length: the text length to support, in tokens (default ``4 L``); it only sets the default of ``group``.
     """
 
     name = "self-extend"
@@ -34,7 +34,7 @@ class SelfExtend(Method):
         if self.group is not None:
             require("Self-Extend: group ≥ 1", self.group >= 1, group=self.group)
             require(
-                "Self-Extend: give group or target_length, not both",
+                "Self-Extend: pass group or target_length, not both",
                 self.target_length is None,
                 group=self.group,
                 target_length=self.target_length,
@@ -48,15 +48,15 @@ class SelfExtend(Method):
         if self.group is not None:
             return super().resolve(window)
         window = check_count("window", window)
-        # The target has done its work once the group is chosen.
-        return replace(self, **self._chosen(window), target_length=None).resolve(window)
+        # The target length serves only to set the group.
+        return replace(self, **self._sizes(window), target_length=None).resolve(window)
 
     def reaching(self, length: int) -> Self:
-        told = super().reaching(length)
-        asks = self.group is None and self.target_length is None
-        return replace(told, target_length=length) if asks else told
+        method = super().reaching(length)
+        needs_target = self.group is None and self.target_length is None
+        return replace(method, target_length=length) if needs_target else method
 
-    def _chosen(self, window: int) -> dict[str, Any]:
+    def _sizes(self, window: int) -> dict[str, Any]:
         near = max(window // 4, 1) if self.neighbors is None else self.neighbors
         require("Self-Extend: neighbors ≤ window - 1", near < window, neighbors=near, window=window)
         target = 4 * window if self.target_length is None else self.target_length
@@ -64,7 +64,7 @@ class SelfExtend(Method):
         while (target - 1) // group + near - near // group > window - 1 and target > window:
             group += 1
             require(
-                "Self-Extend: some group brings target_length inside the window",
+                "Self-Extend: some group keeps target_length inside the window",
                 group <= target,
                 target_length=target,
                 neighbors=near,
@@ -89,8 +89,8 @@ class SelfExtend(Method):
 
     def warnings(self, window: int) -> list[str]:
         assert self.neighbors is not None and self.group is not None
-        reach = self.group * (window - self.neighbors + self.neighbors // self.group)
-        return [f"Self-Extend keeps positions inside the window up to {reach} tokens; give target_length for more"]
+        longest = self.group * (window - self.neighbors + self.neighbors // self.group)
+        return [f"Self-Extend keeps positions inside the window up to {longest} tokens; pass target_length for more"]
 
     def plain_rows(self, window: int) -> int:
         assert self.neighbors is not None

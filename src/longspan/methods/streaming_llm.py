@@ -1,4 +1,4 @@
-"""StreamingLLM: attention sinks and a recent window, at their rank among the kept keys."""
+"""StreamingLLM: attention sinks and a recent window, at their ranks among the kept keys."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from longspan.selection import SinksAndRecent
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingLLM(Method):
-    """Keys ``j < S`` or ``i - j < W``, at their rank among the kept ones (Xiao et al., 2023).
+    """Keys ``j < S`` or ``i - j < W``, at their ranks among the kept keys (Xiao et al., 2023).
 
     Args:
-        sinks: ``S`` (default 4).
-        recent: ``W`` (default ``L - S``).
+        sinks: ``S``, the number of first tokens (default 4).
+        recent: ``W``, the number of recent tokens (default ``L - S``).
     """
 
     name = "streaming-llm"

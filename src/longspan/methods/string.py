@@ -1,4 +1,4 @@
-"""STRING: frequent relative positions shifted over the infrequent ones."""
+"""STRING: frequent relative positions replace the infrequent far ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from longspan.selection import Everything
 class String(Method):
     """``rel = i - j`` if ``i - j < S``, else ``i - j - S + W`` (An et al., 2024).
 
-    Made for use *inside* the window, whose farthest positions a model has seen least. Relative positions stay inside
-    the window up to ``L + S - W`` tokens.
+    It is for texts *inside* the window: a model saw the farthest positions least in training. Relative positions stay
+    inside the window up to ``L + S - W`` tokens.
 
     Args:
-        shift: ``S`` (default ``L / 3``; the paper takes between ``L / 3`` and ``L / 2``).
-        local: ``W``, the neighbourhood kept apart from the shifted positions (default 128, at most ``L / 32``).
+        shift: ``S``, the shift of far positions (default ``L / 3``; the paper uses ``L / 3`` to ``L / 2``).
+        local: ``W``, the local positions that shifted keys do not take (default 128, at most ``L / 32``).
     """
 
     name = "string"
@@ -56,5 +56,5 @@ class String(Method):
 
     def warnings(self, window: int) -> list[str]:
         assert self.shift is not None and self.local is not None
-        reach = window + self.shift - self.local
-        return [f"STRING keeps positions inside the window up to {reach} tokens; beyond, they leave it"]
+        longest = window + self.shift - self.local
+        return [f"STRING keeps positions inside the window up to {longest} tokens; longer texts exceed it"]

@@ -1,4 +1,7 @@
-"""The methods in fp64: dense, slow, and without bands, kernels or indices. Used by tests and benchmarks alone."""
+"""The methods in fp64: dense and slow, without bands, kernels or indices. Only tests and benchmarks use them.
+
+``longspan.bands`` has the legend of shapes.
+"""
 
 from longspan.oracle.attention import oracle
 from longspan.oracle.baselines import best_blocks, best_middle, sinks_recent_and_middle

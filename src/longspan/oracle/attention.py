@@ -1,4 +1,4 @@
-"""Attention straight from ``keep`` and ``rel``."""
+"""Attention computed directly from ``keep`` and ``rel``."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ def oracle(
     """``softmax(scale · q_i · R(-rel(i, j)) k_j)`` over the kept keys, times V.
 
     Args:
-        q: ``[B, H, T, D]`` unrotated; k, v: ``[B, Hkv, N, D]``; any dtype, promoted to fp64.
+        q: ``[B, H, T, D]``, unrotated; any dtype, promoted to fp64.
+        k: ``[B, Hkv, N, D]``, unrotated; any dtype, promoted to fp64.
+        v: ``[B, Hkv, N, Dv]``; any dtype, promoted to fp64.
         keep, rel: ``[T, N]``, or ``[B, H, T, N]``, bool and int64.
-        rope: the angles at this total length; must not normalise after the rotation.
-        query_factor: multiplies the rotated part of every score.
+        rope: the rotation at this text length, without a normalisation after it.
+        scale: the factor on every score.
+        query_factor: the factor on the rotated part of every score.
         softcap: ``c`` in ``c · tanh(score / c)``.
-        sinks: ``[H]`` logits that take part in the softmax and carry no value.
+        sinks: ``[H]`` logits that enter the softmax without a value.
 
     Returns:
-        ``[B, H, T, Dv]`` fp64.
+        ``[B, H, T, Dv]`` in fp64.
     """
     v = v.double().repeat_interleave(q.shape[1] // v.shape[1], dim=1)
     scores = dots(q, k, rel, rope, query_factor)
@@ -48,7 +51,11 @@ def oracle(
 
 
 def dots(q: Tensor, k: Tensor, rel: Tensor, rope: Rope, query_factor: float = 1.0) -> Tensor:
-    """``q_i · R(-rel(i, j)) k_j`` ``[B, H, T, N]`` in fp64; arguments as for ``oracle``."""
+    """``q_i · R(-rel(i, j)) k_j``: ``[B, H, T, N]`` in fp64; arguments as for ``oracle``.
+
+    Raises:
+        ValueError: the layer normalises queries or keys after their rotation.
+    """
     if rope.norm_q is not None or rope.norm_k is not None:
         raise ValueError("the oracle knows no normalisation after the rotation")
     heads = q.shape[1]

@@ -1,4 +1,4 @@
-"""What InfLLM and LM-Infinite's middle tokens choose: query by query, as their papers say it."""
+"""The choices of InfLLM and of LM-Infinite with middle tokens, query by query, as their papers define them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ def best_blocks(
     blocks: int,
     representatives: int,
 ) -> Tensor:
-    """The tokens ``[B, H, P, blocks · block]`` of the blocks that each of InfLLM's pieces beyond the window chooses.
+    """The tokens of the blocks that each query chunk of InfLLM beyond the window chooses.
 
     Args:
         q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
-        pieces: all of them, those inside the window too.
+        pieces: all query chunks, including those inside the window, as ``(first, one past the last)``.
+
+    Returns:
+        ``[B, H, P, blocks · block]`` int64.
     """
     batch, heads, total, _ = q.shape
     i, j = torch.arange(total)[:, None], torch.arange(total)[None, :]
@@ -53,7 +56,7 @@ def best_blocks(
                 best = sorted(sorted(worth, key=lambda first: -worth[first])[:blocks])  # noqa: B023
                 own.append([first + n for first in best for n in range(block)])
             chosen.append(torch.tensor(own))
-        for query in range(a, z):  # to which the tokens from here on are local
+        for query in range(a, z):  # the tokens from max(a - local, 0) up to the query are local to it
             here = slice(max(a - local, 0), query)
             sums[:, here] += near[:, query, here]
             times[here] += 1
@@ -61,11 +64,14 @@ def best_blocks(
 
 
 def best_middle(q: Tensor, k: Tensor, rope: Rope, *, sinks: int, recent: int, top_k: int, distance: int) -> Tensor:
-    """The middle tokens ``[B, H, T, top_k]`` that each query of LM-Infinite chooses, ascending; -1 where there is none.
+    """The middle tokens that each query of LM-Infinite chooses.
 
     Args:
         q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
-        distance: at which the logits see the tokens.
+        distance: the relative position of all tokens in the logits.
+
+    Returns:
+        ``[B, H, T, top_k]`` int64, ascending, padded with -1.
     """
     batch, heads, total, _ = q.shape
     logits = dots(q, k, torch.full((total, total), distance), rope)
@@ -82,7 +88,10 @@ def best_middle(q: Tensor, k: Tensor, rope: Rope, *, sinks: int, recent: int, to
 def sinks_recent_and_middle(
     chosen: Tensor, *, sinks: int, recent: int, cap: int, distance: int
 ) -> tuple[Tensor, Tensor]:
-    """``keep`` and ``rel`` ``[B, H, T, T]`` of LM-Infinite: first and last tokens, and chosen ones at ``distance``."""
+    """``keep`` and ``rel`` of LM-Infinite, ``[B, H, T, T]``: first and recent tokens, and chosen ones at ``distance``.
+
+    ``chosen`` is ``[B, H, T, top_k]`` int64, padded with -1.
+    """
     batch, heads, total, _ = chosen.shape
     i, j = torch.arange(total)[:, None], torch.arange(total)[None, :]
     always = ((j < sinks) | (i - j < recent)) & (j <= i)
@@ -98,7 +107,7 @@ def sinks_recent_and_middle(
 
 @states("Blocks")
 class StatedBlocks:
-    """InfLLM's selection."""
+    """The selection of InfLLM."""
 
     @staticmethod
     def chosen(own: Any, text: Inputs) -> Tensor:
@@ -116,7 +125,7 @@ class StatedBlocks:
 
 @states("Middle")
 class StatedMiddle:
-    """LM-Infinite's selection with middle tokens."""
+    """The selection of LM-Infinite with middle tokens."""
 
     @staticmethod
     def chosen(own: Any, text: Inputs) -> Tensor:

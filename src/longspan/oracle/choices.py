@@ -1,4 +1,4 @@
-"""What selecting methods choose, keep and where they see it: query by query, as their papers say it."""
+"""The scores, choices, kept keys and positions of LongHeads and ESA, query by query, as their papers define them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,18 @@ def chunk_scores(
     score: str = "representation",
     share: str = "group",
 ) -> Tensor:
-    """LongHeads' scores ``[B, H, T, n]`` of every query for every full chunk; equal for heads that choose together.
+    """LongHeads' scores of every query for every full chunk.
 
     Args:
-        q: ``[B, H, T, D]``; k, v: ``[B, Hkv, T, D]``, unrotated.
-        length: ``l``.
-        score: how a query is held against a chunk.
-        share: ``"head"``, ``"group"`` or ``"layer"``: whose scores are summed.
+        q: ``[B, H, T, D]``, unrotated.
+        k, v: ``[B, Hkv, T, D]``, unrotated.
+        scale: the factor on scores in the attention inside a chunk.
+        length: ``l``, the tokens of a chunk.
+        score: the score of a query for a chunk, a value of ``ChunkScore``.
+        share: ``"head"``, ``"group"`` or ``"layer"``: the heads whose scores are summed.
+
+    Returns:
+        ``[B, H, T, n]`` in fp64, ``n = T // l``; equal for heads that choose together.
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     q, k, v = q.double(), *(x.double().repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
@@ -46,13 +51,22 @@ def chunk_scores(
                 each = [
                     _against(q[b, h], q[b, h, own], k[b, h, own], v[b, h, own], rope, scale, score) for h in members
                 ]
-                # Where a chunk offers several items, the best one is the best for all heads together.
+                # A chunk with several items has the score of its best item, by the sum over the heads.
                 found[b, first : first + together, :, c] = torch.stack(each).sum(dim=0).amax(dim=-1)
     return found
 
 
 def _against(q: Tensor, own_q: Tensor, own_k: Tensor, own_v: Tensor, rope: Rope, scale: float, score: str) -> Tensor:
-    """One head's scores ``[T, items]`` of its queries for what one chunk offers."""
+    """The scores of one head's queries for the items of one chunk.
+
+    Args:
+        q: ``[T, D]``, the queries.
+        own_q, own_k: ``[l, D]``, the queries and keys of the chunk.
+        own_v: ``[l, Dv]``, its values.
+
+    Returns:
+        ``[T, items]`` in fp64; the number of items depends on ``score``.
+    """
     if score == "representation":
         cos, sin = (x.double() for x in rope.table(torch.arange(len(own_q))))
         turned_q, turned_k = (
@@ -73,7 +87,10 @@ def _against(q: Tensor, own_q: Tensor, own_k: Tensor, own_v: Tensor, rope: Rope,
 def best_chunks(
     scores: Tensor, *, window: int, length: int, count: int, local: int, first: bool = True, lowest: bool = False
 ) -> Tensor:
-    """The chunks ``[B, H, T, m]`` that each query chooses, ascending; -1 in the first ``window`` rows."""
+    """The chunks that each query chooses: ``[B, H, T, m]`` int64, ascending; -1 for the first ``window`` queries.
+
+    ``scores`` is ``[B, H, T, n]``; ``m = count - local - first``.
+    """
     batch, heads, total, _ = scores.shape
     chosen = torch.full((batch, heads, total, count - local - int(first)), -1)
     for b in range(batch):
@@ -86,7 +103,10 @@ def best_chunks(
 
 
 def slots(chosen: Tensor, *, window: int, length: int, local: int, first: bool = True) -> tuple[Tensor, Tensor]:
-    """``keep`` and ``rel`` ``[B, H, T, T]`` of LongHeads: the kept chunks take slots in their order."""
+    """``keep`` and ``rel`` of LongHeads, ``[B, H, T, T]``: the kept chunks take consecutive slots in their order.
+
+    ``chosen`` is ``[B, H, T, m]`` int64, chunks.
+    """
     batch, heads, total, _ = chosen.shape
     keep = torch.zeros(batch, heads, total, total, dtype=torch.bool)
     rel = torch.zeros(batch, heads, total, total, dtype=torch.int64)
@@ -108,9 +128,17 @@ def slots(chosen: Tensor, *, window: int, length: int, local: int, first: bool =
 def token_scores(
     q: Tensor, k: Tensor, *, share: str = "layer", combine: str = "sum", rope: Rope | None = None, at: int = 0
 ) -> Tensor:
-    """ESA's ``f(m; c)`` ``[B, H, T, T]`` of every query for every token; equal for heads that choose together.
+    """ESA's score ``f(m; c)`` of every query for every token (Eq 4), at the distance ``at`` under ``rope``.
 
-    Unrotated, or seen at the distance ``at`` by the rotation ``rope``.
+    Args:
+        q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
+        share: ``"head"``, ``"group"`` or ``"layer"``: the heads whose scores are combined.
+        combine: ``"sum"`` or ``"max"``.
+        rope: the rotation; None leaves queries and keys unrotated.
+        at: the distance; 0 leaves queries and keys unrotated.
+
+    Returns:
+        ``[B, H, T, T]`` in fp64; equal for heads that choose together.
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     if rope is not None and at:
@@ -124,7 +152,10 @@ def token_scores(
 
 
 def best_tokens(scores: Tensor, pieces: Pieces, *, initial: int, local: int, top_k: int, proximity: int = 1) -> Tensor:
-    """The tokens ``[B, H, P, top_k]`` that each piece chooses (Eqs 4 and 8), ascending; the first of equal ones."""
+    """The tokens that each query chunk chooses (Eqs 4 and 8): ``[B, H, P, top_k]`` int64, ascending.
+
+    ``scores`` is ``[B, H, T, T]``. Of tokens with equal scores the first ones are chosen.
+    """
     batch, heads = scores.shape[:2]
     chosen = torch.zeros(batch, heads, len(pieces), top_k, dtype=torch.int64)
     for b in range(batch):
@@ -142,9 +173,10 @@ def best_tokens(scores: Tensor, pieces: Pieces, *, initial: int, local: int, top
 def far_and_near(
     chosen: Tensor, pieces: Pieces, total: int, *, initial: int, local: int, far: int
 ) -> tuple[Tensor, Tensor]:
-    """``keep`` and ``rel`` ``[B, H, T, T]`` of ESA: initial and chosen tokens at ``far``, local ones at ``i - j``.
+    """``keep`` and ``rel`` of ESA, ``[B, H, T, T]``: initial and chosen tokens at ``far``, local ones at ``i - j``.
 
-    Queries in no piece keep everything at its true distance.
+    ``chosen`` is ``[B, H, P, top_k]`` int64, tokens. Queries outside all query chunks keep all keys at their true
+    distance.
     """
     i, j = torch.arange(total)[:, None], torch.arange(total)[None, :]
     keep, rel = ((x.expand(*chosen.shape[:2], -1, -1).clone()) for x in (j <= i, i - j))
@@ -160,7 +192,7 @@ def far_and_near(
 
 @states("Chunks")
 class StatedChunks:
-    """LongHeads' selection; the paper's ablation takes the lowest scores."""
+    """The selection of LongHeads; an ablation of the paper takes the chunks with the lowest scores."""
 
     @staticmethod
     def chosen(own: Any, text: Inputs) -> Tensor:
@@ -183,7 +215,7 @@ class StatedChunks:
 
 @states("Tokens")
 class StatedTokens:
-    """ESA's selection; in an ablation the largest score of the heads that choose together counts."""
+    """The selection of ESA; an ablation takes the largest score of the heads that choose together, not the sum."""
 
     @staticmethod
     def chosen(own: Any, text: Inputs) -> Tensor:
@@ -199,13 +231,13 @@ class StatedTokens:
 
 
 def pieces_of(own: Any, n: int) -> list[tuple[int, int]]:
-    """The pieces of ``n`` tokens that arrive at once, more than a window of them."""
+    """The query chunks ``(first, one past the last)`` of one call over ``n`` tokens, more than a window."""
     edges = sorted({own.window, n, *range(0, n, own.piece)})
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
 def by_piece(tokens: Tensor, pieces: Pieces, n: int) -> Tensor:
-    """Tokens ``[B, H, P, m]`` of pieces as ``[B, H, n, n]`` bool, for every query of its piece."""
+    """Convert the tokens ``[B, H, P, M]`` of query chunks to a mask ``[B, H, n, n]`` of their queries, bool."""
     chosen = torch.zeros(*tokens.shape[:2], n, n, dtype=torch.bool)
     for p, (a, z) in enumerate(pieces):
         chosen[:, :, a:z] = marked(tokens[:, :, p], n)[:, :, None]
@@ -213,7 +245,7 @@ def by_piece(tokens: Tensor, pieces: Pieces, n: int) -> Tensor:
 
 
 def first_and_local(own: Any, n: int) -> tuple[Tensor, Tensor]:
-    """``always`` of what is chosen by piece: the first tokens, those before the piece, and the piece."""
+    """``always`` of selections by query chunk: the first tokens, the local tokens before the chunk, and the chunk."""
     keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
     for a, z in pieces_of(own, n):
         if a >= own.window:

@@ -1,4 +1,4 @@
-"""Where kept keys are seen, pair by pair, whatever chose them."""
+"""The relative positions of kept keys, pair by pair, for any selection."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ from longspan.oracle.statements import KeptMask, states
 
 
 def seen_ranked(keep: Tensor) -> Tensor:
-    """``rel`` of keys in their order: how many kept keys ``[..., T, N]`` come after key ``j`` and up to query ``i``."""
+    """``rel`` by rank: the number of kept keys after key ``j`` and up to query ``i``; bool → int64 ``[..., T, N]``."""
     return keep.long().flip(-1).cumsum(dim=-1).flip(-1) - keep.long()
 
 
 def seen_far(keep: Tensor, borders: Tensor, far: int) -> Tensor:
-    """``rel`` of keys before each query's border ``[T]`` at ``far``, of all others ``i - j``."""
+    """``rel``: ``far`` for keys before the query's border, ``i - j`` for all others.
+
+    Args:
+        keep: ``[..., T, N]`` bool.
+        borders: ``[T]`` int64.
+
+    Returns:
+        ``[..., T, N]`` int64.
+    """
     i, j = torch.arange(keep.shape[-2])[:, None], torch.arange(keep.shape[-1])[None, :]
     return torch.where(j < borders[:, None], far, i - j).expand_as(keep)
 
 
 def seen_in_dual_chunks(keep: Tensor, s: int, w: int, c: int) -> Tensor:
-    """``rel`` of Dual Chunk Attention: chunk size ``s``, local window ``w``, window ``c`` (its Eqs 2 to 8)."""
+    """``rel`` of Dual Chunk Attention with chunk size ``s``, local window ``w``, window ``c`` (its Eqs 2 to 8).
+
+    ``keep`` is ``[..., T, N]`` bool; the result is ``[..., T, N]`` int64.
+    """
     rel = torch.zeros(keep.shape[-2:], dtype=torch.int64)
     for i in range(rel.shape[0]):
         for j in range(i + 1):

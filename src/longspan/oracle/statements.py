@@ -1,7 +1,7 @@
-"""Which function states a selection, and which a position map, by the name of its class.
+"""The registry of the oracle's statements: one per selection and position map, by the name of its class.
 
-The oracle imports neither. What states a new one is registered by ``states``, in any module of this folder. ``laid``
-puts the two axes together, whichever they are.
+The oracle imports neither selections nor position maps. ``states`` registers the statement of a new one, in any module
+of this folder. ``laid`` combines the statements of any selection and any position map.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ _Stated = TypeVar("_Stated")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a selection sees, in one call: ``q`` ``[B, H, N, D]``, ``k`` and ``v`` ``[B, Hkv, N, D]``, unrotated."""
+    """The inputs of a selection, in one call.
+
+    Attributes:
+        q: ``[B, H, N, D]``, unrotated.
+        k: ``[B, Hkv, N, D]``, unrotated.
+        v: ``[B, Hkv, N, Dv]``.
+        rope: the layer's rotation.
+        scale: the layer's factor on scores.
+    """
 
     q: Tensor
     k: Tensor
@@ -38,12 +46,12 @@ class Inputs:
 
 @dataclass(frozen=True)
 class KeptMask:
-    """What queries keep.
+    """The keys that queries keep.
 
     Attributes:
-        always: ``[N, N]`` bool, whatever is chosen.
-        borders: ``[N]`` int64, the first of the last tokens that are kept so.
-        chosen: ``[B, H, N, N]`` bool, what each head's queries chose besides.
+        always: ``[N, N]`` bool, the keys kept without a choice.
+        borders: ``[N]`` int64, the first of each query's last tokens in ``always``.
+        chosen: ``[B, H, N, N]`` bool, the chosen keys of each head.
     """
 
     always: Tensor
@@ -56,11 +64,12 @@ class KeptMask:
 
 
 def states(name: str) -> Callable[[_Stated], _Stated]:
-    """Register what states the class of that name.
+    """Register the statement of the class with this name.
 
-    Of a selection that chooses it is a class with two functions: ``chosen(selection, text)``, ``[B, H, N, N]`` bool,
-    and ``always(selection, n)``, ``[n, n]`` bool and the borders ``[n]``; of a position map it is a function
-    ``(positions, kept)`` that gives ``rel``, ``[B, H, N, N]`` or ``[N, N]`` int64.
+    The statement of a selection that chooses keys is a class with two functions: ``chosen(selection, text)`` returns
+    ``[B, H, N, N]`` bool, and ``always(selection, n)`` returns ``[n, n]`` bool and the borders ``[n]`` int64. The
+    statement of a position map is a function ``(positions, kept)`` that returns ``rel``, ``[B, H, N, N]`` or ``[N, N]``
+    int64.
     """
 
     def register(stated: _Stated) -> _Stated:
@@ -71,7 +80,7 @@ def states(name: str) -> Callable[[_Stated], _Stated]:
 
 
 def stated(part: Any) -> Any:
-    """What states a selection or a position map, by its class or the nearest one that it derives from."""
+    """The statement of a selection or a position map, by its class or the nearest base class with a statement."""
     package = __name__.rpartition(".")[0]
     for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
         import_module(module.name)
@@ -79,20 +88,20 @@ def stated(part: Any) -> Any:
 
 
 def chosen(selection: Any, text: Inputs) -> Tensor:
-    """``[B, H, N, N]`` bool: what each query chooses."""
+    """The keys that each query chooses: ``[B, H, N, N]`` bool."""
     found: Tensor = stated(selection).chosen(selection, text)
     return found
 
 
 def laid(selection: Any, positions: Any, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """``keep`` and ``rel`` ``[B, H, N, N]`` of a selection that chose ``chosen``, seen by a position map."""
+    """``keep`` and ``rel``, ``[B, H, N, N]``, of a selection that chose ``chosen``, under a position map."""
     always, borders = stated(selection).always(selection, chosen.shape[-1])
     kept = KeptMask(always, borders, chosen)
     return kept.keep, stated(positions)(positions, kept).expand_as(chosen)
 
 
 def marked(units: Tensor, n: int, size: int = 1) -> Tensor:
-    """Units ``[..., m]`` of ``size`` tokens, -1 for none, as tokens ``[..., n]`` bool."""
+    """Convert units ``[..., m]`` of ``size`` tokens, padded with -1, to a mask of tokens ``[..., n]``, bool."""
     out = torch.zeros(*units.shape[:-1], n, dtype=torch.bool)
     for m in range(units.shape[-1]):
         out |= torch.arange(n) // size == units[..., m, None]

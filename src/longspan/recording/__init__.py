@@ -1,4 +1,4 @@
-"""What a method chose while a model ran: recorded, found in the text, and shown on a page."""
+"""Recording of the keys that a method chooses in a running model, and a page that shows them in the text."""
 
 from longspan.attend import Choice
 from longspan.recording.chunks import Chunking

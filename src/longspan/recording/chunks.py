@@ -1,4 +1,4 @@
-"""A text in chunks, and which of them each head keeps at one query."""
+"""A text divided into chunks, and the chunks that each head keeps for one query."""
 
 from __future__ import annotations
 
@@ -18,90 +18,96 @@ NOT, FORCED, CHOSEN = 0, 1, 2
 
 @dataclass(frozen=True)
 class Chunking:
-    """A text in chunks: ``borders`` are the tokens they begin with, ascending from 0, and ``stop`` is its length."""
+    """A text divided into chunks.
+
+    Attributes:
+        borders: the first token of each chunk, ascending from 0.
+        stop: the length of the text, in tokens.
+
+    Raises:
+        ValueError: the borders do not start at 0 or do not ascend.
+    """
 
     borders: tuple[int, ...]
     stop: int
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.borders, (*self.borders[1:], self.stop), strict=False))
-        if not self.borders or self.borders[0] != 0 or not rising:
+        ascending = all(a < b for a, b in zip(self.borders, (*self.borders[1:], self.stop), strict=False))
+        if not self.borders or self.borders[0] != 0 or not ascending:
             raise ValueError(
-                f"chunks begin at 0 and rise, up to {self.stop} tokens, not at {list(self.borders[:8])} and so on"
+                f"chunk borders must ascend from 0 to less than {self.stop}, the number of tokens, and begin with "
+                f"{list(self.borders[:8])}"
             )
 
     @classmethod
     def of(cls, method: Method, length: int, size: int | None = None) -> Chunking:
-        """The chunks of ``length`` tokens as a method has them, or ``size`` tokens each.
+        """The chunks of a text of ``length`` tokens: those that a method chooses, or chunks of ``size`` tokens.
 
-        LongHeads' are its own; of InfLLM's text the initial tokens are one, and then each block. Other methods have
-        none and need a size.
+        For LongHeads these are its chunks. For InfLLM the initial tokens form one chunk, and each block another.
+        Other methods require ``size``.
 
         Raises:
-            ValueError: there is no such chunking.
+            ValueError: ``size`` or ``length`` is below 1, or the method has no chunks and ``size`` is None.
         """
         if length < 1 or (size is not None and size < 1):
-            raise ValueError(f"a chunk and a text have at least one token, not {size} and {length}")
+            raise ValueError(f"a chunk and a text must have at least one token, not {size} and {length}")
         first = 0
         if size is None:
-            chosen = method.selection(length) if method.selects else None  # units are the same in every window
-            if not isinstance(chosen, Choosing) or chosen.size == 1:
-                raise ValueError(
-                    f"{method.name} chooses tokens and has no chunks of its own: say how many tokens one has"
-                )
-            size, first = chosen.size, chosen.origin
+            selection = method.selection(length) if method.selects else None  # its units do not depend on the window
+            if not isinstance(selection, Choosing) or selection.size == 1:
+                raise ValueError(f"{method.name} does not choose chunks: pass size, the number of tokens per chunk")
+            size, first = selection.size, selection.origin
         return cls(tuple(sorted({0, *range(first, length, size)})), length)
 
     def __len__(self) -> int:
         return len(self.borders)
 
     def spans(self) -> list[tuple[int, int]]:
-        """First token, and one past the last, of each."""
+        """``(first token, one past the last)`` of each chunk."""
         return list(zip(self.borders, (*self.borders[1:], self.stop), strict=True))
 
     def holding(self, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """The chunks that hold a token of the spans ``(first, one past the last)``, ascending.
+        """The chunks that contain a token of the spans ``(first, one past the last)``, ascending.
 
         Raises:
-            ValueError: a span is not in the text.
+            ValueError: a span exceeds the text.
         """
-        found: set[int] = set()
+        chunks: set[int] = set()
         for a, b in spans:
             if not 0 <= a < b <= self.stop:
-                raise ValueError(f"the tokens {a} to {b} are not in a text of {self.stop}")
-            found |= set(range(self._of(a), self._of(b - 1) + 1))
-        return sorted(found)
+                raise ValueError(f"the span {a}:{b} is empty or exceeds the text of {self.stop} tokens")
+            chunks |= set(range(self._chunk_of(a), self._chunk_of(b - 1) + 1))
+        return sorted(chunks)
 
-    def _of(self, token: int) -> int:
+    def _chunk_of(self, token: int) -> int:
         return bisect_right(self.borders, token) - 1
 
     def of_tokens(self, tokens: Tensor) -> Tensor:
-        """The chunk of each token, int64 of the same shape."""
+        """The chunk of each token: int64 of any shape → int64 of the same shape."""
         return torch.searchsorted(torch.tensor(self.borders), tokens.contiguous(), right=True) - 1
 
 
 def one_moment(choices: Sequence[Choice]) -> int:
-    """The query that all choices are of.
+    """The query that all choices belong to.
 
     Raises:
-        ValueError: there are none, or they are of several queries, rows or calls.
+        ValueError: ``choices`` is empty, or its elements belong to several queries, rows or calls, or to one layer
+            twice.
     """
-    moments = {(one.call, one.row, one.first, one.query) for one in choices}
+    moments = {(choice.call, choice.row, choice.first, choice.query) for choice in choices}
     if len(moments) != 1:
-        raise ValueError(
-            f"choices of one query are wanted, in all layers, not of {len(moments)}: take them from Trace.at(query)"
-        )
-    layers = [one.layer for one in choices]
+        raise ValueError(f"the choices must belong to one query, not to {len(moments)}: take them from Trace.at(query)")
+    layers = [choice.layer for choice in choices]
     if len(set(layers)) < len(layers):
-        raise ValueError(f"each layer's choice is wanted once, not those of the layers {layers}")
+        raise ValueError(f"the choices must have each layer once, not the layers {layers}")
     return moments.pop()[3]
 
 
 def chosen(choice: Choice, chunks: Chunking, *, forced: bool = True) -> Tensor:
-    """Which chunks each of those that choose keeps a token of: ``[S, n]`` bool.
+    """The chunks of which each selecting head keeps a token: ``[S, n]`` bool, ``n = len(chunks)``.
 
     Args:
-        forced: count those that are kept anyway too: the first and the last ones.
+        forced: also mark the chunks that the method always keeps, the first and the last ones.
     """
     check_covers(chunks, choice.query)
     tokens = choice.origin + choice.units[..., None] * choice.size + torch.arange(choice.size)
@@ -113,17 +119,17 @@ def chosen(choice: Choice, chunks: Chunking, *, forced: bool = True) -> Tensor:
 
 
 def check_covers(chunks: Chunking, query: int) -> None:
-    """Raise unless the chunks are those of all tokens that ``query`` sees."""
+    """Raise ``ValueError`` if the chunks do not cover exactly the tokens up to ``query``."""
     if chunks.stop != query + 1:
-        raise ValueError(f"query {query} sees {query + 1} tokens, and the chunks are those of {chunks.stop}")
+        raise ValueError(f"query {query} sees {query + 1} tokens, but the chunks cover {chunks.stop}")
 
 
 def kept_map(choices: Sequence[Choice], chunks: Chunking) -> tuple[list[tuple[int, int]], Tensor]:
-    """``(layer, head or group)`` of each row, and ``[rows, chunks]`` int64: 0 left out, 1 kept anyway, 2 chosen."""
+    """``(layer, head or group)`` of each row, and ``[rows, n]`` int64: 0 left out, 1 always kept, 2 chosen."""
     one_moment(choices)
     names, rows = [], []
-    for one in choices:
-        picked, kept = chosen(one, chunks, forced=False), chosen(one, chunks)
-        rows.append(torch.where(picked, CHOSEN, torch.where(kept, FORCED, NOT)))
-        names += [(one.layer, n) for n in range(len(picked))]
+    for choice in choices:
+        is_chosen, is_kept = chosen(choice, chunks, forced=False), chosen(choice, chunks)
+        rows.append(torch.where(is_chosen, CHOSEN, torch.where(is_kept, FORCED, NOT)))
+        names += [(choice.layer, n) for n in range(len(is_chosen))]
     return names, torch.cat(rows)

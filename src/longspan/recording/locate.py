@@ -1,41 +1,45 @@
-"""Find where a text lies among tokens, whatever the tokenizer."""
+"""Find the tokens of a text in a token sequence, for any tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-_BLOCK = 256  # tokens decoded at once
+_BLOCK = 256  # tokens decoded per call
 
 
 def locate(tokenizer: Any, ids: Sequence[int], text: str) -> list[tuple[int, int]]:
-    """Every place where ``text`` is among the tokens, as ``(first, one past the last)``, ascending.
+    """Every occurrence of ``text`` as a span of tokens ``(first, one past the last)``, ascending.
 
-    The first and the last token may have other characters too: what counts is what is read, not how it was encoded.
+    The search compares decoded characters, since one text has several encodings; so the first and the last token of a
+    span may also contain other characters.
 
     Args:
         tokenizer: a transformers tokenizer.
-        ids: tokens.
-        text: to look for, not empty.
+        ids: the tokens.
+        text: the text to find.
+
+    Raises:
+        ValueError: ``text`` is empty.
     """
     if not text:
-        raise ValueError("the text to look for is empty")
+        raise ValueError("the text to find is empty")
 
-    def there(a: int, b: int) -> bool:
+    def contains(a: int, b: int) -> bool:
         return text in tokenizer.decode(list(ids[a:b]), clean_up_tokenization_spaces=False)
 
-    reach = 4 * len(text) + 8  # a character takes at most four tokens, those of its bytes
-    found: set[tuple[int, int]] = set()
+    longest = 4 * len(text) + 8  # a character has at most four tokens, one per byte
+    spans: set[tuple[int, int]] = set()
     for block in range(0, len(ids), _BLOCK):
-        a, stop = block, min(block + _BLOCK + reach, len(ids))
-        while there(a, stop):
-            low, high = a + 1, stop  # the end of the first occurrence: the least b with the text in a : b
+        a, stop = block, min(block + _BLOCK + longest, len(ids))
+        while contains(a, stop):
+            low, high = a + 1, stop  # bisect the end of the first occurrence: the least b with the text in a : b
             while low < high:
                 middle = (low + high) // 2
-                low, high = (low, middle) if there(a, middle) else (middle + 1, high)
+                low, high = (low, middle) if contains(a, middle) else (middle + 1, high)
             first = high - 1
-            while not there(first, high):
+            while not contains(first, high):
                 first -= 1
-            found.add((first, high))
+            spans.add((first, high))
             a = first + 1
-    return sorted(found)
+    return sorted(spans)

@@ -40,21 +40,21 @@ function draw() {
 }
 
 function element(name, text) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  return made;
+  const node = document.createElement(name);
+  node.textContent = text;
+  return node;
 }
 
-// Which heads have this chunk so (2 chosen, 1 kept anyway), layer by layer.
-function heads(c, how) {
+// The heads for which chunk c has this state (2 chosen, 1 always kept), by layer.
+function heads(c, state) {
   const layers = new Map();
   data.rows.forEach(([layer, head], row) => {
-    if (Number(data.kept[row][c]) === how) layers.set(layer, [...(layers.get(layer) || []), head]);
+    if (Number(data.kept[row][c]) === state) layers.set(layer, [...(layers.get(layer) || []), head]);
   });
   if (!layers.size) return "";
   if (data.kind === "layer") return "layers " + [...layers.keys()].join(", ");
   const plural = data.kind + "s of ";
-  return plural + [...layers].map(([layer, found]) => "layer " + layer + ": " + found.join(", ")).join("; ");
+  return plural + [...layers].map(([layer, numbers]) => "layer " + layer + ": " + numbers.join(", ")).join("; ");
 }
 
 function show(c, scroll) {
@@ -65,12 +65,12 @@ function show(c, scroll) {
   if (scroll) spans[c].scrollIntoView({ block: "center" });
   const [first, stop] = data.spans[c];
   const chose = data.kept.filter((row) => row[c] === "2").length;
-  const facts = element("p", "Chunk " + c + ", tokens " + first + " to " + (stop - 1) + (answers.has(c) ? ", holds the answer" : "") +
+  const facts = element("p", "Chunk " + c + ", tokens " + first + " to " + (stop - 1) + (answers.has(c) ? ", contains the answer" : "") +
     ". Chosen by " + chose + " of " + rows + " " + data.kind + "s.");
   const parts = [facts];
   if (chose) parts.push(element("p", "Chosen by " + heads(c, 2) + "."));
-  const anyway = heads(c, 1);
-  if (anyway) parts.push(element("p", "Kept anyway by " + anyway + "."));
+  const forced = heads(c, 1);
+  if (forced) parts.push(element("p", "Always kept by " + forced + "."));
   parts.push(element("blockquote", spans[c].textContent));
   about.replaceChildren(...parts);
   draw();

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: a text beside the map of what each head keeps of it."""
+"""One self-contained HTML page: a text beside a map of the chunks that each head keeps."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ script-src 'unsafe-inline'">
 <main>
 <section id="text" aria-label="the text, chunk by chunk">{text}</section>
 <aside>
-<p class="legend"><i class="chosen"></i> chosen <i class="forced"></i> kept anyway \
-<i class="answer"></i> holds the answer</p>
+<p class="legend"><i class="chosen"></i> chosen <i class="forced"></i> always kept \
+<i class="answer"></i> contains the answer</p>
 <div id="frame"><canvas id="map" role="img" tabindex="0" aria-label="{label}"></canvas></div>
-<div id="about" aria-live="polite"><p>Point at a chunk in the map or in the text, or walk with the arrow keys.</p></div>
+<div id="about" aria-live="polite"><p>Point at a chunk in the map or in the text, or use the arrow keys.</p></div>
 </aside>
 </main>
 <script type="application/json" id="data">{data}</script>
@@ -44,24 +44,28 @@ script-src 'unsafe-inline'">
 
 
 def chunk_texts(tokenizer: Any, ids: Sequence[int], chunks: Chunking) -> list[str]:
-    """The words of each chunk. A character that a border tears is a replacement sign on both its sides.
+    """The text of each chunk. A character that a border splits becomes a replacement character in both chunks.
 
     Args:
         tokenizer: a transformers tokenizer.
         ids: all tokens.
+        chunks: the chunks of ``ids``.
+
+    Raises:
+        ValueError: the chunks have another number of tokens than ``ids``.
     """
     if len(ids) != chunks.stop:
-        raise ValueError(f"the chunks are those of {chunks.stop} tokens, not of {len(ids)}")
+        raise ValueError(f"the chunks cover {chunks.stop} tokens, but ids has {len(ids)}")
 
-    def words(a: int, b: int) -> str:
+    def decode(a: int, b: int) -> str:
         return str(tokenizer.decode(list(ids[a:b]), clean_up_tokenization_spaces=False))
 
     texts = []
     for a, b in chunks.spans():
-        # Some tokenizers drop the space that a text begins with, so the token before it is decoded too.
-        lead = words(a - 1, a) if a else ""
-        whole = words(a - 1, b) if a else ""
-        texts.append(whole[len(lead) :] if a and whole.startswith(lead) else words(a, b))
+        # Some tokenizers drop a leading space, so decode the previous token too and cut its text off.
+        previous = decode(a - 1, a) if a else ""
+        both = decode(a - 1, b) if a else ""
+        texts.append(both[len(previous) :] if a and both.startswith(previous) else decode(a, b))
     return texts
 
 
@@ -76,15 +80,21 @@ def write_page(
     facts: Mapping[str, str] | None = None,
     kind: str = "head",
 ) -> None:
-    """Write the page; it asks for nothing from anywhere, and all text in it is escaped.
+    """Write the page. It loads nothing from other addresses, and all text in it is escaped.
 
     Args:
-        choices: of one query, see ``Trace.at``.
-        texts: the words of each chunk, see ``chunk_texts``.
-        answers: the chunks that hold the answer.
-        title: the page's.
-        facts: what to say above the text, by name.
-        kind: what chooses: ``"head"``, the ``"group"`` of a key head, or the ``"layer"``.
+        path: the HTML file.
+        choices: the choices of all layers for one query, see ``Trace.at``.
+        chunks: the chunks of the text.
+        texts: the text of each chunk, see ``chunk_texts``.
+        answers: the chunks that contain the answer.
+        title: of the page.
+        facts: names and values shown above the text.
+        kind: the unit that chooses: ``"head"``, ``"group"`` (of a key head) or ``"layer"``.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: the choices do not belong to one query, or the chunks do not fit the choices or the texts.
     """
     write(path, page(choices, chunks, texts, answers, title, facts or {}, kind))
 
@@ -100,33 +110,33 @@ def page(
 ) -> str:
     """The page as a string; see ``write_page``."""
     if len(texts) != len(chunks):
-        raise ValueError(f"{len(chunks)} chunks have a text each, not {len(texts)}")
-    names, kept = kept_map(choices, chunks)
+        raise ValueError(f"{len(chunks)} chunks require {len(chunks)} texts, not {len(texts)}")
+    rows, kept = kept_map(choices, chunks)
     data = {
-        "rows": names,
+        "rows": rows,
         "kept": ["".join(map(str, row)) for row in kept.tolist()],
         "spans": chunks.spans(),
         "answers": sorted(answers),
         "kind": kind,
     }
-    marked = set(answers)
+    answer_chunks = set(answers)
     spans = (
-        f'<span data-c="{n}"{" class=answer" if n in marked else ""}>{_text(text)}</span>'
+        f'<span data-c="{n}"{" class=answer" if n in answer_chunks else ""}>{_text(text)}</span>'
         for n, text in enumerate(texts)
     )
-    own = files("longspan.recording")
+    assets = files("longspan.recording")
     return _HEAD.format(
         title=escape(title),
         facts="".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts.items()),
         text="".join(spans),
-        label=escape(f"{len(names)} {kind}s by {len(chunks)} chunks: which chunks each {kind} keeps"),
-        # The one way out of a script element is its end tag, which begins with this sign.
+        label=escape(f"{len(rows)} {kind}s by {len(chunks)} chunks: the chunks that each {kind} keeps"),
+        # Only its end tag, which begins with "<", ends a script element.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
-        style=(own / "page.css").read_text(encoding="utf-8"),
-        script=(own / "page.js").read_text(encoding="utf-8"),
+        style=(assets / "page.css").read_text(encoding="utf-8"),
+        script=(assets / "page.js").read_text(encoding="utf-8"),
     )
 
 
 def _text(text: str) -> str:
-    """Escaped, and without characters that HTML cannot hold."""
+    """Escape a text and replace the control characters that HTML does not allow."""
     return escape("".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text))

@@ -1,4 +1,4 @@
-"""Record what the heads of an extended model choose, while it runs."""
+"""Record the keys that the heads of an extended model choose while it runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Queries = Literal["last", "all"]
 
 
 class Trace:
-    """What was chosen: a list of ``Choice``, one for each call, layer, batch row and query (or piece) asked for.
+    """A sequence of ``Choice``: one per call, layer, batch row and recorded query (or query chunk).
 
     Attributes:
-        method: the method that chose, resolved.
-        window: the trained window, in tokens. Queries inside it attend to everything and choose nothing.
-        model: the model's class.
+        method: the resolved method.
+        window: the trained window, in tokens. Queries inside it attend to all keys and choose none.
+        model: the model's class name.
     """
 
     def __init__(self, method: Method, window: int, model: str, observer: Observer) -> None:
@@ -31,7 +31,7 @@ class Trace:
 
     @property
     def choices(self) -> list[Choice]:
-        """All of them, in the order in which they were made."""
+        """All choices, in the order of the computation."""
         return self._observer.choices
 
     def __len__(self) -> int:
@@ -41,39 +41,39 @@ class Trace:
         return iter(self.choices)
 
     def at(self, query: int | None = None, *, row: int = 0, call: int | None = None) -> list[Choice]:
-        """What all layers chose for one query of one row.
+        """The choices of all layers for one query of one row.
 
         Args:
-            query: its own index, padding not counted; the last one recorded unless given. Where queries choose
-                together, any of the piece.
+            query: the query's index in its row, without padding; by default the last recorded query. If the queries
+                of a query chunk choose together, any query of the chunk.
             row: of the batch.
-            call: which forward of the recording, from 0; the last one that has it unless given.
+            call: the number of the forward in the recording, from 0; by default the last one with this query.
 
         Returns:
-            one choice a layer, in the order of the layers.
+            One choice per layer, in the order of the layers.
 
         Raises:
-            LongspanError: there is no such choice.
+            LongspanError: no such choice is recorded.
         """
-        of_row = [one for one in self.choices if one.row == row and call in (None, one.call)]
-        if query is None and of_row:
-            query = max((one.call, one.query) for one in of_row)[1]
-        found = [one for one in of_row if query is not None and one.first <= query <= one.query]
-        if not found:
-            have = sorted({one.query for one in of_row})
-            there = f"queries {have[0]} to {have[-1]} are" if have else "nothing is"
+        in_row = [choice for choice in self.choices if choice.row == row and call in (None, choice.call)]
+        if query is None and in_row:
+            query = max((choice.call, choice.query) for choice in in_row)[1]
+        matches = [choice for choice in in_row if query is not None and choice.first <= query <= choice.query]
+        if not matches:
+            queries = sorted({choice.query for choice in in_row})
+            recorded = f"queries {queries[0]} to {queries[-1]}" if queries else "none"
             raise LongspanError(
                 f"no choice of query {'(any)' if query is None else query} in row {row}"
-                f"{'' if call is None else f', call {call}'}: {there} recorded of it. Queries inside the window of "
-                f"{self.window} tokens choose nothing; record(model, queries='all') keeps those before the last one"
+                f"{'' if call is None else f', call {call}'}; recorded: {recorded}. Queries inside the window of "
+                f"{self.window} tokens choose no keys; record(model, queries='all') also records earlier queries"
             )
-        latest = max(one.call for one in found)
-        return sorted((one for one in found if one.call == latest), key=lambda one: one.layer)
+        last_call = max(choice.call for choice in matches)
+        return sorted((choice for choice in matches if choice.call == last_call), key=lambda choice: choice.layer)
 
 
 @contextmanager
 def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = True) -> Iterator[Trace]:
-    """Record which keys an extended model's heads choose, and by which scores, for the length of a ``with`` block.
+    """Record the keys that the heads of an extended model choose, and their scores, inside a ``with`` block.
 
     Examples:
         >>> longspan.extend(model, "longheads")
@@ -81,42 +81,42 @@ def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = 
         ...     model(input_ids)
         >>> trace.at()  # the last token's choice in every layer
 
-    Nothing is computed differently; what was chosen is copied to the CPU. When nothing is recorded it costs nothing.
-    Forwards of all threads are recorded, each under a number of its own (``Choice.call``); those that run when the
-    block begins are left out.
+    Recording does not change the computation; it copies the choices to the CPU. A model that is not recorded has no
+    extra cost. Forwards of all threads are recorded, each with its number (``Choice.call``), except forwards that
+    already run when the block begins.
 
     Args:
-        model: extended with a method that chooses: longheads, esa, infllm, or lm-infinite with ``middle_top_k``.
-        queries: ``"last"``: the last query of each call; ``"all"``: every query that chooses. Those of a long text
-            have scores that grow with the square of its length.
-        scores: whether scores are kept too.
+        model: extended with a method that chooses keys: longheads, esa, infllm, or lm-infinite with ``middle_top_k``.
+        queries: ``"last"``: the last query of each call; ``"all"``: every query that chooses. For ``"all"`` the size
+            of the scores is quadratic in the length of the text.
+        scores: whether to record scores.
 
     Yields:
-        the trace, which fills as the model runs and stays usable afterwards.
+        The trace. It fills as the model runs and stays usable after the block.
 
     Raises:
-        LongspanError: the model is not extended, its method chooses nothing, or it is being recorded already.
+        LongspanError: the model is not extended, its method does not choose keys, or another recording is active.
     """
     if queries not in ("last", "all"):
-        raise LongspanError(f"queries is 'last' or 'all', not {queries!r}")
+        raise LongspanError(f"queries must be 'last' or 'all', not {queries!r}")
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, 'longheads') first")
     attender, report = attachment.attender, attachment.report
     if not attender.method.selects:
         raise LongspanError(
-            f"{attender.method.name} keeps keys by their index and chooses none, so there is nothing to record; extend "
-            "the model with longheads, esa, infllm, or lm-infinite with middle_top_k"
+            f"{attender.method.name} keeps keys by their index and does not choose keys to record; extend the model "
+            "with longheads, esa, infllm, or lm-infinite with middle_top_k"
         )
     if attender.observer is not None:
-        raise LongspanError("the model is being recorded already; end that recording first")
+        raise LongspanError("a recording of this model is already active; end it first")
     observer = Observer(every=queries == "all", scores=scores)
 
-    def begins(*_: Any) -> None:
+    def begin(*_: Any) -> None:
         observer.begin()
 
-    attender.observer = observer  # before forwards are numbered, so that of those that are no layer is missed
-    handle = attachment.layers[0].module.register_forward_pre_hook(begins)
+    attender.observer = observer  # before the hook that numbers forwards, so that a numbered forward has all layers
+    handle = attachment.layers[0].module.register_forward_pre_hook(begin)
     try:
         yield Trace(attender.method, report.window, report.model, observer)
     finally:
