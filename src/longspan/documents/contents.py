@@ -85,7 +85,7 @@ def attached(model: PreTrainedModel) -> Attachment:
         raise DocumentError("the model is not extended: call longspan.extend(model, ...) with the document's method")
     if not model.can_generate():
         raise DocumentError(
-            f"{type(model).__name__} is a decoder without its head and writes no answers; load the whole model, such as "
-            "that of AutoModelForCausalLM"
+            f"{type(model).__name__} is a decoder without its head and writes no answers; load the whole model, such "
+            "as that of AutoModelForCausalLM"
         )
     return found

@@ -151,13 +151,21 @@ class Folder:
         self.write(MANIFEST, manifest.to_json().encode())
         self.clean({*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))})
 
+    def strange(self) -> list[str]:
+        """Files that no document and no reading of one has."""
+        known = {MANIFEST, CALIBRATION}
+        return sorted(name for name in os.listdir(self.path) if name not in known and not self._ours(name))
+
     def clean(self, named: set[str]) -> None:
         """Remove files of ours that are not ``named``: those of writings that were broken off."""
         for name in os.listdir(self.path):
-            part = name.startswith(".longspan-") and name.endswith(".part")
-            if (part or _OURS.fullmatch(name)) and name not in named:
+            if self._ours(name) and name not in named:
                 with suppress(OSError):
                     (self.path / name).unlink()
+
+    @staticmethod
+    def _ours(name: str) -> bool:
+        return bool(_OURS.fullmatch(name)) or name.startswith(".longspan-") and name.endswith(".part")
 
 
 class Reading:
@@ -193,10 +201,10 @@ class Reading:
         if differ:
             name, a, b = differ[0]
             raise DocumentError(
-                f"{self._folder}: holds a reading that was not finished, of another {name} ({shown(a)}, now {shown(b)}); "
-                "run that one again, or remove the folder"
+                f"{self._folder}: holds a reading that was not finished, of another {name} ({shown(a)}, now "
+                f"{shown(b)}); run that one again, or remove the folder"
             )
-        (name, stored), = begun.files.items()
+        ((name, stored),) = begun.files.items()
         state = state_from(self._folder.read(name, stored))
         data = []
         for n in range(len(begun.segments)):
@@ -244,7 +252,9 @@ def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
         head = json.loads(data[8 : 8 + size]).get("__metadata__", {})
         return dict(load(data)), str(head.get(_KEY, "null"))
     except (SafetensorError, ValueError, AttributeError, RecursionError) as error:
-        raise DocumentError(f"not a whole safetensors file ({' '.join(str(error).split())}); read the text again") from None
+        raise DocumentError(
+            f"not a whole safetensors file ({' '.join(str(error).split())}); read the text again"
+        ) from None
 
 
 def tensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:

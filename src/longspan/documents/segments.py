@@ -66,7 +66,7 @@ def put(streams: Sequence[Stream], segment: Segment, file: int, views: Sequence[
             raise ValueError(f"layer {stream.layer}, {stream.name}: {high} entries where there is room for {span.room}")
         for head in range(stream.heads):
             data = held[head, low:high].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-            _write(file, part.offset + head * part.row_bytes + (low - part.first) * size, data)
+            write_at(file, part.offset + head * part.row_bytes + (low - part.first) * size, data)
         spans.append(replace(span, stop=high))
     return replace(segment, spans=tuple(spans))
 
@@ -138,7 +138,8 @@ def _row(stream: Stream, span: Span) -> int:
     return -(-(span.room - _first(stream, span)) * bytes_of(stream) // ALIGN) * ALIGN
 
 
-def _write(file: int, at: int, data: memoryview) -> None:
+def write_at(file: int, at: int, data: memoryview) -> None:
+    """Write bytes to a place in a file."""
     done = 0
     while done < len(data):
         if hasattr(os, "pwrite"):

@@ -174,8 +174,8 @@ def _fill_store(
     tails: list[Tensor] = []
     while (x := state.tensors.get(f"{number}.tail.{len(tails)}")) is not None:
         tails.append(x.to(held[number, _VALUES][0].device))
-    entries = held.get((number, ENTRIES), (None, None))
-    load_index(index, *entries, SavedIndex(None, tuple(tails), own))
+    kind, entries = held.get((number, ENTRIES), (None, None))
+    load_index(index, kind, entries, SavedIndex(None, tuple(tails), own))
 
 
 def _fill_stock(
