@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 import longspan
-from longspan.cli import analyze, calibrate, demo, eval, generate, inspect, methods, reproduce
+from longspan.cli import (
+    analyze,
+    ask,
+    calibrate,
+    chat,
+    demo,
+    documents,
+    eval,
+    generate,
+    inspect,
+    methods,
+    read,
+    reproduce,
+)
 from longspan.cli.eval import with_address
 
 __all__ = ["app", "with_address"]
@@ -20,6 +33,11 @@ app = typer.Typer(
 )
 for command in (demo.demo, generate.generate, methods.methods, inspect.inspect, calibrate.calibrate, analyze.analyze):
     app.command()(command)
+app.command()(read.read)
+app.command()(ask.ask)
+app.command()(chat.chat)
+app.command()(documents.documents)
+app.command()(documents.verify)
 app.command("eval")(eval.evaluate)
 app.command()(reproduce.reproduce)
 

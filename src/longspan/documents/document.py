@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from longspan.documents.passages import passages_of
 from longspan.documents.reading import Done, Unnamed, read_on
 from longspan.documents.recorded import Recorded, recorded
 from longspan.errors import DocumentError, check_count
+from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
@@ -150,22 +150,31 @@ class Document:
         ids: Tensor,
         max_new_tokens: int,
         *,
+        cache: LongspanCache | None = None,
         passages: bool = False,
         stream: Stream | None = None,
         **options: Any,
     ) -> tuple[Answer, Recorded | None]:
-        """Write after ``ids`` ``[T]``, which begin with the document's own."""
+        """Write after ``ids`` ``[T]``, which begin with the document's own.
+
+        Args:
+            cache: holds the first of them, at least the document's; one of its own unless given.
+        """
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
             raise DocumentError("only what begins with the document's own tokens is answered from it")
 
         def run(seen: Recorded | None) -> Answer:
-            cache = self.contents.cache(self.model, attachment)
-            token = None if seen is None else seen.token
             return answer(
-                self.model, self.tokenizer, cache, ids,
-                max_new_tokens=limit, stream=stream, token=token, options=options,
-            )  # fmt: skip
+                self.model,
+                self.tokenizer,
+                self.contents.cache(self.model, attachment) if cache is None else cache,
+                ids,
+                max_new_tokens=limit,
+                stream=stream,
+                token=None if seen is None else seen.token,
+                options=options,
+            )
 
         if not passages:
             return run(None), None
@@ -185,22 +194,22 @@ class Document:
             raise DocumentError("there is no text to append")
         ids, places = encode_text(self.tokenizer, text)
         keep = text if self.contents.text is not None else None
-        self.append_tokens(ids, places, keep, [Source(source, 0, len(text))], done)
+        self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), done)
 
-    def append_tokens(
-        self,
-        ids: Tensor,
-        places: Tensor | None,
-        text: str | None,
-        sources: Sequence[Source] = (),
-        done: Done | None = None,
-    ) -> None:
-        """``append`` of ids ``[T]``; ``places`` ``[T, 2]`` say which characters of ``text`` each is."""
-        places = torch.tensor([NOWHERE] * len(ids)) if places is None else places
-        longer = self.contents.with_text(ids, places, text, sources)
+    def append_tokens(self, ids: Tensor, *, source: str = "") -> None:
+        """Let the model read the tokens ``ids`` ``[T]``; the text has them decoded."""
+        text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        keep = text if self.contents.text is not None else None
+        places = torch.tensor(NOWHERE).expand(len(ids), 2)
+        self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), None)
+
+    def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()
-        target = Unnamed(attachment.report.kv_dir)
-        self.contents = read_on(self.model, attachment, longer, self.piece, target, done)
+        self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
+
+    def cache(self) -> LongspanCache:
+        """A cache of its own that holds the document's tokens."""
+        return self.contents.cache(self.model, self.attachment())
 
     def fork(self) -> Document:
         """Another document of the same tokens, which shares their bytes; what is appended to one stays there."""

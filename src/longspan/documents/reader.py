@@ -24,7 +24,7 @@ from longspan.documents.reading import PIECE, Done, Unnamed, read_on
 from longspan.documents.saving import write_rest
 from longspan.errors import DocumentError, check_count
 from longspan.hf.attach import attachment_of
-from longspan.methods import Method
+from longspan.methods import LongHeads, Method
 from longspan.rope import Angles
 from longspan.store import Tier
 
@@ -45,6 +45,7 @@ def read(
     piece: int = PIECE,
     keep_text: bool = True,
     out: str | os.PathLike[str] | None = None,
+    source: str | None = None,
     done: Done | None = None,
 ) -> Document:
     """Let a model read a text of any length once, to ask it about that many times.
@@ -52,20 +53,22 @@ def read(
     Keys and values go to a file as they are made, so the text may be larger than memory.
 
     Examples:
-        >>> doc = longspan.read(model, tokenizer, open("book.txt").read(), method="longheads")
+        >>> doc = longspan.read(model, tokenizer, open("book.txt").read())
         >>> print(doc.ask("Who is the narrator?").text)
         >>> doc.save("book.longspan")
 
     Args:
         text: what to read, or several ``(name, text)``, which are read one after the other.
         method, window, calibration, kv_tier, kv_dir: as of ``longspan.extend``. A model that is extended is left as it
-            is, and then these are not given; one that is not is extended, by default with DCA.
+            is, and then these are not given. One that is not is extended; by default with
+            ``LongHeads(score="bounds")``, under which an answer takes as long after a long text as after a short one.
         layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
             or ``"auto"``, the tokenizer's chat template where it has one.
         piece: tokens that are read at a time.
         keep_text: whether the text itself is kept too, so that passages of it can be shown.
         out: the folder to keep it in from the first piece on. A reading that was broken off there goes on from its last
             whole piece; one that is done is opened.
+        source: what `longspan ask` loads the model from; where this one was loaded from unless given.
         done: told after every piece how many tokens were read, of how many.
 
     Raises:
@@ -82,9 +85,9 @@ def read(
     contents = _encoded(tokenizer, texts, head_of(tokenizer, found), keep_text)
     if out is None:
         contents = read_on(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir), done)
-        return Document(model, tokenizer, contents, layout=found, piece=piece)
+        return Document(model, tokenizer, contents, layout=found, piece=piece, source=source)
     folder = Folder(out)
-    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=found)
+    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=found, source=source)
     if folder.path.exists() and not folder.path.is_dir():
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
     if folder.has_document:
@@ -108,7 +111,7 @@ def _attach(model: PreTrainedModel, method: Any, **options: Any) -> None:
     """Extend a model that is not, or refuse options for one that is."""
     given = {name: value for name, value in options.items() if value is not None and value != "device"}
     if attachment_of(model) is None:
-        longspan.extend(model, "dca" if method is None else method, **options)
+        longspan.extend(model, LongHeads(score="bounds") if method is None else method, **options)
     elif method is not None or given:
         names = ", ".join(["method", *given] if method is not None else given)
         raise DocumentError(
