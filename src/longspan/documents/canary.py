@@ -48,7 +48,13 @@ def check_canary(
     outside = any(token >= vocabulary for token in canary.tokens) or len(canary.places) != len(canary.values)
     if not canary.tokens or outside or len(canary.tokens) > _TOKENS:
         raise DocumentError("its canary cannot be computed; the manifest is damaged, read the text again")
-    logits = _logits(model, attachment, contents, torch.tensor(canary.tokens))
+    try:
+        logits = _logits(model, attachment, contents, torch.tensor(canary.tokens))
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise DocumentError(
+            f"the model cannot go on from it ({' '.join(str(error).split())}); it is not as its manifest says, read "
+            "the text again"
+        ) from error
     if any(place >= logits.shape[1] for place in canary.places):
         raise DocumentError("its canary has places that are no tokens; the manifest is damaged, read the text again")
     if _hash(logits) == canary.sha256:

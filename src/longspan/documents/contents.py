@@ -51,7 +51,7 @@ class Contents:
         """Where each stream lies, in the order of its entries."""
         found: list[list[Part]] = [[] for _ in self.streams]
         for segment, file in zip(self.segments, self.data, strict=True):
-            for own, part in zip(found, files_of_segments.parts(self.streams, segment, file.fileno()), strict=True):
+            for own, part in zip(found, files_of_segments.parts(self.streams, segment, file.fileno()), strict=False):
                 own.append(part)
         return found
 

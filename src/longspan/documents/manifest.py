@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -13,6 +14,7 @@ from longspan.errors import DocumentError
 FORMAT = 1
 ENTRIES = "entries"  # the stream of an index, which has other entries than tokens
 MOST = 2**48  # of anything that is counted
+_SUM = "sha256"  # the key of the checksum of all others
 _LONGEST = 20_000_000  # bytes of a manifest
 
 
@@ -175,8 +177,9 @@ class Manifest:
     canary: Canary | None
 
     def to_json(self) -> str:
-        """The manifest as the text of its file."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        """The manifest as the text of its file, with a checksum of all of it."""
+        held = asdict(self)
+        return json.dumps({_SUM: _sum(held), **held}, indent=1, sort_keys=True) + "\n"
 
 
 def parse(text: bytes) -> Manifest:
@@ -199,9 +202,16 @@ def parse(text: bytes) -> Manifest:
             f"its format is {_shown(facts.get('format'))}, and this longspan reads format {FORMAT}; read the text "
             "again, or take the longspan that wrote it"
         )
+    written = held.pop(_SUM, None) if isinstance(held, dict) else None
     made = _of(Manifest, held, "its manifest")
+    if written != _sum(held):
+        raise DocumentError("its manifest is not what was written (its checksum differs); read the text again")
     assert isinstance(made, Manifest)
     return made
+
+
+def _sum(held: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
 def _of(kind: Any, value: Any, where: str) -> Any:

@@ -127,9 +127,12 @@ def new_cache(
         return cache
     on_host, selects = attachment.report.kv_tier != "device", attachment.attender.method.selects
     held: dict[tuple[int, str], tuple[Kind, Any]] = {}
+    entries: dict[int, int] = {}
     for stream, own in zip(streams, parts, strict=True):
         kind = Kind(1, stream.heads, stream.width, getattr(torch, stream.dtype), device)
         count = max((part.stop for part in own), default=0)
+        if stream.name == ENTRIES:
+            entries[stream.layer] = count
         if count:
             host = on_host and stream.name != ENTRIES
             scattered = selects and stream.name != ENTRIES
@@ -139,7 +142,7 @@ def new_cache(
         for number, layer in enumerate(cache.layers):
             if isinstance(layer, StoreLayer):
                 layer.is_initialized = True
-                _fill_store(attachment, layer, number, ropes[number], held, state, tokens)
+                _fill_store(attachment, layer, number, ropes[number], held, entries, state, tokens)
             else:
                 _fill_stock(cast(DynamicLayer, layer), number, held, state, tokens)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -157,6 +160,7 @@ def _fill_store(
     number: int,
     rope: Any,
     held: Mapping[tuple[int, str], tuple[Kind, Any]],
+    counts: Mapping[int, int],
     state: State,
     tokens: int,
 ) -> None:
@@ -174,8 +178,7 @@ def _fill_store(
     tails: list[Tensor] = []
     while (x := state.tensors.get(f"{number}.tail.{len(tails)}")) is not None:
         tails.append(x.to(held[number, _VALUES][0].device))
-    kind, entries = held.get((number, ENTRIES), (None, None))
-    load_index(index, kind, entries, SavedIndex(None, tuple(tails), own))
+    load_index(index, SavedIndex(None, tuple(tails), own), tokens, held.get((number, ENTRIES)), counts.get(number, 0))
 
 
 def _fill_stock(

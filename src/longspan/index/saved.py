@@ -63,32 +63,50 @@ def entries_of(index: Any, tokens: int) -> int:
     return index.layout.candidates(tokens) if isinstance(index, BlockIndex) else 0
 
 
-def load_index(index: Any, kind: Kind | None, entries: Memory | Segments | None, saved: SavedIndex) -> None:
+def load_index(
+    index: Any, saved: SavedIndex, tokens: int, held: tuple[Kind, Memory | Segments] | None, count: int
+) -> None:
     """Let an empty index go on from what ``save_index`` gave.
 
     Args:
-        kind, entries: of the entries, which lie in ``entries`` now; None where there are none.
         saved: the inputs and counts.
+        tokens: that it has taken in.
+        held: what the entries were made for, and where they lie now; None where there are none.
+        count: how many there are.
 
     Raises:
-        ValueError: the counts are not those of such an index.
+        ValueError: the counts are not those of such an index after so many tokens.
     """
-    if kind is not None and entries is not None:
+    if _count(saved.counts, "length") != tokens:
+        raise ValueError(f"its index is of {saved.counts['length']} tokens, and there are {tokens}")
+    if isinstance(index, TokenIndex):
+        expected = tokens
+    else:
+        done, parts = _count(saved.counts, "done"), index.parts if isinstance(index, ChunkIndex) else 1
+        expected = done * parts
+    if expected != count or count > entries_of(index, tokens):
+        raise ValueError(f"its index has {count} entries, where it should have {expected}")
+    if held is not None:
+        kind, entries = held
         index._held.adopt(kind, entries)
         if isinstance(index, TokenIndex):  # as the first tokens of a text do it
             index.theta_q, index.theta_k = (x.to(kind.device, kind.dtype) for x in (index.theta_q, index.theta_k))
-    index._length = _count(saved.counts, "length")
+    index._length = tokens
     if isinstance(index, UnitIndex):
-        index._done, index._pads = [_count(saved.counts, "done")], (0,)
-        _load_tail(index._tail, saved)
+        index._done, index._pads = [done], (0,)
+        _load_tail(index._tail, saved, tokens)
     if isinstance(index, BlockIndex):
-        index._calls = list(saved.counts["calls"])
+        calls = list(saved.counts["calls"])
+        if calls != sorted(calls) or not all(0 <= call < tokens for call in calls):
+            raise ValueError(f"its calls do not lie within {tokens} tokens")
+        index._calls = calls
 
 
 @torch.inference_mode(False)
-def _load_tail(tail: Tail, saved: SavedIndex) -> None:
+def _load_tail(tail: Tail, saved: SavedIndex, tokens: int) -> None:
     start, stop = saved.counts["tail"]
-    if any(x.shape[2] != stop - start for x in saved.tails) or stop - start > tail.room:
+    fits = 0 <= start <= stop == tokens and min(tail.keep, tokens) <= stop - start <= tail.room
+    if not fits or any(x.shape[2] != stop - start for x in saved.tails):
         raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
     tail._data = [x.new_empty(*x.shape[:2], tail.room, x.shape[3]) for x in saved.tails]
     for held, x in zip(tail._data, saved.tails, strict=True):
