@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longspan.bundled import bundled_calibration, load_bundled
     from longspan.calibration import Calibration
-    from longspan.errors import AttachError, CacheError, CalibrationError, LongspanError
+    from longspan.documents import Answer, Document, Passage, read
+    from longspan.errors import AttachError, CacheError, CalibrationError, DocumentError, LongspanError
     from longspan.hf import (
         LongspanCache,
         Report,
@@ -47,7 +48,8 @@ _WHERE = {
     "recording": ("record",),
     "bundled": ("bundled_calibration", "load_bundled"),
     "calibration": ("Calibration",),
-    "errors": ("AttachError", "CacheError", "CalibrationError", "LongspanError"),
+    "documents": ("Answer", "Document", "Passage", "read"),
+    "errors": ("AttachError", "CacheError", "CalibrationError", "DocumentError", "LongspanError"),
     "hf": (
         "LongspanCache", "Report", "calibrate", "extend", "extended", "graphed", "inspect", "new_cache", "progress",
         "restore",
@@ -67,10 +69,13 @@ __all__ = [
     "NTK",
     "PI",
     "Angles",
+    "Answer",
     "AttachError",
     "CacheError",
     "Calibration",
     "CalibrationError",
+    "Document",
+    "DocumentError",
     "DynamicNTK",
     "Full",
     "InfLLM",
@@ -79,6 +84,7 @@ __all__ = [
     "LongspanCache",
     "LongspanError",
     "Method",
+    "Passage",
     "ReRoPE",
     "Report",
     "SelfExtend",
@@ -94,6 +100,7 @@ __all__ = [
     "load_bundled",
     "new_cache",
     "progress",
+    "read",
     "record",
     "restore",
 ]

@@ -24,6 +24,10 @@ class CalibrationError(LongspanError):
     """A calibration cannot be computed or read, or belongs to another model."""
 
 
+class DocumentError(LongspanError):
+    """A document cannot be read, opened or asked; what was there before is as it was."""
+
+
 class DataError(LongspanError):
     """A local data file is missing or does not have the format of its task."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import longspan
-from longspan.cli import calibrate, generate, inspect, methods
+from longspan.cli import ask, calibrate, chat, documents, generate, inspect, methods, read
 from longspan.errors import LongspanError
 
 GROUP = "longspan.commands"
@@ -35,7 +35,17 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help wraps long lines; rich help truncates options
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate.generate, methods.methods, inspect.inspect, calibrate.calibrate):
+for command in (
+    read.read,
+    ask.ask,
+    chat.chat,
+    documents.documents,
+    documents.verify,
+    generate.generate,
+    methods.methods,
+    inspect.inspect,
+    calibrate.calibrate,
+):
     app.command()(command)
 for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
     app.command(entry.name)(entry.load())

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longspan.errors import CacheError
 from longspan.store.memory import Kind, Mapped, Memory
+from longspan.store.segments import Segments
 
 Tier = Literal["device", "host", "disk"]
 """Where a cache keeps keys and values: beside the model, in the CPU's memory, or in mapped files."""
@@ -66,7 +67,7 @@ class Buffer:
         self.directory = check_tier(tier, directory)
         self.tier: Tier = tier
         self._kind: Kind | None = None
-        self._block: Memory | Mapped | None = None
+        self._block: Memory | Mapped | Segments | None = None
 
     @property
     def kind(self) -> Kind | None:
@@ -167,7 +168,11 @@ class Buffer:
         """Forget everything, and free it."""
         self._block, self._kind = None, None
 
-    def _made(self) -> Memory | Mapped:
+    def adopt(self, kind: Kind, block: Memory | Segments) -> None:
+        """Hold what a block has, made for ``kind``; for a buffer that holds nothing."""
+        self._kind, self._block = kind, block
+
+    def _made(self) -> Memory | Mapped | Segments:
         if self._block is None:
             raise ValueError("nothing was reserved yet")
         return self._block

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from longspan.errors import CacheError
 from longspan.store.buffer import Buffer, Tier, check_tier, refuse_unlike
-from longspan.store.memory import Kind
+from longspan.store.memory import Kind, Memory
 from longspan.store.mirror import Mirror
+from longspan.store.segments import Segments
 
 
 class Slot(NamedTuple):
@@ -269,3 +270,14 @@ class KVStore:
         if not 0 <= stream < rotations:
             raise ValueError(f"there are {rotations} rotations of the keys, and number {stream} was asked for")
         return stream
+
+    def adopt(self, streams: Sequence[tuple[Kind, Memory | Segments]], length: int) -> None:
+        """Hold ``length`` tokens that lie in blocks: each rotation of the keys, then the values; the store is empty."""
+        self._buffers = [Buffer(self.tier, self.directory) for _ in streams]
+        for buffer, (kind, block) in zip(self._buffers, streams, strict=True):
+            buffer.adopt(kind, block)
+        self.length = length
+        if self._buffers[0].apart:
+            recent = max(0, length - self.window)
+            self._mirror = Mirror(self.window)
+            self._mirror.fill(recent, [buffer.fetch(recent, length) for buffer in self._buffers])

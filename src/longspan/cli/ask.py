@@ -1,0 +1,121 @@
+"""``longspan ask``: a question about a document that was read before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longspan.cli.options import (
+    Json,
+    Quiet,
+    check_text,
+    hushed,
+    load_model,
+    load_tokenizer,
+    notes,
+    print_json,
+    say,
+)
+from longspan.errors import DocumentError
+from longspan.files import check
+
+if TYPE_CHECKING:
+    from longspan.documents import Answer, Document, Passage
+
+SHOWN = 5  # passages
+
+
+def ask(
+    document: Annotated[Path, typer.Argument(help="A document, as `longspan read` made it.")],
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model that read it; loaded from where it was then, unless given.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Length of the answer at most.", min=1)] = 200,
+    passages: Annotated[
+        bool, typer.Option("--passages", help="Also print which parts of the text the heads looked at.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with that, token by token of the answer.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every checksum before.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Answer a question about a document, typing as it goes. The answer goes to stdout, all else to stderr."""
+    check_text("QUESTION", question)
+    if html is not None:
+        check(html)
+    console = notes(quiet)
+    with hushed(quiet):
+        opened = open_with_model(document, model, verify=verify, device=device)
+    answer, seen = opened.ask_recorded(
+        question, max_new_tokens, passages=passages or html is not None, stream=None if as_json else typed
+    )
+    if html is not None and seen is not None:
+        from longspan.documents.page import write_page
+
+        write_page(html, opened, question, answer, seen)
+    if as_json:
+        print_json({"document": str(document), "question": question, **as_plain(answer, passages)})
+        return
+    print()
+    if passages:
+        for line in passage_lines(answer.passages or ()):
+            print(line)
+    say(console, in_words(answer))
+
+
+def open_with_model(path: Path, model: str | None, *, verify: bool, device: str) -> Document:
+    """A document with the model that read it.
+
+    Raises:
+        DocumentError: see ``Document.open``; or nothing says what the model was loaded from.
+    """
+    from longspan.documents import Document
+    from longspan.documents.folder import Folder
+
+    facts = Folder(path).manifest().facts
+    name = facts.source if model is None else model
+    if not name:
+        raise DocumentError(f"{path}: does not say what its {facts.model} was loaded from; name it with --model")
+    loaded = load_model(name, window=facts.window, dtype=facts.dtype, device=device)
+    return Document.open(path, loaded, load_tokenizer(name), verify=verify)
+
+
+def typed(text: str) -> None:
+    """Type a part of an answer."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def as_plain(answer: Answer, passages: bool) -> dict[str, Any]:
+    """An answer as plain values."""
+    found = vars(answer) | {"tokens": list(answer.tokens), "passages": None}
+    if passages:
+        found["passages"] = [vars(one) for one in answer.passages or ()]
+    return found
+
+
+def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
+    """What the heads looked at most often, to print."""
+    if not passages:
+        return ["", "the heads looked at nothing outside of their window"]
+    lines = ["", "what the heads looked at most often, which is no proof of the answer:"]
+    for one in passages[:SHOWN]:
+        where = f"{one.source}, " if one.source else ""
+        text = "(its text was not kept)" if one.text is None else " ".join(one.text.split())
+        lines += ["", f"{one.share:.0%}  {where}characters {one.first:,} to {one.last:,}", f"  {text}"]
+    return lines
+
+
+def in_words(answer: Answer) -> str:
+    """What an answer took."""
+    words = f"{len(answer.tokens)} tokens in {answer.seconds:.2f} s, the first after {answer.first_token_seconds:.2f} s"
+    if answer.bytes_read is not None:
+        words += f", {answer.bytes_read / 2**20:,.1f} MiB read from disk"
+    if answer.peak_anonymous is not None:
+        words += f", {answer.peak_anonymous / 2**20:,.0f} MiB of memory at most"
+    return words

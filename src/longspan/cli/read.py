@@ -1,0 +1,171 @@
+"""``longspan read``: read texts once, to ask about them many times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longspan.cli.options import (
+    BUNDLED,
+    Json,
+    Quiet,
+    hushed,
+    load_model,
+    load_tokenizer,
+    method_or_auto,
+    notes,
+    one_stdin,
+    print_json,
+    read_text,
+    say,
+)
+from longspan.errors import LongspanError
+from longspan.signals import Stopped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from transformers import PreTrainedModel
+
+    from longspan.documents.document import Document
+
+_OFTEN = 0.5  # seconds from one look at the progress to the next
+
+
+def read(
+    texts: Annotated[list[Path], typer.Argument(help="Texts, read one after the other; PDF and HTML too; - is stdin.")],
+    model: Annotated[str, typer.Option(help="A model folder, a hub name, or 'bundled'.")],
+    out: Annotated[Path, typer.Option(help="The document: a new folder, or with --append one that is there.")],
+    method: Annotated[
+        str, typer.Option(help="A method, see `longspan methods`, or with parameters; or 'auto'.")
+    ] = "longheads:score=bounds",
+    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
+    ] = None,
+    angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
+    layout: Annotated[
+        str, typer.Option(help="auto, chat, plain, or a text with {document} and {question} in it.")
+    ] = "auto",
+    piece: Annotated[int, typer.Option(help="Tokens that are read, and kept, at a time.", min=1)] = 4096,
+    text: Annotated[bool, typer.Option(help="Keep the text too, to show passages of it.")] = True,
+    append: Annotated[bool, typer.Option("--append", help="Read on where the document that is there ends.")] = False,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read a text of any length once and keep what the model made of it.
+
+    A reading that was stopped goes on from its last whole piece: run the same command again.
+    """
+    one_stdin(texts)
+    read_in = [(path.name, _text(path)) for path in texts]
+    chosen = method_or_auto(method, settings or (), angles)
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    import longspan
+
+    console, began = notes(quiet), time.perf_counter()
+    source = model if model == BUNDLED or not Path(model).exists() else str(Path(model).resolve())
+    kept = [0, 0]
+
+    def done(stop: int, total: int) -> None:
+        kept[:] = stop, total
+
+    try:
+        with hushed(quiet), _bar(loaded, console, kept):
+            if append:
+                document = longspan.Document.open(out, loaded, tokenizer)
+                for name, own in read_in:
+                    document.append(f"\n\n{own}", source=name, done=done)
+                document.save(out)
+            else:
+                document = longspan.read(
+                    loaded,
+                    tokenizer,
+                    read_in,
+                    method=chosen,
+                    window=window,
+                    calibration=calibration,
+                    layout=layout,
+                    piece=piece,
+                    keep_text=text,
+                    out=out,
+                    source=source,
+                    done=done,
+                )
+    except (Stopped, KeyboardInterrupt):
+        if kept[0] and not append:
+            say(console, f"{kept[0]:,} of {kept[1]:,} tokens are kept in {out}; the same command goes on from there")
+        raise
+    except LongspanError:
+        raise
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+    _tell(document, out, time.perf_counter() - began, as_json, console)
+
+
+def _tell(document: Document, out: Path, seconds: float, as_json: bool, console: Console) -> None:
+    from longspan.methods.parse import written
+
+    attachment = document.attachment()
+    size = sum(file.stat().st_size for file in out.iterdir())
+    name = written(attachment.attender.method)
+    if as_json:
+        about = {"document": str(out), "tokens": document.tokens, "method": name, "window": attachment.report.window}
+        print_json({**about, "bytes": size, "seconds": round(seconds, 3)})
+    else:
+        print(out)
+    say(console, f"{document.tokens:,} tokens under {name}, {size / 2**20:,.1f} MiB, {seconds:.1f} s")
+
+
+def _text(path: Path) -> str:
+    from longspan.documents.extract import extract, is_plain
+
+    return read_text(path) if is_plain(path) else extract(path)
+
+
+@contextmanager
+def _bar(model: PreTrainedModel, console: Console, kept: list[int]) -> Iterator[None]:
+    """How far the reading is, at which rate, and how long it will take, where stderr is a terminal."""
+    if not console.is_terminal or console.quiet:
+        yield
+        return
+    from threading import Event, Thread
+
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from longspan.hf.prefill import Prefill, following
+
+    over, within = Event(), [0.0]  # tokens of the piece that is being read
+    with Progress(BarColumn(bar_width=20), TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def see(now: Prefill | None) -> None:
+            within[0] = 0.0 if now is None else now.read
+
+        def show() -> None:
+            began, first = time.perf_counter(), 0.0
+            while not over.wait(_OFTEN):
+                read, total = min(kept[0] + within[0], kept[1] or kept[0] + within[0]), kept[1]
+                first = first or read  # what an earlier run has read counts for no rate
+                rate = (read - first) / (time.perf_counter() - began)
+                words = f"{read:,.0f} of {total:,} tokens" if total else "reading"
+                if total and rate:
+                    minutes, seconds = divmod(round((total - read) / rate), 60)
+                    words += f", {rate:,.0f} tokens/s, {minutes}:{seconds:02} left"
+                bar.update(task, total=total or None, completed=read, description=words)
+
+        thread = Thread(target=show, daemon=True)
+        thread.start()
+        try:
+            with following(model, see):
+                yield
+        finally:
+            over.set()
+            thread.join()

@@ -1,0 +1,115 @@
+"""Ask a document: a question and its answer in a cache of their own, which goes when the answer is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, TextStreamer
+
+from longspan.documents import usage
+from longspan.documents.passages import Passage
+from longspan.hf.cache import LongspanCache
+
+Stream = Callable[[str], None]
+_LOOK = 0.01  # seconds between two looks at the memory
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered.
+
+    Attributes:
+        text, tokens: the answer, and its ids; a token that ends it is one of them.
+        passages: what the heads looked at while it was written, most often first; None where it was not asked for.
+        seconds: from the question to the last token. first_token_seconds: to the first one.
+        bytes_read: from disk meanwhile, by the whole process; None where the system does not say.
+        peak_anonymous: the most memory that was no file's (RssAnon), in bytes; None where the system does not say.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    passages: tuple[Passage, ...] | None
+    seconds: float
+    first_token_seconds: float
+    bytes_read: int | None
+    peak_anonymous: int | None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Follower(TextStreamer):
+    """Takes time and memory at every token, and hands the text on where somebody wants it."""
+
+    def __init__(self, tokenizer: Any, stream: Stream | None, token: Callable[[], None] | None) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._stream, self._token, self._tokens = stream, token, -1  # the prompt is handed over first
+        self.began, self.first = time.perf_counter(), 0.0
+        self._looked, self.most = 0.0, usage.anonymous()
+
+    def put(self, value: Any) -> None:
+        self._tokens += 1
+        now = time.perf_counter()
+        if self._tokens == 1:
+            self.first = now - self.began
+        if self._tokens and self._token is not None:
+            self._token()
+        if now - self._looked > _LOOK:
+            self.look()
+        if self._stream is not None:
+            super().put(value)
+
+    def look(self) -> None:
+        """The memory at this moment."""
+        self._looked, found = time.perf_counter(), usage.anonymous()
+        if found is not None and self.most is not None:
+            self.most = max(self.most, found)
+
+    def end(self) -> None:
+        if self._stream is not None:
+            super().end()
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        if self._stream is not None and text:
+            self._stream(text)
+
+
+def answer(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    cache: LongspanCache,
+    ids: Tensor,
+    *,
+    max_new_tokens: int,
+    stream: Stream | None = None,
+    token: Callable[[], None] | None = None,
+    options: dict[str, Any],
+) -> Answer:
+    """Let the model write after ``ids`` ``[T]``, of which the cache holds the first ones.
+
+    Args:
+        stream: called with text as it comes. token: called after every token.
+        options: of ``generate``.
+    """
+    follower, read = _Follower(tokenizer, stream, token), usage.bytes_read()
+    prompt = ids[None].to(model.device)
+    own = {"do_sample": False, "max_new_tokens": max_new_tokens, **options}
+    if model.generation_config.pad_token_id is None and "pad_token_id" not in own:
+        own["pad_token_id"] = 0  # of one row none is padded, and without it generate has a remark to make
+    # Without the mask generate would look for padding among the document's tokens.
+    with torch.inference_mode():
+        made = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache, streamer=follower, **own
+        )
+    follower.look()
+    seconds, after = time.perf_counter() - follower.began, usage.bytes_read()
+    rows = made if isinstance(made, Tensor) else made.sequences
+    tokens = rows[0, len(ids) :].tolist()
+    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    disk = None if read is None or after is None else after - read
+    return Answer(text, tuple(tokens), None, seconds, follower.first, disk, follower.most)

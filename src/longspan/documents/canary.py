@@ -1,0 +1,82 @@
+"""What a model says right after a document: kept when it is written, computed anew when it is opened.
+
+It catches what no hash does: another kernel, another library, a cache that is put together wrongly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.documents.contents import Contents
+from longspan.documents.manifest import Canary
+from longspan.documents.reading import forward
+from longspan.errors import DocumentError
+from longspan.hf.hooks import Attachment
+from longspan.kernels import native
+
+_TOKENS = 4  # that are read once more
+_PLACES = 32  # logits that are kept
+
+
+def make_canary(model: PreTrainedModel, attachment: Attachment, contents: Contents) -> Canary:
+    """The logits after ``contents``, and how far they move when other kernels compute them."""
+    tokens = contents.ids[-_TOKENS:]
+    logits = _logits(model, attachment, contents, tokens)
+    with native.without():  # torch's operations: what another machine may differ by
+        other = _logits(model, attachment, contents, tokens)
+    last, most = logits[-1], float(logits.abs().max())
+    highest = last.topk(min(_PLACES, len(last))).indices
+    # A few roundings of the largest, where this machine has but one way to compute them.
+    rounding = 32 * torch.finfo(model.dtype).eps * most
+    budget = 4 * float((other[-1] - last)[highest].abs().max()) + rounding
+    return Canary(tuple(tokens.tolist()), _hash(logits), tuple(highest.tolist()), tuple(last[highest].tolist()), budget)
+
+
+def check_canary(
+    model: PreTrainedModel, attachment: Attachment, contents: Contents, canary: Canary, *, same_machine: bool
+) -> None:
+    """Compute the logits again: to the bit on the machine that wrote them, within the budget elsewhere.
+
+    Raises:
+        DocumentError: they are others.
+    """
+    vocabulary = model.get_input_embeddings().num_embeddings
+    outside = any(token >= vocabulary for token in canary.tokens) or len(canary.places) != len(canary.values)
+    if not canary.tokens or outside or len(canary.tokens) > _TOKENS:
+        raise DocumentError("its canary cannot be computed; the manifest is damaged, read the text again")
+    try:
+        logits = _logits(model, attachment, contents, torch.tensor(canary.tokens))
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise DocumentError(
+            f"the model cannot go on from it ({' '.join(str(error).split())}); it is not as its manifest says, read "
+            "the text again"
+        ) from error
+    if any(place >= logits.shape[1] for place in canary.places):
+        raise DocumentError("its canary has places that are no tokens; the manifest is damaged, read the text again")
+    if _hash(logits) == canary.sha256:
+        return
+    kept = torch.tensor(canary.values)
+    far = float((logits[-1][list(canary.places)] - kept).abs().max()) if len(kept) else 0.0
+    if same_machine:
+        raise DocumentError(
+            f"the model does not say after it what it said when it was read (logits differ by up to {far:.3g}), on the "
+            "same machine and kernels: its bytes or the model changed; read the text again"
+        )
+    if not far <= canary.budget:
+        raise DocumentError(
+            f"the model does not say after it what it said when it was read: logits differ by {far:.3g}, and other "
+            f"kernels may differ by {canary.budget:.3g}; read the text again on this machine"
+        )
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel, attachment: Attachment, contents: Contents, tokens: Tensor) -> Tensor:
+    return forward(model, tokens, contents.cache(model, attachment), len(tokens)).cpu()
+
+
+def _hash(logits: Tensor) -> str:
+    return hashlib.sha256(logits.contiguous().numpy().tobytes()).hexdigest()

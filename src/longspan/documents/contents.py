@@ -1,0 +1,91 @@
+"""All that is kept of a text that a model has read, in the process that has it open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.documents import segments as files_of_segments
+from longspan.documents.manifest import Segment, Source, Stream
+from longspan.documents.streams import State, new_cache
+from longspan.errors import DocumentError
+from longspan.hf.attach import attachment_of
+from longspan.hf.cache import LongspanCache
+from longspan.hf.hooks import Attachment
+from longspan.store.segments import Part
+
+NOWHERE = (-1, -1)  # the place of a token that is not of the text
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Tokens and what the model made of them. It never changes: a longer text is another one that shares the files.
+
+    Attributes:
+        ids: ``[T]`` int64. places: ``[T, 2]``, the characters of each token in the text; ``NOWHERE`` of others.
+        text: None where it was not kept. sources: which characters came from where.
+        streams, segments: what was kept of the tokens. data: the open file of each segment.
+        state: what is small.
+    """
+
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    places: Tensor = field(default_factory=lambda: torch.empty(0, 2, dtype=torch.int64))
+    text: str | None = ""
+    sources: tuple[Source, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    data: tuple[Any, ...] = ()
+    state: State = field(default_factory=State)
+
+    @property
+    def tokens(self) -> int:
+        """How many the segments hold."""
+        return self.segments[-1].stop if self.segments else 0
+
+    def parts(self) -> list[list[Part]]:
+        """Where each stream lies, in the order of its entries."""
+        found: list[list[Part]] = [[] for _ in self.streams]
+        for segment, file in zip(self.segments, self.data, strict=True):
+            for own, part in zip(found, files_of_segments.parts(self.streams, segment, file.fileno()), strict=False):
+                own.append(part)
+        return found
+
+    def cache(self, model: PreTrainedModel, attachment: Attachment) -> LongspanCache:
+        """A cache that holds these tokens and belongs to whoever asks for it."""
+        return new_cache(attachment, model.device, self.streams, self.parts(), self.state, self.tokens)
+
+    def with_text(self, ids: Tensor, places: Tensor, text: str | None, sources: Sequence[Source]) -> Contents:
+        """The same with further tokens, whose places and sources are counted in their own text."""
+        past = len(self.text) if self.text is not None else max((s.stop for s in self.sources), default=0)
+        moved = torch.where(places >= 0, places + past, places)
+        both = None if self.text is None or text is None else self.text + text
+        more = (replace(s, start=s.start + past, stop=s.stop + past) for s in sources)
+        return replace(
+            self,
+            ids=torch.cat((self.ids, ids)),
+            places=torch.cat((self.places, moved)),
+            text=both,
+            sources=(*self.sources, *more),
+        )
+
+
+def attached(model: PreTrainedModel) -> Attachment:
+    """What is attached to a model that is to answer.
+
+    Raises:
+        DocumentError: nothing is, or the model cannot write.
+    """
+    found = attachment_of(model)
+    if found is None:
+        raise DocumentError("the model is not extended: call longspan.extend(model, ...) with the document's method")
+    if not model.can_generate():
+        raise DocumentError(
+            f"{type(model).__name__} is a decoder without its head and writes no answers; load the whole model, such "
+            "as that of AutoModelForCausalLM"
+        )
+    return found

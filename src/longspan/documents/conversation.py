@@ -1,0 +1,102 @@
+"""Questions about a document that follow one another."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.documents.asking import Answer, Stream
+from longspan.documents.document import Document
+from longspan.documents.layout import encode
+from longspan.documents.passages import Passage
+from longspan.errors import DocumentError
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its answer, as ids of what stands around them and of themselves."""
+
+    question: str
+    answer: Answer
+    asked: Tensor
+    answered: Tensor
+
+
+class Conversation:
+    """What was asked and answered about a document, each with what came before in view.
+
+    Attributes:
+        turns: in their order.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document, self.turns = document, list[Turn]()
+        self._cache: Any = None  # of all turns, as long as nothing was taken back
+
+    def say(self, question: str, max_new_tokens: int = 200, *, stream: Stream | None = None, **options: Any) -> Answer:
+        """Answer a question; see ``Document.ask``."""
+        if not question.strip():
+            raise DocumentError("the question is empty")
+        layout = self.document.layout
+        before = layout.turn if self.turns else layout.joint
+        asked = encode(self.document.tokenizer, f"{before}{question}{layout.end}")
+        ids = torch.cat((self.ids(), asked))
+        cache = self._cache if self._cache is not None else self.document.cache()
+        self._cache = None  # what is broken off leaves it in no state to go on from
+        answer, _ = self.document.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
+        self._cache = cache
+        self.turns.append(Turn(question, answer, asked, self._without_end(answer)))
+        return answer
+
+    def ids(self) -> Tensor:
+        """All tokens so far, the document's first."""
+        return torch.cat([self.document.contents.ids, *(x for turn in self.turns for x in (turn.asked, turn.answered))])
+
+    def undo(self) -> Turn:
+        """Take the last question and its answer back.
+
+        Raises:
+            DocumentError: nothing was asked yet.
+        """
+        self._last()
+        self._cache = None
+        return self.turns.pop()
+
+    def passages(self) -> tuple[Passage, ...]:
+        """What the heads look at when the last answer is written once more.
+
+        Raises:
+            DocumentError: nothing was asked yet, or the method chooses nothing.
+        """
+        last = self._last()
+        ids = self.ids()[: -len(last.answered)] if len(last.answered) else self.ids()
+        answer, _ = self.document.go_on(ids, max(len(last.answer.tokens), 1), passages=True)
+        assert answer.passages is not None
+        return answer.passages
+
+    def save(self, path: str | os.PathLike[str]) -> Document:
+        """Write document and conversation as one document, to ask further; the document stays as it is."""
+        branch = self.document.fork()
+        more = self.ids()[self.document.tokens :]
+        if len(more):
+            branch.append_tokens(more, source="conversation")
+        branch.save(path)
+        return branch
+
+    def _last(self) -> Turn:
+        if not self.turns:
+            raise DocumentError("nothing was asked yet")
+        return self.turns[-1]
+
+    def _without_end(self, answer: Answer) -> Tensor:
+        """The answer's ids without the one that ended it, which the layout writes itself."""
+        end = self.document.model.generation_config.eos_token_id
+        ends = {end} if isinstance(end, int) else set(end or ())
+        tokens = list(answer.tokens)
+        while tokens and tokens[-1] in ends:
+            tokens.pop()
+        return torch.tensor(tokens, dtype=torch.int64)

@@ -1,0 +1,252 @@
+"""A text that a model has read: asked, added to, kept in a folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.calibration import same_maps
+from longspan.documents.asking import Answer, Stream, answer
+from longspan.documents.contents import NOWHERE, Contents, attached
+from longspan.documents.layout import encode, encode_text
+from longspan.documents.manifest import Layout, Manifest, Source
+from longspan.documents.passages import passages_of
+from longspan.documents.reading import Done, Unnamed, read_on
+from longspan.documents.recorded import Recorded, recorded
+from longspan.errors import DocumentError, check_count
+from longspan.hf.cache import LongspanCache
+from longspan.hf.hooks import Attachment
+
+GRAIN = 64  # tokens of a passage where a method chooses smaller units
+
+
+class Document:
+    """A text that a model has read once and answers questions about; made by ``longspan.read`` or ``Document.open``.
+
+    A question never changes it: each has keys and values of its own behind those of the text, which are mapped from
+    files. Several threads may ask one document, and several processes one folder.
+
+    Attributes:
+        model, tokenizer: that read it.
+        contents: the tokens, and what was kept of them.
+        layout: what stands around the text.
+        piece: tokens that are read at a time.
+        path: the folder that it was opened from or saved to; None where there is none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        contents: Contents,
+        *,
+        layout: Layout,
+        piece: int,
+        source: str | None = None,
+        saved: tuple[str, Manifest] | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.contents, self.layout, self.piece = model, tokenizer, contents, layout, piece
+        self.source = source
+        attender = attached(model).attender
+        self._read_under = attender.method, attender.window, attender.calibration
+        self._saved = saved
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        model: PreTrainedModel,
+        tokenizer: Any,
+        *,
+        verify: bool = False,
+        kv_tier: str = "device",
+    ) -> Document:
+        """Open what ``save`` wrote; nothing of the keys and values is read yet.
+
+        Everything that the manifest says is checked against this model and tokenizer first, and the model says again
+        what it said when the text was read.
+
+        Args:
+            model: extended with the document's method, or not extended; then it is, as the document says.
+            verify: read all of it, and compare every checksum.
+            kv_tier: as of ``longspan.extend``, for a model that is not extended.
+
+        Raises:
+            DocumentError: it is not there, damaged, or of another model, tokenizer or method; one line for each.
+        """
+        from longspan.documents.opening import open_document
+
+        return open_document(path, model, tokenizer, verify=verify, kv_tier=kv_tier)
+
+    @property
+    def path(self) -> str | None:
+        return self._saved[0] if self._saved is not None else None
+
+    @property
+    def tokens(self) -> int:
+        """How many it has, those that stand before the text counted in."""
+        return len(self.contents.ids)
+
+    @property
+    def text(self) -> str | None:
+        """What was read; None where it was not kept."""
+        return self.contents.text
+
+    def __repr__(self) -> str:
+        method, where = self._read_under[0].name, self.path or "not saved"
+        return f"<Document: {self.tokens:,} tokens under {method}, {where}>"
+
+    def ask(
+        self,
+        question: str,
+        max_new_tokens: int = 200,
+        *,
+        passages: bool = False,
+        stream: Stream | None = None,
+        **options: Any,
+    ) -> Answer:
+        """Answer a question about the text. The document stays as it is.
+
+        Args:
+            max_new_tokens: length of the answer at most.
+            passages: also say which parts of the text the heads looked at, for methods that choose.
+            stream: called with the answer's text as it comes.
+            options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given.
+
+        Raises:
+            DocumentError: the model runs another method now, or the question is empty.
+        """
+        return self.ask_recorded(question, max_new_tokens, passages=passages, stream=stream, **options)[0]
+
+    def ask_recorded(
+        self,
+        question: str,
+        max_new_tokens: int = 200,
+        *,
+        passages: bool = True,
+        stream: Stream | None = None,
+        **options: Any,
+    ) -> tuple[Answer, Recorded | None]:
+        """``ask``, with what was chosen for each token of the answer; see ``longspan.documents.page``."""
+        ids = self.prompt(question)
+        return self.go_on(ids, max_new_tokens, passages=passages, stream=stream, **options)
+
+    def prompt(self, question: str) -> Tensor:
+        """The ids of the text and a question after it, ``[T]``."""
+        if not question.strip():
+            raise DocumentError("the question is empty")
+        return torch.cat((self.contents.ids, encode(self.tokenizer, self._around(question))))
+
+    def _around(self, question: str) -> str:
+        return f"{self.layout.joint}{question}{self.layout.end}"
+
+    def go_on(
+        self,
+        ids: Tensor,
+        max_new_tokens: int,
+        *,
+        cache: LongspanCache | None = None,
+        passages: bool = False,
+        stream: Stream | None = None,
+        **options: Any,
+    ) -> tuple[Answer, Recorded | None]:
+        """Write after ``ids`` ``[T]``, which begin with the document's own.
+
+        Args:
+            cache: holds the first of them, at least the document's; one of its own unless given.
+        """
+        attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
+        if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
+            raise DocumentError("only what begins with the document's own tokens is answered from it")
+
+        def run(seen: Recorded | None) -> Answer:
+            return answer(
+                self.model,
+                self.tokenizer,
+                self.contents.cache(self.model, attachment) if cache is None else cache,
+                ids,
+                max_new_tokens=limit,
+                stream=stream,
+                token=None if seen is None else seen.token,
+                options=options,
+            )
+
+        if not passages:
+            return run(None), None
+        with recorded(self.model, attachment) as seen:
+            made = run(seen)
+        chosen = [choice for step in seen.steps for choice in step]
+        return replace(made, passages=passages_of(chosen, self.contents, GRAIN)), seen
+
+    def append(self, text: str, *, source: str = "", done: Done | None = None) -> None:
+        """Let the model read more text, after what it has read. What is saved changes with ``save`` alone.
+
+        Args:
+            source: where it is from, for passages.
+            done: told after every piece how many tokens were read, of how many.
+        """
+        if not text:
+            raise DocumentError("there is no text to append")
+        ids, places = encode_text(self.tokenizer, text)
+        keep = text if self.contents.text is not None else None
+        self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), done)
+
+    def append_tokens(self, ids: Tensor, *, source: str = "") -> None:
+        """Let the model read the tokens ``ids`` ``[T]``; the text has them decoded."""
+        text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        keep = text if self.contents.text is not None else None
+        places = torch.tensor(NOWHERE).expand(len(ids), 2)
+        self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), None)
+
+    def _read(self, longer: Contents, done: Done | None) -> None:
+        attachment = self.attachment()
+        self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
+
+    def cache(self) -> LongspanCache:
+        """A cache of its own that holds the document's tokens."""
+        return self.contents.cache(self.model, self.attachment())
+
+    def fork(self) -> Document:
+        """Another document of the same tokens, which shares their bytes; what is appended to one stays there."""
+        twin = Document(
+            self.model, self.tokenizer, self.contents, layout=self.layout, piece=self.piece, source=self.source
+        )
+        twin._read_under = self._read_under
+        return twin
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a folder that is new or empty, or what was appended to the folder that it is in already.
+
+        Whatever happens meanwhile, the folder has the document before or the one after.
+
+        Raises:
+            DocumentError: another document is there, or somebody changed this one. OSError: it cannot be written.
+        """
+        from longspan.documents.saving import save_document
+
+        self._saved = save_document(self, path, self._saved)
+
+    def attachment(self) -> Attachment:
+        """What is attached to the model, which is what the text was read under.
+
+        Raises:
+            DocumentError: it is something else.
+        """
+        found = attached(self.model)
+        method, window, calibration = self._read_under
+        now = found.attender.method, found.attender.window
+        if now != (method, window):
+            raise DocumentError(
+                f"the text was read under {method} at a window of {window}, and the model now runs {now[0]} at "
+                f"{now[1]}; extend it with that method again"
+            )
+        if not same_maps(calibration, found.attender.calibration):
+            raise DocumentError(
+                "the text was read under another calibration than the model now runs; extend it with that one again"
+            )
+        return found

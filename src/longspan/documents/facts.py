@@ -1,0 +1,129 @@
+"""What is known of a model, its tokenizer and its method, as a manifest says it; and whether it is what one says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from transformers import PreTrainedModel
+
+import longspan
+from longspan import rope
+from longspan.documents import fingerprint
+from longspan.documents.contents import Contents
+from longspan.documents.manifest import FORMAT, Facts, Layout, differences, plain
+from longspan.errors import DocumentError
+from longspan.hf.fitting import dtype_name
+from longspan.hf.hooks import Attachment
+from longspan.methods import METHODS, Method
+
+_ANGLES = {kind.__name__: kind for kind in (rope.Angles, rope.PI, rope.NTK, rope.DynamicNTK, rope.YaRN)}
+# What has to be the same to go on from a document, in the order in which it is said, with the way out.
+_HAVE_TO_MATCH = {
+    "model": "load the model that read it",
+    "config": "load the model that read it",
+    "dtype": "load the model in that type",
+    "weights_sha256": "load the weights that read it",
+    "tokenizer_sha256": "load the tokenizer that it was read with",
+    "method": "extend the model with its method",
+    "parameters": "extend the model with its parameters",
+    "angles": "extend the model with its angles",
+    "window": "extend the model with its window",
+    "calibration_sha256": "extend the model with its calibration",
+}
+
+
+def facts_of(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    attachment: Attachment,
+    contents: Contents,
+    *,
+    piece: int,
+    layout: Layout,
+    source: str | None = None,
+) -> Facts:
+    """Everything that a manifest says before the text is read.
+
+    Raises:
+        DocumentError: the method has no name that it could be opened by.
+    """
+    method = attachment.attender.method
+    if METHODS.get(method.name) is not type(method):
+        raise DocumentError(
+            f"{type(method).__name__} is none of longspan.METHODS, so no manifest can name it; such a document can be "
+            "asked and not saved"
+        )
+    own = {name: value for name, value in method.parameters().items() if name != "angles"}
+    return Facts(
+        format=FORMAT,
+        longspan=longspan.__version__,
+        tokens=len(contents.ids),
+        tokens_sha256=fingerprint.ids_of(contents.ids),
+        tokenizer_sha256=fingerprint.tokenizer_of(tokenizer),
+        source=source if source is not None else str(getattr(model.config, "_name_or_path", "") or ""),
+        model=type(model).__name__,
+        config=fingerprint.config_of(model),
+        weights_sha256=fingerprint.weights_of(model),
+        dtype=dtype_name(model),
+        method=method.name,
+        parameters=own,
+        angles={"name": type(method.angles).__name__, **asdict(method.angles)},
+        window=attachment.report.window,
+        calibration_sha256=fingerprint.calibration_of(attachment.attender.calibration),
+        machine=fingerprint.machine_of(model, attachment.report),
+        piece=piece,
+        layout=layout,
+        keeps_text=contents.text is not None,
+        sources=contents.sources,
+    )
+
+
+def method_of(facts: Facts) -> Method:
+    """The method that a manifest names.
+
+    Raises:
+        DocumentError: there is no such method, or it cannot have these parameters.
+    """
+    kind, angles = METHODS.get(facts.method), dict(facts.angles)
+    scaled = _ANGLES.get(str(angles.pop("name", None)))
+    if kind is None or scaled is None:
+        raise DocumentError(
+            f"its method is {facts.method!r} under {facts.angles.get('name')!r}, and this longspan has no such; take "
+            "the longspan that wrote it"
+        )
+    try:
+        return kind(**facts.parameters, angles=scaled(**angles))
+    except (TypeError, ValueError) as error:
+        raise DocumentError(f"its method {facts.method} cannot be as its manifest says: {error}") from None
+
+
+def refuse_others(kept: Facts, live: Facts) -> None:
+    """Raise ``DocumentError`` unless a document belongs to this model, tokenizer and method: one line a difference."""
+    lines, a, b = [], plain(kept), plain(live)
+    for name, way_out in _HAVE_TO_MATCH.items():
+        if name == "weights_sha256" and (kept.dtype != live.dtype or a["config"] != b["config"]):
+            continue  # other numbers by themselves
+        for field, x, y in differences({name: a[name]}, {name: b[name]}):
+            lines.append(f"{_words(field)} is {_shown(x)} in the document and {_shown(y)} here: {way_out}")
+    if lines:
+        raise DocumentError("\n".join([*lines[:-1], f"{lines[-1]}, or read the text again"]))
+
+
+def _words(field: str) -> str:
+    """A field as it is called in a message."""
+    first, _, rest = field.partition(".")
+    names = {
+        "weights_sha256": "the weights' hash",
+        "tokenizer_sha256": "the tokenizer's hash",
+        "config": "the config's",
+    }
+    names |= {"calibration_sha256": "the calibration's hash", "config": "the config's"}
+    names |= {"parameters": "the method's", "angles": "the angles'"}
+    named = names.get(first, f"the {first}")
+    return f"{named} {rest}" if rest else named
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value in (None, "") else str(value)
+    return f"{text[:12]}..." if len(text) == 64 else text if len(text) < 80 else f"{text[:77]}..."

@@ -1,0 +1,158 @@
+"""What a model, a tokenizer and a machine are known by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from longspan import files
+from longspan.calibration import Calibration
+from longspan.hf.report import Report
+from longspan.hf.weights import weights_hash
+
+# Of a config, what says where it was loaded from or how it runs and nothing of what is computed.
+_PASSING = {
+    "_name_or_path",
+    "transformers_version",
+    "_attn_implementation",
+    "attn_implementation",
+    "dtype",
+    "torch_dtype",
+}
+_PASSING |= {"use_cache", "output_attentions", "output_hidden_states", "return_dict", "architectures"}
+_SAMPLES = 64  # numbers of each weight that are looked at before a hash is believed
+_KEPT = 64  # hashes of weights that are remembered
+
+
+def config_of(model: PreTrainedModel) -> dict[str, Any]:
+    """The config of a model's decoder as plain values, without what passes."""
+    config = model.config.get_text_config(decoder=True).to_dict()
+    plain = json.loads(json.dumps(config, default=str, sort_keys=True))
+    return {name: value for name, value in plain.items() if name not in _PASSING and not name.startswith("_")}
+
+
+def weights_of(model: PreTrainedModel, cache: Path | None = None) -> str:
+    """``weights_hash``, remembered for weights that were loaded from files and are still those.
+
+    The files' paths, sizes and times name them, and some numbers of each weight: what was changed in memory after
+    loading is hashed anew.
+
+    Args:
+        cache: the file of remembered hashes; the user's own unless given.
+    """
+    sample = _sample(model)
+    stated = _files_of(model)
+    if stated is None:
+        return weights_hash(model)
+    key = hashlib.sha256(json.dumps([sample, stated]).encode()).hexdigest()
+    path = cache if cache is not None else _cache_folder() / "weights.json"
+    known = _read(path)
+    if key not in known:
+        known[key] = weights_hash(model)
+        with suppress(OSError):  # what cannot be remembered is computed again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(path, json.dumps(dict(list(known.items())[-_KEPT:]), indent=1))
+    return known[key]
+
+
+def tokenizer_of(tokenizer: Any) -> str:
+    """SHA-256 over a tokenizer's vocabulary and rules, its special tokens and its chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        rules = backend.to_str()
+        rules = rules[max(rules.find('"added_tokens"'), 0) :]  # before it stand the last call's padding and truncation
+    else:
+        rules = json.dumps(sorted(tokenizer.get_vocab().items()))
+    about = [rules, str(getattr(tokenizer, "chat_template", None)), sorted(map(str, tokenizer.all_special_tokens))]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+def ids_of(ids: torch.Tensor) -> str:
+    """SHA-256 over token ids, as int64."""
+    return hashlib.sha256(ids.to(torch.int64).contiguous().numpy().tobytes()).hexdigest()
+
+
+def calibration_of(calibration: Calibration | None) -> str:
+    """SHA-256 over a calibration's maps; empty where there is none."""
+    if calibration is None:
+        return ""
+    digest = hashlib.sha256()
+    for kind in (calibration.layers, calibration.heads):
+        for index in sorted(kind):
+            for theta in (kind[index].theta_q, kind[index].theta_k):
+                digest.update(f"{index} {tuple(theta.shape)} {theta.dtype}".encode())
+                digest.update(theta.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def machine_of(model: PreTrainedModel, report: Report) -> str:
+    """What computes a model's forwards: where this is the same, their results are to the bit."""
+    device = model.device
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{_processor()}, {torch.get_num_threads()} threads"
+    )
+    return f"{name}, torch {torch.__version__}, {report.kernels}"
+
+
+def _sample(model: PreTrainedModel) -> str:
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        if weight.device.type == "meta":
+            return weights_hash(model)  # which says what is wrong
+        flat = weight.detach().reshape(-1)
+        places = torch.linspace(0, max(flat.numel() - 1, 0), min(_SAMPLES, flat.numel())).long().to(flat.device)
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(flat[places].cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _files_of(model: PreTrainedModel) -> list[tuple[str, int, int]] | None:
+    """Path, size and time of the files of a model's weights; None where it is not known which those are."""
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    folder = Path(name)
+    if name and not folder.is_dir():
+        with suppress(Exception):  # of many kinds: it is not in the hub's cache
+            from huggingface_hub import try_to_load_from_cache
+
+            found = try_to_load_from_cache(name, "config.json")
+            folder = Path(found).parent if isinstance(found, str) else folder
+    if not name or not folder.is_dir():
+        return None
+    weights = sorted(path for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind))
+    stats = [(str(path.resolve()), path.stat()) for path in weights]
+    return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats] or None
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        held = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    plain = isinstance(held, Mapping) and all(isinstance(k, str) and isinstance(v, str) for k, v in held.items())
+    return dict(held) if plain else {}
+
+
+def _cache_folder() -> Path:
+    own = os.environ.get("XDG_CACHE_HOME")
+    return (Path(own) if own and Path(own).is_absolute() else Path.home() / ".cache") / "longspan"
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

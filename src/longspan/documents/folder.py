@@ -1,0 +1,263 @@
+"""The folder of a document: it is whole, or there is no document in it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from longspan import files
+from longspan.documents.contents import Contents
+from longspan.documents.manifest import Facts, Manifest, Stored, differences, parse, plain
+from longspan.documents.streams import State
+from longspan.errors import DocumentError
+
+MANIFEST, READING, CALIBRATION = "manifest.json", "reading.json", "calibration.safetensors"
+_OURS = re.compile(r"(data|tokens|state|text|reading)-\d{4,12}\.(bin|safetensors|txt)|" + re.escape(READING))
+_KEY = "longspan_document"  # one entry of the header: several would come in random order
+_MOST_BESIDE = 2**36  # bytes of a file beside the segments
+
+
+class Folder:
+    """A folder that a document is in, or will be."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.abspath(path))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def has_document(self) -> bool:
+        """Whether a whole document is here."""
+        return (self.path / MANIFEST).is_file()
+
+    def open(self, name: str, *, write: bool = False) -> Any:
+        """A file of the folder: a plain one that lies in it, and no link.
+
+        Args:
+            write: make it anew, to read and write.
+
+        Raises:
+            DocumentError: it is missing, or something else. OSError: it cannot be opened.
+        """
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise DocumentError(f"{self}: its manifest names {name!r}, which is no file of the folder")
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC if write else os.O_RDONLY
+        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            opened = os.open(self.path / name, flags, 0o666)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOENT, errno.EISDIR):
+                why = "is a link" if error.errno == errno.ELOOP else "is not there"
+                raise DocumentError(f"{self}: {name} {why}; the document is damaged, read the text again") from None
+            raise
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise DocumentError(f"{self}: {name} is no plain file; the document is damaged, read the text again")
+        return os.fdopen(opened, "r+b" if write else "rb", buffering=0)
+
+    def read(self, name: str, expected: Stored | None = None) -> bytes:
+        """The bytes of a small file, which are those that the manifest says.
+
+        Raises:
+            DocumentError: they are others.
+        """
+        with self.open(name) as file:
+            size = os.fstat(file.fileno()).st_size
+            if expected is not None and size != expected.size or size > _MOST_BESIDE:
+                wanted = "" if expected is None else f" where its manifest says {expected.size:,}"
+                raise DocumentError(f"{self}: {name} has {size:,} bytes{wanted}; it is damaged, read the text again")
+            data: bytes = file.readall()
+        if expected is not None and hashlib.sha256(data).hexdigest() != expected.sha256:
+            raise DocumentError(f"{self}: {name} is not what was written (its checksum differs); read the text again")
+        return data
+
+    def write(self, name: str, data: bytes) -> Stored:
+        """Write a small file, whole or not at all."""
+        files.write(self.path / name, data)
+        return Stored(len(data), hashlib.sha256(data).hexdigest())
+
+    def manifest(self) -> Manifest:
+        """The document's.
+
+        Raises:
+            DocumentError: there is no document, its reading was not finished, or the manifest is damaged.
+        """
+        if not self.path.exists():
+            raise DocumentError(f"{self}: there is no such document; `longspan read` makes one")
+        if not self.path.is_dir():
+            raise DocumentError(f"{self}: is a file, and a document is a folder that `longspan read` made")
+        if not os.path.lexists(self.path / MANIFEST):
+            begun = self.unfinished()
+            if begun is None:
+                raise DocumentError(f"{self}: there is no document in this folder, which has no {MANIFEST}")
+            read = begun.segments[-1].stop if begun.segments else 0
+            raise DocumentError(
+                f"{self}: its reading was not finished ({read:,} of {begun.facts.tokens:,} tokens); run the same "
+                "`longspan read` again, which goes on from there"
+            )
+        try:
+            return parse(self.read(MANIFEST))
+        except DocumentError as error:
+            said = str(error)
+            raise DocumentError(said if said.startswith(str(self)) else f"{self}: {said}") from None
+
+    def unfinished(self) -> Manifest | None:
+        """What is kept of a reading that was not finished."""
+        if not os.path.lexists(self.path / READING):
+            return None
+        try:
+            return parse(self.read(READING))
+        except DocumentError as error:
+            raise DocumentError(
+                f"{self}: what is kept of its reading cannot be used ({error}); remove the folder to begin anew"
+            ) from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Write in this block; another process that does so too makes this raise ``DocumentError``."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield
+            return
+        opened = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DocumentError(f"{self}: another process is writing to it; wait until that one is done") from None
+            except OSError:  # a file system that knows no locks
+                pass
+            yield
+        finally:
+            os.close(opened)
+
+    def finish(self, manifest: Manifest) -> None:
+        """Put the manifest there: from now on this is the document. What it does not name goes."""
+        self.write(MANIFEST, manifest.to_json().encode())
+        self.clean({*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))})
+
+    def strange(self) -> list[str]:
+        """Files that no document and no reading of one has."""
+        known = {MANIFEST, CALIBRATION}
+        return sorted(name for name in os.listdir(self.path) if name not in known and not self._ours(name))
+
+    def clean(self, named: set[str]) -> None:
+        """Remove files of ours that are not ``named``: those of writings that were broken off."""
+        for name in os.listdir(self.path):
+            if self._ours(name) and name not in named:
+                with suppress(OSError):
+                    (self.path / name).unlink()
+
+    @staticmethod
+    def _ours(name: str) -> bool:
+        return bool(_OURS.fullmatch(name)) or name.startswith(".longspan-") and name.endswith(".part")
+
+
+class Reading:
+    """Keeps a reading in a folder after every piece, so that it can be taken up again; see ``reading.Target``."""
+
+    def __init__(self, folder: Folder, facts: Facts) -> None:
+        self._folder, self._facts = folder, facts
+
+    def open(self, number: int) -> Any:
+        return self._folder.open(data_name(number), write=True)
+
+    def keep(self, contents: Contents) -> None:
+        """Bring what was read to the disk, then say so."""
+        for file in contents.data:
+            os.fsync(file.fileno())
+        name = f"reading-{contents.tokens:012}.safetensors"
+        stored = {name: self._folder.write(name, state_bytes(contents.state))}
+        made = Manifest(self._facts, contents.streams, contents.segments, stored, None)
+        self._folder.write(READING, made.to_json().encode())
+        self._folder.clean({name, READING, *(data_name(n) for n in range(len(contents.segments)))})
+
+    def taken_up(self, contents: Contents) -> Contents:
+        """``contents``, with what an earlier reading of the same text has kept of it.
+
+        Raises:
+            DocumentError: it was of another text, model or method.
+        """
+        begun = self._folder.unfinished()
+        if begun is None:
+            return contents
+        kept, live = plain(begun.facts), plain(self._facts)
+        differ = differences(kept, live)
+        if differ:
+            name, a, b = differ[0]
+            raise DocumentError(
+                f"{self._folder}: holds a reading that was not finished, of another {name} ({shown(a)}, now "
+                f"{shown(b)}); run that one again, or remove the folder"
+            )
+        ((name, stored),) = begun.files.items()
+        state = state_from(self._folder.read(name, stored))
+        data = []
+        for n in range(len(begun.segments)):
+            opened = os.open(self._folder.path / data_name(n), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            data.append(os.fdopen(opened, "r+b", buffering=0))
+        return replace(contents, streams=begun.streams, segments=begun.segments, data=tuple(data), state=state)
+
+
+def data_name(number: int) -> str:
+    """The file of a segment."""
+    return f"data-{number:04}.bin"
+
+
+def shown(value: Any) -> str:
+    """A value of a field in a message."""
+    text = "nothing" if value is None else str(value)
+    return f"{text[:12]}..." if len(text) == 64 else text if len(text) < 80 else f"{text[:77]}..."
+
+
+def state_bytes(state: State) -> bytes:
+    """A state as one safetensors file."""
+    made: bytes = save(dict(state.tensors), metadata={_KEY: json.dumps(state.counts, sort_keys=True)})
+    return made
+
+
+def state_from(data: bytes) -> State:
+    """What ``state_bytes`` made; raises ``DocumentError``."""
+    tensors, head = tensors_from(data)
+    try:
+        counts = json.loads(head)
+        good = isinstance(counts, dict) and all(
+            isinstance(values, list) and all(type(x) is int for x in values) for values in counts.values()
+        )
+    except (ValueError, RecursionError):
+        good = False
+    if not good:
+        raise DocumentError("its state has no counts; it is damaged, read the text again")
+    return State(tensors, counts)
+
+
+def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a safetensors file, and our entry of its header; raises ``DocumentError``."""
+    try:
+        size = int.from_bytes(data[:8], "little")
+        head = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+        return dict(load(data)), str(head.get(_KEY, "null"))
+    except (SafetensorError, ValueError, AttributeError, RecursionError) as error:
+        raise DocumentError(
+            f"not a whole safetensors file ({' '.join(str(error).split())}); read the text again"
+        ) from None
+
+
+def tensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as one safetensors file."""
+    made: bytes = save(dict(tensors))
+    return made

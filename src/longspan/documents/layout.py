@@ -1,0 +1,108 @@
+"""Where a text and a question stand in what the model reads: its chat template, or a plain layout."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.documents.manifest import Layout
+from longspan.errors import DocumentError
+
+PLAIN = Layout("plain", "", "\n", "", "\n")
+_PLACES = re.compile(r"\{(document|question)\}")
+_MARKS = ("\ue0d0document\ue0d1", "\ue0d0question\ue0d1", "\ue0d0answer\ue0d1", "\ue0d0next\ue0d1")
+_JOINT = "\n\n"  # between a text and a question in one message
+
+
+def find_layout(tokenizer: Any, wanted: str = "auto") -> Layout:
+    """The layout of a name: ``"chat"`` is the tokenizer's template, ``"plain"`` text, a line break and question.
+
+    ``"auto"`` is the template where there is one. Any other text has the places ``{document}`` and ``{question}``, each
+    once, in this order: ``"Read this:\\n{document}\\n\\nQ: {question}\\nA:"``.
+
+    Raises:
+        DocumentError: there is no such layout, or the template does not show a user's text as it is.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if wanted == "auto":
+        wanted = "chat" if template else "plain"
+    if wanted == "plain":
+        return PLAIN
+    if wanted == "chat":
+        if not template:
+            raise DocumentError("the tokenizer has no chat template; take layout 'plain', or write one of your own")
+        return _of_template(tokenizer)
+    if [match[1] for match in _PLACES.finditer(wanted)] != ["document", "question"]:
+        raise DocumentError(
+            "a layout is 'auto', 'chat', 'plain', or a text with {document} and then {question}, each once; not "
+            f"{wanted!r}"
+        )
+    head, _, joint, _, end = _PLACES.split(wanted)
+    return Layout("own", head, joint, end, joint)
+
+
+def _of_template(tokenizer: Any) -> Layout:
+    text, question, answer, after = _MARKS
+    asked = [{"role": "user", "content": f"{text}{_JOINT}{question}"}]
+    again = [*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": after}]
+    first = _render(tokenizer, asked)
+    found = re.fullmatch(f"(.*){text}(.*){question}(.*)", first, re.DOTALL)
+    if found is None or any(first.count(mark) != 1 for mark in (text, question)):
+        raise DocumentError(
+            "the chat template does not show a user's text as it is, so nothing says where a document stands; take "
+            "layout 'plain', or write one of your own"
+        )
+    between = re.search(f"{answer}(.*){after}", _render(tokenizer, again), re.DOTALL)
+    return Layout("chat", found[1], found[2], found[3], between[1] if between is not None else _JOINT)
+
+
+def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # a template raises what it likes
+        raise DocumentError(
+            f"the chat template cannot be filled ({' '.join(str(error).split())}); take layout 'plain', or write "
+            "one of your own"
+        ) from error
+
+
+def encode(tokenizer: Any, text: str) -> Tensor:
+    """Ids ``[T]`` of what stands around a text, in which special tokens are such."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def encode_text(tokenizer: Any, text: str) -> tuple[Tensor, Tensor]:
+    """Ids ``[T]`` of a text, and ``[T, 2]``: the first character of each token and one past its last.
+
+    What looks like a special token in it is text.
+    """
+    options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    if getattr(tokenizer, "is_fast", False):
+        found = tokenizer(text, return_offsets_mapping=True, **options)
+        places = torch.tensor(found["offset_mapping"], dtype=torch.int64).view(-1, 2)
+        return torch.tensor(found["input_ids"], dtype=torch.int64), places
+    ids = torch.tensor(tokenizer(text, **options)["input_ids"], dtype=torch.int64)
+    return ids, _spread(len(text), len(ids))
+
+
+def head_of(tokenizer: Any, layout: Layout) -> Tensor:
+    """Ids before a text: those of the layout, or where it has none the token that the model begins every text with."""
+    if layout.name == "chat" or layout.head:
+        own = encode(tokenizer, layout.head)
+        if layout.name == "chat":
+            return own  # a template writes the first token itself, where it wants one
+    else:
+        own = torch.empty(0, dtype=torch.int64)
+    plain, special = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
+    begins = len(special) > len(plain) and special[0] == getattr(tokenizer, "bos_token_id", None)
+    return torch.cat((torch.tensor([special[0]] if begins else [], dtype=torch.int64), own))
+
+
+def _spread(characters: int, tokens: int) -> Tensor:
+    """Places of tokens whose tokenizer does not say them: evenly over the text, as near as can be known."""
+    edges = torch.linspace(0, characters, tokens + 1).round().long()
+    return torch.stack((edges[:-1], edges[1:]), dim=1)

@@ -1,0 +1,273 @@
+"""The fields of a document's manifest: here and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from longspan.errors import DocumentError
+
+FORMAT = 1
+ENTRIES = "entries"  # the stream of an index, which has other entries than tokens
+MOST = 2**48  # of anything that is counted
+_SUM = "sha256"  # the key of the checksum of all others
+_LONGEST = 20_000_000  # bytes of a manifest
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one layer keeps of every token, or of every unit of tokens: ``[heads, entries, width]``.
+
+    Attributes:
+        name: ``keys 0``, ``keys 1``, ... for each stored rotation, ``values``, ``entries`` of the method's index,
+            ``stock keys`` and ``stock values`` of a layer that the method is not attached to.
+    """
+
+    layer: int
+    name: str
+    heads: int
+    width: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """The entries of one stream in one segment.
+
+    Attributes:
+        start, stop: those that are new in it.
+        room: one past the last entry that it has room for.
+        sha256: over its bytes. edges: over the first and the last bytes of it, which are checked at every opening.
+    """
+
+    start: int
+    stop: int
+    room: int
+    sha256: str
+    edges: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens ``[start, stop)`` of all streams, in one file.
+
+    Attributes:
+        room: one past the last token that it has room for.
+        spans: in the order of the manifest's streams, of which the last ones may have begun later.
+    """
+
+    start: int
+    stop: int
+    room: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file beside the segments."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which characters of the text came from where."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What stands around a text and a question.
+
+    Attributes:
+        name: ``chat``, ``plain`` or ``own``.
+        head: before the text. joint: between text and question. end: after the question.
+        turn: between an answer and the next question.
+    """
+
+    name: str
+    head: str
+    joint: str
+    end: str
+    turn: str
+
+
+@dataclass(frozen=True)
+class Canary:
+    """What the model says after the document when it reads its last tokens once more.
+
+    Attributes:
+        tokens: the ids that are read.
+        sha256: over the logits, as fp32 bytes.
+        places, values: some of the last token's logits, the highest first.
+        budget: what each may differ by where other kernels compute them.
+    """
+
+    tokens: tuple[int, ...]
+    sha256: str
+    places: tuple[int, ...]
+    values: tuple[float, ...]
+    budget: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a document before it is read.
+
+    Attributes:
+        format, longspan: of the files, and of the library that wrote them.
+        tokens, tokens_sha256: how many, and of their ids.
+        tokenizer_sha256: of its vocabulary, rules and chat template.
+        source: where the model was loaded from, a hub name or a folder.
+        model: its class. config: its config, every RoPE parameter among it. weights_sha256: of its weights.
+        dtype: the model runs in it.
+        method: its name. parameters: every one of them. angles: theirs. window: the trained one, in tokens.
+        calibration_sha256: of the maps that scores are reduced by; empty where there are none.
+        machine: what computes it: processor, library and kernels.
+        piece: tokens that are read at a time.
+        layout: what stands around the text.
+        keeps_text: whether the text is there.
+        sources: where the text came from.
+    """
+
+    format: int
+    longspan: str
+    tokens: int
+    tokens_sha256: str
+    tokenizer_sha256: str
+    source: str
+    model: str
+    config: dict[str, Any]
+    weights_sha256: str
+    dtype: str
+    method: str
+    parameters: dict[str, Any]
+    angles: dict[str, Any]
+    window: int
+    calibration_sha256: str
+    machine: str
+    piece: int
+    layout: Layout
+    keeps_text: bool
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that is said of a document besides its bytes.
+
+    Attributes:
+        streams, segments: what was kept of the tokens.
+        files: the other files, by name.
+        canary: what is computed anew at opening; None as long as the reading is not finished.
+    """
+
+    facts: Facts
+    streams: tuple[Stream, ...]
+    segments: tuple[Segment, ...]
+    files: dict[str, Stored]
+    canary: Canary | None
+
+    def to_json(self) -> str:
+        """The manifest as the text of its file, with a checksum of all of it."""
+        held = asdict(self)
+        return json.dumps({_SUM: _sum(held), **held}, indent=1, sort_keys=True) + "\n"
+
+
+def parse(text: bytes) -> Manifest:
+    """The manifest of a text, every field of the type that it has to be.
+
+    Raises:
+        DocumentError: a field is missing, unknown or of another kind.
+    """
+    if len(text) > _LONGEST:
+        raise DocumentError(f"its manifest has {len(text):,} bytes, more than any that longspan writes")
+    try:
+        held = json.loads(text.decode("utf-8"), parse_constant=_no_number)
+    except RecursionError:
+        raise DocumentError("its manifest is nested too deep") from None
+    except ValueError as error:
+        raise DocumentError(f"its manifest is not valid JSON ({error})") from None
+    facts = held.get("facts") if isinstance(held, dict) else None
+    if isinstance(facts, dict) and facts.get("format") != FORMAT:
+        raise DocumentError(
+            f"its format is {_shown(facts.get('format'))}, and this longspan reads format {FORMAT}; read the text "
+            "again, or take the longspan that wrote it"
+        )
+    written = held.pop(_SUM, None) if isinstance(held, dict) else None
+    made = _of(Manifest, held, "its manifest")
+    if written != _sum(held):
+        raise DocumentError("its manifest is not what was written (its checksum differs); read the text again")
+    assert isinstance(made, Manifest)
+    return made
+
+
+def _sum(held: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+
+
+def _of(kind: Any, value: Any, where: str) -> Any:
+    """A value as a type says it; the message of what does not fit names the field."""
+    if get_origin(kind) is UnionType:
+        return None if value is None else _of(get_args(kind)[0], value, where)
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints, names = get_type_hints(kind), {f.name for f in fields(kind)}
+        if not isinstance(value, dict):
+            raise DocumentError(f"{where} is {_shown(value)}, where it has to be an object")
+        for name in sorted(names ^ value.keys()):
+            raise DocumentError(f"{where} has {'no' if name in names else 'an unknown'} field {_shown(name)}")
+        return kind(**{name: _of(hints[name], value[name], f"{where}.{name}") for name in names})
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise DocumentError(f"{where} is {_shown(value)}, where it has to be a list")
+        return tuple(_of(get_args(kind)[0], x, f"{where}[{n}]") for n, x in enumerate(value))
+    if get_origin(kind) is dict:
+        if not isinstance(value, dict):
+            raise DocumentError(f"{where} is {_shown(value)}, where it has to be an object")
+        inner = get_args(kind)[1]
+        return dict(value) if inner is Any else {k: _of(inner, x, f"{where}.{k}") for k, x in value.items()}
+    if kind is float and type(value) in (int, float):
+        return float(value)
+    if type(value) is not kind:
+        raise DocumentError(f"{where} is {_shown(value)}, where it has to be {_WORDS[kind]}")
+    if kind is int and not 0 <= value <= MOST:
+        raise DocumentError(f"{where} is {_shown(value)}, which cannot be")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a number of many digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def plain(made: Any) -> dict[str, Any]:
+    """A dataclass of this file as JSON would give it back."""
+    held: dict[str, Any] = json.loads(json.dumps(asdict(made)))
+    return held
+
+
+def differences(kept: Mapping[str, Any], live: Mapping[str, Any], where: str = "") -> list[tuple[str, Any, Any]]:
+    """The fields in which two sets of values differ, nested ones by their path, with both values."""
+    found: list[tuple[str, Any, Any]] = []
+    for name in sorted(kept.keys() | live.keys()):
+        a, b = kept.get(name), live.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{where}{name}.")
+        elif a != b:
+            found.append((f"{where}{name}", a, b))
+    return found

@@ -1,0 +1,147 @@
+"""Open a document: everything that it says is checked first, and of its keys and values next to nothing is read."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+import longspan
+from longspan.calibration import Calibration
+from longspan.documents import fingerprint
+from longspan.documents import segments as files_of_segments
+from longspan.documents.canary import check_canary
+from longspan.documents.contents import Contents, attached
+from longspan.documents.document import Document
+from longspan.documents.facts import facts_of, method_of, refuse_others
+from longspan.documents.folder import CALIBRATION, Folder, data_name, state_from, tensors_from
+from longspan.documents.manifest import Manifest
+from longspan.errors import DocumentError, LongspanError
+from longspan.hf.attach import attachment_of
+
+_TRIES = 3  # somebody may append while the files of the manifest before are read
+
+
+def open_document(
+    path: str | os.PathLike[str], model: PreTrainedModel, tokenizer: Any, *, verify: bool, kv_tier: str
+) -> Document:
+    """See ``Document.open``."""
+    folder = Folder(path)
+    manifest, contents = load(folder, verify=verify)
+    before = attachment_of(model)
+    with ExitStack() as undo:
+        if before is None:
+            _extend(model, folder, manifest, kv_tier)
+            undo.callback(longspan.restore, model)
+        attachment = attached(model)
+        live = facts_of(
+            model, tokenizer, attachment, contents, piece=manifest.facts.piece, layout=manifest.facts.layout
+        )
+        try:
+            refuse_others(manifest.facts, live)
+            same = manifest.facts.machine == live.machine
+            assert manifest.canary is not None
+            check_canary(model, attachment, contents, manifest.canary, same_machine=same)
+        except DocumentError as error:
+            raise DocumentError("\n".join(f"{folder}: {line}" for line in str(error).splitlines())) from None
+        undo.pop_all()
+    facts = manifest.facts
+    return Document(
+        model, tokenizer, contents,
+        layout=facts.layout, piece=facts.piece, source=facts.source, saved=(str(folder), manifest),
+    )  # fmt: skip
+
+
+def load(folder: Folder, *, verify: bool) -> tuple[Manifest, Contents]:
+    """What is in a folder, checked as far as that can be without the model.
+
+    Args:
+        verify: read all segments, and compare their checksums.
+
+    Raises:
+        DocumentError: it is not there or damaged.
+    """
+    for tried in range(_TRIES):
+        manifest = folder.manifest()
+        try:
+            return manifest, _load(folder, manifest, verify)
+        except DocumentError:
+            if tried == _TRIES - 1 or folder.manifest() == manifest:
+                raise
+    raise AssertionError
+
+
+def _load(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
+    facts, number = manifest.facts, len(manifest.segments) - 1
+    try:
+        files_of_segments.check(manifest.streams, manifest.segments, facts.tokens)
+        if manifest.canary is None:
+            raise DocumentError("its manifest has no canary")
+        names = {f"tokens-{number:04}.safetensors", f"state-{number:04}.safetensors"}
+        names |= {f"text-{number:04}.txt"} if facts.keeps_text else set()
+        names |= {CALIBRATION} if facts.calibration_sha256 else set()
+        if manifest.files.keys() != names:
+            raise DocumentError(f"its manifest names the files {sorted(manifest.files)}, not {sorted(names)}")
+    except DocumentError as error:
+        raise DocumentError(f"{folder}: {error}; the manifest is damaged, read the text again") from None
+    read = {name: folder.read(name, stored) for name, stored in manifest.files.items()}
+    try:
+        tensors, _ = tensors_from(read[f"tokens-{number:04}.safetensors"])
+        state = state_from(read[f"state-{number:04}.safetensors"])
+        ids, places = tensors["ids"].long(), tensors["places"].long()
+        if fingerprint.ids_of(ids) != facts.tokens_sha256 or places.shape != (facts.tokens, 2):
+            raise DocumentError("its tokens are others than its manifest says; read the text again")
+        text = read[f"text-{number:04}.txt"].decode("utf-8", "surrogatepass") if facts.keeps_text else None
+        if text is not None and int(places.max()) > len(text):
+            raise DocumentError("its tokens lie outside of its text; read the text again")
+    except (DocumentError, KeyError, UnicodeDecodeError) as error:
+        raise DocumentError(f"{folder}: {error}") from None
+    data = tuple(_checked(folder, manifest, n, verify) for n in range(len(manifest.segments)))
+    return Contents(ids, places, text, facts.sources, manifest.streams, manifest.segments, data, state)
+
+
+def _checked(folder: Folder, manifest: Manifest, number: int, verify: bool) -> Any:
+    """The open file of a segment, which has the size that it has to have, and its checksums."""
+    name, segment = data_name(number), manifest.segments[number]
+    wanted = files_of_segments.size_of(manifest.streams, segment)
+    file = folder.open(name)
+    size = os.fstat(file.fileno()).st_size
+    if size != wanted:
+        raise DocumentError(
+            f"{folder}: {name} has {size:,} bytes, and what its manifest says takes {wanted:,}; it is damaged, read "
+            "the text again"
+        )
+    own = files_of_segments.parts(manifest.streams, segment, file.fileno())
+    for stream, span, part in zip(manifest.streams, segment.spans, own, strict=False):
+        good = files_of_segments.edges(stream, part) == span.edges
+        if not good or (verify and files_of_segments.whole(stream, part) != span.sha256):
+            raise DocumentError(
+                f"{folder}: {name} is not what was written (the checksum of layer {stream.layer}, {stream.name}, "
+                "differs); read the text again"
+            )
+    return file
+
+
+def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str) -> None:
+    """Extend a model as a manifest says."""
+    facts = manifest.facts
+    method = method_of(facts)
+    try:
+        calibration = Calibration.load(Path(folder.path) / CALIBRATION) if facts.calibration_sha256 else None
+        longspan.extend(model, method, window=facts.window, calibration=calibration, kv_tier=kv_tier)  # type: ignore[arg-type]
+    except (LongspanError, ValueError) as error:
+        raise DocumentError(f"{folder}: the model cannot be extended as the document says: {error}") from None
+
+
+def verify(path: str | os.PathLike[str]) -> Manifest:
+    """Read every byte of a document and compare every checksum; takes no model.
+
+    Raises:
+        DocumentError: it is not there or damaged.
+    """
+    manifest, contents = load(Folder(path), verify=True)
+    del contents
+    return manifest

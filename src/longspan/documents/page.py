@@ -1,0 +1,99 @@
+"""One self-contained HTML page: an answer, token by token, beside the text and what the heads looked at of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from html import escape
+from importlib.resources import files
+
+from longspan.documents.asking import Answer
+from longspan.documents.document import GRAIN, Document
+from longspan.documents.passages import Range, looked_at
+from longspan.documents.recorded import Recorded
+from longspan.files import write
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline'">
+<title>{question}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><h1>{question}</h1>
+<p id="answer" aria-label="the answer, token by token">{answer}</p>
+<p id="about" aria-live="polite">Shown is what the heads looked at while the answer was written, the more often the
+darker. It is no proof of the answer. Point at a token, or walk with the arrow keys, for what they looked at then.</p>
+</header>
+<main id="text" aria-label="the text, part by part">{text}</main>
+<script type="application/json" id="data">{data}</script>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def write_page(path: str | os.PathLike[str], document: Document, question: str, answer: Answer, seen: Recorded) -> None:
+    """Write the page; it asks for nothing from anywhere, and all text in it is escaped.
+
+    Args:
+        seen: what was recorded while ``answer`` was written; see ``Document.ask_recorded``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write(path, page(document, question, answer, seen))
+
+
+def page(document: Document, question: str, answer: Answer, seen: Recorded) -> str:
+    """The page as a string; see ``write_page``."""
+    steps = [looked_at(step, GRAIN)[0] for step in seen.steps]
+    ranges = sorted({tokens for step in steps for tokens in step})
+    number = {tokens: n for n, tokens in enumerate(ranges)}
+    # How often each part of the text was looked at for each token of the answer, as [part, times, part, times, ...].
+    data = [[x for tokens, times in sorted(step.items()) for x in (number[tokens], times)] for step in steps]
+    own = files("longspan.documents")
+    tokens = "".join(
+        f'<span data-t="{n}" tabindex="0">{_text(document.tokenizer.decode([token]))}</span>'
+        for n, token in enumerate(answer.tokens)
+    )
+    return _PAGE.format(
+        question=_text(question),
+        answer=tokens,
+        text="".join(_parts(document, ranges, sum(steps, Counter()))),
+        # The one way out of a script element is its end tag, which begins with this sign.
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        style=(own / "page.css").read_text(encoding="utf-8"),
+        script=(own / "page.js").read_text(encoding="utf-8"),
+    )
+
+
+def _parts(document: Document, ranges: list[Range], counts: Counter[Range]) -> list[str]:
+    """The text in order, each part that was looked at in an element of its own; what lies between in short."""
+    contents, found, at = document.contents, [], 0
+    for n, (start, stop) in enumerate(ranges):
+        places = contents.places[start:stop]
+        places = places[places[:, 0] >= 0]
+        if not len(places):
+            continue
+        first, last = max(int(places[:, 0].min()), at), int(places[:, 1].max())
+        if last <= at:
+            continue
+        if first > at:
+            found.append(f'<i title="{first - at:,} characters at which nobody looked"> … </i>')
+        shown = f"[characters {first:,} to {last:,}]" if contents.text is None else contents.text[first:last]
+        found.append(f'<span data-p="{n}" title="{counts[start, stop]} times">{_text(shown)}</span>')
+        at = last
+    return found
+
+
+def _text(text: str) -> str:
+    """Escaped, and without characters that HTML cannot hold."""
+    return escape("".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text))

@@ -1,0 +1,76 @@
+"""Which parts of a text the heads looked at while an answer was written. What they looked at is no proof of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from longspan.attend import Choice
+from longspan.documents.contents import Contents
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of the text.
+
+    Attributes:
+        start, stop: its tokens, ``[start, stop)``, counted from the document's first one.
+        text: its characters; None where the text was not kept.
+        first, last: those characters' places in the text.
+        source: what the part is from.
+        chosen: how often it was chosen, over all heads, layers and tokens of the answer.
+        share: that, of how often it could have been.
+    """
+
+    start: int
+    stop: int
+    text: str | None
+    first: int
+    last: int
+    source: str
+    chosen: int
+    share: float
+
+
+Range = tuple[int, int]
+
+
+def looked_at(choices: Iterable[Choice], grain: int) -> tuple[Counter[Range], int]:
+    """How often each range of tokens was chosen, and how often something was.
+
+    Args:
+        choices: of one answer, or of one token of it.
+        grain: tokens of a range where the method chooses smaller units; else the units themselves are the ranges.
+    """
+    counts: Counter[Range] = Counter()
+    votes = 0
+    for choice in choices:
+        votes += choice.units.shape[0]
+        for units in choice.units.tolist():  # of one head, group or layer, which looks at a range or does not
+            begins = {choice.origin + unit * choice.size for unit in units}
+            if choice.size >= grain:
+                counts.update((a, a + choice.size) for a in begins)
+            else:
+                counts.update((n * grain, (n + 1) * grain) for n in {a // grain for a in begins})
+    return counts, votes
+
+
+def passages_of(choices: Iterable[Choice], contents: Contents, grain: int) -> tuple[Passage, ...]:
+    """The parts of the text that were looked at, the most often chosen first; see ``looked_at``."""
+    counts, votes = looked_at(choices, grain)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    made = (_passage(contents, *tokens, count, votes) for tokens, count in ordered)
+    return tuple(one for one in made if one is not None)
+
+
+def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) -> Passage | None:
+    stop = min(stop, len(contents.ids))
+    places = contents.places[start:stop]
+    places = places[places[:, 0] >= 0]
+    if not len(places):  # of what stands around the text alone
+        return None
+    first, last = int(places[:, 0].min()), int(places[:, 1].max())
+    text = None if contents.text is None else contents.text[first:last]
+    source = next((s.name for s in contents.sources if s.start <= first < s.stop), "")
+    return Passage(start, stop, text, first, last, source, count, count / max(votes, 1))

@@ -1,0 +1,142 @@
+"""``longspan.read``: let a model read a text, and keep what it made of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+import longspan
+from longspan.calibration import Calibration
+from longspan.documents.contents import NOWHERE, Contents, attached
+from longspan.documents.document import Document
+from longspan.documents.facts import facts_of
+from longspan.documents.folder import Folder, Reading
+from longspan.documents.layout import encode_text, find_layout, head_of
+from longspan.documents.manifest import Manifest, Source, differences, plain
+from longspan.documents.opening import open_document
+from longspan.documents.reading import PIECE, Done, Unnamed, read_on
+from longspan.documents.saving import write_rest
+from longspan.errors import DocumentError, check_count
+from longspan.hf.attach import attachment_of
+from longspan.methods import LongHeads, Method
+from longspan.rope import Angles
+from longspan.store import Tier
+
+_BETWEEN = "\n\n"  # between two texts of one document
+
+
+def read(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    text: str | Sequence[tuple[str, str]],
+    *,
+    method: str | Method | Angles | None = None,
+    window: int | None = None,
+    calibration: Calibration | str | Path | None = None,
+    kv_tier: Tier = "device",
+    kv_dir: str | os.PathLike[str] | None = None,
+    layout: str = "auto",
+    piece: int = PIECE,
+    keep_text: bool = True,
+    out: str | os.PathLike[str] | None = None,
+    source: str | None = None,
+    done: Done | None = None,
+) -> Document:
+    """Let a model read a text of any length once, to ask it about that many times.
+
+    Keys and values go to a file as they are made, so the text may be larger than memory.
+
+    Examples:
+        >>> doc = longspan.read(model, tokenizer, open("book.txt").read())
+        >>> print(doc.ask("Who is the narrator?").text)
+        >>> doc.save("book.longspan")
+
+    Args:
+        text: what to read, or several ``(name, text)``, which are read one after the other.
+        method, window, calibration, kv_tier, kv_dir: as of ``longspan.extend``. A model that is extended is left as it
+            is, and then these are not given. One that is not is extended; by default with
+            ``LongHeads(score="bounds")``, under which an answer takes as long after a long text as after a short one.
+        layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
+            or ``"auto"``, the tokenizer's chat template where it has one.
+        piece: tokens that are read at a time.
+        keep_text: whether the text itself is kept too, so that passages of it can be shown.
+        out: the folder to keep it in from the first piece on. A reading that was broken off there goes on from its last
+            whole piece; one that is done is opened.
+        source: what `longspan ask` loads the model from; where this one was loaded from unless given.
+        done: told after every piece how many tokens were read, of how many.
+
+    Raises:
+        DocumentError: the text is empty, ``out`` holds something else, or the model is extended otherwise than asked.
+        LongspanError: see ``longspan.extend``.
+    """
+    piece = check_count("piece", piece)
+    texts = [("", text)] if isinstance(text, str) else list(text)
+    if not any(own for _, own in texts):
+        raise DocumentError("the text is empty, so there is nothing to read")
+    found = find_layout(tokenizer, layout)
+    _attach(model, method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir)
+    attachment = attached(model)
+    contents = _encoded(tokenizer, texts, head_of(tokenizer, found), keep_text)
+    if out is None:
+        contents = read_on(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir), done)
+        return Document(model, tokenizer, contents, layout=found, piece=piece, source=source)
+    folder = Folder(out)
+    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=found, source=source)
+    if folder.path.exists() and not folder.path.is_dir():
+        raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
+    if folder.has_document:
+        _refuse_another(folder, folder.manifest(), plain(facts))
+        return open_document(out, model, tokenizer, verify=False, kv_tier=kv_tier)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.alone():
+        if strange := folder.strange():
+            raise DocumentError(f"{folder}: holds {strange[0]}, which is of no document; name a new folder")
+        reading = Reading(folder, facts)
+        contents = reading.taken_up(contents)
+        contents = read_on(model, attachment, contents, piece, reading, done)
+        manifest = write_rest(folder, facts, model, attachment, contents)
+    contents = replace(contents, segments=manifest.segments)
+    return Document(
+        model, tokenizer, contents, layout=found, piece=piece, source=facts.source, saved=(str(folder), manifest)
+    )
+
+
+def _attach(model: PreTrainedModel, method: Any, **options: Any) -> None:
+    """Extend a model that is not, or refuse options for one that is."""
+    given = {name: value for name, value in options.items() if value is not None and value != "device"}
+    if attachment_of(model) is None:
+        longspan.extend(model, LongHeads(score="bounds") if method is None else method, **options)
+    elif method is not None or given:
+        names = ", ".join(["method", *given] if method is not None else given)
+        raise DocumentError(
+            f"the model is extended already, and {names} would change that; leave them out, or call "
+            "longspan.restore(model) first"
+        )
+
+
+def _encoded(tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tensor, keep_text: bool) -> Contents:
+    """The tokens of what stands before the texts and of those, with nothing read yet."""
+    places = torch.tensor([NOWHERE] * len(head)).view(-1, 2)
+    contents = Contents(text="" if keep_text else None).with_text(head, places, "" if keep_text else None, [])
+    for n, (name, own) in enumerate(texts):
+        text = own if n == 0 else f"{_BETWEEN}{own}"
+        ids, places = encode_text(tokenizer, text)
+        source = Source(name, len(text) - len(own), len(text))
+        contents = contents.with_text(ids, places, text if keep_text else None, [source])
+    return contents
+
+
+def _refuse_another(folder: Folder, manifest: Manifest, live: dict[str, Any]) -> None:
+    kept = plain(manifest.facts)
+    passing = {"machine", "longspan", "source"}
+    differ = [one for one in differences(kept, live) if one[0] not in passing]
+    if differ:
+        raise DocumentError(
+            f"{folder}: there is a document here already, and its {differ[0][0]} is another; name a new folder"
+        )

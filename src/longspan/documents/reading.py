@@ -1,0 +1,113 @@
+"""A model reads a text piece by piece, each from what is kept of those before, and what it makes of it is kept."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.documents import segments as files_of_segments
+from longspan.documents.contents import Contents
+from longspan.documents.streams import state_of, streams_of
+from longspan.hf.cache import LongspanCache
+from longspan.hf.hooks import Attachment
+
+PIECE = 4096  # tokens that are read at a time unless said
+
+Done = Callable[[int, int], None]
+"""Told after every piece how many tokens were read, of how many."""
+
+
+class Target(Protocol):
+    """Where a segment that is being written lies."""
+
+    def open(self, number: int) -> Any:
+        """The file of this segment, empty, to read and write."""
+
+    def keep(self, contents: Contents) -> None:
+        """A whole piece is in the file: keep it so that a reading can be taken up from here."""
+
+
+class Unnamed:
+    """A file without a name, which goes with the process: nothing is taken up again."""
+
+    def __init__(self, directory: Any = None) -> None:
+        self._directory = directory
+
+    def open(self, number: int) -> Any:
+        return tempfile.TemporaryFile(prefix="longspan-", dir=self._directory, buffering=0)  # noqa: SIM115
+
+    def keep(self, contents: Contents) -> None:
+        """Nothing is taken up again."""
+
+
+@torch.inference_mode()
+def read_on(
+    model: PreTrainedModel,
+    attachment: Attachment,
+    contents: Contents,
+    piece: int,
+    target: Target,
+    done: Done | None = None,
+) -> Contents:
+    """Let the model read the ids of ``contents`` that its segments do not hold yet, into one more segment.
+
+    Every piece begins from what the files have, so a reading that was taken up again is the same to the bit.
+
+    Args:
+        contents: its last segment may be one that ``target`` kept before all of its tokens were read.
+    """
+    total = len(contents.ids)
+    while contents.tokens < total:
+        begin = contents.tokens
+        stop = min(_next(contents, piece), total)
+        cache = contents.cache(model, attachment)
+        forward(model, contents.ids[begin:stop], cache)
+        contents = _kept(contents, cache, total, stop, target)
+        target.keep(contents)
+        if done is not None:
+            done(stop, total)
+    return contents
+
+
+def _next(contents: Contents, piece: int) -> int:
+    """Where the next piece ends: pieces are counted from the first token of a segment."""
+    start = contents.segments[-1].start if _open(contents) else contents.tokens
+    return start + ((contents.tokens - start) // piece + 1) * piece
+
+
+def _open(contents: Contents) -> bool:
+    """Whether the last segment has room for more tokens."""
+    return bool(contents.segments) and contents.segments[-1].stop < contents.segments[-1].room
+
+
+def _kept(contents: Contents, cache: LongspanCache, total: int, stop: int, target: Target) -> Contents:
+    """The contents with the tokens up to ``stop``, which the cache holds."""
+    held = streams_of(cache, total)
+    segments, data = list(contents.segments), contents.data
+    if not _open(contents):
+        # What does not say yet how large it is goes to another segment.
+        room, rooms = (total, held.rooms) if held.whole else (stop, streams_of(cache, stop).rooms)
+        starts = [span.stop for span in segments[-1].spans] if segments else []
+        starts += [0] * (len(rooms) - len(starts))
+        file = target.open(len(segments))
+        segments.append(files_of_segments.plan(contents.tokens, room, starts, rooms))
+        file.truncate(files_of_segments.size_of(held.streams, segments[-1]))
+        data = (*data, file)
+    filled = files_of_segments.put(held.streams, segments[-1], data[-1].fileno(), held.views)
+    segments[-1] = replace(filled, stop=stop)
+    return replace(contents, streams=tuple(held.streams), segments=tuple(segments), data=data, state=state_of(cache))
+
+
+def forward(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, logits: int = 1) -> Tensor:
+    """Let a model read ``[T]`` ids after what the cache holds; its last ``logits`` logits, ``[logits, V]`` in fp32."""
+    few = {"logits_to_keep": logits} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    out = model(input_ids=ids[None].to(model.device), past_key_values=cache, use_cache=True, **few)
+    found: Tensor = out.logits[0, -logits:].float()
+    return found

@@ -1,0 +1,62 @@
+"""Record what the heads choose while one answer is written, by this thread alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+from transformers import PreTrainedModel
+
+import longspan
+from longspan.attend import Choice
+from longspan.errors import DocumentError
+from longspan.hf.hooks import Attachment
+
+_turn = Lock()  # one recording at a time
+
+
+@dataclass
+class Recorded:
+    """What was chosen for each token of an answer.
+
+    Attributes:
+        steps: the choices of the forward that gave each token.
+    """
+
+    attachment: Attachment
+    choices: list[Choice] = field(default_factory=list)
+    calls: list[int | None] = field(default_factory=list)
+
+    def token(self) -> None:
+        """A token was written: note which forward gave it."""
+        observer = self.attachment.attender.observer
+        self.calls.append(None if observer is None else observer.call)
+
+    @property
+    def steps(self) -> list[list[Choice]]:
+        by_call: dict[int | None, list[Choice]] = {call: [] for call in self.calls}
+        for choice in self.choices:
+            if choice.call in by_call:
+                by_call[choice.call].append(choice)
+        return [by_call[call] for call in self.calls]
+
+
+@contextmanager
+def recorded(model: PreTrainedModel, attachment: Attachment) -> Iterator[Recorded]:
+    """Record in this block. Blocks of other threads wait; what else they run is not in the result.
+
+    Raises:
+        DocumentError: the method chooses nothing.
+    """
+    method = attachment.attender.method
+    if not method.selects:
+        raise DocumentError(
+            f"{method.name} keeps keys by their index and chooses none, so there are no passages to show; read the "
+            "text with longheads, esa, infllm, or lm-infinite with middle_top_k"
+        )
+    found = Recorded(attachment)
+    with _turn, longspan.record(model, scores=False) as trace:
+        yield found
+        found.choices = list(trace.choices)

@@ -1,0 +1,143 @@
+"""Write a document: bytes first, then the manifest, which is there whole or as it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from longspan.documents import segments as files_of_segments
+from longspan.documents.canary import make_canary
+from longspan.documents.contents import Contents
+from longspan.documents.facts import facts_of
+from longspan.documents.folder import CALIBRATION, Folder, data_name, state_bytes, tensors_bytes
+from longspan.documents.manifest import Facts, Manifest, Segment, Stored
+from longspan.errors import DocumentError
+from longspan.hf.hooks import Attachment
+from longspan.store.segments import read_into
+
+if TYPE_CHECKING:
+    from longspan.documents.document import Document
+
+_AT_ONCE = 2**24  # bytes that are copied at a time
+
+
+def save_document(
+    document: Document, path: str | os.PathLike[str], saved: tuple[str, Manifest] | None
+) -> tuple[str, Manifest]:
+    """See ``Document.save``.
+
+    Args:
+        saved: the folder that the document is in already, and the manifest that it had there.
+
+    Returns:
+        the folder, and its manifest.
+    """
+    folder, attachment, contents = Folder(path), document.attachment(), document.contents
+    own = saved is not None and saved[0] == str(folder)
+    _refuse_taken(folder, saved[1] if own and saved is not None else None)
+    facts = facts_of(
+        document.model, document.tokenizer, attachment, contents,
+        piece=document.piece, layout=document.layout, source=document.source,
+    )  # fmt: skip
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.alone():
+        _refuse_taken(folder, saved[1] if own and saved is not None else None)
+        there = len(saved[1].segments) if own and saved is not None else 0
+        data = list(contents.data)
+        for n in range(there, len(contents.segments)):
+            size = files_of_segments.size_of(contents.streams, contents.segments[n])
+            with folder.open(data_name(n), write=True) as file:
+                _copy(data[n].fileno(), file.fileno(), size)
+            data[n] = folder.open(data_name(n))
+        contents = replace(contents, data=tuple(data))
+        manifest = write_rest(folder, facts, document.model, attachment, contents)
+        document.contents = replace(contents, segments=manifest.segments)
+    return str(folder), manifest
+
+
+def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment, contents: Contents) -> Manifest:
+    """Write all but the segments, whose bytes are in the folder, and the manifest last."""
+    number = len(contents.segments) - 1
+    pair = {"ids": contents.ids.to(torch.int32), "places": contents.places.to(torch.int32)}
+    files: dict[str, Stored] = {}
+
+    def write(name: str, data: bytes) -> None:
+        files[name] = folder.write(name, data)
+
+    write(f"tokens-{number:04}.safetensors", tensors_bytes({k: x.contiguous() for k, x in pair.items()}))
+    write(f"state-{number:04}.safetensors", state_bytes(contents.state))
+    if contents.text is not None:
+        write(f"text-{number:04}.txt", contents.text.encode("utf-8", "surrogatepass"))
+    if (calibration := attachment.attender.calibration) is not None:
+        calibration.save(folder.path / CALIBRATION)
+        files[CALIBRATION] = stored(folder, CALIBRATION)
+    manifest = Manifest(
+        facts, contents.streams, tuple(_sealed(contents)), files, make_canary(model, attachment, contents)
+    )
+    for file in contents.data:
+        os.fsync(file.fileno())
+    folder.finish(manifest)
+    return manifest
+
+
+def stored(folder: Folder, name: str) -> Stored:
+    """A small file as a manifest names it."""
+    import hashlib
+
+    data = folder.read(name)
+    return Stored(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _sealed(contents: Contents) -> Iterable[Segment]:
+    for segment, file in zip(contents.segments, contents.data, strict=True):
+        done = all(span.sha256 for span in segment.spans)
+        yield segment if done else files_of_segments.sealed(contents.streams, segment, file.fileno())
+
+
+def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
+    """Raise unless a folder is new or empty, or still holds the document that this one was."""
+    if not folder.path.exists():
+        if mine is not None:
+            raise DocumentError(f"{folder}: the document that was here is gone; save it under another name")
+        return
+    if not folder.path.is_dir():
+        raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
+    if mine is not None:
+        if folder.manifest() != mine:
+            raise DocumentError(f"{folder}: somebody else changed the document here; save yours under another name")
+        return
+    if folder.has_document:
+        raise DocumentError(f"{folder}: there is a document here already; save this one under another name")
+    others = folder.strange()
+    if others:
+        raise DocumentError(f"{folder}: holds {others[0]}, which is of no document; name a new folder")
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    """Copy bytes; places where nothing was written stay so, where the system can tell."""
+    os.ftruncate(target, size)
+    at = 0
+    while at < size:
+        if hasattr(os, "SEEK_DATA"):
+            try:
+                at = os.lseek(source, at, os.SEEK_DATA)
+            except OSError:  # there is no more
+                break
+        data = _read(source, at, min(_AT_ONCE, size - at))
+        _write(target, at, data)
+        at += len(data)
+    os.fsync(target)
+
+
+def _read(file: int, at: int, size: int) -> bytes:
+    data = bytearray(size)
+    read_into(file, at, memoryview(data))
+    return bytes(data)
+
+
+def _write(file: int, at: int, data: bytes) -> None:
+    files_of_segments.write_at(file, at, memoryview(data))

@@ -1,0 +1,214 @@
+"""What a cache holds of a text, as streams that only grow and a small state; and a cache made of those again.
+
+This is the one place that knows how the cache, its stores and their indices keep a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from longspan.documents.manifest import ENTRIES, Stream
+from longspan.errors import DocumentError
+from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.hf.hooks import Attachment
+from longspan.index.saved import SavedIndex, entries_of, load_index, save_index
+from longspan.selection.selector import Selector
+from longspan.store.memory import Kind
+from longspan.store.segments import Part, lay
+
+_VALUES = "values"
+_STOCK = ("stock keys", "stock values")
+
+
+@dataclass(frozen=True)
+class State:
+    """What is small and does not only grow: the inputs of unfinished units, sliding windows, and counts.
+
+    Attributes:
+        tensors: by name. counts: whole numbers, by name.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Held:
+    """What a cache holds.
+
+    Attributes:
+        streams: views: ``[H, N, W]`` of each.
+        rooms: the most entries of each when the cache holds so many tokens as were asked about.
+        whole: whether those are all streams that there will be: an index of no unit yet does not say how large one is.
+    """
+
+    streams: list[Stream] = field(default_factory=list)
+    views: list[Tensor] = field(default_factory=list)
+    rooms: list[int] = field(default_factory=list)
+    whole: bool = True
+
+    def add(self, layer: int, name: str, held: Tensor, room: int) -> None:
+        """One stream, ``[1, H, N, W]``."""
+        dtype = str(held.dtype).removeprefix("torch.")
+        self.streams.append(Stream(layer, name, held.shape[1], held.shape[3], dtype))
+        self.views.append(held[0])
+        self.rooms.append(room)
+
+
+def streams_of(cache: LongspanCache, tokens: int) -> Held:
+    """The streams of a cache that is to hold ``tokens`` tokens.
+
+    Raises:
+        DocumentError: a layer keeps what is no stream of tokens.
+    """
+    found = Held()
+    indices: list[tuple[int, Any]] = []
+    for number, layer in enumerate(cache.layers):
+        if isinstance(layer, StoreLayer):
+            store = layer.store
+            for n, keys in enumerate(store.keys):
+                found.add(number, f"keys {n}", keys, tokens)
+            found.add(number, _VALUES, store.values, tokens)
+            indices.append((number, store.index))
+        elif type(layer) is DynamicLayer:
+            if layer.is_initialized:
+                for name, held in zip(_STOCK, (layer.keys, layer.values), strict=True):
+                    found.add(number, name, cast(Tensor, held), tokens)
+        elif type(layer) is not DynamicSlidingWindowLayer:
+            raise DocumentError(
+                f"layer {number} keeps a {type(layer).__name__}, which no document can hold; read the text with "
+                "longspan.extend and model.generate"
+            )
+    for number, index in indices:  # after the others, since they may begin later
+        saved, room = _saved(index), entries_of(index, tokens)
+        if saved is not None and saved.entries is not None:
+            found.add(number, ENTRIES, saved.entries, room)
+        elif saved is not None and room:
+            found.whole = False
+    return found
+
+
+def state_of(cache: LongspanCache) -> State:
+    """The small state of a cache."""
+    state = State()
+    for number, layer in enumerate(cache.layers):
+        if isinstance(layer, StoreLayer):
+            saved = _saved(layer.store.index)
+            if saved is not None:
+                state.tensors.update({f"{number}.tail.{n}": _own(x) for n, x in enumerate(saved.tails)})
+                state.counts.update({f"{number}.{name}": list(values) for name, values in saved.counts.items()})
+        elif isinstance(layer, DynamicSlidingWindowLayer) and layer.is_initialized:
+            state.tensors.update({f"{number}.keys": _own(layer.keys), f"{number}.values": _own(layer.values)})
+            state.counts[f"{number}.seen"] = [layer.cumulative_length]
+    return state
+
+
+def new_cache(
+    attachment: Attachment,
+    device: torch.device,
+    streams: Sequence[Stream],
+    parts: Sequence[Sequence[Part]],
+    state: State,
+    tokens: int,
+) -> LongspanCache:
+    """A cache of its own that holds ``tokens`` tokens, which lie in ``parts`` of files, in the order of ``streams``.
+
+    Raises:
+        DocumentError: streams and state are not those of this model and method.
+    """
+    cache = attachment.new_cache()
+    if not tokens:
+        return cache
+    on_host, selects = attachment.report.kv_tier != "device", attachment.attender.method.selects
+    held: dict[tuple[int, str], tuple[Kind, Any]] = {}
+    entries: dict[int, int] = {}
+    for stream, own in zip(streams, parts, strict=True):
+        kind = Kind(1, stream.heads, stream.width, getattr(torch, stream.dtype), device)
+        count = max((part.stop for part in own), default=0)
+        if stream.name == ENTRIES:
+            entries[stream.layer] = count
+        if count:
+            host = on_host and stream.name != ENTRIES
+            scattered = selects and stream.name != ENTRIES
+            held[stream.layer, stream.name] = kind, lay(kind, own, count, host=host, scattered=scattered)
+    ropes = {layer.index: layer.rope for layer in attachment.layers}
+    try:
+        for number, layer in enumerate(cache.layers):
+            if isinstance(layer, StoreLayer):
+                layer.is_initialized = True
+                _fill_store(attachment, layer, number, ropes[number], held, entries, state, tokens)
+            else:
+                _fill_stock(cast(DynamicLayer, layer), number, held, state, tokens)
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise DocumentError(
+            f"its state is not that of {attachment.report.model} under {attachment.attender.method.name} "
+            f"({type(error).__name__}: {error}); it was damaged or made by hand: read the text again"
+        ) from error
+    cache.padding = (0,)
+    return cache
+
+
+def _fill_store(
+    attachment: Attachment,
+    layer: StoreLayer,
+    number: int,
+    rope: Any,
+    held: Mapping[tuple[int, str], tuple[Kind, Any]],
+    counts: Mapping[int, int],
+    state: State,
+    tokens: int,
+) -> None:
+    attender, store = attachment.attender, layer.store
+    names = [*(f"keys {n}" for n in range(attender.stored_rotations)), _VALUES]
+    store.adopt([held[number, name] for name in names], tokens)
+    store.index = index = attender.new_index(number, rope)
+    own = {
+        key.partition(".")[2]: values for key, values in state.counts.items() if key.partition(".")[0] == str(number)
+    }
+    if index is None or _saved(index) is None:
+        if own:
+            raise ValueError(f"layer {number} chooses no keys by an index")
+        return
+    tails: list[Tensor] = []
+    while (x := state.tensors.get(f"{number}.tail.{len(tails)}")) is not None:
+        tails.append(x.to(held[number, _VALUES][0].device))
+    load_index(index, SavedIndex(None, tuple(tails), own), tokens, held.get((number, ENTRIES)), counts.get(number, 0))
+
+
+def _fill_stock(
+    layer: DynamicLayer, number: int, held: Mapping[tuple[int, str], tuple[Kind, Any]], state: State, tokens: int
+) -> None:
+    if isinstance(layer, DynamicSlidingWindowLayer):
+        if f"{number}.keys" not in state.tensors:
+            return
+        keys, values = state.tensors[f"{number}.keys"], state.tensors[f"{number}.values"]
+        (layer.cumulative_length,) = state.counts[f"{number}.seen"]
+    elif (number, _STOCK[0]) in held:
+        keys, values = (held[number, name][1].tensor[:, :, :tokens] for name in _STOCK)
+    else:
+        return
+    seen = layer.cumulative_length if isinstance(layer, DynamicSlidingWindowLayer) else 0
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+    if isinstance(layer, DynamicSlidingWindowLayer):
+        layer.cumulative_length = seen
+
+
+def _saved(index: Any) -> SavedIndex | None:
+    saved = save_index(index)
+    if saved is None and isinstance(index, Selector) and type(index).extend is not Selector.extend:
+        raise DocumentError(
+            f"{type(index).__name__} keeps more than keys and values of a text, in a form that no document knows; take "
+            "a method of longspan.METHODS"
+        )
+    return saved
+
+
+def _own(x: Tensor) -> Tensor:
+    return x.detach().cpu().contiguous().clone()

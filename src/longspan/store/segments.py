@@ -1,0 +1,210 @@
+"""Tokens that lie in files, mapped as they lie: read-only where they are whole pages, private where a page is shared.
+
+A file is never written through such a mapping. New tokens go to memory of this process, behind those of the files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from longspan.errors import CacheError
+from longspan.store.memory import Kind, Memory
+
+ALIGN = 16384  # bytes; the pages of today's systems have 4,096 or 16,384
+AHEAD = 2**17  # tokens that a mapping has addresses for behind those of its files
+STEP = 256  # tokens that are made writable at once
+_FIXED, _NONE = 0x10, 0  # MAP_FIXED and PROT_NONE, which mmap does not name; alike on Linux and macOS
+
+
+class Part(NamedTuple):
+    """Where tokens ``[first, stop)`` of a tensor ``[1, H, N, D]`` lie in a file, head after head.
+
+    Attributes:
+        file: descriptor of the open file, which is at least as long as this says.
+        offset: byte of the first head's first token, a multiple of ``ALIGN``.
+        row_bytes: from one head to the next, a multiple of ``ALIGN``.
+        first: a multiple of ``unit(kind)``.
+    """
+
+    file: int
+    offset: int
+    row_bytes: int
+    first: int
+    stop: int
+
+
+def unit(token_bytes: int) -> int:
+    """The fewest tokens of one head that are a multiple of ``ALIGN`` bytes."""
+    return ALIGN // math.gcd(ALIGN, token_bytes)
+
+
+def can_map() -> bool:
+    """Whether this system maps files at chosen addresses, in pages that ``ALIGN`` is a multiple of."""
+    return os.name == "posix" and ALIGN % mmap.PAGESIZE == 0
+
+
+def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, scattered: bool) -> Memory | Segments:
+    """The first ``length`` tokens of files for a buffer of this kind, ``[1, H, length, D]``, and room behind them.
+
+    Mapped where the buffer lies in the CPU's memory and the system can; else read into memory.
+
+    Args:
+        parts: in the order of their tokens; each begins where the one before ends, or earlier.
+        host: whether the buffer lies in the CPU's memory though ``kind`` is of another device.
+        scattered: whether few of them are read, here and there; then the system does not read ahead.
+    """
+    host = host or kind.device.type == "cpu"
+    if host and can_map() and length and kind.heads * kind.token_bytes:
+        return Segments(kind, parts, length, scattered=scattered)
+    memory = Memory(kind, length + STEP, host=host)
+    for part in parts:
+        stop = min(part.stop, length)
+        if stop <= part.first:
+            continue
+        for head in range(kind.heads):
+            raw = bytearray((stop - part.first) * kind.token_bytes)
+            read_into(part.file, part.offset + head * part.row_bytes, memoryview(raw))
+            row = torch.frombuffer(raw, dtype=kind.dtype).view(1, 1, -1, kind.size)
+            memory.tensor[:, head : head + 1, part.first : stop] = row.to(memory.tensor.device)
+    return memory
+
+
+class Segments:
+    """``[1, H, capacity, D]`` of parts of files and the memory behind them, at consecutive addresses for each head.
+
+    Whole pages of the files are mapped read-only, so they count neither as data (``RLIMIT_DATA``) nor as memory of the
+    process, and every process that maps them has the same ones. The page in which the last token ends is private, a
+    copy from the first write on. Behind it come pages of the process, made writable as they are asked for.
+
+    Raises:
+        CacheError: the system has no addresses left.
+    """
+
+    @torch.inference_mode(False)
+    def __init__(self, kind: Kind, parts: Sequence[Part], length: int, *, scattered: bool) -> None:
+        self._heads, self._token = kind.heads, kind.token_bytes
+        step = unit(kind.token_bytes)
+        room = -(-(length + AHEAD) // step) * step
+        self._row = room * self._token
+        self._region = region = _Region(kind.heads * self._row)
+        for part, after in zip(parts, [*(p.first for p in parts[1:]), length], strict=True):
+            self._map(part, min(after, part.stop, length), last=after == length, scattered=scattered)
+        self._writable = _up(length * self._token, mmap.PAGESIZE)
+        self.capacity = self._writable // self._token
+        view = (ctypes.c_char * (kind.heads * self._row)).from_address(region.address)
+        view.region = region  # type: ignore[attr-defined]  # kept as long as any tensor shows it
+        self.tensor = torch.frombuffer(view, dtype=kind.dtype).view(1, kind.heads, room, kind.size)
+        self._room = room
+
+    def _map(self, part: Part, stop: int, *, last: bool, scattered: bool) -> None:
+        begin, end = part.first * self._token, stop * self._token
+        whole = end if not last else end // mmap.PAGESIZE * mmap.PAGESIZE
+        for head in range(self._heads):
+            at, place = head * self._row, part.offset + head * part.row_bytes
+            if whole > begin:
+                self._region.file(at + begin, whole - begin, mmap.PROT_READ, part.file, place, scattered)
+            if end > whole:
+                both = mmap.PROT_READ | mmap.PROT_WRITE
+                self._region.file(at + whole, mmap.PAGESIZE, both, part.file, place + whole - begin, scattered)
+
+    def widen(self, tokens: int) -> bool:
+        """Make ``tokens`` writable in place; False when there are no addresses for them."""
+        if tokens <= self.capacity:
+            return True
+        if tokens > self._room:
+            return False
+        end = min(_up((tokens + STEP) * self._token, mmap.PAGESIZE), self._row)
+        for head in range(self._heads):
+            self._region.open(head * self._row + self._writable, end - self._writable)
+        self._writable, self.capacity = end, end // self._token
+        return True
+
+    def affords(self, tokens: int) -> bool:
+        """Whether ``tokens`` may be asked for: a few more than there are, since what is writable counts as data."""
+        return tokens <= self.capacity + STEP
+
+    def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
+        """Put ``[1, H, T, D]`` at token ``start``, behind those of the files."""
+        self.tensor.narrow(2, start, x.shape[2]).copy_(x)
+
+
+class _Region:
+    """Addresses that belong to this object, given back with it."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.address = size, 0
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        self.address = self._mmap(None, size, _NONE, flags, -1, 0)
+
+    def file(self, at: int, size: int, access: int, file: int, offset: int, scattered: bool) -> None:
+        """Map ``size`` bytes of a file at ``at``."""
+        self._mmap(self.address + at, size, access, mmap.MAP_PRIVATE | _FIXED, file, offset)
+        if scattered and hasattr(mmap, "MADV_RANDOM"):
+            _libc().madvise(self.address + at, size, mmap.MADV_RANDOM)
+
+    def open(self, at: int, size: int) -> None:
+        """Let the process write to ``size`` bytes at ``at``."""
+        if size and _libc().mprotect(self.address + at, size, mmap.PROT_READ | mmap.PROT_WRITE):
+            raise self._failure(size)
+
+    def _mmap(self, address: int | None, size: int, access: int, flags: int, file: int, offset: int) -> int:
+        found = _libc().mmap(address, size, access, flags, file, offset)
+        if found in (None, ctypes.c_void_p(-1).value):
+            raise self._failure(size)
+        return int(found)
+
+    def _failure(self, size: int) -> CacheError:
+        why = os.strerror(ctypes.get_errno())
+        return CacheError(
+            f"{size / 2**20:,.1f} MiB of a cache cannot be mapped: {why}; raise the limit on memory or on mappings "
+            "(ulimit -v, ulimit -d, vm.max_map_count), or ask fewer questions at once"
+        )
+
+    def __del__(self) -> None:
+        if self.address:
+            _libc().munmap(self.address, self.size)
+
+
+@lru_cache(maxsize=1)
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.argtypes = [address, size, number, number, number, ctypes.c_int64]
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes = [address, size]
+    libc.mprotect.argtypes = libc.madvise.argtypes = [address, size, number]
+    return libc
+
+
+def _up(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def read_into(file: int, at: int, room: memoryview) -> None:
+    """Fill ``room`` with the bytes of a file from ``at`` on.
+
+    Raises:
+        OSError: the file ends before.
+    """
+    done = 0
+    while done < len(room):
+        more = min(len(room) - done, 2**30)
+        if hasattr(os, "pread"):
+            got = os.pread(file, more, at + done)
+        else:  # Windows
+            os.lseek(file, at + done, os.SEEK_SET)
+            got = os.read(file, more)
+        if not got:
+            raise OSError(errno.EIO, "the file ends too soon")
+        room[done : done + len(got)] = got
+        done += len(got)

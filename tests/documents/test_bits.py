@@ -1,0 +1,153 @@
+"""A document answers as the model does that reads the same text in the same pieces: to the bit."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import longspan
+from cases import VARIANTS, WINDOW, build
+from hf_models import make, prompts
+from longspan.documents.contents import Contents, attached
+from longspan.documents.folder import state_bytes, state_from
+from longspan.documents.reading import Unnamed, forward, read_on
+from longspan.methods import METHODS
+
+TOKENS, PIECE, STEPS = 221, 50, 4
+CASES = [(name, options) for name in METHODS for options in [{}, *VARIANTS.get(name, [])]]
+
+
+def words(options):
+    return ",".join(f"{k}={v}" for k, v in options.items()) or "defaults"
+
+
+@torch.inference_mode()
+def said(model, cache, question):
+    """The logits of a question, and of a few tokens after it, one by one."""
+    found = [forward(model, question, cache, len(question))]
+    for _ in range(STEPS):
+        found.append(forward(model, found[-1][-1:].argmax(-1), cache))
+    return torch.cat(found)
+
+
+def read(model, ids, piece=PIECE, contents=None):
+    more = torch.zeros(len(ids), 2, dtype=torch.int64)
+    contents = (Contents() if contents is None else contents).with_text(ids, more, "", [])
+    return read_on(model, attached(model), contents, piece, Unnamed())
+
+
+@torch.inference_mode()
+def in_one_process(model, ids, piece=PIECE):
+    cache = longspan.new_cache(model)
+    for part in ids.split(piece):
+        forward(model, part, cache)
+    return cache
+
+
+def same(model, question, ids=None):
+    ids = prompts(1, TOKENS)[0] if ids is None else ids
+    expected = said(model, in_one_process(model, ids), question)
+    contents = read(model, ids)
+    assert torch.equal(said(model, contents.cache(model, attached(model)), question), expected)
+    # A question leaves nothing behind, and what is small survives a file.
+    contents = contents.__class__(**{**vars(contents), "state": state_from(state_bytes(contents.state))})
+    assert torch.equal(said(model, contents.cache(model, attached(model)), question), expected)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{words(o)}" for name, o in CASES])
+def test_every_method(model, question, name, options):
+    with longspan.extended(model, build(name, options).method, window=WINDOW):
+        same(model, question)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_dtype(question, name, dtype):
+    model = make("llama", dtype)
+    with longspan.extended(model, name):
+        same(model, question)
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_tier(model, question, name, tier, tmp_path):
+    with longspan.extended(model, name, kv_tier=tier, kv_dir=tmp_path if tier == "disk" else None):
+        same(model, question)
+
+
+@pytest.mark.parametrize("impl", ["tiled", "reference"])
+@pytest.mark.parametrize("name", ["dca", "longheads", "esa", "infllm"])
+def test_other_kernels(model, question, name, impl):
+    with longspan.extended(model, name, impl=impl):
+        same(model, question)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "smollm3", "phi", "gpt_oss", "hunyuan_v1_dense"])
+@pytest.mark.parametrize("name", ["dca", "longheads:score=bounds"])
+def test_layers_of_every_kind(question, family, name):
+    """Sliding windows, layers without positions, part of the channels, sinks, norms after the rotation."""
+    model = make(family)
+    with longspan.extended(model, name):
+        same(model, question)
+
+
+@pytest.mark.parametrize(("method", "score"), [("esa", {}), ("longheads", {"score": "token_max"})])
+def test_reduced_scores(model, question, method, score):
+    texts = [prompts(1, 64, seed)[0] for seed in range(8)]
+    calibration = longspan.calibrate(model, texts, progress=False, tokens=512)
+    with longspan.extended(model, METHODS[method](**score), calibration=calibration):
+        same(model, question)
+        same(model, question[:1])  # a token that comes alone
+
+
+@pytest.mark.parametrize("name", ["dca", "longheads", "esa", "infllm", "dynamic-ntk"])
+@pytest.mark.parametrize("tokens", [1, 5, 64, 65, 256])
+def test_every_length(model, question, name, tokens):
+    """Shorter than a piece, and ends at a page."""
+    with longspan.extended(model, name):
+        same(model, question, prompts(1, tokens)[0])
+
+
+@pytest.mark.parametrize("name", ["full", "rerope", "longheads", "longheads:score=bounds", "esa", "infllm"])
+def test_what_is_appended(model, question, name):
+    """Another segment begins within a page of the one before."""
+    first, then = prompts(1, 130)[0], prompts(1, 147, seed=3)[0]
+    with longspan.extended(model, name):
+        cache = in_one_process(model, first)
+        with torch.inference_mode():
+            for part in then.split(PIECE):
+                forward(model, part, cache)
+        contents = read(model, then, contents=read(model, first))
+        assert len(contents.segments) > 1
+        assert torch.equal(said(model, contents.cache(model, attached(model)), question), said(model, cache, question))
+
+
+def test_a_long_answer_goes_on_where_there_is_room(model):
+    """What is written behind the text needs more than the pages that are there at first."""
+    ids, more = prompts(1, TOKENS)[0], prompts(1, 700, seed=5)[0]
+    with longspan.extended(model, "longheads"):
+        expected = said(model, in_one_process(model, ids), more)
+        assert torch.equal(said(model, read(model, ids).cache(model, attached(model)), more), expected)
+
+
+def test_rows_of_a_batch_and_copies(model, question):
+    """Beams copy what is mapped."""
+    with longspan.extended(model, "longheads"), torch.inference_mode():
+        contents = read(model, prompts(1, TOKENS)[0])
+        cache, twin = (contents.cache(model, attached(model)) for _ in range(2))
+        twin.batch_repeat_interleave(2)
+        both = model(question.repeat(2, 1), past_key_values=twin).logits
+        copied = model(question[None], past_key_values=copy.deepcopy(cache)).logits
+        alone = model(question[None], past_key_values=cache).logits
+        assert torch.equal(copied, alone)
+        torch.testing.assert_close(both, alone.expand_as(both))
+
+
+def test_without_mapping(model, question, monkeypatch):
+    """A system that cannot map files at chosen addresses reads them."""
+    monkeypatch.setattr("longspan.store.segments.can_map", lambda: False)
+    for name in ("dca", "longheads", "infllm"):
+        with longspan.extended(model, name):
+            same(model, question)

@@ -1,0 +1,149 @@
+"""A document that is not what was written, or of another model, is refused in one line; nothing is answered from it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+import torch
+
+import longspan
+from longspan.cli import main
+from longspan.documents import verify
+from longspan.errors import LongspanError
+from spoiled_documents import spoilers
+
+SHORT, LONG = 60, 200
+
+
+def refused(saved, place, call, seed, fresh, tokenizer):
+    """What the library says to a copy that was spoiled; None where it opens it."""
+    shutil.copytree(saved, place)
+    call(place, random.Random(seed))
+    try:
+        longspan.Document.open(place, fresh(), tokenizer, verify=True)
+    except LongspanError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
+def test_whatever_is_spoiled_is_refused(saved, fresh, tokenizer, tmp_path, count):
+    model = fresh()
+    for seed, (name, call) in enumerate(spoilers(count)):
+        said = refused(saved, tmp_path / str(seed), call, seed, lambda: model, tokenizer)
+        assert said is not None, f"{name} (seed {seed}) was opened"
+        assert "Traceback" not in said and len(said) < 1500, (name, said)
+        assert all(len(line) < 700 for line in said.splitlines()), (name, said)
+        longspan.restore(model)
+
+
+def test_on_the_command_line_it_is_one_line(saved, tmp_path, capsys):
+    for seed, (name, call) in enumerate(spoilers(20)):
+        place = tmp_path / str(seed)
+        shutil.copytree(saved, place)
+        call(place, random.Random(seed))
+        with pytest.raises(SystemExit) as stopped:
+            main(["ask", str(place), "Who?", "--verify", "--max-new-tokens", "2"])
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if not line.startswith(("Loading", "[transformers]"))]
+        assert stopped.value.code == 1 and out == "", name
+        assert len(lines) == 1 and lines[0].startswith("longspan: error: "), (name, err)
+
+
+def test_without_verify_a_bit_in_the_middle_is_left_to_the_checksums(saved, fresh, tokenizer, tmp_path):
+    """Opening reads the ends of each stream; all of it is read where it is asked for."""
+    shutil.copytree(saved, tmp_path / "a")
+    data = tmp_path / "a" / "data-0000.bin"
+    with data.open("r+b") as file:
+        file.seek(40_000)
+        file.write(b"\x55" * 8)
+    with pytest.raises(LongspanError, match="data-0000.bin is not what was written"):
+        verify(tmp_path / "a")
+
+
+def test_verify_of_a_whole_one(saved):
+    assert verify(saved).facts.method == "longheads"
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"seed": 1}, "the weights' hash is .* here: load the weights"),
+        ({"rms_norm_eps": 1e-3}, "the config's rms_norm_eps is 1e-06 in the document and 0.001 here"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 50_000.0}},
+            r"config's rope_parameters.rope_theta is 10000.0 in the document and 50000.0 here: load the model",
+        ),
+        ({"dtype": torch.bfloat16}, "the dtype is float32 in the document and bfloat16 here: load the model in"),
+    ],
+)
+def test_another_model(saved, tokenizer, reader, other, said):
+    model = reader(**other)
+    with pytest.raises(LongspanError, match=said):
+        longspan.Document.open(saved, model, tokenizer)
+    assert model.config._attn_implementation != "longspan", "nothing stays changed"
+
+
+def test_a_weight_that_was_changed_in_memory(saved, fresh, tokenizer):
+    """The files are those that read it, and the model is not."""
+    longspan.Document.open(saved, fresh(), tokenizer)  # its hash is remembered by its files
+    model = fresh()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(1.01)
+    with pytest.raises(LongspanError, match="the weights' hash"):
+        longspan.Document.open(saved, model, tokenizer)
+
+
+def test_another_tokenizer(saved, fresh, folder):
+    from transformers import PreTrainedTokenizerFast
+
+    other = PreTrainedTokenizerFast.from_pretrained(folder)
+    other.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with pytest.raises(LongspanError, match="the tokenizer's hash"):
+        longspan.Document.open(saved, fresh(), other)
+    same = PreTrainedTokenizerFast.from_pretrained(folder)
+    same("x" * 50, truncation=True, max_length=3, padding="max_length")  # leaves a trace in its rules
+    longspan.Document.open(saved, fresh(), same)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("dca", "the method is longheads in the document and dca here: extend the model"),
+        (longspan.LongHeads(score="mean"), "the method's score is bounds in the document and mean here"),
+        (
+            longspan.LongHeads(score="bounds", angles=longspan.PI(scale=2.0)),
+            "the angles' name is Angles .* and PI here",
+        ),
+    ],
+)
+def test_another_method(saved, fresh, tokenizer, method, said):
+    model = fresh()
+    longspan.extend(model, method)
+    with pytest.raises(LongspanError, match=said):
+        longspan.Document.open(saved, model, tokenizer)
+    assert model.config._attn_implementation == "longspan"
+
+
+def test_each_difference_has_a_line(saved, reader, tokenizer):
+    with pytest.raises(LongspanError) as raised:
+        longspan.Document.open(saved, reader(rms_norm_eps=1e-3, hidden_act="relu"), tokenizer)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 2 and all(str(saved) in line for line in lines)
+
+
+def test_the_canary_sees_what_hashes_do_not(saved, fresh, tokenizer, monkeypatch):
+    """A kernel that computes something else: on the same machine any difference, elsewhere a large one."""
+    from longspan.documents import canary, fingerprint
+
+    forward = canary.forward
+    monkeypatch.setattr(canary, "forward", lambda *args: forward(*args) + 1e-6)
+    with pytest.raises(LongspanError, match="does not say after it what it said.*same machine"):
+        longspan.Document.open(saved, fresh(), tokenizer)
+    monkeypatch.setattr(fingerprint, "machine_of", lambda *args: "another one")
+    longspan.Document.open(saved, fresh(), tokenizer)
+    monkeypatch.setattr(canary, "forward", lambda *args: forward(*args) * 1.5)
+    with pytest.raises(LongspanError, match="other kernels may differ by"):
+        longspan.Document.open(saved, fresh(), tokenizer)
