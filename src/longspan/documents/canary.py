@@ -16,7 +16,7 @@ from longspan.documents.manifest import Canary
 from longspan.documents.reading import forward
 from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
-from longspan.kernels import native
+from longspan.kernels import cpu
 
 _TOKENS = 4  # that are read once more
 _PLACES = 32  # logits that are kept
@@ -26,7 +26,7 @@ def make_canary(model: PreTrainedModel, attachment: Attachment, contents: Conten
     """The logits after ``contents``, and how far they move when other kernels compute them."""
     tokens = contents.ids[-_TOKENS:]
     logits = _logits(model, attachment, contents, tokens)
-    with native.without():  # torch's operations: what another machine may differ by
+    with cpu.disabled():  # torch's operations: what another machine may differ by
         other = _logits(model, attachment, contents, tokens)
     last, most = logits[-1], float(logits.abs().max())
     highest = last.topk(min(_PLACES, len(last))).indices

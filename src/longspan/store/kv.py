@@ -277,7 +277,7 @@ class KVStore:
         for buffer, (kind, block) in zip(self._buffers, streams, strict=True):
             buffer.adopt(kind, block)
         self.length = length
-        if self._buffers[0].apart:
+        if self._buffers[0].offloaded:
             recent = max(0, length - self.window)
             self._mirror = Mirror(self.window)
             self._mirror.fill(recent, [buffer.fetch(recent, length) for buffer in self._buffers])
