@@ -118,8 +118,8 @@ def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Ite
     Raises:
         LongspanError: it cannot be told what the model's layers are.
     """
-    decoder, layers = _decoder_and_layers(model)
-    watches = _Watches(len(layers), see, Lock() if turn is None else turn)
+    decoder, layers = decoder_and_layers(model)
+    watches = Watches(len(layers), see, Lock() if turn is None else turn)
     handles = [
         decoder.register_forward_pre_hook(lambda *given: watches.own.begins(*given), with_kwargs=True),
         decoder.register_forward_hook(lambda *given: watches.own.ends(*given), always_call=True),
@@ -141,10 +141,10 @@ class _Expecting:
     def __init__(self, model: PreTrainedModel) -> None:
         self._own = vars(model).get("_prefill")
         self._prefill = model._prefill
-        self._open: list[_Watches] = []
+        self._open: list[Watches] = []
 
     @classmethod
-    def put(cls, model: PreTrainedModel, watches: _Watches) -> None:
+    def put(cls, model: PreTrainedModel, watches: Watches) -> None:
         """Tell ``watches`` too."""
         with _opening:
             if getattr(model, "_prefill", None) is None:
@@ -154,7 +154,7 @@ class _Expecting:
             model._prefill._open = [*model._prefill._open, watches]
 
     @classmethod
-    def take(cls, model: PreTrainedModel, watches: _Watches) -> None:
+    def take(cls, model: PreTrainedModel, watches: Watches) -> None:
         """Tell ``watches`` no more; the model's own is back when nobody is told."""
         with _opening:
             here = vars(model).get("_prefill")
@@ -178,21 +178,21 @@ class _Expecting:
                 watch.finish()
 
 
-class _Watches:
-    """The watch of each thread that runs the model while a block is open; see ``_Watch``."""
+class Watches:
+    """The watch of each thread that runs the model while a block is open; see ``Watch``."""
 
     def __init__(self, layers: int, see: See, turn: Lock) -> None:
         self._given = layers, see, turn
         self._local, self._lock, self._open = local(), Lock(), True
-        self._all: WeakSet[_Watch] = WeakSet()  # a thread's goes when it ends
+        self._all: WeakSet[Watch] = WeakSet()  # a thread's goes when it ends
 
     @property
-    def own(self) -> _Watch:
+    def own(self) -> Watch:
         """This thread's."""
-        found: _Watch | None = getattr(self._local, "watch", None)
+        found: Watch | None = getattr(self._local, "watch", None)
         if found is None:
             with self._lock:
-                found = self._local.watch = _Watch(*self._given)
+                found = self._local.watch = Watch(*self._given)
                 self._all.add(found)
                 if not self._open:
                     found.close()
@@ -207,7 +207,7 @@ class _Watches:
             watch.close()
 
 
-class _Watch:
+class Watch:
     """What is known of the prefill that a thread runs.
 
     Args:
@@ -319,7 +319,7 @@ class _Watch:
         self._event = event
 
 
-def _decoder_and_layers(model: PreTrainedModel) -> tuple[nn.Module, list[nn.Module]]:
+def decoder_and_layers(model: PreTrainedModel) -> tuple[nn.Module, list[nn.Module]]:
     """The module whose forward runs the layers of a text model, and those."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     inside = model.get_decoder() if hasattr(model, "get_decoder") else model
