@@ -32,13 +32,13 @@ def seen(model, monkeypatch):
 
     def layer_ends(self, *args):
         ends(self, *args)
-        if self._tokens > 1:
+        if self.tokens > 1:
             told.append(self.now)
 
     finish = Watch.finish
 
     def finishes(self):
-        if self._thread is not None:
+        if self.thread is not None:
             told.append(None)
         finish(self)
 

@@ -218,18 +218,18 @@ class Watch:
     def __init__(self, layers: int, see: See, turn: Lock) -> None:
         self._layers, self._see, self._turn = layers, see, turn
         # Tokens that are expected, of forwards before, and of this one; how many of its layers have run.
-        self._expected = self._read = self._tokens = self._done = 0
+        self._expected = self._read = self.tokens = self._done = 0
         self._begun = self._ended = 0.0
         self._lock, self._closed = Lock(), False  # one thread closes what another one runs
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
         self._over = Event()  # a new one with every thread
         self._event: torch.Event | None = None
 
     @property
     def now(self) -> Prefill:
         """How far it is; what a layer has done before its end nobody knows."""
-        total = max(self._expected, self._read + self._tokens)
-        read = min(self._read + self._tokens * self._done / self._layers, total)
+        total = max(self._expected, self._read + self.tokens)
+        read = min(self._read + self.tokens * self._done / self._layers, total)
         layer, ended = min(self._done + 1, self._layers), self._ended
         return Prefill(total, read, layer, self._layers, ended - self._begun, time.perf_counter() - ended)
 
@@ -244,9 +244,9 @@ class Watch:
             return
         given = kwargs.get("input_ids", args[0] if args else None)
         given = kwargs.get("inputs_embeds") if given is None else given
-        self._tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
+        self.tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
         self._done = 0
-        if self._tokens > 1 and self._thread is None:
+        if self.tokens > 1 and self.thread is None:
             self._begun = self._ended = time.perf_counter()
             with self._lock:
                 if self._closed:
@@ -254,11 +254,11 @@ class Watch:
                 self._over = Event()
                 thread = Thread(target=self._tell, args=(self._over,), daemon=True)
                 thread.start()
-                self._thread = thread
+                self.thread = thread
 
     def layer_ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """A layer of the forward has run."""
-        if self._tokens < 2:
+        if self.tokens < 2:
             return
         out = output[0] if isinstance(output, tuple) else output
         if isinstance(out, Tensor) and out.device.type != "cpu":
@@ -268,9 +268,9 @@ class Watch:
 
     def ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """The forward ends, in an error perhaps."""
-        if self._tokens < 2:
+        if self.tokens < 2:
             return
-        self._read, self._tokens, self._done = self._read + self._tokens, 0, 0
+        self._read, self.tokens, self._done = self._read + self.tokens, 0, 0
         self._event = None
         if self._read >= self._expected:
             self.finish()
@@ -279,7 +279,7 @@ class Watch:
         """Nothing runs any more."""
         self._stop()
         self._event = None
-        self._expected = self._read = self._tokens = self._done = 0
+        self._expected = self._read = self.tokens = self._done = 0
 
     def close(self) -> None:
         """Tell nothing from now on, whatever runs; for any thread to call."""
@@ -289,7 +289,7 @@ class Watch:
 
     def _stop(self) -> None:
         with self._lock:
-            thread, self._thread = self._thread, None
+            thread, self.thread = self.thread, None
             self._over.set()
         if thread is not None:
             thread.join()
