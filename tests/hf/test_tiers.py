@@ -114,9 +114,9 @@ def test_extend_refuses(model, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
 def test_a_gpu_needs_a_method_that_selects(tier):
-    tiers.refuse_apart("device", torch.device("cuda"), False)
-    tiers.refuse_apart(tier, torch.device("cuda"), True)
-    tiers.refuse_apart(tier, torch.device("cpu"), False)
+    tiers.refuse_offloaded("device", torch.device("cuda"), False)
+    tiers.refuse_offloaded(tier, torch.device("cuda"), True)
+    tiers.refuse_offloaded(tier, torch.device("cpu"), False)
     module = torch.nn.Linear(2, 2)
     module.child = torch.nn.Linear(2, 2, device="meta")
     module.child._hf_hook = SimpleNamespace(execution_device="cuda:1")  # as accelerate leaves offloaded weights

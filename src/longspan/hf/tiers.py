@@ -18,7 +18,7 @@ from longspan.store import Tier, check_tier
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
-def refuse_apart(tier: Tier, device: torch.device, selecting: bool) -> None:
+def refuse_offloaded(tier: Tier, device: torch.device, selecting: bool) -> None:
     """Raise ``CacheError`` for a tier off the device under a method that reads all of it at every token."""
     if tier != "device" and not selecting and device.type != "cpu":
         raise CacheError(
@@ -37,7 +37,7 @@ def prepare_tier(
 
     Raises:
         ValueError: see ``check_tier``; a folder that cannot be written to.
-        CacheError: see ``refuse_apart``.
+        CacheError: see ``refuse_offloaded``.
     """
     path = check_tier(tier, directory)
     path = path.resolve() if path is not None else None
@@ -46,7 +46,7 @@ def prepare_tier(
     for layer in layers:
         if layer.rope is not None:
             for device in devices_of(layer.module):
-                refuse_apart(tier, device, method.selects)
+                refuse_offloaded(tier, device, method.selects)
     return path, tuple(_notes(layers, tier, path))
 
 

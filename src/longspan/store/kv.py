@@ -73,7 +73,7 @@ class KVStore:
             ``tier`` keeps them off the device.
 
     Attributes:
-        length: tokens held.
+        length: tokens stored.
         capacity: tokens that there is memory for; 0 when nothing was stored yet.
         mirror: the device's copy of the last tokens where they are offloaded, else None.
         index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
@@ -98,7 +98,7 @@ class KVStore:
 
     @property
     def batch(self) -> int:
-        """Rows held; 0 when nothing was stored yet."""
+        """Rows of the batch; 0 when nothing was stored yet."""
         return self._buffers[0].held.shape[0] if self._buffers else 0
 
     @property
@@ -131,7 +131,7 @@ class KVStore:
         return self._buffers[-1].first(self.length)
 
     def state(self) -> list[Tensor]:
-        """All that is held: each rotation of the keys, the values, and what the index keeps; empty if nothing is."""
+        """All that is stored: each rotation of the keys, the values, and what the index keeps; empty if nothing is."""
         if not self._buffers:
             return []
         return [*self.keys, self.values, *(self.index.state() if self.index is not None else ())]
@@ -140,7 +140,7 @@ class KVStore:
         """Add ``T`` tokens: ``[B, Hkv, T, D]`` for each rotation, and ``[B, Hkv, T, Dv]``.
 
         Raises:
-            CacheError: they do not fit what is held, or the disk is full; the store is as it was.
+            CacheError: they do not fit what is stored, or the disk is full; the store is as it was.
         """
         self.bound = None
         new = [*keys, values]
@@ -154,7 +154,7 @@ class KVStore:
         for buffer, x in zip(buffers, new, strict=True):
             if stop > buffer.capacity or buffer.kind is None:
                 buffer.reserve(x, stop)
-        # What can fail comes first, and until the length says so nothing counts as held.
+        # What can fail comes first, and until the length says so nothing counts as stored.
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)
         mirror = self.mirror
@@ -205,10 +205,10 @@ class KVStore:
     def put(self, place: Tensor, keys: Sequence[Tensor], values: Tensor) -> None:
         """Write the token ``[B, Hkv, 1, D]`` of each stream to where ``place`` ``[1]`` (int64, on the device) says.
 
-        It counts as held once ``length`` does; there is room for it, and no tier apart from the device.
+        It counts as stored once ``commit_one`` says so; there is memory for it, and nothing is offloaded.
         """
-        for held, x in zip(self.allocated, (*keys, values), strict=True):
-            held.index_copy_(2, place, x)
+        for stream, x in zip(self.allocated, (*keys, values), strict=True):
+            stream.index_copy_(2, place, x)
 
     def take(self, stream: int | None, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)`` of a stream, on the device: ``[B, Hkv, stop - start, D]``.
@@ -266,7 +266,7 @@ class KVStore:
         self.capacity = min((buffer.capacity for buffer in buffers), default=0)
 
     def _chosen(self, rows: list[int]) -> tuple[list[Buffer], Mirror | None]:
-        """All that is held, for rows ``rows``; nothing is given up before the last of it was made."""
+        """All that is stored, for rows ``rows``; nothing is given up before the last of it was made."""
         mirror = self.mirror.select(rows) if self.mirror is not None else None
         return [buffer.selected(rows) for buffer in self._buffers], mirror
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
-from longspan.store.pages import advise_huge
+from longspan.store.huge_pages import advise_huge
 
 ROOM = 2**20  # tokens a new file has addresses for
 
