@@ -114,9 +114,9 @@ def test_extend_refuses(model, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
 def test_a_gpu_needs_a_method_that_selects(tier):
-    tiers.refuse_apart("device", torch.device("cuda"), False)
-    tiers.refuse_apart(tier, torch.device("cuda"), True)
-    tiers.refuse_apart(tier, torch.device("cpu"), False)
+    tiers.refuse_offloaded("device", torch.device("cuda"), False)
+    tiers.refuse_offloaded(tier, torch.device("cuda"), True)
+    tiers.refuse_offloaded(tier, torch.device("cpu"), False)
     module = torch.nn.Linear(2, 2)
     module.child = torch.nn.Linear(2, 2, device="meta")
     module.child._hf_hook = SimpleNamespace(execution_device="cuda:1")  # as accelerate leaves offloaded weights
@@ -146,7 +146,7 @@ def test_stock_layers_are_named():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no such folder")
 def test_a_folder_in_memory_is_named(model):
-    if tiers._file_system(Path("/dev/shm")) != "tmpfs":
+    if tiers.file_system(Path("/dev/shm")) != "tmpfs":
         pytest.skip("/dev/shm is not in memory here")
     report = longspan.inspect(model, "full", kv_tier="disk", kv_dir="/dev/shm")
     assert any("kept in memory by the system (tmpfs)" in warning for warning in report.warnings)

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from longspan.attend import Attender, RecordedStep
 from longspan.errors import CacheError
 from longspan.hf.running import Numbering, Running
-from longspan.hf.tiers import refuse_apart
+from longspan.hf.tiers import refuse_offloaded
 from longspan.hf.untraced import untraced
 from longspan.store import KVStore, Tier
 
@@ -36,7 +36,7 @@ class StoreLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         # Here too and not at ``extend`` alone, since the model may have been moved after that.
-        refuse_apart(self.store.tier, key_states.device, self.selects)
+        refuse_offloaded(self.store.tier, key_states.device, self.selects)
         self.is_initialized = True
         return key_states, value_states
 

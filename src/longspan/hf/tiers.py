@@ -18,7 +18,7 @@ from longspan.store import Tier, check_tier
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
-def refuse_apart(tier: Tier, device: torch.device, selecting: bool) -> None:
+def refuse_offloaded(tier: Tier, device: torch.device, selecting: bool) -> None:
     """Raise ``CacheError`` for a tier off the device under a method that reads all of it at every token."""
     if tier != "device" and not selecting and device.type != "cpu":
         raise CacheError(
@@ -37,7 +37,7 @@ def prepare_tier(
 
     Raises:
         ValueError: see ``check_tier``; a folder that cannot be written to.
-        CacheError: see ``refuse_apart``.
+        CacheError: see ``refuse_offloaded``.
     """
     path = check_tier(tier, directory)
     path = path.resolve() if path is not None else None
@@ -46,7 +46,7 @@ def prepare_tier(
     for layer in layers:
         if layer.rope is not None:
             for device in devices_of(layer.module):
-                refuse_apart(tier, device, method.selects)
+                refuse_offloaded(tier, device, method.selects)
     return path, tuple(_notes(layers, tier, path))
 
 
@@ -66,11 +66,11 @@ def _notes(layers: list[Layer], tier: Tier, path: Path | None) -> Iterator[str]:
     if stock:
         yield f"kv_tier={tier!r} holds the attached layers; the cache of {len(stock)} stock layers stays on the device"
     folder = path if path is not None else Path(tempfile.gettempdir())
-    if tier == "disk" and _file_system(folder) in _IN_MEMORY:
-        yield f"{folder} is kept in memory by the system ({_file_system(folder)}); pass kv_dir=, a folder on a disk"
+    if tier == "disk" and file_system(folder) in _IN_MEMORY:
+        yield f"{folder} is kept in memory by the system ({file_system(folder)}); pass kv_dir=, a folder on a disk"
 
 
-def _file_system(folder: Path) -> str | None:
+def file_system(folder: Path) -> str | None:
     """The kind of file system a folder lies on, where the system says (Linux)."""
     device = os.stat(folder).st_dev
     ours = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""

@@ -60,6 +60,10 @@ class TokenIndex:
         """``[B, 1, N, d']``, the reduced keys with room for more; there are some."""
         return self._held.held
 
+    def state(self) -> list[Tensor]:
+        """``[B, 1, n, d']``, the reduced keys."""
+        return [self._held.first(self._length)] if self._length else []
+
     def asked(self, q: Tensor) -> Tensor:
         """Queries ``[B, Hkv, T, D]`` (groups summed) as entries are scored by them: ``[B, 1, T, 1, d']``."""
         return self._reduced(q)[:, None, :, None]

@@ -135,7 +135,7 @@ class Buffer:
         self._made().write(start, x)
 
     def fetch(self, start: int, stop: int) -> Tensor:
-        """Tokens ``[start, stop)``, ``[B, H, n, D]``, on the device it was made for: a view, or if ``apart`` a copy."""
+        """Tokens ``[start, stop)``, ``[B, H, n, D]``, on its device: a view, or a copy if ``offloaded``."""
         part, kind = self._made().tensor[:, :, start:stop], self._kind
         assert kind is not None
         if not self.offloaded:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from longspan.store import Buffer, pages
-from longspan.store.pages import HUGE
+from longspan.store import Buffer, huge_pages
+from longspan.store.huge_pages import HUGE
 
 HAS_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -37,5 +37,5 @@ def test_a_large_buffer_asks_for_huge_pages():
 
 
 def test_a_small_one_does_not(monkeypatch):
-    monkeypatch.setattr(pages, "_libc", None)
+    monkeypatch.setattr(huge_pages, "libc", None)
     Buffer().reserve(torch.zeros(1, 3, 1, 128), 1000)
