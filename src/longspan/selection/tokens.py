@@ -206,7 +206,7 @@ class TokenSelector(Selector):
             count=selection.top_k,
             near=selection.proximity,
             size=1,
-            places=positions,
+            positions=positions,
         )
 
 
