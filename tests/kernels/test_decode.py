@@ -130,7 +130,7 @@ def test_where_a_token_does_not_fit_nothing_is_done():
     token = [random(BATCH, h, 1, HEAD) for h in (HEADS, KV_HEADS, KV_HEADS)]
     for changes, reason in (
         ({"at": STORED}, "there is no room for its key"),
-        ({"row": AHEAD}, "nothing was made ahead for the token"),
+        ({"row": AHEAD}, "there are no ranges and tables for the token"),
         ({"kept": 30}, "there is no room to keep its inputs"),
     ):
         with pytest.raises(ValueError, match=reason):

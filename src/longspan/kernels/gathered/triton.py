@@ -13,8 +13,8 @@ from longspan.kernels.gpu import tiles
 from longspan.rope import CosSin
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
-_FEW = 8  # rows up to which each walks its own units
-_BUDGET = 1 << 27  # channels of partial outputs held at once (bf16: 256 MB)
+FEW_ROWS = 8  # rows up to which each walks its own units
+CHANNELS_AT_ONCE = 1 << 27  # channels of partial outputs held at once (bf16: 256 MB)
 
 
 def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
@@ -37,11 +37,11 @@ def _by_row(job: PerRow) -> tuple[Tensor, Tensor]:
     rows, count = job.q.shape[2], job.units.shape[-1]
     if out.numel() == 0 or count == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    few = rows <= _FEW or rows * count <= job.keys.shape[2] // job.size
+    few = rows <= FEW_ROWS or rows * count <= job.keys.shape[2] // job.size
     if job.size < _SHORT or few:
         _walk_units(job, out, lse)
         return out, lse
-    step = max(1, _BUDGET // (out.shape[0] * out.shape[1] * count * out.shape[3]))
+    step = max(1, CHANNELS_AT_ONCE // (out.shape[0] * out.shape[1] * count * out.shape[3]))
     for r0 in range(0, rows, step):
         part = slice(r0, min(r0 + step, rows))
         own = replace(job, q=job.q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
@@ -94,7 +94,7 @@ def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
     group = heads // sharing
     tile, same = _tile(job, rows * count * group, job.size)
     tile_heads = min(group, tile.rows)
-    order, schedule = _schedule(job.units.to(out.device), job.keys.shape[2] // job.size, tile.rows // tile_heads)
+    order, schedule = schedule_tiles(job.units.to(out.device), job.keys.shape[2] // job.size, tile.rows // tile_heads)
     q, per_unit, pairs = _turned_per_unit(job)
     cos, sin = _table(job.table)
     at = job.positions.to(q.device).contiguous()
@@ -113,7 +113,7 @@ def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
     _merge(parts, parts_lse, out, lse)
 
 
-def _schedule(units: Tensor, available: int, places: int) -> tuple[Tensor, Tensor]:
+def schedule_tiles(units: Tensor, available: int, places: int) -> tuple[Tensor, Tensor]:
     """Which (row, choice) pairs a tile of ``places`` takes, without asking the device how many chose what.
 
     Args:
