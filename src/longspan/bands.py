@@ -14,11 +14,17 @@ Shapes. The docstrings of this library use one letter for one size:
 ``N``      stored tokens, the new ones counted in
 ``D``      size of a head's query or key
 ``Dv``     size of a head's value
-``r``      channels that a rotation turns, in pairs: cos and sin are ``[..., r / 2]``
+``r``      rotated channels of a head, in ``r / 2`` pairs: cos and sin are ``[..., r / 2]``
 ``S``      how many choose in a row of the batch: ``H`` heads, ``Hkv`` groups, or 1 for the layer
-``M``      candidates that are chosen from, or tokens that a piece chose
+``M``      candidates that are chosen from, or tokens that a chunk of queries chose
 ``m``      units that a query chose
+``n``      units, such as the chunks of LongHeads, or a part of one of the other sizes
+``P``      chunks of queries that choose together
+``L``      the trained window, in tokens
+``i, j``   index of a query, of a key, in its own row
 =========  =============================================================================================
+
+Positions and indices are int64, lengths are in tokens, sizes in bytes.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def plain(job):
     # The reference widens what it is given; keys and values that it cannot widen are multiplied in their own dtype.
     kept, torch.Tensor.double = torch.Tensor.double, lambda self: self
     try:
-        return (reference.by_row if isinstance(job, PerRow) else reference.by_piece)(own)
+        return (reference.by_row if isinstance(job, PerRow) else reference.by_query_chunk)(own)
     finally:
         torch.Tensor.double = kept
 

@@ -1,4 +1,4 @@
-"""One new token in C, from its unrotated query, key and value to its output; all but itself is packed beforehand."""
+"""A decoding step in C; everything but the token itself is packed beforehand."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class DecodeKernel:
     """A layer's next tokens, one at a time, while its memory stays where it is.
 
     Args:
-        keys: the stored rotations ``[B, Hkv, N, D]``, with room for more than is held.
+        keys: the stored rotations ``[B, Hkv, N, D]``, with room for more tokens than are stored.
         values: ``[B, Hkv, N, Dv]``.
         key_cos_sin: for each rotation cos and sin ``[T, r / 2]`` by which the keys of ``T`` tokens are rotated.
-        bands: what they see in any case.
-        rope: of channels in the order that is stored.
-        order: ``[D]`` int64, the channels of a query or key in that order; None where they are in it.
+        bands: what the tokens see whatever they choose.
+        rope: of channels in their stored order.
+        order: ``[D]`` int64, the stored order of a query's or key's channels; None where it is their own.
         heads: ``H``.
-        kept: room ``[B, H, R, D]`` for queries, ``[B, Hkv, R, D]`` for keys and ``[B, Hkv, R, Dv]`` for values that are
-            kept besides, as they come but for the order of channels; None for what is not.
-        scoring: for tokens that choose.
+        kept: memory ``[B, H, R, D]`` for copies of queries, ``[B, Hkv, R, D]`` of keys and ``[B, Hkv, R, Dv]`` of
+            values, unrotated, their channels in the stored order; None for those of which no copy is kept.
+        scoring: how tokens choose; None where they do not.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class DecodeKernel:
         return query, choice, units
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor, batch: int) -> bool:
-        """Whether a token's query, key and value ``[batch, H, 1, D]`` are, row by row, such as it was made for."""
+        """Whether q, k and v ``[batch, H, 1, D]`` have the dtype, the shapes and the layout that were packed."""
         kind, (queries, keys, values) = self._kind, self._shapes
         if q.shape != (batch, *queries) or k.shape != (batch, *keys) or v.shape != (batch, *values):
             return False
@@ -196,10 +196,10 @@ class DecodeKernel:
         Args:
             q, k, v: ``[B, H, 1, D]``, ``[B, Hkv, 1, D]``, ``[B, Hkv, 1, Dv]``, unrotated.
             at: its place among the stored tokens.
-            row: which of the ``T`` tokens it is that bands, turns and positions were given for.
+            row: its row of the bands, angles and positions, which were given for ``T`` tokens.
             kept: its place in ``kept``.
             stop: one past the last entry that it chooses from; 0 if it chooses none.
-            seen: keys that its bands show, for the number of threads.
+            seen: how many keys its bands contain, which decides the number of threads.
 
         Returns:
             ``[B, 1, H, Dv]``; the log-sum-exp is in ``lse`` ``[B, H, 1]``.
