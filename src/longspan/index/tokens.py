@@ -90,7 +90,7 @@ class TokenIndex:
 
 
 def exact_asked(q: Tensor, kv_heads: int, share: str) -> Tensor:
-    """Queries ``[B, H, T, D]`` as ``worth`` takes them, ``[B, S, T, C, D]``: those of ``exact_scores``' scores."""
+    """Queries ``[B, H, T, D]`` as ``token_scores`` takes them, ``[B, S, T, C, D]``: those of ``exact_scores``' scores."""
     if share == "head":
         return q[:, :, :, None]
     summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)
