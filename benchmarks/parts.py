@@ -14,12 +14,13 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from longspan.attend import attender as attending
-from longspan.attend import choosing
+from longspan.attend import Attender, choosing
+from longspan.attend.steps import general
 from longspan.hf import hooks, interface, layer_hooks
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex
 from longspan.kernels.decode import DecodeKernel
+from longspan.rope import Rope
 from longspan.selection import tokens
 from longspan.store import KVStore
 
@@ -31,23 +32,26 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "masks": [(interface, "_make_mask"), (interface.Mask, "padding"), (interface.Mask, "given")],
     "store": [
-        *((KVStore, name) for name in ("append", "keys", "values", "room", "capacity", "blocks", "reserve", "took")),
+        *(
+            (KVStore, name)
+            for name in ("append", "keys", "values", "allocated", "reserve", "reserve_one", "commit_one")
+        ),
         *((StoreLayer, name) for name in ("update", "get_seq_length", "get_mask_sizes")),
         (LongspanCache, "accept"),
         (hooks.Attachment, "new_cache"),
     ],
     "index": [
         *((kind, "extend") for kind in (ChunkIndex, TokenIndex, BlockIndex)),
-        *((kind, name) for kind in (ChunkIndex, TokenIndex) for name in ("room_for_one", "blocks", "took")),
+        *((kind, name) for kind in (ChunkIndex, TokenIndex) for name in ("reserve_one", "commit_one")),
     ],
-    "rotation": [(attending.Attender, "_rotate_new"), (attending.Rope, "pair")],
+    "rotation": [(general.GeneralStep, "_rotated"), (Rope, "pair")],
     "choosing": [(choosing.Chooser, "add")],
     # A single token is stored, rotated, scored and chosen for in its kernel.
     "kernels": [
-        *((attending, "banded"), (choosing, "gather_into"), (tokens, "run_into")),
+        *((general, "banded"), (choosing, "gather_into"), (tokens, "run_into")),
         *((DecodeKernel, name) for name in ("__init__", "takes", "__call__")),
     ],
-    "attention, rest": [(attending.Attender, "__call__")],
+    "attention, rest": [(Attender, "run")],
 }
 MODEL = "the model's own"
 

@@ -7,7 +7,7 @@ import torch
 
 from cases import HEAD, assert_same, build, in_pieces, make_qkv, marks
 from longspan import oracle as exact
-from longspan.attend import Attender, Observer, choosing
+from longspan.attend import Attender, Observer
 from longspan.errors import CacheError
 from longspan.index import BlockIndex
 from longspan.methods import InfLLM, LMInfinite
@@ -32,10 +32,10 @@ def fed(index, qkv, cuts, pads, rope, start=0):
 
 
 def assert_same_blocks(a, b):
-    assert a._done == b._done
-    for row, done in enumerate(a._done):
+    assert a.finished == b.finished
+    for row, done in enumerate(a.finished):
         assert done > 0
-        assert_same(a._held.held[row, :, :done], b._held.held[row, :, :done])
+        assert_same(a.summaries(row), b.summaries(row))
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
@@ -70,8 +70,8 @@ def test_another_piece_gives_other_representatives(rope):
     """So the comparisons above could fail: a token is local for less long where pieces are cut short."""
     qkv = make_qkv(LONG)
     whole, apart = fed(new_index(), qkv, [LONG], (0,), rope), fed(new_index(), qkv, [*range(1, LONG + 1)], (0,), rope)
-    count = min(whole._done + apart._done)
-    assert not torch.allclose(whole._held.held[:, :, :count], apart._held.held[:, :, :count])
+    count = min(whole.finished + apart.finished)
+    assert not torch.allclose(whole.summaries(0)[:, :count], apart.summaries(0)[:, :count])
 
 
 @pytest.mark.parametrize("dropped", [1, 3, 17, 64])
@@ -93,8 +93,8 @@ def test_a_padded_row_is_as_if_alone(rope):
         together = fed(new_index(1), qkv, cuts, (0, pad), rope)
         alone = tuple(x[1:, :, pad:] for x in qkv)
         alone = fed(new_index(1), alone, [cut - pad for cut in cuts if cut > pad], (0,), rope)
-        assert together._done[1:] == alone._done
-        assert_same(together._held.held[1, :, : alone._done[0]], alone._held.held[0, :, : alone._done[0]])
+        assert together.finished[1:] == alone.finished
+        assert_same(together.summaries(1), alone.summaries(0))
 
 
 def test_tokens_of_the_call_itself_can_be_dropped(rope):
@@ -135,10 +135,10 @@ def test_an_index_follows_its_rows(rope):
 
 def test_what_the_index_keeps_of_its_inputs_is_bounded(rope):
     qkv = make_qkv(LONG)
-    sizes = [fed(new_index(), qkv, [stop], (0,), rope)._tail.nbytes for stop in (LONG // 2, LONG)]
+    sizes = [fed(new_index(), qkv, [stop], (0,), rope).tail.nbytes for stop in (LONG // 2, LONG)]
     assert sizes[0] == sizes[1]
     index = fed(new_index(), qkv, range(1, LONG + 1), (0,), rope)
-    assert len(index._calls) <= index._tail.room + 1 < LONG / 2
+    assert len(index.calls) <= index.tail.room + 1 < LONG / 2
 
 
 def test_infllm_defaults():
@@ -182,18 +182,18 @@ def test_layers_before_the_first_keep_what_they_kept(rope):
     assert_same(outs[3], outs[2])
 
 
-def test_blocks_of_few_scores(rope, monkeypatch):
+def test_blocks_of_few_scores(rope):
     case, qkv = build("lm-infinite", {**MIDDLE, "from_layer": 0}), make_qkv(60)
     outs, chosen = [], []
-    for most in (choosing._SCORES, 4 * 60 * 5):
-        monkeypatch.setattr(choosing, "_SCORES", most)
+    for most in (None, 4 * 60 * 5):
         attender = Attender(case.method, WINDOW)
+        attender.chooser.scores_at_once = most or attender.chooser.scores_at_once
         outs.append(attender(*qkv, rope, scale=SCALE))
         attender.observer = Observer(every=True, scores=False)
         attender.observer.begin()
         attender(*qkv, rope, scale=SCALE)
         chosen.append(marks(attender.observer, 1, 4, 60))
-    assert len(attender.selection.runs(0, 60, 5)) > 4
+    assert len(attender.tables.selection.runs(0, 60, 5)) > 4
     assert torch.equal(*chosen)
     assert_same(*outs)
 

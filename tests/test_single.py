@@ -10,7 +10,6 @@ import torch
 from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, make_qkv
 from longspan import errors
 from longspan.attend import Attender, Observer
-from longspan.index import ChunkIndex, TokenIndex
 from longspan.kernels import cpu
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
@@ -26,11 +25,8 @@ PROMPT, N = 110, 140  # over a border of what is made ahead
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def attender(case, longer=False, given=None):
-    made = Attender(case.method, case.window, calibration=given)
-    if longer:
-        made.step = "parts"
-    return made
+def attender(case, step="auto", given=None):
+    return Attender(case.method, case.window, calibration=given, step=step)
 
 
 def feed(runs, qkv, rope, store, start, stop, **options):
@@ -45,8 +41,8 @@ def feed(runs, qkv, rope, store, start, stop, **options):
 def both(case, rope, qkv, prompt=PROMPT, given=None, **options):
     """Outputs and stores of the short way and the long one, and how many tokens took the short one."""
     found = []
-    for longer in (False, True):
-        runs, store = attender(case, longer, given), KVStore()
+    for step in ("auto", "parts"):
+        runs, store = attender(case, step, given), KVStore()
         if prompt:
             runs(*(x[:, :, :prompt] for x in qkv), rope, scale=SCALE, store=store, **options)
         found.append((*feed(runs, qkv, rope, store, prompt, qkv[0].shape[2], **options), store))
@@ -62,30 +58,8 @@ def assert_alike(out, other):
     assert (out - other).abs().max() <= bound, (out - other).abs().max().item()
 
 
-def held(store):
-    """All that a store and its index hold."""
-    index, parts = store.index, [*store.keys, store.values]
-    if isinstance(index, ChunkIndex):
-        tail = index._tail
-        parts += [tail.slice(n, tail.start, tail.stop) for n in range(len(tail._data))]
-        parts += [index._held.held[:, :, : max(index._done) * index.parts]] if max(index._done) else []
-    if isinstance(index, TokenIndex):
-        parts.append(index._held.held[:, :, : index._length])
-    return parts
-
-
-def takes_one_call(case):
-    """What of each method C has the parts of."""
-    method = case.method
-    if method.angles.dynamic or method.name == "infllm" or method.name == "lm-infinite" and case.selects:
-        return False
-    if method.name == "longheads":
-        scores = method.score in ("representation", "mean", "bounds")
-        return scores and getattr(method, "pick", "best") == "best" and method.remap != "dca"
-    if method.name == "esa":
-        summed = getattr(method, "combine", "sum") == "sum"
-        return summed and method.remap == "far" and not method.score_at
-    return True
+def reason_of(case, rope, dtype=torch.float32):
+    return attender(case).decode_reason(rope, 0, dtype, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("case", all_cases(windows=(24, 7)))
@@ -93,15 +67,59 @@ def test_one_call_is_what_several_are(case):
     qkv = make_qkv(N, batch=2, dtype=torch.float32)
     out, other, store, longer, single = both(case, ROPES["half-all"](), qkv)
     assert_alike(out, other)
-    for a, b in zip(held(store), held(longer), strict=True):
+    for a, b in zip(store.state(), longer.state(), strict=True):
         assert_alike(a, b)
-    most = N - PROMPT if takes_one_call(case) else 0
+    most = N - PROMPT if reason_of(case, ROPES["half-all"]()) is None else 0
     if case.method.name != "longheads" or not most:
         assert single == most
         return
     size = case.method.chunk_length
     fills = N // size - PROMPT // size  # the token that fills a chunk goes the long way, and now and then one more
     assert most - fills - 2 <= single <= most - fills
+
+
+ONE_CALL = [("full", {}), ("dca", {}), ("streaming-llm", {}), ("yarn", {}), ("esa", {}), ("esa", {"share": "head"})]
+ONE_CALL += [("longheads", {"chunk_length": 4, "score": score}) for score in ("representation", "mean", "bounds")]
+PARTS = [
+    ("infllm", {}, "no single-token kernel"),
+    ("longheads", {"chunk_length": 4, "score": "token_max"}, "no single-token kernel"),
+    ("esa", {"remap": "slots"}, "depends on what that is"),
+    ("esa", {"score_at": 5}, "no single-token kernel"),
+    ("dynamic-ntk", {}, "follow the length"),
+]
+
+
+@pytest.mark.parametrize("name, options", ONE_CALL)
+def test_methods_whose_tokens_take_one_call(name, options):
+    assert reason_of(build(name, options), ROPES["half-all"]()) is None
+
+
+@pytest.mark.parametrize("name, options, why", PARTS)
+def test_a_named_step_runs_or_says_why_not(name, options, why):
+    case, rope, qkv = build(name, options), ROPES["half-all"](), make_qkv(60, dtype=torch.float32)
+    assert why in reason_of(case, rope)
+    runs, store = attender(case, "token"), KVStore()
+    runs(*(x[:, :, :50] for x in qkv), rope, scale=SCALE, store=store)
+    with pytest.raises(ValueError, match=f"step='token' cannot run here: .*{why}"):
+        runs(*(x[:, :, 50:51] for x in qkv), rope, scale=SCALE, store=store)
+    assert store.length == 50
+
+
+def test_what_is_stored_and_given_says_why_not_too():
+    case, rope = build("longheads", {"chunk_length": 4}), ROPES["half-all"]()
+    qkv, runs = make_qkv(60, dtype=torch.float32), attender(case, "token")
+    for stop, padding, given, why in (
+        (51, (0,), torch.float32, "completes a chunk"),
+        (50, (50 + 1,), torch.float32, "nothing but padding"),
+        (50, (0,), torch.float64, "float64"),
+    ):
+        store = KVStore()
+        own = [x.to(given) for x in qkv]
+        runs(*(x[:, :, :stop] for x in own), rope, scale=SCALE, store=store, padding=padding)
+        with pytest.raises(ValueError, match=why):
+            runs(*(x[:, :, stop : stop + 1] for x in own), rope, scale=SCALE, store=store, padding=padding)
+    with pytest.raises(ValueError, match="step is one of auto, token, parts"):
+        attender(case, "fast")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +157,8 @@ def test_reduced_scores(options, size):
     out, other, store, longer, single = both(case, ROPES["half-all"](), qkv, given=given)
     assert single == (N - PROMPT if size % cpu.LANES == 0 else 0)
     assert_alike(out, other)
-    assert_alike(store.index._held.held[:, :, :N], longer.index._held.held[:, :, :N])
+    for a, b in zip(store.state(), longer.state(), strict=True):
+        assert_alike(a, b)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +217,7 @@ def test_what_becomes_of_a_store_between_two_tokens(name):
     case, rope = build(name, {"chunk_length": 4} if name == "longheads" else {}), ROPES["half-all"]()
     qkv = make_qkv(200, batch=2, dtype=torch.float32)
     stores, outs = (KVStore(), KVStore()), []
-    for store, runs in zip(stores, (attender(case), attender(case, longer=True)), strict=True):
+    for store, runs in zip(stores, (attender(case), attender(case, "parts")), strict=True):
         run = lambda a, b, s, x=qkv, runs=runs: feed(runs, x, rope, s, a, b)[0]  # noqa: E731
         runs(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=store)
         made = [run(110, 120, store)]
@@ -279,7 +298,7 @@ def test_layers_of_their_own_angles():
     runs = attender(case)
     for rope in (ROPES["half-all"](), slow):
         store, other = KVStore(), KVStore()
-        for run, kept in ((runs, store), (attender(case, longer=True), other)):
+        for run, kept in ((runs, store), (attender(case, "parts"), other)):
             run(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=kept)
         assert_alike(feed(runs, qkv, rope, store, PROMPT, N)[0], feed(run, qkv, rope, other, PROMPT, N)[0])
 

@@ -14,7 +14,7 @@ import longspan
 from hf_models import _COMMON, FAMILIES, build, make
 from longspan.errors import LongspanError
 from longspan.hf import prefill
-from longspan.hf.prefill import Prefill, _Watch, following
+from longspan.hf.prefill import Prefill, Watch, following
 
 LAYERS = 3
 
@@ -28,22 +28,22 @@ def model():
 def seen(model, monkeypatch):
     """What is told of every forward, looked at after each layer instead of after some time."""
     told: list[Prefill | None] = []
-    ends = _Watch.layer_ends
+    ends = Watch.layer_ends
 
     def layer_ends(self, *args):
         ends(self, *args)
-        if self._tokens > 1:
+        if self.tokens > 1:
             told.append(self.now)
 
-    finish = _Watch.finish
+    finish = Watch.finish
 
     def finishes(self):
-        if self._thread is not None:
+        if self.thread is not None:
             told.append(None)
         finish(self)
 
-    monkeypatch.setattr(_Watch, "layer_ends", layer_ends)
-    monkeypatch.setattr(_Watch, "finish", finishes)
+    monkeypatch.setattr(Watch, "layer_ends", layer_ends)
+    monkeypatch.setattr(Watch, "finish", finishes)
     with following(model, lambda now: None):
         yield told
 
@@ -167,7 +167,7 @@ def test_a_model_without_a_list_of_layers_is_refused(model):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_layers_to_count(name):
     model = make(name)
-    _, layers = prefill._decoder_and_layers(model)
+    _, layers = prefill.decoder_and_layers(model)
     assert len(layers) == model.config.get_text_config().num_hidden_layers
     told = []
     with following(model, told.append), torch.inference_mode():

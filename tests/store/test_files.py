@@ -66,7 +66,7 @@ def test_disk_blocks_are_allocated_with_the_capacity(tmp_path):
     buffer, like = Buffer("disk", tmp_path), torch.randn(2, 4, 1, 64)
     for n in (100, 1000, 30_000):
         buffer.reserve(like, n)
-        used = os.fstat(buffer._block._file.fileno()).st_blocks * 512
+        used = os.fstat(buffer.block.file.fileno()).st_blocks * 512
         assert buffer.nbytes <= used <= buffer.nbytes + 8 * 2 * 4096
 
 

@@ -21,7 +21,7 @@ def test_a_full_disk(monkeypatch, tmp_path, room):
     """``room`` is enough for none, for one and not the other, and for neither of the buffers' new sizes."""
     store, (keys, values) = KVStore("disk", tmp_path), keys_and_values(1000)
     store.append(keys, values)
-    monkeypatch.setattr(memory, "_free", lambda file: room if room != 150_000 else next(spaces))
+    monkeypatch.setattr(memory, "free_space", lambda file: room if room != 150_000 else next(spaces))
     spaces = iter([1e9, 1e9, 0, 0, 0])
     with pytest.raises(CacheError, match=r"MiB for .* tokens of a layer in .*No space left.*nothing was lost.*kv_dir="):
         store.append(*keys_and_values(4000))
@@ -34,7 +34,7 @@ def test_a_full_disk(monkeypatch, tmp_path, room):
 def test_a_disk_that_is_full_from_the_start(monkeypatch, tmp_path):
     store = KVStore("disk", tmp_path)
     spaces = iter([1e9, 0])
-    monkeypatch.setattr(memory, "_free", lambda file: next(spaces))
+    monkeypatch.setattr(memory, "free_space", lambda file: next(spaces))
     with pytest.raises(CacheError, match="No space left"):
         store.append(*keys_and_values(10))
     assert (store.length, store.batch, store.nbytes) == (0, 0, 0)
@@ -64,7 +64,7 @@ def test_the_last_of_the_space_is_used(monkeypatch, tmp_path):
     buffer, like = Buffer("disk", tmp_path), torch.randn(1, 2, 1, 16)
     buffer.reserve(like, 936)
     assert buffer.capacity == 1000
-    monkeypatch.setattr(memory, "_free", lambda file: space * 2 * 16 * 4)
+    monkeypatch.setattr(memory, "free_space", lambda file: space * 2 * 16 * 4)
     space = 500
     buffer.reserve(like, 1001)
     assert buffer.capacity == 1500  # half as much again, as long as there is room for what is new
@@ -101,7 +101,7 @@ def test_selecting_on_a_full_disk_loses_nothing(monkeypatch, tmp_path):
     store, (keys, values) = KVStore("disk", tmp_path), keys_and_values(1000)
     store.append(keys, values)
     spaces = iter([1e9, 0])
-    monkeypatch.setattr(memory, "_free", lambda file: next(spaces))
+    monkeypatch.setattr(memory, "free_space", lambda file: next(spaces))
     with pytest.raises(CacheError, match="No space left"):
         store.repeat(2)
     assert store.batch == 1 and same(store, keys, values)

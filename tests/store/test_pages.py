@@ -37,5 +37,5 @@ def test_a_large_buffer_asks_for_huge_pages():
 
 
 def test_a_small_one_does_not(monkeypatch):
-    monkeypatch.setattr(pages, "_libc", None)
+    monkeypatch.setattr(pages, "libc", None)
     Buffer().reserve(torch.zeros(1, 3, 1, 128), 1000)

@@ -20,14 +20,13 @@ from longspan.selection.rows import Rows
 from longspan.selection.selector import Selector
 from longspan.store import KVStore
 
-_SCORES = 1 << 25  # scores held at once (fp32: 128 MB)
-
 
 class Chooser:
     """Runs the selection of one method that chooses, for all layers of a model.
 
     Attributes:
         observer: sees what is chosen, where somebody records it.
+        scores_at_once: scores that are held at once (fp32: 128 MB).
         many: whether runs of queries that choose may go through a kernel together; off, each goes by itself.
     """
 
@@ -39,6 +38,7 @@ class Chooser:
         self._tables: WeakKeyDictionary[Table, dict[torch.device, CosSin]] = WeakKeyDictionary()
         self.observer: Observer | None = None
         self.many = True
+        self.scores_at_once = 1 << 25
 
     def selector(self, layer: int, rope: Rope) -> Selector:
         """What chooses in a layer, for a cache that is empty."""
@@ -57,7 +57,7 @@ class Chooser:
         if first >= rows.stop or not selection.chooses_in(rows.layer):
             return
         scores = rows.q.shape[0] * rows.q.shape[1] * selector.columns(rows.stop)
-        runs = selection.runs(first, rows.stop, max(1, _SCORES // max(scores, 1)))
+        runs = selection.runs(first, rows.stop, max(1, self.scores_at_once // max(scores, 1)))
         see = partial(selection.see, self.positions, rows)
         observer = self.observer  # another thread may end the recording meanwhile
         if self.many and observer is None and self.impl in ("auto", "compiled"):

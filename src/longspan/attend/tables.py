@@ -20,7 +20,7 @@ from longspan.selection import Selection
 K = TypeVar("K")
 V = TypeVar("V")
 
-AHEAD = 64  # single tokens that tables are computed for at once
+AHEAD = 128  # single tokens that tables are computed for at once
 _CACHED = 64  # tables of so many tokens each that are kept, for rows of unequal padding among others
 
 

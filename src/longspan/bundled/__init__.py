@@ -6,16 +6,16 @@ README beside this file says what it was trained on, how well it does, and what 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from longspan.bundled.folder import FOLDER as FOLDER
+from longspan.bundled.folder import heldout_text as heldout_text
 
 if TYPE_CHECKING:
     from longspan.bundled.calibrated import bundled_calibration as bundled_calibration
     from longspan.bundled.loading import load_bundled as load_bundled
 
-FOLDER = Path(__file__).resolve().parent
 # These import torch, and one of them transformers, for their types too.
 _WHERE = {"bundled_calibration": "calibrated", "load_bundled": "loading"}
 
@@ -24,9 +24,3 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'longspan.bundled' has no attribute {name!r}")
     return getattr(import_module(f"longspan.bundled.{_WHERE[name]}"), name)
-
-
-@lru_cache(maxsize=1)
-def heldout_text() -> str:
-    """About 323,000 characters of prose that the model was not trained on, paragraphs one to a line."""
-    return (FOLDER / "heldout.txt").read_text(encoding="utf-8")

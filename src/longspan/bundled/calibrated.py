@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from longspan.bundled import FOLDER
+from longspan.bundled.folder import FOLDER
 from longspan.calibration import Calibration
 
 

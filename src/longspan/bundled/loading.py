@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from longspan.bundled import FOLDER
+from longspan.bundled.folder import FOLDER
 
 
 def load_bundled(

@@ -12,11 +12,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Protocol, get_args, get_origin
 
 from longspan import files
 from longspan.errors import DataError
-from longspan.evaluation.task import Record, Task
+
+Record = Mapping[str, Any]  # one line of a local data file
 
 SAMPLES = Path(__file__).resolve().parent / "samples"
 
@@ -89,7 +90,17 @@ class FileRef(str):
         return data
 
 
-def read_records(task: Task, data_dir: Path | str | None) -> list[Record]:
+class Reading(Protocol):
+    """A task, as far as its data goes; see ``longspan.evaluation.task.Task``."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def data(self) -> DataFile | None: ...
+
+
+def read_records(task: Reading, data_dir: Path | str | None) -> list[Record]:
     """The records that a task builds prompts of, in the order of its file.
 
     Args:

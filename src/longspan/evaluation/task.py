@@ -6,14 +6,13 @@ grows when either changes, so that results from before are measured again instea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-if TYPE_CHECKING:
-    from longspan.evaluation.datafile import DataFile
+from longspan.evaluation.datafile import DataFile
+from longspan.evaluation.datafile import Record as Record
 
-Record = Mapping[str, Any]  # one line of a local data file
 Score = Callable[[str, Sequence[str]], float]
 Measure = Literal["score", "perplexity"]
 

@@ -25,7 +25,7 @@ from longspan.hf.cache import LongspanCache
 from longspan.hf.describe import describe, layer_notes, norm_notes
 from longspan.hf.fitting import fitting
 from longspan.hf.hooks import Attachment
-from longspan.hf.kernels import describe_kernels
+from longspan.hf.kernels import describe_decoding, describe_kernels
 from longspan.hf.placement import refuse_unloaded, runs_on
 from longspan.hf.probe import Layer, probe
 from longspan.hf.report import Report
@@ -290,6 +290,7 @@ def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender,
         else f"scores reduced to {calibration.reduced}, solver {calibration.solver}",
         kernels=kernels,
         window_source=trained.source,
+        decode=describe_decoding(attender, layers, model.dtype, device),
     )
     return report, attender, layers
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from longspan.errors import CacheError, LongspanError
 from longspan.hf.running import NeverCopied
 
-if TYPE_CHECKING:
-    from longspan.hf.hooks import Attachment
+
+class Caching(Protocol):
+    """What ``generate`` asks of what is attached; see ``longspan.hf.hooks.Attachment``."""
+
+    def check(self, cache: Any) -> None: ...
+
+    def new_cache(self) -> Cache: ...
 
 
 class _OurCache(NeverCopied):
     """In place of ``_prepare_cache_for_generation``."""
 
-    def __init__(self, attachment: Attachment, stock: Callable[..., Any]) -> None:
+    def __init__(self, attachment: Caching, stock: Callable[..., Any]) -> None:
         self._attachment, self._stock = attachment, stock
 
     def __call__(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +70,7 @@ class _NoPages(NeverCopied):
 _SHADOWED = ("_prepare_cache_for_generation", "_prepare_generated_length", "init_continuous_batching")
 
 
-def shadow(model: PreTrainedModel, attachment: Attachment) -> None:
+def shadow(model: PreTrainedModel, attachment: Caching) -> None:
     """Let ``generate`` use longspan's cache and take long prompts."""
     if not hasattr(model, "_prepare_cache_for_generation"):
         return

@@ -105,7 +105,8 @@ class Attachment:
         refuse_other_attention(config._attn_implementation, interface.NAME)
         refuse_packed(kwargs)
         refuse_inputs(kwargs)
-        if kwargs.get("output_attentions", getattr(config, "output_attentions", False)):
+        own = "output_attentions" in kwargs  # a look into a config takes several calls
+        if kwargs["output_attentions"] if own else getattr(config, "output_attentions", False):
             raise LongspanError("attention weights are never formed here: call without output_attentions")
         self._refuse_other_positions()
         if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2):

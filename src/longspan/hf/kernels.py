@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from longspan.attend import Attender, unrecordable_reason
 from longspan.errors import LongspanError
+from longspan.hf.probe import Layer
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.gpu import tiles
@@ -36,3 +40,21 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     if impl == "compiled":
         raise LongspanError(f"impl='compiled' cannot run: {reason}; leave it out for torch's operations")
     return "auto (torch's operations)", f"it runs on torch's operations, decoding several times slower: {reason}"
+
+
+def describe_decoding(attender: Attender, layers: Sequence[Layer], dtype: torch.dtype, device: torch.device) -> str:
+    """How the attached layers take in a token that comes alone, for the report; empty where none is attached."""
+    reasons: dict[str | None, list[int]] = {}
+    for layer in layers:
+        if layer.rope is not None:
+            reason = attender.decode_reason(layer.rope, layer.index, dtype, device)
+            reasons.setdefault(reason, []).append(layer.index)
+    if device.type == "cuda" and reasons:
+        unrecordable = unrecordable_reason(attender.method)
+        graph = "longspan.graphed records it" if unrecordable is None else f"no CUDA graph: {unrecordable}"
+        return f"each part of a token its own kernel; {graph}"
+    ways = []
+    for reason, numbers in reasons.items():
+        where = "" if len(reasons) == 1 else f"layers {', '.join(map(str, numbers))}: "
+        ways.append(where + ("compiled, one call a layer" if reason is None else f"each part its own call: {reason}"))
+    return "; ".join(ways)

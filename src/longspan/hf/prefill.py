@@ -118,8 +118,8 @@ def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Ite
     Raises:
         LongspanError: it cannot be told what the model's layers are.
     """
-    decoder, layers = _decoder_and_layers(model)
-    watches = _Watches(len(layers), see, Lock() if turn is None else turn)
+    decoder, layers = decoder_and_layers(model)
+    watches = Watches(len(layers), see, Lock() if turn is None else turn)
     handles = [
         decoder.register_forward_pre_hook(lambda *given: watches.own.begins(*given), with_kwargs=True),
         decoder.register_forward_hook(lambda *given: watches.own.ends(*given), always_call=True),
@@ -141,10 +141,10 @@ class _Expecting:
     def __init__(self, model: PreTrainedModel) -> None:
         self._own = vars(model).get("_prefill")
         self._prefill = model._prefill
-        self._open: list[_Watches] = []
+        self._open: list[Watches] = []
 
     @classmethod
-    def put(cls, model: PreTrainedModel, watches: _Watches) -> None:
+    def put(cls, model: PreTrainedModel, watches: Watches) -> None:
         """Tell ``watches`` too."""
         with _opening:
             if getattr(model, "_prefill", None) is None:
@@ -154,7 +154,7 @@ class _Expecting:
             model._prefill._open = [*model._prefill._open, watches]
 
     @classmethod
-    def take(cls, model: PreTrainedModel, watches: _Watches) -> None:
+    def take(cls, model: PreTrainedModel, watches: Watches) -> None:
         """Tell ``watches`` no more; the model's own is back when nobody is told."""
         with _opening:
             here = vars(model).get("_prefill")
@@ -178,21 +178,21 @@ class _Expecting:
                 watch.finish()
 
 
-class _Watches:
-    """The watch of each thread that runs the model while a block is open; see ``_Watch``."""
+class Watches:
+    """The watch of each thread that runs the model while a block is open; see ``Watch``."""
 
     def __init__(self, layers: int, see: See, turn: Lock) -> None:
         self._given = layers, see, turn
         self._local, self._lock, self._open = local(), Lock(), True
-        self._all: WeakSet[_Watch] = WeakSet()  # a thread's goes when it ends
+        self._all: WeakSet[Watch] = WeakSet()  # a thread's goes when it ends
 
     @property
-    def own(self) -> _Watch:
+    def own(self) -> Watch:
         """This thread's."""
-        found: _Watch | None = getattr(self._local, "watch", None)
+        found: Watch | None = getattr(self._local, "watch", None)
         if found is None:
             with self._lock:
-                found = self._local.watch = _Watch(*self._given)
+                found = self._local.watch = Watch(*self._given)
                 self._all.add(found)
                 if not self._open:
                     found.close()
@@ -207,7 +207,7 @@ class _Watches:
             watch.close()
 
 
-class _Watch:
+class Watch:
     """What is known of the prefill that a thread runs.
 
     Args:
@@ -218,18 +218,18 @@ class _Watch:
     def __init__(self, layers: int, see: See, turn: Lock) -> None:
         self._layers, self._see, self._turn = layers, see, turn
         # Tokens that are expected, of forwards before, and of this one; how many of its layers have run.
-        self._expected = self._read = self._tokens = self._done = 0
+        self._expected = self._read = self.tokens = self._done = 0
         self._begun = self._ended = 0.0
         self._lock, self._closed = Lock(), False  # one thread closes what another one runs
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
         self._over = Event()  # a new one with every thread
         self._event: torch.Event | None = None
 
     @property
     def now(self) -> Prefill:
         """How far it is; what a layer has done before its end nobody knows."""
-        total = max(self._expected, self._read + self._tokens)
-        read = min(self._read + self._tokens * self._done / self._layers, total)
+        total = max(self._expected, self._read + self.tokens)
+        read = min(self._read + self.tokens * self._done / self._layers, total)
         layer, ended = min(self._done + 1, self._layers), self._ended
         return Prefill(total, read, layer, self._layers, ended - self._begun, time.perf_counter() - ended)
 
@@ -244,9 +244,9 @@ class _Watch:
             return
         given = kwargs.get("input_ids", args[0] if args else None)
         given = kwargs.get("inputs_embeds") if given is None else given
-        self._tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
+        self.tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
         self._done = 0
-        if self._tokens > 1 and self._thread is None:
+        if self.tokens > 1 and self.thread is None:
             self._begun = self._ended = time.perf_counter()
             with self._lock:
                 if self._closed:
@@ -254,11 +254,11 @@ class _Watch:
                 self._over = Event()
                 thread = Thread(target=self._tell, args=(self._over,), daemon=True)
                 thread.start()
-                self._thread = thread
+                self.thread = thread
 
     def layer_ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """A layer of the forward has run."""
-        if self._tokens < 2:
+        if self.tokens < 2:
             return
         out = output[0] if isinstance(output, tuple) else output
         if isinstance(out, Tensor) and out.device.type != "cpu":
@@ -268,9 +268,9 @@ class _Watch:
 
     def ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """The forward ends, in an error perhaps."""
-        if self._tokens < 2:
+        if self.tokens < 2:
             return
-        self._read, self._tokens, self._done = self._read + self._tokens, 0, 0
+        self._read, self.tokens, self._done = self._read + self.tokens, 0, 0
         self._event = None
         if self._read >= self._expected:
             self.finish()
@@ -279,7 +279,7 @@ class _Watch:
         """Nothing runs any more."""
         self._stop()
         self._event = None
-        self._expected = self._read = self._tokens = self._done = 0
+        self._expected = self._read = self.tokens = self._done = 0
 
     def close(self) -> None:
         """Tell nothing from now on, whatever runs; for any thread to call."""
@@ -289,7 +289,7 @@ class _Watch:
 
     def _stop(self) -> None:
         with self._lock:
-            thread, self._thread = self._thread, None
+            thread, self.thread = self.thread, None
             self._over.set()
         if thread is not None:
             thread.join()
@@ -319,7 +319,7 @@ class _Watch:
         self._event = event
 
 
-def _decoder_and_layers(model: PreTrainedModel) -> tuple[nn.Module, list[nn.Module]]:
+def decoder_and_layers(model: PreTrainedModel) -> tuple[nn.Module, list[nn.Module]]:
     """The module whose forward runs the layers of a text model, and those."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     inside = model.get_decoder() if hasattr(model, "get_decoder") else model

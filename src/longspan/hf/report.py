@@ -52,6 +52,7 @@ class Report:
         reason: why ``"auto"`` chose this method; None where it was named.
         calibration: what scores are reduced by; None for exact ones.
         kernels: what attention runs on.
+        decode: how a token that comes alone is taken in, and why not by one call of C where it is not.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Report:
     calibration: str | None = None
     kernels: str = "auto"
     window_source: str = ""
+    decode: str = ""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -98,6 +100,7 @@ class Report:
             "reason": self.reason,
             "calibration": self.calibration,
             "kernels": self.kernels,
+            "decode": self.decode,
             "warnings": list(self.warnings),
         }
 
@@ -120,6 +123,8 @@ class Report:
         size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
         rows.append(("cache", f"{size}, {self._place}"))
         rows.append(("kernels", self.kernels))
+        if self.decode:
+            rows.append(("decoding", self.decode))
         for warning in self.warnings:
             rows.append((Text("note", "yellow"), warning))
         yield Sheet([Column("", style="bold"), Column("")], rows, headed=False)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 from torch import Tensor
 
 from longspan.errors import LongspanError
-
-if TYPE_CHECKING:
-    from longspan.hf.cache import LongspanCache
 
 Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
 
@@ -27,6 +24,13 @@ class NeverCopied:
             "an extended model is neither pickled nor copied, since what is attached belongs to this one; call "
             "longspan.restore(model) before, or model.save_pretrained(folder), which keeps the weights"
         )
+
+
+class Filled(Protocol):
+    """What a forward asks of the cache that it fills; see ``longspan.hf.cache.LongspanCache``."""
+
+    numbering: Numbering | None
+    running: Running | None
 
 
 class Running:
@@ -52,7 +56,7 @@ class Running:
         positions: Tensor | None,
         mask: Tensor | None,
         expected: list[int],
-        cache: LongspanCache | None,
+        cache: Filled | None,
     ) -> None:
         self.config, self.positions, self.mask, self.expected, self.cache = config, positions, mask, expected, cache
         self.attended: list[int] = []

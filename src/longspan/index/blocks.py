@@ -47,6 +47,9 @@ class BlockIndex(UnitIndex):
     Args:
         blocks: the selection, at whose window a piece ends whatever its length.
         representatives: how many tokens of a block.
+
+    Attributes:
+        calls: where recent calls began, in the cache's own count.
     """
 
     def __init__(self, blocks: BlockLayout, representatives: int) -> None:
@@ -56,7 +59,7 @@ class BlockIndex(UnitIndex):
         keep = blocks.local + blocks.piece + blocks.size + self._step + SPARE
         # It holds queries, summed over their key head's group, and keys.
         super().__init__(Tail(keep, keep + max(keep // 4, self._step)))
-        self._calls: list[int] = []  # where recent calls began, in the cache's own count
+        self.calls: list[int] = []
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
         """Take in the tokens that follow those seen so far, which arrived in one call.
@@ -67,9 +70,9 @@ class BlockIndex(UnitIndex):
             rope: the layer's, for the local scores.
         """
         self._begin(pads)
-        if len(self._calls) > self._tail.room:
-            self._calls = [at for at in self._calls if at >= self._tail.start]
-        self._calls.append(self._length)
+        if len(self.calls) > self.tail.room:
+            self.calls = [at for at in self.calls if at >= self.tail.start]
+        self.calls.append(self._length)
         for a in range(0, q.shape[2], self._step):
             part = slice(a, a + self._step)
             self._take(q[:, :, part], k[:, :, part], rope)
@@ -81,7 +84,7 @@ class BlockIndex(UnitIndex):
         own = (slots - torch.tensor(self._pads)[:, None]).clamp(min=0)
         own = own[0] if len(set(self._pads)) == 1 else own
         turned = widen(rope.rotate_q(q, *cos_sin(rope.table, own, q.device)))
-        self._tail.extend([turned.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
+        self.tail.extend([turned.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
         self._length += q.shape[2]
 
     def _last_seen(self, tokens: Tensor, pad: int) -> Tensor:
@@ -89,7 +92,7 @@ class BlockIndex(UnitIndex):
         least = tokens + self.layout.local + 1
         at = -(-least // self.layout.piece) * self.layout.piece
         at = torch.where(least <= self.layout.window, at.clamp(max=self.layout.window), at)
-        calls = torch.tensor([*(call - pad for call in self._calls), torch.iinfo(torch.int64).max])
+        calls = torch.tensor([*(call - pad for call in self.calls), torch.iinfo(torch.int64).max])
         return torch.minimum(at, calls[torch.searchsorted(calls, least)])
 
     def _ends(self, first: int, last: int, pad: int) -> Tensor:
@@ -108,8 +111,8 @@ class BlockIndex(UnitIndex):
         low, high = self.layout.initial + done * size, self.layout.initial + full * size
         tokens = torch.arange(low, high)
         stops = self._last_seen(tokens, pad)
-        queries = self._tail.slice(0, pad + low, pad + int(stops[-1]))[rows]
-        keys = self._tail.slice(1, pad + low, pad + high)[rows]
+        queries = self.tail.slice(0, pad + low, pad + int(stops[-1]))[rows]
+        keys = self.tail.slice(1, pad + low, pad + high)[rows]
         sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
         after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
         turned = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
@@ -145,7 +148,7 @@ class BlockIndex(UnitIndex):
         for pad, done in zip(self._pads, self._done, strict=True):
             kept = int((self._ends(0, done, pad) <= length - pad).sum())
             first = self.layout.initial + kept * self.layout.size
-            if first < length - pad and pad + first < self._tail.start:
+            if first < length - pad and pad + first < self.tail.start:
                 raise CacheError(
                     f"dropping {self._length - length} tokens makes blocks of {self.layout.size} tokens local again "
                     f"whose inputs are gone; up to {SPARE} can be dropped at any time. Read the text again with a new "
@@ -153,9 +156,9 @@ class BlockIndex(UnitIndex):
                 )
             left.append(kept)
         self._done, self._length = left, length
-        self._calls = [at for at in self._calls if at < length]
-        self._tail.crop(length)
+        self.calls = [at for at in self.calls if at < length]
+        self.tail.crop(length)
 
     def reset(self) -> None:
         super().reset()
-        self._calls = []
+        self.calls = []

@@ -85,11 +85,11 @@ class ChunkIndex(UnitIndex):
             if full > done:
                 self._summarise(row, done, full, new, past, rope, scale)
                 self._done[row] = full
-        self._tail.extend(new)
+        self.tail.extend(new)
 
     def reserve_one(self) -> Slot | None:
         """Memory for the next token's inputs; None where it fills a chunk, which has to be summarised."""
-        tail, stop = self._tail, self._length + 1
+        tail, stop = self.tail, self._length + 1
         if not self._done or not tail.has_room:
             return None
         for pad, done in zip(self._pads, self._done, strict=True):
@@ -100,12 +100,12 @@ class ChunkIndex(UnitIndex):
     def commit_one(self) -> None:
         """The next token's inputs were written to what ``reserve_one`` gave."""
         self._length += 1
-        self._tail.stop += 1
+        self.tail.stop += 1
 
     @property
     def kept(self) -> list[Tensor]:
         """Room for the last tokens' queries, keys and values, or for keys alone; see ``Tail.tensors``."""
-        return self._tail.tensors
+        return self.tail.tensors
 
     @property
     def entries(self) -> Tensor | None:
@@ -118,7 +118,7 @@ class ChunkIndex(UnitIndex):
         first, last = self._pads[row] + done * self.size, self._pads[row] + full * self.size
         if first < past:  # the chunk that was begun in an earlier call
             parts = [
-                torch.cat((self._tail.slice(n, first, past)[row], x[row, :, : first + self.size - past]), dim=1)
+                torch.cat((self.tail.slice(n, first, past)[row], x[row, :, : first + self.size - past]), dim=1)
                 for n, x in enumerate(new)
             ]
             self._write(row, done, self._summary(parts, rope, scale))
@@ -200,17 +200,17 @@ class ChunkIndex(UnitIndex):
         for pad, full in zip(self._pads, self._done, strict=True):
             left = max(length - pad, 0)
             begun = pad + left // self.size * self.size
-            if left // self.size < full and left % self.size and begun < self._tail.start:
+            if left // self.size < full and left % self.size and begun < self.tail.start:
                 raise CacheError(
                     f"dropping {self._length - length} tokens opens a chunk of {self.size} tokens again whose inputs "
-                    f"are gone; up to {self._tail.keep - self.size} can be dropped at any time, or any number that "
+                    f"are gone; up to {self.tail.keep - self.size} can be dropped at any time, or any number that "
                     "ends at a chunk's border"
                 )
         self._done = [
             min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._done, strict=True)
         ]
         self._length = length
-        self._tail.crop(length)
+        self.tail.crop(length)
 
 
 def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:

@@ -53,6 +53,10 @@ class Tail:
         """``[B, H, room, D]`` each, the same list while they stay where they are; empty before the first tokens."""
         return self._data
 
+    def state(self) -> list[Tensor]:
+        """``[B, H, n, D]`` of each tensor, the tokens that are held."""
+        return [self.slice(n, self.start, self.stop) for n in range(len(self._data))]
+
     @property
     def has_room(self) -> bool:
         """Whether the next token fits behind those held."""

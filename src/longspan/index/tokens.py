@@ -60,6 +60,10 @@ class TokenIndex:
         """``[B, 1, N, d']``, the reduced keys with room for more; there are some."""
         return self._held.held
 
+    def state(self) -> list[Tensor]:
+        """``[B, 1, n, d']``, the reduced keys."""
+        return [self._held.first(self._length)] if self._length else []
+
     def asked(self, q: Tensor) -> Tensor:
         """Queries ``[B, Hkv, T, D]`` (groups summed) as entries are scored by them: ``[B, 1, T, 1, d']``."""
         return self._reduced(q)[:, None, :, None]
@@ -90,7 +94,7 @@ class TokenIndex:
 
 
 def exact_asked(q: Tensor, kv_heads: int, share: str) -> Tensor:
-    """Queries ``[B, H, T, D]`` as ``token_scores`` takes them, ``[B, S, T, C, D]``: those of ``exact_scores``' scores."""
+    """Queries ``[B, H, T, D]`` ``[B, S, T, C, D]`` as ``token_scores`` takes them, for ``exact_scores``."""
     if share == "head":
         return q[:, :, :, None]
     summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)

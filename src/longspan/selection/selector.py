@@ -65,6 +65,10 @@ class Selector:
     def reset(self) -> None:
         """Forget everything."""
 
+    def state(self) -> list[Tensor]:
+        """All that is kept."""
+        return []
+
     def columns(self, stop: int) -> int:
         """How many scores a query of those before ``stop`` has at most."""
         return stop

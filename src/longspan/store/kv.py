@@ -57,6 +57,9 @@ class Index(TakesOne, Protocol):
     def reset(self) -> None:
         """Forget everything."""
 
+    def state(self) -> list[Tensor]:
+        """All that is kept, as views."""
+
 
 class KVStore:
     """Values and one or more rotations of the keys, ``[B, Hkv, length, D]``, appended to without copying the past.
@@ -72,6 +75,7 @@ class KVStore:
     Attributes:
         length: tokens held.
         capacity: tokens that there is memory for; 0 when nothing was stored yet.
+        mirror: the device's copy of the last tokens where they are offloaded, else None.
         index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
         bound: kernels of the next tokens that hold the addresses of what is stored here; None once that may have moved.
 
@@ -90,7 +94,7 @@ class KVStore:
         self.bound: object | None = None
         self.capacity = 0
         self._buffers: list[Buffer] = []  # the rotations, then the values
-        self._mirror: Mirror | None = None
+        self.mirror: Mirror | None = None
 
     @property
     def batch(self) -> int:
@@ -112,7 +116,7 @@ class KVStore:
         """Bytes allocated on the device, in host memory and on disk; the index and the mirror are on the device."""
         sizes: dict[Tier, int] = {"device": 0, "host": 0, "disk": 0}
         sizes["device"] += self.index.nbytes if self.index is not None else 0
-        sizes["device"] += self._mirror.nbytes if self._mirror is not None else 0
+        sizes["device"] += self.mirror.nbytes if self.mirror is not None else 0
         sizes[self.tier] += sum(buffer.nbytes for buffer in self._buffers)
         return sizes
 
@@ -125,6 +129,12 @@ class KVStore:
     def values(self) -> Tensor:
         """``[B, Hkv, length, Dv]``, a view of where they lie."""
         return self._buffers[-1].first(self.length)
+
+    def state(self) -> list[Tensor]:
+        """All that is held: each rotation of the keys, the values, and what the index keeps; empty if nothing is."""
+        if not self._buffers:
+            return []
+        return [*self.keys, self.values, *(self.index.state() if self.index is not None else ())]
 
     def append(self, keys: Sequence[Tensor], values: Tensor) -> None:
         """Add ``T`` tokens: ``[B, Hkv, T, D]`` for each rotation, and ``[B, Hkv, T, Dv]``.
@@ -147,12 +157,12 @@ class KVStore:
         # What can fail comes first, and until the length says so nothing counts as held.
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)
-        mirror = self._mirror
+        mirror = self.mirror
         if mirror is None and buffers[0].offloaded:
             mirror = Mirror(self.window)
         if mirror is not None:
             mirror.append(new)
-        self._mirror, self.length = mirror, stop
+        self.mirror, self.length = mirror, stop
         self._hold(buffers)
 
     def reserve_one(self) -> Slot | None:
@@ -208,8 +218,8 @@ class KVStore:
         if not 0 <= start <= stop <= self.length:
             raise ValueError(f"there are tokens 0 to {self.length}, and [{start}, {stop}) was asked for")
         n = self._stream(stream)
-        if self._mirror is not None and self._mirror.start <= start:
-            return self._mirror.part(n, start, stop)
+        if self.mirror is not None and self.mirror.start <= start:
+            return self.mirror.part(n, start, stop)
         return self._buffers[n].fetch(start, stop)
 
     def crop(self, tokens: int) -> None:
@@ -220,18 +230,18 @@ class KVStore:
         if self.index is not None:
             self.index.crop(length)
         self.length = length
-        if self._mirror is not None:
-            self._mirror.crop(length)
+        if self.mirror is not None:
+            self.mirror.crop(length)
             recent = max(0, length - self.window)
-            if self._mirror.start > recent:
-                self._mirror.fill(recent, [buffer.fetch(recent, length) for buffer in self._buffers])
+            if self.mirror.start > recent:
+                self.mirror.fill(recent, [buffer.fetch(recent, length) for buffer in self._buffers])
 
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
         buffers, mirror = self._chosen(rows.tolist())
         if self.index is not None:
             self.index.select(rows)
-        self._mirror = mirror
+        self.mirror = mirror
         self._hold(buffers)
 
     def repeat(self, times: int) -> None:
@@ -241,12 +251,12 @@ class KVStore:
         buffers, mirror = self._chosen([row for row in range(self.batch) for _ in range(times)])
         if self.index is not None:
             self.index.repeat(times)
-        self._mirror = mirror
+        self.mirror = mirror
         self._hold(buffers)
 
     def reset(self) -> None:
         """Forget everything and free it."""
-        self._mirror, self.length = None, 0
+        self.mirror, self.length = None, 0
         self._hold([])
         if self.index is not None:
             self.index.reset()
@@ -257,7 +267,7 @@ class KVStore:
 
     def _chosen(self, rows: list[int]) -> tuple[list[Buffer], Mirror | None]:
         """All that is held, for rows ``rows``; nothing is given up before the last of it was made."""
-        mirror = self._mirror.select(rows) if self._mirror is not None else None
+        mirror = self.mirror.select(rows) if self.mirror is not None else None
         return [buffer.selected(rows) for buffer in self._buffers], mirror
 
     def _stream(self, stream: int | None) -> int:

@@ -81,14 +81,14 @@ class Mapped:
     def __init__(self, kind: Kind, capacity: int, directory: Path | None) -> None:
         self._where = directory if directory is not None else Path(tempfile.gettempdir())
         self._rows, self._token_bytes = kind.batch * kind.heads, kind.token_bytes
-        self.capacity, self._room, self._file = 0, 0, None
+        self.capacity, self._room, self.file = 0, 0, None
         if self._rows * self._token_bytes * capacity == 0:  # there is no empty mapping
             self.tensor = torch.empty(kind.batch, kind.heads, capacity, kind.size, dtype=kind.dtype, device="cpu")
             self.capacity = capacity
             return
         try:
             # Left open: it is closed with this object, and takes its disk space along.
-            self._file = tempfile.TemporaryFile(prefix="longspan-", dir=directory, buffering=0)  # noqa: SIM115
+            self.file = tempfile.TemporaryFile(prefix="longspan-", dir=directory, buffering=0)  # noqa: SIM115
             self._pages = self._map(capacity)
         except OSError as error:
             raise self._failure(error, capacity) from error
@@ -99,15 +99,15 @@ class Mapped:
 
     def _map(self, tokens: int) -> mmap.mmap:
         """Map the file with as much room as the system grants, at least ``tokens``."""
-        assert self._file is not None
+        assert self.file is not None
         room = max(ROOM, 4 * tokens)
         while True:
             size = self._rows * room * self._token_bytes
             try:
-                self._file.truncate(size)
+                self.file.truncate(size)
                 # The mapping would keep a descriptor of its own, and a model of many layers has a store for each.
                 options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-                pages = mmap.mmap(self._file.fileno(), size, **options)
+                pages = mmap.mmap(self.file.fileno(), size, **options)
             except (OSError, OverflowError):
                 # A limit on addresses or on the size of files, or a file system that knows no holes.
                 if room <= tokens:
@@ -128,15 +128,15 @@ class Mapped:
 
     def affords(self, tokens: int) -> bool:
         """Whether the disk has space for ``tokens``, as far as it tells."""
-        if self._file is None:
+        if self.file is None:
             return True
         kept = self.capacity if tokens <= self._room else 0
-        return (tokens - kept) * self._rows * self._token_bytes <= _free(self._file.fileno())
+        return (tokens - kept) * self._rows * self._token_bytes <= free_space(self.file.fileno())
 
     def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
         """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
         rows = slice(None) if rows is None else rows
-        if self._file is None or not hasattr(mmap, "MADV_RANDOM"):
+        if self.file is None or not hasattr(mmap, "MADV_RANDOM"):
             self.tensor[rows, :, start : start + x.shape[2]] = x
             return
         # A page that is written first would be read first, with megabytes of the empty pages around it.
@@ -145,11 +145,11 @@ class Mapped:
         self._pages.madvise(mmap.MADV_NORMAL)
 
     def _allocate(self, tokens: int) -> None:
-        assert self._file is not None
-        file, more = self._file.fileno(), (tokens - self.capacity) * self._token_bytes
+        assert self.file is not None
+        file, more = self.file.fileno(), (tokens - self.capacity) * self._token_bytes
         try:
             # Asked first, since blocks that were allocated before the disk turned out to be full would stay.
-            if more * self._rows > _free(file):
+            if more * self._rows > free_space(file):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             for row in range(self._rows):
                 _reserve_blocks(file, (row * self._room + self.capacity) * self._token_bytes, more)
@@ -165,7 +165,7 @@ class Mapped:
         )
 
 
-def _free(file: int) -> float:
+def free_space(file: int) -> float:
     if not hasattr(os, "fstatvfs"):
         return math.inf
     disk = os.fstatvfs(file)

@@ -25,9 +25,9 @@ def advise_huge(x: Tensor, part: int) -> None:
         return
     first = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (x.data_ptr() + x.numel() * x.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE
-    _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_HUGEPAGE)
+    libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_HUGEPAGE)
 
 
 @lru_cache(maxsize=1)
-def _libc() -> Any:
+def libc() -> Any:
     return ctypes.CDLL(None)

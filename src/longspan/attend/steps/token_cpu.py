@@ -13,7 +13,7 @@ from longspan.attend.sinks import with_sinks
 from longspan.attend.tables import AHEAD, DecodeTables, Tables
 from longspan.index import equal_runs
 from longspan.kernels import cpu
-from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel
+from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
 from longspan.kernels.dispatch import Impl
 from longspan.rope import Rope
 from longspan.selection.selector import Selector
@@ -147,7 +147,7 @@ class TokenStep:
         if self._chooser is not None:
             selector = self._chooser.selector(number, rope)
             if not selector.in_one_call(self._tables.angles(rope.table)):
-                return "C has no kernel of a single token for its scores"
+                return "C has no single-token kernel for its scores"
         return None
 
     def _method_reason(self, impl: Impl) -> str | None:
@@ -213,7 +213,8 @@ class TokenStep:
         pad, rope, ranges = layer.padding[rows.start], layer.rope, tables.ranges
         table = self._tables.angles(rope.table)
         *keys, values = (x[rows, :, pad:] for x in store.allocated)
-        scoring, kept = None, [None] * 3
+        scoring: ScoreSpec | None = None
+        kept: list[Tensor | None] = [None] * 3
         if selector is not None and self._chooser is not None:
             scored = self._tables.scored_rotation
             positions = ChosenPositions(
@@ -224,7 +225,8 @@ class TokenStep:
             own = None if scored is None else keys[scored]
             scoring = selector.scoring(rows, pad, own, heads, values.shape[1], positions)
             inputs = [x[rows] for x in selector.kept]
-            kept = inputs if len(inputs) == 3 else [None, *inputs, None] if inputs else kept
+            if inputs:  # queries, keys and values, or keys alone
+                kept = [*inputs] if len(inputs) == 3 else [None, *inputs, None]
         plan = ranges.plan
         bands = zip(plan.lo, plan.hi, tables.queries, ranges.rotations, strict=True)
         kernel = DecodeKernel(

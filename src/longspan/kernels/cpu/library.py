@@ -117,7 +117,7 @@ def size_mismatch() -> str | None:
 
 def forget() -> None:
     """Forget what was loaded, or why nothing was, so that the next call looks for the library again."""
-    for cached in (_loaded, compiler_version, _address):
+    for cached in (_loaded, compiler_version, _address, _packed_steps):
         cached.cache_clear()
 
 
@@ -201,14 +201,20 @@ def run_steps(steps: Sequence[Step], packed: bytes, numbers: int | None = None, 
     assert not isinstance(library, str)
     # A copy of this process has none of its threads.
     start = _openmp() if threads > 1 and current.openmp and os.getpid() == _PROCESS else None
-    packed_steps = b"".join(_STEP.pack(_address(name), items) for name, items in steps)
-    check = _CHECKS.get(steps[0][0])
-    check_at = None if check is None else _address(f"check_{check}")
+    packed_steps, check_at = _packed_steps(tuple(steps))
     wrong = library.longspan_run(packed_steps, len(steps), check_at, packed, threads, start)
     if wrong:
         raise ValueError(f"the kernel {steps[0][0]} cannot run: {wrong.decode()}")
     if wrong is not None:
         raise MemoryError(f"no memory for {steps[-1][0]}")
+
+
+@lru_cache(maxsize=512)
+def _packed_steps(steps: tuple[Step, ...]) -> tuple[bytes, int | None]:
+    """Steps as C takes them, and the address of the check that comes before the first."""
+    check = _CHECKS.get(steps[0][0])
+    packed = b"".join(_STEP.pack(_address(name), items) for name, items in steps)
+    return packed, None if check is None else _address(f"check_{check}")
 
 
 @cache

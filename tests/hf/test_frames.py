@@ -1,0 +1,66 @@
+"""How deep a decoded token goes in Python, from the function that transformers calls to the kernels in C."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import longspan
+from hf_models import make, prompts
+from longspan.kernels import cpu
+from longspan.kernels.cpu import library
+
+if cpu.unavailable_reason() is not None:
+    pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
+
+MOST = 7
+ROOT = Path(longspan.__file__).parent
+METHODS = {"dca": longspan.DCA(), "longheads": longspan.LongHeads(score="bounds"), "esa": longspan.ESA()}
+
+
+def stacks(call):
+    """The Python functions between transformers and the library of kernels, of every call into that library."""
+    found = []
+
+    def entered(frame, event, argument):
+        if event != "call" or frame.f_code.co_filename != library.__file__:
+            return
+        names = []
+        while Path(frame.f_code.co_filename).is_relative_to(ROOT):
+            names.append(frame.f_code.co_name)
+            frame = frame.f_back
+        found.append(names[::-1])
+
+    sys.setprofile(entered)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_decoded_token_takes_few_frames(name):
+    model = make("llama")
+    report = longspan.extend(model, METHODS[name])
+    assert report.decode == "compiled, one call a layer"
+    with torch.no_grad():
+        cache = model(prompts(1, 120)).past_key_values
+        for _ in range(2):
+            model(prompts(1, 1), past_key_values=cache)
+        found = stacks(lambda: model(prompts(1, 1), past_key_values=cache))
+    assert len(found) == len(report.attached), "a call a layer"
+    assert max(map(len, found)) <= MOST, found
+
+
+def test_frames_are_seen():
+    """What takes each part of a method by itself is deeper, and has more calls."""
+    model = make("llama")
+    longspan.extend(model, longspan.InfLLM())
+    with torch.no_grad():
+        cache = model(prompts(1, 120)).past_key_values
+        found = stacks(lambda: model(prompts(1, 1), past_key_values=cache))
+    assert max(map(len, found)) > MOST
