@@ -28,7 +28,7 @@ from longspan.errors import CacheError, CalibrationError
 from longspan.index import ChunkIndex
 from longspan.kernels.topk import topk
 from longspan.methods import METHODS, Full, LongHeads
-from longspan.oracle.choices import by_query_chunk, pieces_of
+from longspan.oracle.choices import by_piece, pieces_of
 from longspan.reproduce.ablations import ABLATIONS, AblatedChunks, AblatedLongHeads
 from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
 from longspan.selection.chunks import Chunks
@@ -73,7 +73,7 @@ def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, a
         scores = (fq @ maps.theta_q.double().mT) @ (fk @ maps.theta_k.double().mT).mT
         sizes = {name: getattr(case.method, name) for name in ("initial", "local", "top_k", "proximity")}
         pieces = [(a, z) for a, z in pieces_of(case.method.selection(24), N) if a >= 24]
-        chosen = by_query_chunk(exact.best_tokens(scores[:, None].expand(-1, 4, -1, -1), pieces, **sizes), pieces, N)
+        chosen = by_piece(exact.best_tokens(scores[:, None].expand(-1, 4, -1, -1), pieces, **sizes), pieces, N)
     else:
         maps = given.heads[0]
         scores = (summed @ maps.theta_q.double().mT) @ (k @ maps.theta_k.double().mT).mT
