@@ -47,7 +47,7 @@ def test_choices_equal_the_oracle_however_the_text_arrives(cuts, kv_heads, any_r
     index, pieces, ours = new_index(), [], []
     for a, b in zip([0, *cuts[:-1]], cuts, strict=True):
         index.extend(q[:, :, a:b], k[:, :, a:b], v[:, :, a:b], (0, 0), any_rope, SCALE)
-        for first, last in BLOCKS.pieces(a, b):
+        for first, last in BLOCKS.query_chunks(a, b):
             pieces.append((first, last))
             if first >= WINDOW:
                 scores = index.scores(q[:, :, first:last], slice(0, 2), BLOCKS.candidates(first), any_rope)

@@ -198,28 +198,28 @@ def run_decode(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     rope = common(1, 1)["rope"]
     table, steps = rope.table(torch.arange(50)), torch.arange(ahead)
     turn, kind = rope.table(steps), chance.choice(("none", "bounds", "tokens", "reduced"))
-    seen = BandRange(low=steps * 0, high=steps + 57, turn=turn, rotation=0)
-    entries, asking = torch.randn(1, kv_heads, 2 * 24, width), None
-    places = ChosenPositions(0, torch.randint(0, 50, (ahead, 5)), table)
-    common_to_all = {"choosing": kv_heads, "first": 1, "count": 5, "places": places}
+    seen = BandRange(low=steps * 0, high=steps + 57, cos_sin=turn, rotation=0)
+    entries, scoring = torch.randn(1, kv_heads, 2 * 24, width), None
+    positions = ChosenPositions(0, torch.randint(0, 50, (ahead, 5)), table)
+    common_to_all = {"choosing": kv_heads, "first": 1, "count": 5, "positions": positions}
     if kind == "bounds":
-        asking = ScoreSpec(entries=entries, signs=2, sums=True, size=4, last=True, **common_to_all)
+        scoring = ScoreSpec(entries=entries, signs=2, sums=True, size=4, last=True, **common_to_all)
     elif kind == "tokens":
-        asking = ScoreSpec(entries=torch.randn(1, kv_heads, room, width), sums=True, size=1, near=1, **common_to_all)
+        scoring = ScoreSpec(entries=torch.randn(1, kv_heads, room, width), sums=True, size=1, near=1, **common_to_all)
     elif kind == "reduced":
         thetas = torch.randn(8, kv_heads * width), torch.randn(8, kv_heads * width)
         common_to_all |= {"choosing": 1}
-        asking = ScoreSpec(entries=torch.randn(1, 1, room, 8), sums=True, size=1, thetas=thetas, **common_to_all)
+        scoring = ScoreSpec(entries=torch.randn(1, 1, room, 8), sums=True, size=1, thetas=thetas, **common_to_all)
     given = harm(
         {
             "keys": [torch.randn(1, kv_heads, room, width)],
             "values": torch.randn(1, kv_heads, room, width),
-            "turns": [turn],
+            "key_cos_sin": [turn],
             "bands": [seen],
             "order": chance.choice((None, torch.arange(width))),
             "kept": [None, torch.randn(1, kv_heads, 30, width), None],
-            "asking": asking,
-            "now": {"at": 60, "row": 3, "kept": 4, "stop": 0 if asking is None else 20, "seen": 60},
+            "scoring": scoring,
+            "now": {"at": 60, "row": 3, "kept": 4, "stop": 0 if scoring is None else 20, "seen": 60},
         }
     )
     memory = {name: value for name, value in given.items() if name != "now"}

@@ -20,17 +20,18 @@ const char *longspan_run(const Work *all, int64_t count, Check *check, const voi
                           void (*start)(void (*)(void *), void *, unsigned, unsigned));
 int longspan_banded_prefill(const void *, WorkQueue *), longspan_units_prefill(const void *, WorkQueue *);
 int longspan_topk(const void *, WorkQueue *), longspan_token_scores(const void *, WorkQueue *);
-const char *longspan_check_banded(const void *), *longspan_check_units(const void *), *longspan_check_topk(const void *);
+const char *longspan_check_banded(const void *), *longspan_check_units(const void *), *longspan_check_topk(const void *),
+    *longspan_check_token_scores(const void *);
 
 typedef struct {
     float q[HEADS * ROWS * WIDTH], k[KV * STORED * WIDTH], v[KV * STORED * WIDTH];
     float cos[STORED * WIDTH / 2], sin[STORED * WIDTH / 2];
     float out[HEADS * ROWS * WIDTH], lse[HEADS * ROWS], scores[HEADS * STORED];
-    int64_t low[ROWS], high[ROWS], units[KV * ROWS * CHOSEN], positions[KV * ROWS * CHOSEN], chosen[HEADS * 8];
+    int64_t low[ROWS], high[ROWS], units[KV * ROWS * CHOSEN], positions[KV * ROWS * CHOSEN], chosen[HEADS * 8], edges[2], stops[1];
     Banded *banded;
     Units each;
     TokenScores scoring;
-    TopK best;
+    TopK topk;
     int64_t threads;
 } Caller;
 
@@ -58,8 +59,10 @@ static Caller *make(int64_t threads) {
     of->each = (Units){job, keys, table, of->units, of->positions, {0, ROWS * CHOSEN, CHOSEN}, {0, ROWS * CHOSEN, CHOSEN},
                        CHOSEN, SIZE, STORED / SIZE, 32, 1};
     of->each.job.accumulate = 1;
-    of->scoring = (TokenScores){of->q, (char *)of->k, of->scores, {0, STORED * WIDTH, WIDTH}, HEADS, 1, ROWS, 1, WIDTH, KV, STORED, ROWS, 0};
-    of->best = (TopK){of->scores, 0, of->chosen, STORED, 8, 4, 1, 0, 1, 0.0};
+    of->edges[1] = ROWS, of->stops[0] = STORED;
+    of->scoring = (TokenScores){of->q, (char *)of->k, of->scores, of->edges, of->stops, {0, STORED * WIDTH, WIDTH}, HEADS, 1, ROWS, 1, 1,
+                                WIDTH, KV, STORED, ROWS, 0};
+    of->topk = (TopK){of->scores, 0, of->chosen, STORED, 8, 4, 1, 0, 1, 0.0};
     of->threads = threads;
     return of;
 }
@@ -70,8 +73,8 @@ static void *run(void *with) {
         const char *wrong[] = {
             longspan_run(&(Work){longspan_banded_prefill, KV * (ROWS / 24)}, 1, longspan_check_banded, of->banded, of->threads, 0),
             longspan_run(&(Work){longspan_units_prefill, KV * (ROWS / 32)}, 1, longspan_check_units, &of->each, of->threads, 0),
-            longspan_run(&(Work){longspan_token_scores, HEADS}, 1, 0, &of->scoring, of->threads, 0),
-            longspan_run(&(Work){longspan_topk, HEADS}, 1, longspan_check_topk, &of->best, of->threads, 0),
+            longspan_run(&(Work){longspan_token_scores, HEADS}, 1, longspan_check_token_scores, &of->scoring, of->threads, 0),
+            longspan_run(&(Work){longspan_topk, HEADS}, 1, longspan_check_topk, &of->topk, of->threads, 0),
         };
         for (int k = 0; k < 4; k++)
             if (wrong[k]) printf("refused: %s\n", wrong[k]), exit(2);

@@ -59,7 +59,7 @@ def built(cc=None, load=True):
 
 
 def works(library: Path) -> bool:
-    return hasattr(ctypes.CDLL(str(library)), "longspan_units")
+    return hasattr(ctypes.CDLL(str(library)), "longspan_units_decode")
 
 
 def test_it_is_made_once(cache, quick, monkeypatch):

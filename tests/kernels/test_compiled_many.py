@@ -85,7 +85,7 @@ def test_bands_of_any_ranges(kv_heads, dtype):
     at = torch.randint(0, PLACES, (3, rows), generator=g)
     plan = Plan(stored - rows, stored, (0, 1, 2), tuple(low), tuple(high), tuple(at))
     turns = [rope.table(own) for own in at]
-    run = {"plan": plan, "turns": turns, "rope": rope, "scale": options["scale"]}
+    run = {"plan": plan, "cos_sin": turns, "rope": rope, "scale": options["scale"]}
     out, lse = banded(q, [keys] * 3, v, impl="compiled", **run)
     truth, true_lse = banded(q.double(), [keys.double()] * 3, v.double(), impl="reference", **run)
     seen = (high > low).any(dim=0)

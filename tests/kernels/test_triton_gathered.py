@@ -38,7 +38,7 @@ def plain(job):
     # The reference widens what it is given; keys and values that it cannot widen are multiplied in their own dtype.
     kept, torch.Tensor.double = torch.Tensor.double, lambda self: self
     try:
-        return (reference.by_row if isinstance(job, PerRow) else reference.by_piece)(own)
+        return (reference.by_row if isinstance(job, PerRow) else reference.by_query_chunk)(own)
     finally:
         torch.Tensor.double = kept
 
@@ -145,7 +145,7 @@ def test_sharing(heads, kv_heads, share, monkeypatch):
     """Choices by layer, key head and query head; groups that are no power of two, and larger than a tile."""
     monkeypatch.setattr(tiles, "choose", lambda *_: tiles.Tiles(16, 16, 1, 1))
     monkeypatch.setattr(tiles, "splits", lambda *_: 1)
-    monkeypatch.setattr(triton, "_FEW", 2)
+    monkeypatch.setattr(triton, "FEW_ROWS", 2)
     options = {"heads": heads, "kv_heads": kv_heads, "share": share, "batch": 2}
     check(per_row(1, 16, 2, **options))
     check(per_row(2, 3, 2, own_positions=heads == 3, **options))
@@ -182,7 +182,7 @@ def test_queries_that_are_normalised_after_they_are_turned():
 
 def test_rows_beyond_the_budget(monkeypatch):
     """Rows are gathered around units in several goes where their parts would take too much memory."""
-    monkeypatch.setattr(triton, "_BUDGET", 4 * 2 * HEAD * 4)  # four rows, of which the last go has one
+    monkeypatch.setattr(triton, "CHANNELS_AT_ONCE", 4 * 2 * HEAD * 4)  # four rows, of which the last go has one
     check(per_row(9, 16, 2, 3))
 
 
@@ -203,7 +203,7 @@ def test_a_schedule_gives_every_pair_to_one_tile_of_its_unit(share, rows, count,
     units = torch.tensor(
         data.draw(st.lists(st.integers(0, available - 1), min_size=share * rows * count, max_size=share * rows * count))
     ).view(1, share, rows, count)
-    order, schedule = triton._schedule(units, available, places)
+    order, schedule = triton.schedule_tiles(units, available, places)
     for s in range(share):
         done = []
         for unit, first, takes in schedule[0, s].tolist():

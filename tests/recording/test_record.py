@@ -190,8 +190,8 @@ def test_it_ends(model):
 @pytest.mark.parametrize("name", ["longheads", "esa", "infllm"])
 def test_it_costs_nothing_when_off(model, name, monkeypatch):
     """No more scores are made, none is copied, and the observer's code is never entered."""
-    calls, real = [], tokens.worth
-    monkeypatch.setattr(tokens, "worth", lambda *a, **b: calls.append(a) or real(*a, **b))
+    calls, real = [], tokens.token_scores
+    monkeypatch.setattr(tokens, "token_scores", lambda *a, **b: calls.append(a) or real(*a, **b))
     monkeypatch.setattr(tokens.TokenSelector, "token_scores", None)
     longspan.extend(model, METHODS[name])
     for kind in ("add", "wants"):

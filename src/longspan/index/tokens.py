@@ -94,7 +94,7 @@ class TokenIndex:
 
 
 def exact_asked(q: Tensor, kv_heads: int, share: str) -> Tensor:
-    """Queries ``[B, H, T, D]`` as ``worth`` takes them, ``[B, S, T, C, D]``: those of ``exact_scores``' scores."""
+    """Queries ``[B, H, T, D]`` ``[B, S, T, C, D]`` as ``token_scores`` takes them, for ``exact_scores``."""
     if share == "head":
         return q[:, :, :, None]
     summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)

@@ -5,21 +5,10 @@
 memory. Shapes are those of ``longspan.bands``.
 """
 
-from longspan.rope.angles import NTK, PI, Angles, CosSin, DynamicNTK, Table, YaRN, cos_sin
-from longspan.rope.layout import Layout
-from longspan.rope.rotation import Norm, Rope, rotate
+from longspan.rope.angles import NTK, PI, Angles, DynamicNTK, Table, YaRN, cos_sin
+from longspan.rope.angles import CosSin as CosSin
+from longspan.rope.layout import Layout as Layout
+from longspan.rope.rotation import Norm as Norm
+from longspan.rope.rotation import Rope, rotate
 
-__all__ = [
-    "NTK",
-    "PI",
-    "Angles",
-    "CosSin",
-    "DynamicNTK",
-    "Layout",
-    "Norm",
-    "Rope",
-    "Table",
-    "YaRN",
-    "cos_sin",
-    "rotate",
-]
+__all__ = ["NTK", "PI", "Angles", "DynamicNTK", "Rope", "Table", "YaRN", "cos_sin", "rotate"]

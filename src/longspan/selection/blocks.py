@@ -10,13 +10,13 @@ from torch import Tensor
 from longspan.calibration import Calibration
 from longspan.index import BlockIndex
 from longspan.rope import Rope
-from longspan.selection.by_piece import ByPiece
+from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector
 
 
 @dataclass(frozen=True)
-class Blocks(ByPiece):
+class Blocks(ByQueryChunk):
     """The first tokens, ``blocks`` chosen blocks, and the ``local`` tokens before a piece together with the piece.
 
     Block ``b`` is the ``size`` tokens from ``initial + b · size`` on, and can be chosen once none of it is local. The
@@ -52,12 +52,12 @@ class Blocks(ByPiece):
     def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
         return BlockSelector(self)
 
-    def candidates(self, piece_start: int) -> int:
+    def candidates(self, chunk_start: int) -> int:
         """How many blocks a piece chooses from: the first ones, as long as they end before the local tokens."""
-        return max(piece_start - self.local - self.initial, 0) // self.size
+        return max(chunk_start - self.local - self.initial, 0) // self.size
 
     def choose(self, scores: Tensor) -> Tensor:
-        """The tokens of the best blocks, in ascending order.
+        """The tokens of the blocks with the largest scores, in ascending order.
 
         Args:
             scores: ``[B, S, n]`` of the candidates, at least ``blocks`` of them.

@@ -135,5 +135,5 @@ class ChunkSelector(ChunkIndex, Selector):
             tie=self.selection.tie(torch.float32),
             last=True,
             size=self.size,
-            places=positions,
+            positions=positions,
         )

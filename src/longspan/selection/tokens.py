@@ -1,4 +1,4 @@
-"""Tokens chosen by all queries of a piece together: ESA's selection."""
+"""Tokens chosen by all queries of a chunk together: ESA's selection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from longspan.kernels.gathered import PerQueryChunk, PerRow, gather_into
 from longspan.kernels.scores import QueryChunks, token_scores
 from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
-from longspan.selection.by_piece import ByPiece
+from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import Share
@@ -28,18 +28,18 @@ _SCORES = 2**25  # scores that are held at once (128 MB)
 
 
 @dataclass(frozen=True)
-class Tokens(ByPiece):
-    """The first tokens, ``top_k`` chosen ones, and the ``local`` tokens before a piece together with the piece.
+class Tokens(ByQueryChunk):
+    """The first tokens, ``top_k`` chosen ones, and the ``local`` tokens before a chunk of queries with that chunk.
 
-    A piece is what chooses together: queries from one multiple of ``piece`` to the next, or as many as arrive at once.
+    The queries of a chunk choose together: from one multiple of ``piece`` to the next, or as many as arrive at once.
 
     Args:
         initial: ``lI``, first tokens that are always kept.
-        local: ``lL``, tokens before the piece that are always kept.
+        local: ``lL``, tokens before the chunk that are always kept.
         top_k: ``k``, chosen of those between.
         piece: ``lC``.
-        proximity: ``ε`` of Eq 8: a token takes the best score within ``ε`` of it.
-        share: what chooses together: the layer, the group of a key head, or every query head by itself.
+        proximity: ``ε`` of Eq 8: a token takes the largest score within ``ε`` of it.
+        share: which heads choose together: those of the layer, the group of a key head, or every query head by itself.
         score_at: the distance at which scores see their tokens; 0 is unrotated.
         window: ``L``; the queries before it keep everything.
     """
@@ -58,18 +58,18 @@ class Tokens(ByPiece):
 
     @property
     def chosen(self) -> int:
-        """How many tokens a piece chooses."""
+        """How many tokens a chunk chooses."""
         return self.top_k
 
     def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
         return TokenSelector(self) if calibration is None else ReducedTokenSelector(self, layer, rope, calibration)
 
-    def candidates(self, piece_start: int) -> tuple[int, int]:
-        """The middle tokens that a piece chooses from, ``first : one past the last``."""
-        return self.initial, piece_start - self.local
+    def candidates(self, chunk_start: int) -> tuple[int, int]:
+        """The middle tokens that a chunk chooses from, ``first : one past the last``."""
+        return self.initial, chunk_start - self.local
 
     def choose(self, scores: Tensor) -> Tensor:
-        """The tokens that a piece chooses among its candidates, in ascending order.
+        """The tokens that a chunk chooses among its candidates, in ascending order.
 
         ``F'(j) = max F(m)`` within ``ε`` of ``j`` (Eq 8).
 
@@ -79,16 +79,16 @@ class Tokens(ByPiece):
         Returns:
             ``[B, S, top_k]`` int64.
         """
-        # Neighbours share their best score, so ties are common; the first tokens win them, in every call alike.
+        # Neighbours share their largest score, so ties are common; the first tokens win them, in every call alike.
         return topk(scores, self.top_k, near=self.proximity) + self.initial
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """F' of all tokens before a piece, for those who look on: ``choose`` needs that of the candidates alone.
+        """F' of all tokens before a chunk, for observers: ``choose`` needs that of the candidates alone.
 
-        Tokens that are kept anyway are held to the candidates' best, and take the best of their own neighbours.
+        Tokens that are kept anyway are compared with the candidates' largest, and take the largest of their neighbours.
 
         Args:
-            scores: ``[B, S, T, M]``, f of each query of the piece for each candidate.
+            scores: ``[B, S, T, M]``, f of each query of the chunk for each candidate.
             before, after: the same for the tokens before and after those.
 
         Returns:
@@ -107,11 +107,11 @@ class TokenSelector(Selector):
 
     def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
         low, high = self.selection.candidates(r0)
-        asked, keys, together = self.form(rows, r0, r1)
-        decided = token_scores(asked.to(keys.device), keys[:, :, low:high], together=together).to(asked.device)
+        query, keys, together = self.form(rows, r0, r1)
+        decided = token_scores(query.to(keys.device), keys[:, :, low:high], together=together).to(query.device)
 
         def ranked() -> Tensor:
-            # What is kept anyway has a score as well, which nobody asks for but an observer.
+            # Tokens that are kept anyway have a score as well, which only an observer reads.
             parts = ((low, high), (0, low), (high, r0))
             return self.selection.ranked(*(self.token_scores(a, b, rows, r0, r1) for a, b in parts))
 
@@ -123,15 +123,15 @@ class TokenSelector(Selector):
         Also how many consecutive ones of A choose as one, by the largest of their scores.
         """
         assert rows.scored is not None
-        q = self.turned(rows, r0, r1)
+        q = self.rotated(rows, r0, r1)
         return exact_asked(q, rows.keys.shape[1], self.selection.share), rows.scored, 1
 
     def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
         """``f(m; c)`` of the tokens ``low : high`` and the queries ``r0 : r1``: ``[B, S, T, M]``."""
         assert rows.scored is not None
-        return exact_scores(self.turned(rows, r0, r1), rows.scored[:, :, low:high], self.selection.share)
+        return exact_scores(self.rotated(rows, r0, r1), rows.scored[:, :, low:high], self.selection.share)
 
-    def turned(self, rows: Rows, r0: int, r1: int) -> Tensor:
+    def rotated(self, rows: Rows, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` ``[B, H, T, D]`` at the distance at which scores see their tokens."""
         q, at = rows.between(r0, r1), self.selection.score_at
         if at or rows.rope.norm_q is not None:
@@ -206,7 +206,7 @@ class TokenSelector(Selector):
             count=selection.top_k,
             near=selection.proximity,
             size=1,
-            places=positions,
+            positions=positions,
         )
 
 
@@ -220,13 +220,13 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         self.selection = selection
 
     def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        return self.asked(self.turned(rows, r0, r1)), self.entries[rows.batch, :, rows.padding :], 1
+        return self.asked(self.rotated(rows, r0, r1)), self.entries[rows.batch, :, rows.padding :], 1
 
     def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
-        q = self.turned(rows, r0, r1)
+        q = self.rotated(rows, r0, r1)
         return self.scores(q, rows.batch, rows.padding + low, rows.padding + high)
 
-    def turned(self, rows: Rows, r0: int, r1: int) -> Tensor:
+    def rotated(self, rows: Rows, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""
         q = rows.between(r0, r1)
         if rows.rope.norm_q is not None:

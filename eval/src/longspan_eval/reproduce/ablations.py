@@ -172,7 +172,7 @@ class LargestTokens(Tokens):
 class LargestSelector(TokenSelector):
     def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
         assert rows.scored is not None
-        q = self.turned(rows, r0, r1)
+        q = self.rotated(rows, r0, r1)
         return (
             q[:, :, :, None],
             rows.scored,
@@ -181,7 +181,7 @@ class LargestSelector(TokenSelector):
 
     def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
         assert rows.scored is not None
-        q = self.turned(rows, r0, r1)
+        q = self.rotated(rows, r0, r1)
         count = choosing(self.selection.share, q.shape[1], rows.keys.shape[1])
         return exact_scores(q, rows.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
 

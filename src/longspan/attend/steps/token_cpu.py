@@ -232,14 +232,14 @@ class TokenStep:
         kernel = DecodeKernel(
             keys=keys,
             values=values,
-            turns=tables.keys,
-            bands=[BandRange(low=lo, high=hi, turn=angles, rotation=n) for lo, hi, angles, n in bands],
+            key_cos_sin=tables.keys,
+            bands=[BandRange(low=lo, high=hi, cos_sin=angles, rotation=n) for lo, hi, angles, n in bands],
             rope=rope.paired().with_table(table),
             order=rope.order,
             heads=heads,
             scale=layer.scale,
             softcap=layer.softcap,
             kept=kept,
-            asking=scoring,
+            scoring=scoring,
         )
         return kernel, scoring is not None or selector is None

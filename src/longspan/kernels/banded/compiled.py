@@ -1,4 +1,4 @@
-"""Banded attention in C: one softmax over all bands, keys and values read where they lie."""
+"""Banded attention in C: one softmax over all bands, keys and values read in place."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Plan:
         bands: the bands that any of these queries uses, by their number among those given; all else is per such band.
         lo, hi: ``[T]`` int64 for each band: the keys ``lo ≤ j < hi``, causal and clipped (equal where empty).
         q_pos: ``[T]`` int64 for each band, the position that its queries are rotated to.
-        kept: what a kernel makes of the plan and keeps for the next layer.
+        kept: what a kernel derives from the plan and reuses in the next layer.
     """
 
     start: int
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The same as rectangles, in row order, tiling all rows; made for the kernel that asks."""
+        """The same as rectangles, in row order, tiling all rows; computed for the kernel that reads them."""
         if "blocks" not in self.kept:
             self.kept["blocks"] = _blocks(self.lo, self.hi, self.stop - self.start)
         return cast(tuple[Block, ...], self.kept["blocks"])

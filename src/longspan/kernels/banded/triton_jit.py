@@ -133,7 +133,7 @@ def banded(
     Grid: (tiles · ``splits``, key heads · pieces of a group, batch). The first tile begins ``shift`` tokens early, so
     that tiles lie at multiples of their size in the row's own count, as chunks often do.
 
-    q: with ``HALF = 0`` turned already, one copy a band ``q_sband`` apart. ranges: ``[bands, 2, tokens]`` int32. cos,
+    q: with ``HALF = 0`` rotated already, one copy a band ``q_sband`` apart. ranges: ``[bands, 2, tokens]`` int32. cos,
     sin: ``[bands, tokens, HALF]``. ``maps`` holds two bits a band: which of the keys it reads. out: by ``out_s*``, with
     ``splits`` parts of a row side by side; lse ``[batch, heads, tokens, splits]``.
     """
@@ -178,9 +178,9 @@ def banded(
             last = tl.minimum(begin + tl.maximum((split + 1) * share - done, 0) * K, end)
             done += steps
         if first < last:
-            turn_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
+            cos_sin_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
             own = q_at + tl.cast(band, tl.int64) * q_sband
-            q = load_rotated(q_ptr, own, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
+            q = load_rotated(q_ptr, own, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
             q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             k_ptr = k0_ptr
             if MAPS > 1:

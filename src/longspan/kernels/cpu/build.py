@@ -22,33 +22,33 @@ from longspan.signals import held
 
 SOURCES = Path(__file__).parent / "src"
 COMPILERS = ("cc", "gcc", "clang")
-# What is stored is read as bytes, as whole numbers and as fp32, which strict aliasing would rule out.
+# The same memory is read as bytes, as integers and as fp32, which strict aliasing rules out.
 _LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing")
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", *_LOOSE)
 NATIVE = ("-march=native", "-mcpu=native")  # the second is what some compilers for Arm know instead
-_ASSEMBLER = "Assembler messages"  # how GNU as begins what it has to say
+_ASSEMBLER = "Assembler messages"  # how the messages of GNU as begin
 SECONDS = 120  # more than a compiler takes on a slow machine
-_NEEDED = 8 << 20  # bytes: several times what a compiler leaves and the library take together
+_NEEDED = 8 << 20  # bytes: several times the size of the library and a compiler's temporary files
 
 
 class BuildError(Exception):
-    """There is no library, and this is why."""
+    """There is no library; the message is the reason."""
 
 
 def cache_folder() -> Path:
-    """Where what is compiled is kept: a folder of the user's own."""
+    """The folder of compiled libraries, which only the user writes to."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "longspan"
 
 
 def compiler() -> tuple[str, ...]:
-    """The command of ``CC`` if it is set, else the first of ``COMPILERS`` that is there.
+    """The command of ``CC`` if it is set, else the first of ``COMPILERS`` that is installed.
 
     Raises:
         BuildError: there is none, or none that is known to work.
     """
     if sys.platform == "win32":
-        # gcc there aligns the stack to half of what these vectors take (its bug 54412), and a process ends by that.
+        # gcc aligns the stack there to half of what these vectors need (its bug 54412), which ends the process.
         raise BuildError("the kernels in C are not made for Windows")
     named = shlex.split(os.environ.get("CC", ""))
     found = next(filter(None, map(shutil.which, named[:1] or COMPILERS)), None)
@@ -60,11 +60,11 @@ def compiler() -> tuple[str, ...]:
 
 @contextmanager
 def library_for(cc: tuple[str, ...]) -> Iterator[Path]:
-    """The file of the compiled sources, to load; made unless it is there, whole and the user's own.
+    """The compiled library, to load; compiled unless it is there, complete and the user's own.
 
-    It is named by all that it depends on: the sources, the compiler, its flags and the processor. It is made under
-    another name and moved, so whoever looks meanwhile sees all of it or nothing; of two that need it at once one waits
-    for the other. Where there is no folder that only the user writes to, or no room in it, it is made for this process.
+    Its name is a hash of all that it depends on: the sources, the compiler, its flags and the processor. It is written
+    under another name and moved, so that other processes see all of it or nothing; of two that need it at once, one
+    waits for the other. Where no folder is the user's alone, or has room, it is compiled for this process only.
     A failure is remembered beside where the library would be; see ``failures.py``.
 
     Raises:
@@ -105,7 +105,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _made(stack: ExitStack, folder: Path | None, name: str, cc: tuple[str, ...]) -> Path:
-    """The library, compiled; into the folder where that can be, else into one that goes with the stack."""
+    """The compiled library; in the folder if possible, else in a temporary one that the stack removes."""
     note = None if folder is None else failures.Note((folder / name).with_suffix(".failed"), cc[0])
     if note is not None and (why := note.read()) is not None:
         raise BuildError(why)
@@ -151,7 +151,7 @@ def _room(folder: Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str]]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that may be written there."""
+    """Bytes that may be written to a folder."""
     return shutil.disk_usage(folder).free
 
 
@@ -174,7 +174,7 @@ def _own(path: Path) -> bool:
 
 
 def whole(library: Path) -> bool:
-    """Whether a library is there and as it was made; to load half a one can end the process."""
+    """Whether a library is there and complete; loading a part of one can end the process."""
     try:
         return _seal(library).read_text() == _digest(library)
     except (OSError, UnicodeDecodeError):
@@ -208,7 +208,7 @@ def _knows(cc: tuple[str, ...], flag: str) -> bool:
 
 
 def _run(command: Sequence[str], temporary: Path | None = None) -> tuple[int, str]:
-    """Exit status and what was said. What takes too long is ended, with all that it started."""
+    """Exit status and what was said. A command that takes too long is ended, with its children."""
     environment = {**os.environ, "LC_ALL": "C"}  # so that what is said can be looked for
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
@@ -237,7 +237,7 @@ def _run(command: Sequence[str], temporary: Path | None = None) -> tuple[int, st
 
 @contextmanager
 def _ended_with(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Whatever happens inside, the process is over after it, with all that it started."""
+    """The process, with its children, is over at the end, whatever happens inside."""
     try:
         yield
     except BaseException:
@@ -271,7 +271,7 @@ def version(cc: tuple[str, ...]) -> str:
 
 
 def processor() -> str:
-    """What decides which instructions there are; homes are shared between machines."""
+    """The features of the processor, since machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Why the library could not be made, remembered between processes for as long as the reason may stand.
+"""Why the library could not be compiled, remembered between processes while the reason may hold.
 
 A note lies where the library would, under a name that follows from the sources, the compiler's version, its flags and
 the processor; a note of others is never found. It holds for a day, as what a compiler needs besides (headers, an
@@ -48,7 +48,7 @@ class Note:
             files.write(self._path, json.dumps(body) + "\n")
 
     def read(self) -> str | None:
-        """Why there is no library, and how to try again; None where that is to be found out."""
+        """Why there is no library, and how to try again; None where nothing is known or it no longer holds."""
         try:
             body = json.loads(self._path.read_text(encoding="utf-8"))
             holds = (

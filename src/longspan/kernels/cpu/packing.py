@@ -1,7 +1,7 @@
-"""What the C functions are given: the structures of ``structs.h``, packed from tensors whose shapes go together.
+"""Arguments of the kernels in C: the structures of ``structs.h``, packed from tensors after their shapes are checked.
 
-Packed they are bytes, which take a tenth of the time to make that structures of ctypes take. They keep no hold on the
-tensors: the caller does. Here it is made sure that shapes agree; what tensors hold is looked at in C, by ``checks.c``.
+Packing bytes takes a tenth of the time of ctypes structures. The bytes hold addresses only: the caller keeps the
+tensors. The values of indices are checked in C, by ``checks.c``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ JOB, KEYS, TABLE, _TOKEN_SCORES = ALL["Job"], ALL["Keys"], ALL["Table"], ALL["To
 def expect(
     name: str, x: Tensor, *shape: int | None, dtype: torch.dtype | None = None, contiguous: bool = False
 ) -> None:
-    """Raise ``ValueError`` unless ``x`` is as C reads it.
+    """Raise ``ValueError`` unless C can read ``x``.
 
-    It lies on the CPU, the numbers of its last axis side by side, or all of them where it has to be contiguous, and has
-    the shape, of which None is any size, and the dtype.
+    It must be on the CPU with the numbers of its last axis side by side, or all of them if ``contiguous``, and have the
+    dtype and the shape, in which None is any size.
     """
     if x.dim() != len(shape) or any(n is not None and n != m for n, m in zip(shape, x.shape, strict=True)):
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
@@ -36,7 +36,7 @@ def expect(
 
 
 def whole_lanes(*widths: int) -> None:
-    """Raise ``ValueError`` unless channels fill whole vectors."""
+    """Raise ``ValueError`` unless these numbers of channels fill whole vectors."""
     if any(width % LANES for width in widths):
         raise ValueError(f"head sizes {widths} are no multiples of {LANES}")
 
@@ -56,7 +56,7 @@ def job(
 
     Args:
         q, v: ``[B, H, T, D]`` and ``[B, Hkv, N, Dv]``, a token's channels side by side.
-        out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]``; None for what has an output of its own.
+        out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]``; None for a kernel with an output of its own.
         sharing: how many choose in a row of the batch.
         accumulate: whether ``out`` and ``lse`` are a part of the softmax already.
 
@@ -102,20 +102,20 @@ def job(
 
 
 def keys(x: Tensor, q: Tensor, v: Tensor) -> bytes:
-    """``Keys`` ``[B, Hkv, N, D]`` that lie beside values ``[B, Hkv, N, Dv]``."""
+    """``Keys`` ``[B, Hkv, N, D]`` for values ``[B, Hkv, N, Dv]``."""
     expect("keys", x, *v.shape[:3], q.shape[3], dtype=q.dtype)
     return KEYS.pack(data=x.data_ptr(), step=x.stride()[:3], count=x.shape[2])
 
 
-def fp32_table(turn: CosSin) -> CosSin:
-    """cos and sin as C reads them; the caller keeps them."""
-    cos, sin = turn
+def fp32_table(angles: CosSin) -> CosSin:
+    """cos and sin ``[rows, r / 2]`` as C reads them; the caller keeps them."""
+    cos, sin = angles
     return cos.float().contiguous(), sin.float().contiguous()
 
 
-def table(turn: CosSin, rope: Rope) -> bytes:
-    """``Table`` of cos and sin ``[rows, r / 2]`` that are from ``fp32_table``."""
-    cos, sin = turn
+def table(angles: CosSin, rope: Rope) -> bytes:
+    """``Table`` of cos and sin ``[rows, r / 2]`` from ``fp32_table``."""
+    cos, sin = angles
     expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32, contiguous=True)
     expect("sin", sin, *cos.shape, dtype=torch.float32, contiguous=True)
     return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])

@@ -1,8 +1,14 @@
-"""All that one new token of a layer takes, in one call of C: what it brings is stored, and it attends.
+"""One new token of a layer in one call: its key and value are stored, it scores and chooses, and it attends.
 
-The other folders of kernels have a call for each part of it; at one token, to make those takes longer than to run them.
+Contract. The unrotated query, key and value of a token, their channels permuted by ``order``, are stored: the key in
+each stored rotation. Where a ``ScoreSpec`` is given and the token chooses, entries ``first ≤ n < stop`` get the score
+``Σ q · entry`` over signs and parts, and ``topk`` chooses among them. One softmax runs over the keys of all bands and
+of the chosen units. ``kernels.scores``, ``topk`` and ``gathered`` have a call for each of these parts; for one token
+the calls take longer than the work.
 """
 
-from longspan.kernels.decode.compiled import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
+from longspan.kernels.decode.compiled import DecodeKernel
+from longspan.kernels.decode.contract import BandRange, ChosenPositions, ScoreSpec
+from longspan.kernels.decode.reference import DecodeReference
 
-__all__ = ["BandRange", "ChosenPositions", "DecodeKernel", "ScoreSpec"]
+__all__ = ["BandRange", "ChosenPositions", "DecodeKernel", "DecodeReference", "ScoreSpec"]

@@ -7,7 +7,7 @@ it, so that the result can be merged with that of other keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -41,13 +41,13 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
         return torch_ops.by_row(job, flash=name == "flash_cpu")
     if isinstance(job, PerRow):
         return iter([(everything, *(triton if name == "triton" else reference).run(job))])
-    run = {
+    runs: dict[str, Callable[[PerQueryChunk], tuple[Tensor, Tensor]]] = {
         "triton": triton.run,
         "flash_cpu": partial(torch_ops.by_query_chunk, flash=True),
         "torch": partial(torch_ops.by_query_chunk, flash=False),
         "reference": reference.run,
-    }[name]
-    return ((rows, *run(chunk)) for rows, chunk in job.chunks())
+    }
+    return ((rows, *runs[name](chunk)) for rows, chunk in job.chunks())
 
 
 def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Impl = "auto") -> None:

@@ -1,4 +1,4 @@
-"""Gathered attention in C: chosen keys and values are read where they lie."""
+"""Gathered attention in C: chosen keys and values are read in place."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
 
 
 def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
+    """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
     out, lse = packing.empty_output(job.q, job.v)
     _run(job, out, lse, accumulate=False)
     return out, lse
 
 
 def run_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk) -> None:
-    """The same with ``out`` and ``lse`` as a part of the softmax, of which they become the whole."""
+    """Add the job to ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, a part of the same softmax, in place."""
     _run(job, out, lse, accumulate=True)
 
 
@@ -135,5 +136,5 @@ def _rotated(job: PerQueryChunk, cos_sin: CosSin) -> PerQueryChunk:
 
 
 def _each(x: Tensor, sharing: int) -> Tensor:
-    """``x`` for all that share; what is the same for all of them has a step of zero."""
+    """``x`` ``[B, S', ...]`` for ``S`` groups; one for all of them is repeated with a stride of zero."""
     return x if x.shape[1] == sharing else x.expand(-1, sharing, *[-1] * (x.dim() - 2))

@@ -14,17 +14,17 @@ from longspan.kernels.gathered.contract import Gathered, Part, PerQueryChunk, Pe
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
-_BUDGET = 1 << 22  # turned queries held at once, in channels (fp32: 16 MB); more leave the cache, fewer fill no tile
+_BUDGET = 1 << 22  # rotated queries held at once, in channels (fp32: 16 MB); more leave the cache, fewer fill no tile
 
 
 class _Room:
-    """Memory that is used again: on a CPU, memory that is new costs more than what is done with it."""
+    """Memory that is used again: on a CPU, new memory costs more than the work on it."""
 
     def __init__(self) -> None:
         self._held: dict[str, Tensor] = {}
 
     def __call__(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        """Memory of that shape in the dtype and on the device of ``like``, with anything in it."""
+        """Uninitialised memory of that shape, in the dtype and on the device of ``like``."""
         held, size = self._held.get(name), math.prod(shape)
         if held is None or held.numel() < size:
             held = self._held[name] = like.new_empty(size)
@@ -41,7 +41,7 @@ def flash_unsupported_reason(q: Tensor, softcap: float | None) -> str | None:
 
 
 def by_row(job: PerRow, flash: bool) -> Iterator[Part]:
-    """Rows ``a : b`` of the job at a time, in memory that is used again for the next."""
+    """Some rows of the job at a time: their output and log-sum-exp, in memory that the next ones use again."""
     q, count = job.q, job.units.shape[-1]
     batch, heads, rows, width = q.shape
     kv_heads = job.keys.shape[1]
@@ -71,7 +71,7 @@ def by_query_chunk(job: PerQueryChunk, flash: bool) -> tuple[Tensor, Tensor]:
     q, batch, rows = job.q, job.q.shape[0], job.q.shape[2]
     sharing = max(job.keys.shape[1], job.tokens.shape[1])
     group = q.shape[1] // sharing
-    turned = [job.rope.rotate_q(q, *turn).unflatten(1, (sharing, group)) for turn in job.cos_sin]
+    rotated = [job.rope.rotate_q(q, *cos_sin).unflatten(1, (sharing, group)) for cos_sin in job.cos_sin]
     tokens = job.tokens.to(job.keys.device)
     ends = job.ends.tolist() if job.ends is not None else None
     buffers = [x.new_empty(tokens.shape[2], x.shape[3]) for x in (job.keys, job.v)]  # one for all heads, see _Room
@@ -86,7 +86,7 @@ def by_query_chunk(job: PerQueryChunk, flash: bool) -> tuple[Tensor, Tensor]:
                 keys = job.rope.rotate_k(keys, *job.key_cos_sin)
             edges = [0, *ends[b][choice]] if ends is not None else [0, tokens.shape[2]]
             parts = []
-            for own, first, last in zip(turned, edges[:-1], edges[1:], strict=True):
+            for own, first, last in zip(rotated, edges[:-1], edges[1:], strict=True):
                 if first == last:
                     continue
                 # A group's heads are rows of their key head.
@@ -108,7 +108,7 @@ def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor
     batch, heads, rows, _ = q.shape
     sharing, count = job.units.shape[1], job.units.shape[-1]
     group = heads // sharing
-    turned = _turned(job).unflatten(1, (sharing, group))  # [B, S, G, T · m, D]
+    rotated = _rotated(job).unflatten(1, (sharing, group))  # [B, S, G, T · m, D]
     units = job.units.to(keys.device)
     buffers = [room(name, x, rows * count, size * x.shape[-1]) for name, x in (("keys", keys), ("values", v))]
     parts, part_lses = _empty(job, batch, sharing, rows * count, group)
@@ -119,7 +119,7 @@ def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor
                 whole = x[b, head, : x.shape[2] // size * size].unflatten(0, (-1, size)).flatten(1)
                 torch.index_select(whole, 0, own, out=buffer)
             own_keys, own_v = (x.view(-1, 1, size, x.shape[1] // size).to(q.device) for x in buffers)
-            pairs = turned[b, s].transpose(0, 1)[:, None]  # [T · m, 1, G, D]
+            pairs = rotated[b, s].transpose(0, 1)[:, None]  # [T · m, 1, G, D]
             part, part_lse = _attend(job, pairs, own_keys, own_v, flash)
             parts[b, s], part_lses[b, s] = part[:, 0], part_lse[:, 0]
     parts = parts.unflatten(2, (rows, count)).permute(0, 1, 4, 2, 3, 5).flatten(1, 2)  # [B, H, T, m, Dv]
@@ -131,7 +131,7 @@ def _gather_tokens(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tens
     q, wide = job.q, accumulator(job.q)
     batch, heads, rows, _ = q.shape
     sharing, count = job.units.shape[1], job.units.shape[-1]
-    turned = _turned(job).unflatten(2, (rows, count)).unflatten(1, (sharing, -1)).to(wide)
+    rotated = _rotated(job).unflatten(2, (rows, count)).unflatten(1, (sharing, -1)).to(wide)
     units = job.units.to(job.keys.device)
     out, lse = out.unflatten(1, (sharing, -1)), lse.unflatten(1, (sharing, -1))
     for b in range(batch):
@@ -140,7 +140,7 @@ def _gather_tokens(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tens
             keys, v = (
                 x[b, head].index_select(0, own).to(q.device, wide).view(rows, count, -1) for x in (job.keys, job.v)
             )
-            scores = _bounded(job, (turned[b, s] * keys).sum(dim=-1))  # [G, T, m]
+            scores = _bounded(job, (rotated[b, s] * keys).sum(dim=-1))  # [G, T, m]
             out[b, s] = (scores.softmax(dim=-1)[..., None] * v).sum(dim=-2)
             lse[b, s] = scores.logsumexp(dim=-1)
 
@@ -180,8 +180,8 @@ def _group_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor)
             out[b, mine], lse[b, mine] = whole.transpose(0, 1), whole_lse.T
 
 
-def _turned(job: PerRow) -> Tensor:
-    """Queries turned for each of their units: ``[B, H, T · m, D]``."""
+def _rotated(job: PerRow) -> Tensor:
+    """Queries rotated for each of their units: ``[B, H, T · m, D]``."""
     batch, heads, rows, width = job.q.shape
     positions, count = job.positions, job.positions.shape[-1]
     spread = job.q.unsqueeze(3).expand(-1, -1, -1, count, -1).reshape(batch, heads, rows * count, width)
@@ -192,7 +192,7 @@ def _turned(job: PerRow) -> Tensor:
 
 
 def _empty(job: Gathered, *shape: int) -> tuple[Tensor, Tensor]:
-    """Room for outputs and log-sum-exps of rows ``shape``."""
+    """Empty outputs ``[*shape, Dv]`` and log-sum-exps ``[*shape]``."""
     lse = torch.empty(*shape, dtype=accumulator(job.q), device=job.q.device)
     return job.q.new_empty(*shape, job.v.shape[-1]), lse
 

@@ -1,4 +1,4 @@
-"""Gathered attention on a GPU: keys and values are read where they lie, the queries are turned in the kernel."""
+"""Gathered attention on a GPU: keys and values are read in place, and the queries are rotated in the kernel."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from longspan.kernels.gpu import tiles
 from longspan.rope import CosSin
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
-_FEW = 8  # rows up to which each walks its own units
-_BUDGET = 1 << 27  # channels of partial outputs held at once (bf16: 256 MB)
+FEW_ROWS = 8  # rows up to which each walks its own units
+CHANNELS_AT_ONCE = 1 << 27  # channels of partial outputs held at once (bf16: 256 MB)
 
 
 def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
     """Why these kernels cannot run this job, or None."""
     if isinstance(job, PerQueryChunk) and job.key_cos_sin is not None and job.rope.norm_k is not None:
-        return "the model normalises keys after it turns them, and these are turned as they are gathered"
+        return "the model normalises keys after it rotates them, and these are rotated as they are gathered"
     if isinstance(job, PerRow) and job.size < _SHORT and job.rope.norm_q is not None:
-        return f"the model normalises queries after it turns them, and units are shorter than {_SHORT} tokens"
+        return f"the model normalises queries after it rotates them, and units are shorter than {_SHORT} tokens"
     return tiles.unsupported_reason(job.q, job.keys, job.v)
 
 
@@ -37,11 +37,11 @@ def _by_row(job: PerRow) -> tuple[Tensor, Tensor]:
     rows, count = job.q.shape[2], job.units.shape[-1]
     if out.numel() == 0 or count == 0:
         return out.zero_(), lse.fill_(-torch.inf)
-    few = rows <= _FEW or rows * count <= job.keys.shape[2] // job.size
+    few = rows <= FEW_ROWS or rows * count <= job.keys.shape[2] // job.size
     if job.size < _SHORT or few:
         _walk_units(job, out, lse)
         return out, lse
-    step = max(1, _BUDGET // (out.shape[0] * out.shape[1] * count * out.shape[3]))
+    step = max(1, CHANNELS_AT_ONCE // (out.shape[0] * out.shape[1] * count * out.shape[3]))
     for r0 in range(0, rows, step):
         part = slice(r0, min(r0 + step, rows))
         own = replace(job, q=job.q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
@@ -62,13 +62,13 @@ def _walk_units(job: PerRow, out: Tensor, lse: Tensor) -> None:
     count, sharing = job.units.shape[-1], _sharing(job, job.units)
     group = heads // sharing
     slots = job.size < _SHORT
-    tile, same = _tile(job, group, job.size * count if slots else job.size, turned=slots)
+    tile, same = _tile(job, group, job.size * count if slots else job.size, rotated=slots)
     tile_heads = min(group, tile.rows)
     columns = sharing * -(-group // tile_heads)
     steps = -(-job.size * count // tile.keys) if slots else -(-job.size // tile.keys) * count
     parts = tiles.splits(rows * columns * batch, steps, out.device)
     whole, whole_lse = _room(out, lse, parts)
-    q, per_unit, pairs = _turned_per_unit(job)
+    q, per_unit, pairs = _rotated_per_unit(job)
     cos, sin = _table(job.table)
     units, at = job.units.to(q.device).contiguous(), job.positions.to(q.device).contiguous()
     triton_jit.by_row[(rows * parts, columns, batch)](
@@ -94,8 +94,8 @@ def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
     group = heads // sharing
     tile, same = _tile(job, rows * count * group, job.size)
     tile_heads = min(group, tile.rows)
-    order, schedule = _schedule(job.units.to(out.device), job.keys.shape[2] // job.size, tile.rows // tile_heads)
-    q, per_unit, pairs = _turned_per_unit(job)
+    order, schedule = schedule_tiles(job.units.to(out.device), job.keys.shape[2] // job.size, tile.rows // tile_heads)
+    q, per_unit, pairs = _rotated_per_unit(job)
     cos, sin = _table(job.table)
     at = job.positions.to(q.device).contiguous()
     parts = out.new_empty(batch, heads, rows, count, dv)
@@ -113,8 +113,8 @@ def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
     _merge(parts, parts_lse, out, lse)
 
 
-def _schedule(units: Tensor, available: int, places: int) -> tuple[Tensor, Tensor]:
-    """Which (row, choice) pairs a tile of ``places`` takes, without asking the device how many chose what.
+def schedule_tiles(units: Tensor, available: int, places: int) -> tuple[Tensor, Tensor]:
+    """Which (row, choice) pairs a tile of ``places`` takes, without waiting for the device to say how many chose what.
 
     Args:
         units: ``[B, S, T, m]``, below ``available``.
@@ -150,7 +150,7 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     from longspan.kernels.gathered import triton_jit_chunk
 
     group = heads // sharing
-    tile, same = _tile(job, rows * group, count, turned=job.key_cos_sin is not None)
+    tile, same = _tile(job, rows * group, count, rotated=job.key_cos_sin is not None)
     tile_heads = min(group, tile.rows)
     columns, tall = sharing * -(-group // tile_heads), -(-rows // (tile.rows // tile_heads))
     parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
@@ -160,11 +160,11 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     ends = ends.to(out.device).expand(*tokens.shape[:2], -1).contiguous()
     norm = job.rope.norm_q is not None
     if norm:
-        q = torch.stack([job.rope.rotate_q(job.q, *turn) for turn in job.cos_sin])
+        q = torch.stack([job.rope.rotate_q(job.q, *one) for one in job.cos_sin])
         cos = sin = q
     else:
         q = tiles.unit_stride(job.q)[None].expand(len(job.cos_sin), *job.q.shape)
-        cos, sin = (torch.stack([turn[n].float() for turn in job.cos_sin]) for n in (0, 1))
+        cos, sin = (torch.stack([one[n].float() for one in job.cos_sin]) for n in (0, 1))
     key_cos, key_sin = _table(job.key_cos_sin) if job.key_cos_sin is not None else (cos, sin)
     triton_jit_chunk.by_query_chunk[(tall * parts, columns, batch)](
         q, same["k"], same["v"], tokens, ends, cos, sin, key_cos, key_sin, whole, whole_lse,
@@ -186,12 +186,12 @@ def _sharing(job: Gathered, chosen: Tensor) -> int:
     return max(job.keys.shape[1], chosen.shape[1])
 
 
-def _tile(job: Gathered, rows: int, keys: int, turned: bool = False) -> tuple[tiles.Tiles, dict[str, Tensor]]:
+def _tile(job: Gathered, rows: int, keys: int, rotated: bool = False) -> tuple[tiles.Tiles, dict[str, Tensor]]:
     """Tiles for so many query rows and keys in a row, and keys and values as the kernels read them."""
     dk, dv = tiles.power(job.q.shape[-1]), tiles.power(job.v.shape[-1])
     tile = tiles.choose(job.q, dk, dv, rows)
-    # Keys that are turned as they come need four loads each, of which no second set fits beside the first.
-    tile = replace(tile, keys=min(tile.keys, tiles.power(keys)), stages=1 if turned else tile.stages)
+    # Keys that are rotated as they are loaded need four loads each, of which no second set fits beside the first.
+    tile = replace(tile, keys=min(tile.keys, tiles.power(keys)), stages=1 if rotated else tile.stages)
     return tile, {"k": tiles.unit_stride(job.keys), "v": tiles.unit_stride(job.v)}
 
 
@@ -208,8 +208,8 @@ def _constants(job: Gathered, tile: tiles.Tiles) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _turned_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
-    """Queries, the step from a unit's copy of one to the next unit's, and how many pairs the kernel turns."""
+def _rotated_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
+    """Queries, the step from a unit's copy of one to the next unit's, and how many pairs the kernel rotates."""
     if job.rope.norm_q is None:
         return tiles.unit_stride(job.q), 0, job.table[0].shape[-1]
     # A module of the model's own comes after the rotation; the kernel takes what comes out of it.
@@ -217,9 +217,9 @@ def _turned_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
     at = job.positions
     if at.dim() == 4:
         at = at.repeat_interleave(job.q.shape[1] // at.shape[1], dim=1)
-    turned = job.q.unsqueeze(3).expand(-1, -1, -1, count, -1).flatten(2, 3)
-    turned = job.rope.rotate_q(turned, *(x[at.flatten(-2)] for x in job.table))
-    return turned.unflatten(2, (-1, count)), width, 0
+    rotated = job.q.unsqueeze(3).expand(-1, -1, -1, count, -1).flatten(2, 3)
+    rotated = job.rope.rotate_q(rotated, *(x[at.flatten(-2)] for x in job.table))
+    return rotated.unflatten(2, (-1, count)), width, 0
 
 
 def _table(table: CosSin) -> CosSin:

@@ -1,4 +1,4 @@
-"""Triton kernels of attention to units that each query chose, read where they lie. Importing this imports Triton."""
+"""Triton kernels of attention to units that each query chose, read in place. Importing this imports Triton."""
 
 from __future__ import annotations
 

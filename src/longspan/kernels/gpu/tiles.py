@@ -1,4 +1,4 @@
-"""What Triton kernels need to know before they run: whether they can, and how large their tiles may be."""
+"""Whether Triton kernels can run, and how large their tiles may be."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def interpreting() -> bool:
 
 
 def offloaded(x: Any) -> bool:
-    """Whether ``x`` stands for a tensor that is kept off the device, and brings ranges of it."""
+    """Whether ``x`` stands for a tensor that is offloaded, whose ranges are copied to the device."""
     return not isinstance(x, Tensor)
 
 
 def unsupported_reason(q: Tensor, *others: Any) -> str | None:
-    """Why Triton kernels cannot run on these tensors, or None. What is ``offloaded`` is brought to where they are."""
+    """Why Triton kernels cannot run on these tensors, or None. An ``offloaded`` one is copied to their device."""
     if q.dtype not in _DTYPES:
         return f"no {q.dtype}"
     tensors = [x for x in others if not offloaded(x)]
@@ -76,7 +76,7 @@ def choose(q: Tensor, dk: int, dv: int, rows: int) -> Tiles:
 
 
 def fitting(bytes_each: int, dk: int, dv: int, rows: int, memory: int) -> Tiles:
-    """The largest tiles that ``memory`` bytes of a processor's shared memory hold, within what registers hold."""
+    """The largest tiles that fit ``memory`` bytes of shared memory and the registers."""
     wide = max(dk, dv)
     if bytes_each == 4:  # products of fp32 run without tensor cores, and their operands take registers
         tiles = Tiles(min(power(rows), 64 if wide <= 64 else 32), 32 if wide <= 128 else 16, 8, 2)

@@ -1,4 +1,4 @@
-"""Scores in C: the keys are read where they lie."""
+"""Scores in C: the keys are read in place."""
 
 from __future__ import annotations
 

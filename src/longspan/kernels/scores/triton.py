@@ -64,7 +64,7 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     channels = torch.arange(width) if order is None else order
     padded = tiles.power(width)
     tile = tiles.choose(q, padded, padded, size)
-    # Keys are turned as they come: four loads each, of which no second set fits beside the first.
+    # Keys are rotated as they come: four loads each, of which no second set fits beside the first.
     tile = replace(tile, keys=min(tile.keys, tiles.power(size)), stages=1)
     with tiles.on(q.device):
         triton_jit.representations[(chunks, heads)](

@@ -145,8 +145,8 @@ def representations(
     for first in range(0, SIZE, R):
         t = first + tl.arange(0, R)
         used = t < SIZE
-        turn_at = t * HALF
-        q = load_rotated(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, turn_at, D, DP, START, HALF, INTERLEAVED, False)
+        cos_sin_at = t * HALF
+        q = load_rotated(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
         q = narrowed(q, own, WIDEN)
         acc = tl.zeros([R, DP], tl.float32)
         top = tl.full([R], float("-inf"), tl.float32)

@@ -1,5 +1,5 @@
-/* What indices and positions have to keep to, looked at before a kernel runs: a number that leads outside of a tensor
-   would be read as if it were right. A check returns null, or what is wrong. */
+/* Bounds of indices and positions, checked before a kernel runs: an index outside of a tensor would be read all the same.
+   A check returns null, or what is wrong. */
 
 #include "job.h"
 
@@ -65,13 +65,13 @@ const char *longspan_check_representations(const Representations *of) {
     return 0;
 }
 
-static const char NEAR[] = "the nearby scores that count are fewer than none";
+static const char NEAR[] = "the number of nearby scores is negative";
 
 const char *longspan_check_topk(const TopK *of) {
     if (of->near < 0) return NEAR;
-    if (of->first < 0 || of->count < 0 || of->n - of->first < of->count) return "there are fewer scores than are to be chosen";
+    if (of->first < 0 || of->count < 0 || of->n - of->first < of->count) return "there are fewer scores than places";
     for (int64_t t = 0; of->stops && t < of->tokens; t++)
-        if (of->stops[t] - of->first < of->count) return "a row has fewer scores than are to be chosen";
+        if (of->stops[t] - of->first < of->count) return "a row has fewer scores than places";
     return 0;
 }
 
@@ -104,8 +104,9 @@ static const char *token_choice(const DecodeStep *of) {
 
 const char *longspan_check_decode(const DecodeStep *of) {
     const BandRange *bands = band_ranges_of(of);
-    if (!inside(of->row, of->rows)) return "nothing was made ahead for the token";
-    if ((of->kept[0] || of->kept[1] || of->kept[2]) && !inside(of->tail, of->tails)) return "there is no room to keep its inputs";
+    if (!inside(of->row, of->rows)) return "there are no ranges and tables for the token";
+    if ((of->kept[0] || of->kept[1] || of->kept[2]) && !inside(of->tail, of->tails))
+        return "there is no room to keep its inputs";
     if (of->scoring.theta_k && !inside(of->at, of->choice.room)) return "there is no room for its entry";
     for (int64_t n = 0; n < of->rotations; n++) {
         if (!inside(of->at, of->stored[n].keys.count)) return "there is no room for its key";

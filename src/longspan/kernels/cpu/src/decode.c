@@ -1,5 +1,5 @@
-/* One new token of a layer in four steps, or in some of them: it is taken in, reduced, held against entries of which
-   the best are chosen, and sees what is its to see. */
+/* One new token of a layer, in up to five steps: it is appended to the stored ones, reduced, scored against entries, chooses
+   among them, and attends. */
 
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ static float rounded(float x, int kind) {
     return load_one(&stored, 0, kind);
 }
 
-/* A group's queries as entries are scored by them. */
+/* The queries of a group in the form that entries are scored by. */
 static void form_scoring_query(const DecodeStep *of, int64_t b, int64_t h) {
     const Job *job = &of->job;
     const QueryForScoring *scoring = &of->scoring;
@@ -81,8 +81,8 @@ int longspan_decode_append(const DecodeStep *of, WorkQueue *queue) {
 
 enum { THETA_ROWS = BLOCK }; /* of an item */
 
-/* Key and query through their maps: the one becomes an entry, the other what entries are scored by. An item is some rows
-   of a map, for a row of the batch. */
+/* Reduced key and query (a linear map each): the key becomes an entry, the query scores entries. An item is some rows of a
+   map, for a row of the batch. */
 int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
     const QueryForScoring *scoring = &of->scoring;
     const Choice *choice = &of->choice;
@@ -109,7 +109,7 @@ int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
     return 1;
 }
 
-/* An item is some entries, for what chooses in a row of the batch. */
+/* An item is a range of entries, for one that chooses (a head, a group or the layer) in a row of the batch. */
 int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
     const QueryForScoring *scoring = &of->scoring;
     const Choice *choice = &of->choice;
@@ -117,7 +117,7 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
     const int64_t terms = scoring->signs * choice->parts, size = bytes_of(kind);
     const int64_t items = (of->stop - choice->first + choice->each - 1) / choice->each;
     const float *query = scoring->theta_q ? scoring->reduced_q : scoring->query;
-    const int64_t heads = choice->parts * choice->choosing; /* of what is query */
+    const int64_t heads = choice->parts * choice->choosing; /* of `query` */
     float *own = malloc((size_t)(terms * width) * sizeof(float)), found[BLOCK + LANES];
     if (!own) return 0;
     EACH(item, queue) {
@@ -149,7 +149,7 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
     return 1;
 }
 
-/* An item is what chooses in a row of the batch. */
+/* An item is one that chooses in a row of the batch. */
 int longspan_decode_choose(const DecodeStep *of, WorkQueue *queue) {
     const Choice *choice = &of->choice;
     EACH(item, queue)
@@ -159,7 +159,7 @@ int longspan_decode_choose(const DecodeStep *of, WorkQueue *queue) {
     return 1;
 }
 
-static void see_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_t s) {
+static void attend_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_t s) {
     const Job *job = &of->job;
     const ChosenUnits *units = &of->units;
     const int64_t choosing = of->choice.choosing, count = of->choice.count;
@@ -167,8 +167,8 @@ static void see_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_t s
     const int64_t *at = units->positions + of->row * units->position_step;
     const Run all_keys = stored(job, &of->stored[units->rotation].keys, b, s);
     for (int64_t n = 0, same; n < count; n += same) {
-        const int64_t turned = at[n] * job->pairs;
-        rotate_queries(rows, job, b, s, 0, units->table.cos + turned, units->table.sin + turned);
+        const int64_t rotated = at[n] * job->pairs;
+        rotate_queries(rows, job, b, s, 0, units->table.cos + rotated, units->table.sin + rotated);
         Run run = all_keys;
         same = 1;
         if (units->size == 1) { /* single tokens that are seen alike are one run */
@@ -179,7 +179,7 @@ static void see_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_t s
     }
 }
 
-/* An item is what shares keys in a row of the batch. */
+/* An item is a group of heads that share keys and a choice, in a row of the batch. */
 int longspan_decode_attend(const DecodeStep *of, WorkQueue *queue) {
     Job own = of->job, *job = &own;
     const BandRange *bands = band_ranges_of(of);
@@ -190,13 +190,13 @@ int longspan_decode_attend(const DecodeStep *of, WorkQueue *queue) {
         const int64_t b = item / job->sharing, s = item % job->sharing;
         begin(&rows, job, b, s, 0);
         for (const BandRange *band = bands; band < bands + of->bands; band++) {
-            const int64_t low = band->low[of->row], high = band->high[of->row], turned = of->row * job->pairs;
+            const int64_t low = band->low[of->row], high = band->high[of->row], rotated = of->row * job->pairs;
             if (low >= high) continue;
-            rotate_queries(&rows, job, b, s, 0, band->cos_sin.cos + turned, band->cos_sin.sin + turned);
+            rotate_queries(&rows, job, b, s, 0, band->cos_sin.cos + rotated, band->cos_sin.sin + rotated);
             Run run = part(stored(job, &of->stored[band->rotation].keys, b, s), low, high);
             attend(&rows, &run);
         }
-        if (of->stop) see_chosen(&rows, of, b, s);
+        if (of->stop) attend_chosen(&rows, of, b, s);
         finish(&rows, job, b, s, 0);
     }
     free(rows.q);

@@ -1,7 +1,6 @@
-/* Attention of few queries, for the Python side: queries are turned here, and keys and values read where they lie.
+/* Attention of few query rows: queries are rotated here, and keys and values are read in place.
 
-   An item of the work is a row of the batch and what chooses in it (a key head, or a query head where those choose by
-   themselves). Steps are in numbers, not bytes, unless they say so. */
+   An item of the work is a row of the batch and a group of heads that share keys and a choice. */
 
 #include "decode_rows.h"
 
@@ -43,7 +42,7 @@ int longspan_units_decode(const Units *of, WorkQueue *queue) {
             for (int64_t n = 0, same; n < count; n += same) {
                 int64_t position = at[n];
                 rotate_queries(&rows, job, b, s, t, table->cos + position * job->pairs, table->sin + position * job->pairs);
-                if (size == 1) { /* single tokens that are seen alike are one run */
+                if (size == 1) { /* single tokens seen from one position are one run */
                     for (same = 1; n + same < count && at[n + same] == position;) same++;
                     Run run = all_keys;
                     run.tokens = unit + n, run.count = same;

@@ -1,4 +1,4 @@
-/* Query rows of one token in a group of heads: turned, held against runs of stored keys, and written as they end. */
+/* The query rows of one token in a group of heads: rotated, attended to runs of stored keys, and written. */
 
 #ifndef LONGSPAN_DECODE_ROWS_H
 #define LONGSPAN_DECODE_ROWS_H
@@ -8,7 +8,7 @@
 #include "job.h"
 #include "softmax.h"
 
-/* Room for one item's rows; false when there is no memory. */
+/* Memory for the rows of one item; false when there is none. */
 static int make(Softmax *rows, const Job *job) {
     int64_t group = job->heads / job->sharing;
     rows->tile = group > 2 ? 4 : (int)group;
@@ -24,7 +24,7 @@ static int make(Softmax *rows, const Job *job) {
     return 1;
 }
 
-/* A part that is there is one key: its log-sum-exp the score, its output the value. */
+/* A part of the softmax that is there already counts as one key: its log-sum-exp is the score, its output the value. */
 static void begin(Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t) {
     int64_t padded = (int64_t)rows->tiles * rows->tile, group = job->heads / job->sharing;
     memset(rows->sum, 0, sizeof(float) * (size_t)(padded * rows->dv));
@@ -40,7 +40,7 @@ static void begin(Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t
     }
 }
 
-/* The group's queries of token t, turned to a position (not at all where there are no angles). */
+/* The group's queries of token t, rotated by one row of cos and sin. */
 static void rotate_queries(Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t, const float *cos, const float *sin) {
     int64_t group = job->heads / job->sharing;
     for (int64_t r = 0; r < group; r++) {

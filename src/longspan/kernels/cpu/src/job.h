@@ -1,4 +1,4 @@
-/* Where the tensors of a job lie, and channels turned to a position. */
+/* Addresses of a job's tensors, and the rotation of channels. */
 
 #ifndef LONGSPAN_JOB_H
 #define LONGSPAN_JOB_H
@@ -51,7 +51,7 @@ INLINE Run part(Run run, int64_t low, int64_t high) {
     return run;
 }
 
-/* Stored channels times a scale, turned (not at all where there are no angles). */
+/* Stored channels times a scale, rotated by one row of cos and sin. */
 INLINE void rotate_channels(float *to, const Job *job, const char *from, float scale, const float *cos,
                           const float *sin) {
     const int64_t dk = job->dk, pair_stride = job->pair_stride;
@@ -83,7 +83,7 @@ INLINE void rotate_channels(float *to, const Job *job, const char *from, float s
     }
 }
 
-/* A stored query or key turned, and stored again. */
+/* A stored query or key, rotated and stored again. */
 INLINE void rotate_stored(char *to, const char *from, const Job *job, const float *cos, const float *sin) {
     const int64_t step = job->pair_stride == 1 ? 2 : 1;
     const int kind = (int)job->kind;
@@ -100,7 +100,7 @@ INLINE const char *query_of(const Job *job, int64_t b, int64_t h, int64_t t) {
     return job->q + (b * job->q_step[0] + h * job->q_step[1] + t * job->q_step[2]) * bytes_of((int)job->kind);
 }
 
-/* Ask for what is read soon. */
+/* Prefetch memory that is read soon. */
 INLINE void prefetch(const void *from, int64_t size) {
     for (int64_t byte = 0; byte < size; byte += 64) __builtin_prefetch((const char *)from + byte);
 }

@@ -1,4 +1,4 @@
-/* Panels of rows: a vector's lanes are rows, so that what they meet is read as it lies, one number for all of them.
+/* Panels of rows: a vector's lanes are rows, so that keys and values are read in place, one number for all lanes.
 
    Scores are [key, row] = K Q^T, and outputs [channel, row] = V^T P: two products of one shape. */
 
@@ -9,7 +9,7 @@
 
 enum { WIDE = 3 }; /* vectors of a panel's row, at most */
 
-/* Rows are spread over as few panels as take them, and those made as narrow as that allows. */
+/* Rows take as few panels as possible, and those are as narrow as possible. */
 INLINE void shape_of(int rows, int *panels, int *wide) {
     *panels = (rows + WIDE * LANES - 1) / (WIDE * LANES);
     *wide = (rows + *panels * LANES - 1) / (*panels * LANES);
@@ -57,14 +57,14 @@ INLINE void from_lanes(float *rows, const float *panel, int stride, int first, i
     }
 }
 
-/* Compilers read a vector from memory at every use of it if they may; there are more uses than ports to read by. */
+/* Keeps a vector in a register: compilers may read it from memory at every use, and there are too few ports for that. */
 #if defined(__AVX__)
 #define KEEP(x) __asm__("" : "+x"(x))
 #else
 #define KEEP(x) (void)(x)
 #endif
 
-/* to [many, row] = a [many, depth] . b [depth, row], where `a` is read a number at a time; or is so much more. */
+/* to [many, row] = a [many, depth] . b [depth, row], with `a` read a number at a time; with `more` it is added to `to`. */
 INLINE void scores_of(float *to, const float *const *a, const float *b, int depth, const int many, const int wide,
                       const int more) {
     f8 sum[LANES * 2];
@@ -88,7 +88,7 @@ INLINE void scores_of(float *to, const float *const *a, const float *b, int dept
     for (int x = 0; x < many * wide; x++) store8(to + x * LANES, sum[x]);
 }
 
-/* Products stand by themselves: where they are part of more, compilers run out of registers for their sums. */
+/* Products are functions of their own: inlined, compilers run out of registers for their sums. */
 #define SCORES(name, wide, many, more)                                                                                 \
     static __attribute__((noinline)) void name(float *to, const float *const *a, const float *b, int depth) {          \
         scores_of(to, a, b, depth, many, wide, more);                                                                  \

@@ -1,4 +1,4 @@
-/* The sizes of the structures, for the Python side to compare with what it packs. */
+/* The sizes of the structures, which Python compares with what it packs. */
 
 #include "structs.h"
 
@@ -10,7 +10,7 @@ typedef struct {
 #define SIZE(type) {#type, sizeof(type)}
 
 const Size longspan_sizes[] = {
-    SIZE(Job),      SIZE(Keys),     SIZE(Table), SIZE(Banded), SIZE(Units), SIZE(Tokens), SIZE(Representations),      SIZE(Products),
-    SIZE(TokenScores),    SIZE(TopK),     SIZE(Rotation), SIZE(BandRange), SIZE(QueryForScoring),        SIZE(Choice),
-    SIZE(ChosenUnits), SIZE(DecodeStep), {0, 0},
+    SIZE(Job),       SIZE(Keys),            SIZE(Table),  SIZE(Banded),      SIZE(Units),       SIZE(Tokens),
+    SIZE(Products),  SIZE(Representations), SIZE(TopK),   SIZE(TokenScores), SIZE(Rotation),    SIZE(BandRange),
+    SIZE(Choice),    SIZE(QueryForScoring), SIZE(ChosenUnits), SIZE(DecodeStep), {0, 0},
 };

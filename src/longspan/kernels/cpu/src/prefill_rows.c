@@ -1,6 +1,6 @@
-/* Attention of many queries, for the Python side: tiles of rows, and their keys and values read where they lie.
+/* Attention of many query rows in tiles; keys and values are read in place.
 
-   Items are not equally long; those that are known to be long come first. */
+   Items are not equally long: those known to be long come first. */
 
 #include "prefill_rows.h"
 
@@ -78,7 +78,7 @@ int longspan_banded_prefill(const Banded *args, WorkQueue *queue) {
     return made && own;
 }
 
-/* The tokens that chose a unit see it together; what each has seen is kept until it has seen all of its own. */
+/* The tokens that chose a unit attend to it together; the sums of each are held until it has seen all of its units. */
 int longspan_units_prefill(const Units *args, WorkQueue *queue) {
     Tile tile;
     const Job *job = &args->job;
@@ -127,7 +127,7 @@ int longspan_units_prefill(const Units *args, WorkQueue *queue) {
     return good;
 }
 
-/* An item is a block of rows of what chooses in a row of the batch. */
+/* An item is a block of query rows of a group of heads that share keys and a choice. */
 int longspan_tokens_prefill(const Tokens *args, WorkQueue *queue) {
     Tile tile;
     const Job *job = &args->job;

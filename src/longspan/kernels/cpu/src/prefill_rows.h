@@ -1,4 +1,4 @@
-/* A tile's rows: queries on their way in, turned, and outputs on their way out. */
+/* The rows of a tile: rotated queries in, outputs out. */
 
 #ifndef LONGSPAN_PREFILL_ROWS_H
 #define LONGSPAN_PREFILL_ROWS_H
@@ -19,8 +19,8 @@ INLINE float *lanes_at(const Tile *tile, float *panels, int channels, int first,
     return panels + (int64_t)(first / lanes) * channels * lanes;
 }
 
-/* The tile's queries: row r is of token `first + tokens[r / group]`, turned by row `turns[r / group]` of the table. */
-static void load_rows(Tile *tile, const Group *of, const int64_t *tokens, const int64_t *turns, int64_t count,
+/* The tile's queries: row r is of token `first + tokens[r / group]`, rotated by row `at[r / group]` of the table. */
+static void load_rows(Tile *tile, const Group *of, const int64_t *tokens, const int64_t *at, int64_t count,
                       const Table *table) {
     const Job *job = of->job;
     const int64_t pairs = job->pairs, group = of->group, size = job->dk * bytes_of((int)job->kind);
@@ -29,13 +29,13 @@ static void load_rows(Tile *tile, const Group *of, const int64_t *tokens, const 
         int within;
         float *panel = lanes_at(tile, tile->q, dk, (int)first, &within);
         for (int n = 0; n < LANES; n++) {
-            if (n == 0) /* tokens come in no order that a processor would guess */
+            if (n == 0) /* no processor predicts the order of the tokens */
                 for (int64_t next = t + LANES / group; next < count && next <= t + 2 * LANES / group; next++)
                     for (int64_t g = 0; g < group && g < 2 * LANES; g++)
                         prefetch(query_of(job, of->b, of->s * group + g, of->first + tokens[next]), size);
             if (t < count)
                 rotate_channels(tile->rows + n * dk, job, query_of(job, of->b, of->s * group + h, of->first + tokens[t]),
-                              job->scale * LOG2_E, table->cos + turns[t] * pairs, table->sin + turns[t] * pairs);
+                              job->scale * LOG2_E, table->cos + at[t] * pairs, table->sin + at[t] * pairs);
             else memset(tile->rows + n * dk, 0, sizeof(float) * (size_t)dk);
             if (++h == group) h = 0, t++;
         }

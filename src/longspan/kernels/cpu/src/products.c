@@ -1,4 +1,4 @@
-/* Scores of few queries against many keys. */
+/* Products of few queries and many keys. */
 
 #include <stdlib.h>
 

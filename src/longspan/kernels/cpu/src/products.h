@@ -1,4 +1,4 @@
-/* Query rows held against runs of stored keys, which are read in place. */
+/* Products of query rows and runs of stored keys, which are read in place. */
 
 #ifndef LONGSPAN_PRODUCTS_H
 #define LONGSPAN_PRODUCTS_H
@@ -17,7 +17,7 @@ typedef struct {
 
 INLINE int64_t place(const Run *run, int64_t n) { return run->tokens ? run->tokens[n] : n; }
 
-/* Ask for what is read next, so that memory works while sums are made: no processor guesses which tokens those are. */
+/* Prefetch the next tokens while products are computed: no processor predicts which tokens those are. */
 INLINE void fetch(const char *from, int64_t step, const Run *run, int64_t first, int64_t last, int64_t size) {
     if (last > run->count) last = run->count;
     for (int64_t n = first; n < last; n++) {
@@ -26,7 +26,7 @@ INLINE void fetch(const char *from, int64_t step, const Run *run, int64_t first,
     }
 }
 
-/* q . k of `tile` rows and `n` keys, to [key, row]. Eight sums run side by side, which hides what one of them waits. */
+/* q . k of `tile` rows and `n` keys, to [key, row]. Eight sums run side by side, which hides their latency. */
 INLINE void products(const float *q, const Run *run, int64_t first, int n, int dk, int dv, int later,
                      float *to, const int tile, const int kind) {
     const int width = LANES / tile; /* keys at once */
@@ -40,7 +40,7 @@ INLINE void products(const float *q, const Run *run, int64_t first, int n, int d
         f8 part[LANES], x, y;
         for (int c = 0; c < LANES; c++) part[c] = all(0.0f);
         int d = 0;
-        if (tile == 1) { /* key after key, as they lie: memory is read ahead, which eight at once would hide from it */
+        if (tile == 1) { /* key after key in memory order: eight at once would defeat the hardware's prefetch */
 #pragma GCC unroll 8
             for (int c = 0; c < width; c++) {
                 f8 odd = all(0.0f);

@@ -1,8 +1,8 @@
-/* Representations of full chunks (Lu et al., 2024, Eqs 1 and 2): a batch of chunks, whose rows are their own tokens. */
+/* Representations of full chunks (Lu et al., 2024, Eqs 1 and 2): the batch is one of chunks, the rows are their tokens. */
 
 #include "prefill_rows.h"
 
-/* What one chunk's rows of a key head see, turned and as fp32; and what their outputs add up to. */
+/* One chunk and key head in fp32: its rotated keys, its values, and the sum of its rows' outputs. */
 typedef struct {
     float *keys, *values, *mean, *query, *weights; /* [l, dk], [l, dv], [group, dv], [dk], [l] */
 } Chunk;

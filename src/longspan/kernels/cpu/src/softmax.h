@@ -9,7 +9,7 @@
 typedef struct {
     int tile, tiles, dk, dv, kind;
     float softcap;
-    float *q;           /* [tiles * tile, dk], turned, scaled for scores in base 2, channels as `load_pair` has them */
+    float *q;           /* [tiles * tile, dk], rotated, scaled for scores in base 2, channels as `load_pair` has them */
     float *sum;         /* [tiles * tile, dv], weighted values, in that order too */
     float *top, *total; /* [tiles * tile] */
     float *bare;        /* [dk], a query before it is put in that order */
@@ -103,7 +103,7 @@ INLINE void attend_as(Softmax *all_rows, const Run *run, const int tile, const i
     }
 }
 
-/* Let all rows see a run of keys. */
+/* Attend all rows to a run of keys. */
 static void attend(Softmax *rows, const Run *run) {
 #define CASE(tile_, kind_)                                                                                             \
     if (rows->tile == tile_ && rows->kind == kind_) attend_as(rows, run, tile_, kind_)

@@ -1,5 +1,5 @@
-/* What the Python side hands over: structs.py reads this file, and its sizes are compared when the library is loaded.
-   Steps are in numbers unless they say bytes. Sizes go with what they are the sizes of, for checks.c. */
+/* The structures that Python packs: structs.py parses this file, and the sizes are compared when the library is loaded.
+   Steps are strides in numbers. B, H, D and the other letters of shapes are those of bands.py. */
 
 #ifndef LONGSPAN_STRUCTS_H
 #define LONGSPAN_STRUCTS_H
@@ -12,7 +12,7 @@ typedef struct {
     float *lse;
     int64_t q_step[3], v_step[3], out_step[3], lse_step[3]; /* batch row, head, token */
     int64_t heads, kv_heads, sharing, rows, dk, dv;
-    int64_t kind, start, pairs, pair_stride; /* channels `start + ...` turn: pair_stride by one, or by half of those that turn */
+    int64_t kind, start, pairs, pair_stride; /* channels from `start` on rotate; a pair's are 1 or `pairs` channels apart */
     int64_t accumulate;                      /* whether out and lse hold a part of the softmax already */
     float scale, softcap;
 } Job;
@@ -28,16 +28,16 @@ typedef struct {
     int64_t rows;
 } Table;
 
-/* Bands: token t sees the keys low[band, t] : high[band, t] of the band's keys, turned to row t of the band's table. */
+/* Bands: query t sees the band's keys low[band, t] : high[band, t] and is rotated by row t of the band's table. */
 typedef struct {
     Job job;
     const int64_t *low, *high;
-    int64_t bands, tokens; /* tokens that see keys together */
-    Keys keys[];           /* of each band; after them a Table of each */
+    int64_t bands, tokens; /* tokens of a tile */
+    Keys keys[];           /* of each band; a Table of each follows */
 } Banded;
 
-/* Units of `size` tokens: token t sees, for each n < count, unit units[b, s, t, n] from row positions[b, s, t, n] of the
-   table. */
+/* Units of `size` tokens: query t sees, for each n < count, unit units[b, s, t, n] and is rotated for it by row
+   positions[b, s, t, n] of the table. */
 typedef struct {
     Job job;
     Keys keys;
@@ -45,7 +45,7 @@ typedef struct {
     const int64_t *units, *positions;
     int64_t unit_step[3], position_step[3];
     int64_t count, size;
-    int64_t available, tokens; /* units that there are; tokens whose sums are kept until they have seen all of theirs */
+    int64_t available, tokens; /* stored units; tokens whose sums are held until they have seen all of their units */
     int64_t batch;
 } Units;
 
@@ -63,14 +63,14 @@ typedef struct {
     Table tables[];
 } Tokens;
 
-/* Chunks, the batch of the job, whose token t row t of the table turns; to out [H, n, dk] in fp32. */
+/* Representations of chunks, which are the batch of the job; token t of a chunk is rotated by row t of the table. */
 typedef struct {
     Job job;
     Keys keys;
     Table table;
-    const int64_t *order; /* [dk], of a value's channels those that meet the keys' */
-    float *out;
-    int64_t chunks, tokens; /* tokens that see keys together */
+    const int64_t *order;   /* [dk], the value channels that meet the key channels */
+    float *out;             /* [H, chunks, dk] */
+    int64_t chunks, tokens; /* tokens of a tile */
 } Representations;
 
 /* Products of queries [batch, heads, rows, width] in fp32 with keys [batch, heads, keys, width], to [batch, heads, rows,
@@ -99,47 +99,47 @@ typedef struct {
     int64_t kind;
 } TokenScores;
 
-/* Of each row `count` places from `first` on and before its stop; see choose_topk. */
+/* The places of the `count` largest scores of each row, from `first` on and before the row's stop; see choose_topk. */
 typedef struct {
     const float *scores;  /* rows of n */
-    const int64_t *stops; /* of each of `tokens` rows, over and over; null where every row ends at n */
+    const int64_t *stops; /* of `tokens` rows, repeated; null where every row ends at n */
     int64_t *to;
     int64_t n, count, first, tokens, prefer_last, near;
     double tie;
 } TopK;
 
-/* A stored rotation of the keys, and the table by which a new one is turned. */
+/* A stored rotation of the keys, and the table that rotates new ones. */
 typedef struct {
     Keys keys;
     Table cos_sin;
 } Rotation;
 
-/* Keys low[row] : high[row] of a rotation, which the query sees turned by its row of the table. */
+/* Keys low[row] : high[row] of a stored rotation; the query that sees them is rotated by its row of the table. */
 typedef struct {
     const int64_t *low, *high;
     Table cos_sin;
     int64_t rotation;
 } BandRange;
 
-/* How the query becomes what entries are scored by, `query` [batch row, sign, head, width] in fp32. */
+/* How a query becomes the query that entries are scored by, [batch row, sign, head, width] in fp32. */
 typedef struct {
-    float *query, *key; /* `key` [batch row, kv_heads * dk] is the new one, for what is reduced */
+    float *query, *key; /* `key` [batch row, kv_heads * dk] is the new one, where keys are reduced */
     int64_t sums;       /* whether the queries of a group are summed */
-    int64_t rounds;     /* and the sum rounded to what is stored */
-    int64_t signs;      /* 2: channels above zero and below it meet entries of their own */
+    int64_t rounds;     /* whether the sum is rounded to the stored dtype */
+    int64_t signs;      /* 2: positive and negative channels meet entries of their own */
     int64_t width;
-    const char *theta_q, *theta_k; /* [reduced, kv_heads * dk], or null; as stored */
+    const char *theta_q, *theta_k; /* [reduced, kv_heads * dk] in the stored dtype, or null */
     float *reduced_q;              /* [batch row, reduced] */
     int64_t reduced;
 } QueryForScoring;
 
-/* Entries that are scored, and the best of them: those from `first` on, before the token's stop. */
+/* Entries that are scored and chosen from: those from `first` on, before the token's stop. */
 typedef struct {
     const char *entries;
     int64_t step[3], sign_step; /* batch row, head, entry; from those of one sign to those of the other */
     int64_t heads, kind;
     int64_t parts;    /* heads whose scores are summed */
-    int64_t choosing; /* in a row of the batch */
+    int64_t choosing; /* how many choose in a row of the batch */
     int64_t each;     /* entries of an item of the work */
     float *scores, *nearby; /* [batch row, choosing, room] */
     int64_t room, first;
@@ -148,7 +148,7 @@ typedef struct {
     double tie;
 } Choice;
 
-/* Units of `size` tokens that were chosen, seen from position positions[row, n]. */
+/* Chosen units of `size` tokens: the query is rotated to positions[row, n] for the n-th. */
 typedef struct {
     int64_t rotation, size;
     const int64_t *positions;
@@ -156,26 +156,26 @@ typedef struct {
     Table table;
 } ChosenUnits;
 
-/* One new token of a layer. What differs from token to token comes first. */
+/* One new token of a layer. The fields that differ from token to token come first. */
 typedef struct {
     const char *q, *k, *v;
     int64_t q_step[2], k_step[2], v_step[2]; /* batch row, head */
     char *out;
-    int64_t at;   /* its place among the stored ones */
-    int64_t row;  /* of what is made ahead for several tokens: ranges, positions, tables */
-    int64_t tail; /* its place among the inputs that are kept */
+    int64_t at;   /* its place among the stored tokens */
+    int64_t row;  /* its row of the ranges, positions and tables, which are computed for several tokens */
+    int64_t tail; /* its place in `kept` */
     int64_t stop; /* one past the last entry to choose from; 0 where it chooses nothing */
     /* Of all. */
-    Job job;              /* its queries lie in a room of their own, channels in order; its values are the stored ones */
-    int64_t rows, tails;  /* tokens that are made ahead for; inputs that there is room to keep */
-    const int64_t *order; /* [dk], the channels of a query or key as they are stored; null where they are in order */
-    char *kept[3];        /* inputs that are kept besides, in order: queries, keys, values; null where they are not */
+    Job job;              /* its queries are a buffer for permuted channels, its values the stored ones */
+    int64_t rows, tails;  /* rows of ranges, positions and tables; room in `kept` */
+    const int64_t *order; /* [dk], the stored order of a query's or key's channels; null where it is their own */
+    char *kept[3];        /* copies of the inputs: queries, keys, values, channels permuted; null where none is kept */
     int64_t kept_step[3][2];
     QueryForScoring scoring;
     Choice choice;
     ChosenUnits units;
     int64_t rotations, bands;
-    Rotation stored[]; /* after them a Seen of each band */
+    Rotation stored[]; /* a BandRange of each band follows */
 } DecodeStep;
 
 #endif

@@ -1,5 +1,5 @@
-/* Attention of many query rows to runs of stored keys. A vector's lanes are rows, so that keys and values are read as
-   they lie, and a softmax's maxima and sums need nothing of a lane's neighbours. */
+/* Attention of many query rows to runs of stored keys. A vector's lanes are rows, so that keys and values are read in place,
+   and the maxima and sums of a softmax stay within a lane. */
 
 #ifndef LONGSPAN_TILE_H
 #define LONGSPAN_TILE_H
@@ -15,7 +15,7 @@ enum { STEP = 128, MOST = 192 }; /* keys of a step, rows of a tile */
 typedef struct {
     int wide, panels, dk, dv, kind;
     float softcap;
-    float *q, *sum;         /* of all panels: turned and scaled queries; weighted values */
+    float *q, *sum;         /* of all panels: rotated and scaled queries; weighted values */
     float *top, *total;     /* [panels, wide * LANES] */
     float *scores;          /* of one panel */
     float *rows;            /* [LANES, dk or dv] */
@@ -26,7 +26,7 @@ typedef struct {
 
 INLINE void shape(Tile *tile, int rows) { shape_of(rows, &tile->panels, &tile->wide); }
 
-/* Room for up to `rows` rows; false when there is no memory. */
+/* Memory for up to `rows` rows; false when there is none. */
 static int make_tile(Tile *tile, int rows, int dk, int dv, int kind, float softcap) {
     *tile = (Tile){.dk = dk, .dv = dv, .kind = kind, .softcap = softcap};
     size_t lanes = (size_t)(rows + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES) + WIDE * LANES;
@@ -81,7 +81,7 @@ INLINE f8 tanh_of(f8 x) {
     return either((i8)(x < all(0.0f)), -t, t);
 }
 
-/* Scores [n, row] become weights, `top` and `total` follow; `fade` is what all before is worth now. */
+/* Scores [n, row] become weights, `top` and `total` follow; `fade` is the factor of all earlier weights. */
 INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float *total, f8 *fade, const int64_t *low,
                          const int64_t *high, int64_t first, const int wide) {
     const float cap = softcap * LOG2_E;
@@ -128,7 +128,7 @@ INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float 
     }
 }
 
-/* By themselves, as scores are. */
+/* Functions of their own, as products are. */
 #define ALONE(wide, many)                                                                                              \
     static __attribute__((noinline)) void weigh_##wide(float *to, const f8 *fade, const char *a, int64_t step,         \
                                                        const float *b, int depth) {                                    \

@@ -1,4 +1,4 @@
-/* Scores of keys by chunks of queries, for the Python side. */
+/* Scores of keys by chunks of queries. */
 
 #include "token_scores.h"
 #include "worksteal.h"

@@ -1,4 +1,4 @@
-/* What keys are worth to many queries (Wang et al., 2025, Eq 4): F(m) = max_c (f(m; c) - max_m' f(m'; c)). */
+/* Scores of keys by many queries (Wang et al., 2025, Eq 4): F(m) = max_c (f(m; c) - max_m' f(m'; c)). */
 
 #ifndef LONGSPAN_TOKEN_SCORES_H
 #define LONGSPAN_TOKEN_SCORES_H
@@ -12,7 +12,7 @@ SCORES(more_1, 1, 8, 1)
 SCORES(more_2, 2, 4, 1)
 SCORES(more_3, 3, 4, 1)
 
-enum { KEYS = 128 };   /* of a step: they stay near while all panels meet them */
+enum { KEYS = 128 };   /* of a step: they stay in cache while all panels meet them */
 enum { SPARE = 4096 }; /* keys by which room grows */
 
 typedef struct {
@@ -22,12 +22,12 @@ typedef struct {
     float *other;         /* [KEYS, row] of one panel */
     float *top;           /* [panel, row] */
     float *keys, *rows;   /* [KEYS, channel] where they are not stored as fp32; [LANES, channel] */
-    f8 flaw;              /* NaN once a score is not a number, or none can be compared with it */
+    f8 flaw;              /* NaN once a score or a difference of scores is NaN */
 } ScoreTile;
 
 static int make_score_tile(ScoreTile *tile, const TokenScores *job) {
     size_t lanes = (size_t)(job->tile + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES), width = (size_t)job->width;
-    /* In steps, for what is as large as the last time is often the same pages again. */
+    /* In steps: an allocation as large as the last one often gets the same pages. */
     tile->room = (job->count + SPARE - 1) / SPARE * SPARE + LANES;
     size_t q = (size_t)(job->heads * job->parts) * lanes * width, scores = (size_t)tile->room * lanes;
     tile->q = malloc((q + scores + (KEYS + LANES) * WIDE * LANES + lanes + (KEYS + LANES) * width) * sizeof(float));
@@ -48,7 +48,7 @@ static void load_queries(ScoreTile *tile, const TokenScores *job, int64_t choose
             for (int at = 0; at < all_lanes; at += LANES) {
                 int64_t query = (chooser * job->heads + h) * job->rows + first;
                 const float *from = job->q + (query * job->parts + c) * width;
-                for (int64_t n = 0; n < LANES; n++) { /* the last one fills up a panel: it changes no maximum */
+                for (int64_t n = 0; n < LANES; n++) { /* the last query fills up a panel: it changes no maximum */
                     int64_t r = at + n < count ? at + n : count - 1;
                     memcpy(tile->rows + n * width, from + r * job->parts * width, sizeof(float) * (size_t)width);
                 }
@@ -57,7 +57,7 @@ static void load_queries(ScoreTile *tile, const TokenScores *job, int64_t choose
             }
 }
 
-/* Where n keys are, as fp32; those that products take beyond them are the last one. */
+/* Addresses of n keys in fp32; beyond them, where products read whole vectors, that of the last. */
 static void load_keys(ScoreTile *tile, const TokenScores *job, const char *from, int n, const float **to) {
     const int64_t width = job->width, step = job->step[2] * bytes_of((int)job->kind);
     for (int j = 0; j < n; j++) {
@@ -81,7 +81,7 @@ static void score(float *to, const float *const *keys, const float *q, int n, in
     }
 }
 
-/* f of a step's keys for all rows: the sum of a query's parts, or the largest of its heads; and each row's best. */
+/* f of a step's keys for all rows, the sum over a query's parts or the largest over its heads, and each row's largest. */
 static void score_step(ScoreTile *tile, const TokenScores *job, int64_t b, int64_t s, int64_t first, int n) {
     const int lanes = tile->wide * LANES;
     const int64_t parts = job->parts, terms = job->heads * parts, width = job->width, size = bytes_of((int)job->kind);
@@ -95,19 +95,19 @@ static void score_step(ScoreTile *tile, const TokenScores *job, int64_t b, int64
             const int whole = parts == 1 && x > 0;
             score(whole ? tile->other : own, keys, q, n, (int)width, tile->wide, !whole && x > 0);
             for (int j = 0; whole && j < n * lanes; j += LANES) {
-                f8 one = load(own + j, FP32); /* which stays, where it is no number */
+                f8 one = load(own + j, FP32); /* NaN stays */
                 store8(own + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
             }
             for (int c = 0; x == terms - 1 && c < lanes; c += LANES) {
-                f8 best = load(top + c, FP32);
-                for (int j = 0; j < n; j++) best = larger(load(own + j * lanes + c, FP32), best);
-                store8(top + c, best);
+                f8 largest = load(top + c, FP32);
+                for (int j = 0; j < n; j++) largest = larger(load(own + j * lanes + c, FP32), largest);
+                store8(top + c, largest);
             }
         }
     }
 }
 
-/* How near each key comes, for any row, to the row's best. */
+/* For each key the least distance, over rows, from the row's largest score. */
 static void compare(ScoreTile *tile, int64_t count, float *to) {
     const int lanes = tile->wide * LANES;
     for (int64_t first = 0; first < count; first += LANES) {
@@ -129,7 +129,7 @@ static void compare(ScoreTile *tile, int64_t count, float *to) {
     }
 }
 
-/* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. Where a product is NaN, all are. */
+/* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. Where a score is NaN, all are. */
 static void score_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count,
                           int64_t keys, float *to) {
     shape_of((int)count, &tile->panels, &tile->wide);

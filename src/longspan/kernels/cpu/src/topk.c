@@ -1,4 +1,4 @@
-/* The best of many rows of scores, for the Python side. */
+/* Top-k of many rows of scores. */
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Which of many scores are the best. */
+/* The places of the largest of many scores. */
 
 #ifndef LONGSPAN_TOPK_H
 #define LONGSPAN_TOPK_H
@@ -8,7 +8,7 @@
 
 #include "vectors.h"
 
-enum { FEW_BEST = 64, STRIDE = 32 }; /* places up to which the best are kept in order; scores looked at together */
+enum { SORTED = 64, STRIDE = 32 }; /* places up to which the largest are kept sorted; scores compared at once */
 
 typedef int64_t l4 __attribute__((vector_size(32)));
 
@@ -23,12 +23,12 @@ INLINE int any_of(const float *scores, float than) {
     return any(found);
 }
 
-/* The `count`-th largest of n scores, at least so many: what is better than the last of the best is put among them. */
+/* The `count`-th largest of n scores, n >= count: a score above the least of the largest so far is inserted. */
 static float threshold_of_few(const float *scores, int64_t n, int64_t count) {
-    float best[FEW_BEST] = {-INFINITY}; /* ascending */
+    float top[SORTED] = {-INFINITY}; /* ascending */
     int64_t held = 0;
     for (int64_t j = 0; j < n;) {
-        if (held == count && j + STRIDE <= n && !any_of(scores + j, best[0])) {
+        if (held == count && j + STRIDE <= n && !any_of(scores + j, top[0])) {
             j += STRIDE;
             continue;
         }
@@ -36,28 +36,28 @@ static float threshold_of_few(const float *scores, int64_t n, int64_t count) {
             float x = scores[j];
             int64_t at;
             if (held < count) {
-                for (at = held++; at > 0 && best[at - 1] > x; at--) best[at] = best[at - 1];
+                for (at = held++; at > 0 && top[at - 1] > x; at--) top[at] = top[at - 1];
             } else {
-                if (!(x > best[0])) continue;
-                for (at = 0; at + 1 < count && best[at + 1] < x; at++) best[at] = best[at + 1];
+                if (!(x > top[0])) continue;
+                for (at = 0; at + 1 < count && top[at + 1] < x; at++) top[at] = top[at + 1];
             }
-            best[at] = x;
+            top[at] = x;
         }
     }
-    return best[0];
+    return top[0];
 }
 
-/* Numbers whose order is that of the scores. */
+/* An unsigned number for each score, in the same order. */
 INLINE uint32_t ordered(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits ^ (bits >> 31 ? 0xffffffff : 0x80000000);
 }
 
-/* The same for any count, found digit by digit from the highest. */
+/* The same for any count, a radix select from the highest digit. */
 static float threshold(const float *scores, int64_t n, int64_t count) {
     enum { MOST = 11 };
-    const int bits = n < 4096 ? 6 : MOST; /* many digits are dear to count for few scores */
+    const int bits = n < 4096 ? 6 : MOST; /* clearing many counters costs more than counting few scores */
     uint32_t prefix = 0, known = 0;
     for (int shift = 32 - bits; known != 0xffffffff; shift = shift > bits ? shift - bits : 0) {
         int64_t seen[1 << MOST];
@@ -77,28 +77,27 @@ static float threshold(const float *scores, int64_t n, int64_t count) {
     return found;
 }
 
-/* The same where the best are few among many: some of the scores tell how good those are at least that can be among
-   them, and only those are looked at again. */
+/* The same for few of many scores: a sample gives a lower bound, and only scores above it are selected from. */
 static float threshold_among(const float *scores, int64_t n, int64_t count) {
     enum { SOME = 1024, LEAST = 8 * SOME };
     int64_t rank = count * SOME / n, held = 0, room = 4 * count;
     rank += 4 * (int64_t)sqrtf((float)rank) + 8;
-    float *best = n < LEAST || rank > SOME / 2 ? 0 : malloc(sizeof(float) * (size_t)room);
-    if (!best) return threshold(scores, n, count);
+    float *top = n < LEAST || rank > SOME / 2 ? 0 : malloc(sizeof(float) * (size_t)room);
+    if (!top) return threshold(scores, n, count);
     float some[SOME];
     for (int64_t j = 0; j < SOME; j++) some[j] = scores[j * n / SOME];
     const float least = threshold(some, SOME, rank);
     for (int64_t j = 0; j < n && held >= 0;) {
         int64_t last = j + STRIDE < n ? j + STRIDE : n;
         if (last - j < STRIDE || any_of(scores + j, least)) {
-            if (held + STRIDE > room) held = -1; /* they are not what those looked like */
+            if (held + STRIDE > room) held = -1; /* the sample was misleading */
             else
-                for (int64_t k = j; k < last; k++) best[held] = scores[k], held += scores[k] >= least;
+                for (int64_t k = j; k < last; k++) top[held] = scores[k], held += scores[k] >= least;
         }
         j = last;
     }
-    float found = held < count ? threshold(scores, n, count) : threshold(best, held, count);
-    free(best);
+    float found = held < count ? threshold(scores, n, count) : threshold(top, held, count);
+    free(top);
     return found;
 }
 
@@ -139,7 +138,7 @@ static int has_nan(const float *scores, int64_t n) {
     return some;
 }
 
-/* What is no number counts as the best, so that it shows in what is made of it; places are filled up with the first. */
+/* NaN is chosen first, so that it shows in the results; the first other places fill up the rest. */
 static void choose_nan(const float *scores, int64_t n, int64_t count, int64_t from, int64_t *to) {
     int64_t strange = 0, at = 0;
     for (int64_t j = 0; j < n; j++) strange += scores[j] != scores[j];
@@ -149,14 +148,14 @@ static void choose_nan(const float *scores, int64_t n, int64_t count, int64_t fr
     }
 }
 
-/* Of n scores each becomes the best within `near` places. */
+/* Each of n scores becomes the largest within `near` places. */
 static void max_nearby(const float *scores, int64_t n, int64_t near, float *to) {
     if (near > n) near = n;
     for (int64_t j = 0; j < n;) {
         if (j >= near && j + near + LANES <= n) {
-            f8 best = load(scores + j - near, FP32);
-            for (int64_t d = 1 - near; d <= near; d++) best = larger(load(scores + j + d, FP32), best);
-            store8(to + j, best);
+            f8 top = load(scores + j - near, FP32);
+            for (int64_t d = 1 - near; d <= near; d++) top = larger(load(scores + j + d, FP32), top);
+            store8(to + j, top);
             j += LANES;
             continue;
         }
@@ -166,9 +165,9 @@ static void max_nearby(const float *scores, int64_t n, int64_t near, float *to) 
     }
 }
 
-/* Of n scores `count` places, in ascending order and counted from `from`: those of the best. What is within `tie` times
-   the largest score of the last of them ties for its place, and the first of those win, or the last. A score counts as
-   the best within `near` places, for which there is room at `nearby`. */
+/* The places of the `count` largest of n scores, ascending and counted from `from`. Scores within `tie` times the largest
+   absolute score of the last of them tie for its place, and the first of those win, or the last. A score counts as the
+   largest within `near` places; `nearby` has room for n scores. */
 static void choose_topk(const float *scores, int64_t n, int64_t count, int64_t from, float tie, int64_t prefer_last,
                       int64_t near, float *nearby, int64_t *to) {
     if (has_nan(scores, n)) {
@@ -179,7 +178,7 @@ static void choose_topk(const float *scores, int64_t n, int64_t count, int64_t f
         max_nearby(scores, n, near, nearby);
         scores = nearby;
     }
-    const float least = count <= FEW_BEST ? threshold_of_few(scores, n, count) : threshold_among(scores, n, count);
+    const float least = count <= SORTED ? threshold_of_few(scores, n, count) : threshold_among(scores, n, count);
     const float slack = tie > 0 ? fminf(tie * largest(scores, n), FLT_MAX) : 0.0f;
     const float low = least - slack, high = least + slack;
     int64_t above = reach(scores, n, high, 0), equal = reach(scores, n, low, 1) - above, at = 0;

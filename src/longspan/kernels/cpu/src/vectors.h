@@ -137,7 +137,7 @@ INLINE f8 exp2_of(f8 x) {
     return either((i8)(x < all(-126.0f)), all(0.0f), y * power);
 }
 
-/* The sums of eight vectors, in their order. */
+/* The sum of each of eight vectors. */
 INLINE f8 sums(const f8 *x) {
     f8 pairs[4], fours[2];
     for (int n = 0; n < 4; n++) {

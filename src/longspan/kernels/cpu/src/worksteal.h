@@ -1,4 +1,4 @@
-/* Work that several threads share: whoever works takes the next item until there is none. */
+/* Work that several threads share: each takes the next item until none is left. */
 
 #ifndef LONGSPAN_WORKSTEAL_H
 #define LONGSPAN_WORKSTEAL_H
@@ -9,10 +9,10 @@ typedef struct {
     int64_t items, next;
 } WorkQueue;
 
-/* A function of this library: what it is given, and the work; false when there was no memory. */
+/* A kernel of this library: its arguments and its items; returns 0 when there was no memory. */
 typedef int Kernel(const void *args, WorkQueue *queue);
 
-/* What is wrong with what a kernel is given, or null; see checks.c. */
+/* What is wrong with the arguments of a kernel, or null; see checks.c. */
 typedef const char *Check(const void *args);
 
 static inline int64_t next_item(WorkQueue *queue) { return __atomic_fetch_add(&queue->next, 1, __ATOMIC_SEQ_CST); }

@@ -1,4 +1,4 @@
-"""What is common to selections in which the queries of a piece choose together: ESA's tokens and InfLLM's blocks."""
+"""Selections in which the queries of a chunk choose together: ESA's tokens and InfLLM's blocks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class ByPiece(Choosing):
-    """The first tokens, chosen ones, and the ``local`` tokens before a piece together with the piece.
+class ByQueryChunk(Choosing):
+    """The first tokens, chosen ones, and the ``local`` tokens before a chunk of queries together with the chunk.
 
-    A piece is what chooses together: queries from one multiple of ``piece`` to the next, or as many as arrive at once.
+    The queries of a chunk choose together: from one multiple of ``piece`` to the next, or as many as arrive at once.
 
     Attributes:
         initial: first tokens that are always kept.
-        local: tokens before the piece that are always kept.
-        piece: the most queries of a piece.
+        local: tokens before the chunk that are always kept.
+        piece: the most queries of a chunk.
     """
 
     initial: int
@@ -40,8 +40,8 @@ class ByPiece(Choosing):
     def grain(self) -> int:
         return self.piece
 
-    def piece_start(self, first: int) -> IndexMap:
-        """Where the piece of query ``i`` starts, for queries that arrive from ``first`` on."""
+    def chunk_start(self, first: int) -> IndexMap:
+        """Where the chunk of query ``i`` starts, for queries that arrive from ``first`` on."""
 
         def begins(i: Tensor) -> Tensor:
             borders = (i // self.piece * self.piece).clamp(min=first)
@@ -50,7 +50,7 @@ class ByPiece(Choosing):
         return begins
 
     def always(self, first: int = 0) -> Kept:
-        begins = self.piece_start(first)
+        begins = self.chunk_start(first)
         return Kept(
             lambda i: (begins(i) - self.local).clamp(min=0),
             head=self.initial,
@@ -66,10 +66,10 @@ class ByPiece(Choosing):
         return self.initial + self.chosen * self.size + self.local
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
-        return self.pieces(first, stop)
+        return self.query_chunks(first, stop)
 
-    def pieces(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """Queries ``first : stop`` cut into pieces, at multiples of ``piece`` and at the window."""
+    def query_chunks(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Queries ``first : stop`` cut into chunks, at multiples of ``piece`` and at the window."""
         cuts = {first, stop, *range(first // self.piece * self.piece + self.piece, stop, self.piece)}
         if first < self.window < stop:
             cuts.add(self.window)
