@@ -228,8 +228,9 @@ def test_another_model_is_refused(changes, words):
         calibration().check(**{**FITS, **changes})
 
 
+SOLVED = [(layer, solver) for layer in (0, 2) for solver in ("closed_form", "sgd", "pca")]
 REPORT = RecallReport(
-    tuple(RecallRow(layer, solver, 0.5 + 0.1 * layer, 0.25) for layer in (0, 2) for solver in ("closed_form", "sgd", "pca")),
+    tuple(RecallRow(layer, solver, 0.5 + 0.1 * layer, 0.25) for layer, solver in SOLVED),
     top=8, keys=1000, queries=16, reduced=4, reduced_per_head=3, channels=12,
 )  # fmt: skip
 
