@@ -203,11 +203,7 @@ def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Me
 
 
 def check_device(name: str) -> torch.device:
-    """The torch device of a name; ``"auto"`` is a CUDA GPU if one is available, otherwise the CPU.
-
-    Raises:
-        LongspanError: the device is not available or cannot compute.
-    """
+    """The torch device of a name, checked; ``"auto"`` is a CUDA GPU if one is available, otherwise the CPU."""
     import torch
 
     if name == "auto":
