@@ -299,7 +299,7 @@ def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
     ("name", "options", "given", "words"),
     [
         ("esa", {"reduced": 8}, None, "reduced=8 requires a calibration"),
-        ("esa", {"reduced": 8}, 4, "reduced=8 and the calibration 4"),
+        ("esa", {"reduced": 8}, 4, "reduced=8 and the calibration has reduced=4"),
         ("esa", {"share": "head"}, 4, "share='head'"),
         ("esa", {"combine": "max"}, 4, "combine='max'"),
         ("dca", {}, 4, "dca does not use a calibration"),

@@ -218,7 +218,7 @@ FITS = {"weights_sha256": "ab" * 32, "shapes": {0: (HEADS, SIZE), 3: (HEADS, SIZ
         ({"weights_sha256": "cd" * 32}, "weights of M .*cdcdcd.* differ from .* some/model .*ababab"),
         ({"weights_sha256": "cd" * 32, "dtype": "bfloat16"}, "M runs in bfloat16, .* ran in float32"),
         ({"shapes": {0: (HEADS, SIZE)}}, r"layers \[0, 3\] of some/model, but M is extended in layers \[0\]"),
-        ({"shapes": {0: (HEADS, SIZE), 3: (1, SIZE)}}, "layer 3 of M has 1 key heads of 6 .* 2 of 6"),
+        ({"shapes": {0: (HEADS, SIZE), 3: (1, SIZE)}}, "layer 3 of M has 1 key heads of 6 .* 2 heads of 6"),
         ({"shapes": {0: (HEADS, 8), 3: (HEADS, SIZE)}}, "layer 0 of M has 2 key heads of 8"),
     ],
 )
