@@ -1,4 +1,4 @@
-"""Extend a model and generate: it finds a pass key at four times its trained window.
+"""Extend a model and generate: it finds a pass key at four times its window.
 
 python examples/extend_and_generate.py
 """
@@ -8,10 +8,10 @@ import torch
 import longspan
 from longspan.bundled import heldout_text
 
-# A small Llama with a window of 512 tokens. Yours comes from `from_pretrained`.
+# A small Llama with a window of 512 tokens; use `from_pretrained` for your model.
 model, tokenizer = longspan.load_bundled()
 
-# Prose with one sentence of interest in its middle.
+# Prose with a pass key in its middle.
 text = heldout_text()[:6_000]
 middle = text.index("\n", len(text) // 2)
 needle = "\nThe pass key is 71428. Remember it. 71428 is the pass key.\n"
@@ -30,8 +30,8 @@ def answer() -> str:
 print(inputs["input_ids"].shape[1], "tokens")
 print("stock:", answer())
 
-print(longspan.extend(model, "dca"))  # what was attached, with every parameter
+print(longspan.extend(model, "dca"))  # a report: layers, window, parameters
 print("dca:", answer())
 
-longspan.restore(model)  # the model as it was, to the bit
+longspan.restore(model)  # the stock model again, bit for bit
 print("restored:", answer())

@@ -1,6 +1,6 @@
-"""A text larger than memory: its keys and values lie in files that are mapped into it.
+"""A text larger than memory: its keys and values are in memory-mapped files.
 
-The limit is the operating system's own, on memory that the process may write (Linux).
+The operating system limits the writable memory of the process (Linux).
 
 python examples/larger_than_memory.py
 """
@@ -13,7 +13,7 @@ import longspan
 from longspan.bundled import heldout_text
 
 TOKENS = 32_768  # 64 windows, 64 MiB of keys and values
-ROOM = 44 << 20  # bytes that the process may take from now on
+LIMIT = 44 << 20  # further bytes of writable memory for the process
 
 model, tokenizer = longspan.load_bundled()
 text, middle = heldout_text(), heldout_text().index("\n", TOKENS)
@@ -27,24 +27,25 @@ end = tokenizer(question, return_tensors="pt", add_special_tokens=False)["input_
 
 @torch.inference_mode()
 def read(kv_tier: str) -> str:
-    """The pass key, with the cache on this tier."""
+    """Read the text and return the pass key, with the cache on this tier."""
     method = longspan.LongHeads(score="bounds")
     report = longspan.extend(model, method, kv_tier=kv_tier)
     cache, answer = longspan.new_cache(model), ""
-    for piece in (*ids[:, :TOKENS].split(512, dim=1), end):
-        last = model(piece, past_key_values=cache, logits_to_keep=1).logits[0, -1]
+    for chunk in (*ids[:, :TOKENS].split(512, dim=1), end):
+        logits = model(chunk, past_key_values=cache, logits_to_keep=1).logits[0, -1]
     while len(answer.strip()) < 5:
-        answer += tokenizer.decode(last.argmax())
-        last = model(last.argmax().view(1, 1), past_key_values=cache).logits[0, -1]
+        answer += tokenizer.decode(logits.argmax())
+        token = logits.argmax().view(1, 1)
+        logits = model(token, past_key_values=cache).logits[0, -1]
     size = report.kv_bytes_per_token * cache.get_seq_length()
     print(f"{size >> 20} MiB of keys and values:", cache.bytes_by_tier)
     return answer.strip()
 
 
-model(ids[:, :600])  # what is allocated once comes before the limit
+model(ids[:, :600])  # one-time allocations happen before the limit
 with open("/proc/self/status") as lines:
     used = next(int(line.split()[1]) << 10 for line in lines if "VmData" in line)
-resource.setrlimit(resource.RLIMIT_DATA, (used + ROOM, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_DATA, (used + LIMIT, resource.RLIM_INFINITY))
 try:
     print("in memory:", read("device"))
 except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""A batch of prompts of different lengths: each row answers as it does by itself.
+"""A batch of prompts of different lengths: each row answers as it does alone.
 
 python examples/left_padded_batch.py
 """
@@ -10,18 +10,18 @@ from longspan.bundled import heldout_text
 
 model, tokenizer = longspan.load_bundled()
 tokenizer.pad_token = tokenizer.eos_token
-tokenizer.padding_side = "left"  # as generation always wants it
+tokenizer.padding_side = "left"  # generation requires left padding
 
 longspan.extend(model, longspan.LongHeads(score="bounds"))
 
 
 def prompt(key: int, characters: int) -> str:
-    """Prose of so many characters with a pass key a third of the way in."""
+    """Prose with a pass key after a third of its characters, and the question."""
     text = heldout_text()[:characters]
-    place = text.index("\n", characters // 3)
+    split = text.index("\n", characters // 3)
     needle = f"\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
     question = "\nWhat is the pass key? The pass key is"
-    return text[:place] + needle + text[place:] + question
+    return text[:split] + needle + text[split:] + question
 
 
 def generate(prompts: list[str]) -> list[str]:
@@ -35,9 +35,9 @@ def generate(prompts: list[str]) -> list[str]:
 
 
 prompts = [prompt(43917, 3_000), prompt(80326, 6_000), prompt(15794, 12_000)]
-together = generate(prompts)
-apart = [generate([one])[0] for one in prompts]
+batched = generate(prompts)
+separate = [generate([text])[0] for text in prompts]
 
-for one, text in zip(prompts, together, strict=True):
-    print(f"{len(tokenizer(one)['input_ids'])} tokens: {text.strip()}")
-print("the same one by one:", together == apart)
+for text, answer in zip(prompts, batched, strict=True):
+    print(f"{len(tokenizer(text)['input_ids'])} tokens: {answer.strip()}")
+print("the same one by one:", batched == separate)

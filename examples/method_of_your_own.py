@@ -1,8 +1,8 @@
-"""A method of your own, from a selection and a position map that are there already.
+"""A new method, composed of an existing selection and an existing position map.
 
-Each query keeps the first tokens and the last ``recent`` ones, as StreamingLLM does,
-and sees them at grouped distances, as Self-Extend does. So ``recent`` can be several
-windows, and a token still attends to as many keys however long the text is.
+Each query attends to the first tokens and the last ``recent`` tokens, as in
+StreamingLLM, at the grouped positions of Self-Extend. So ``recent`` can be several
+windows, and the number of keys per query does not grow with the text.
 
 python examples/method_of_your_own.py
 """
@@ -28,13 +28,13 @@ class BoundedExtend(longspan.Method):
     near: int = 128
     group: int = 8
 
-    def selection(self, window: int) -> SinksAndRecent:  # does query i attend to key j?
+    def selection(self, window: int) -> SinksAndRecent:  # the keys of each query
         return SinksAndRecent(self.sinks, self.recent)
 
-    def positions(self, window: int) -> GroupedBeyond:  # how far away does it see it?
+    def positions(self, window: int) -> GroupedBeyond:  # their relative positions
         return GroupedBeyond(self.near, self.group)
 
-    def plain_rows(self, window: int) -> int:  # first rows that equal the stock model's
+    def plain_rows(self, window: int) -> int:  # first queries with all true distances
         return min(self.near, self.sinks + self.recent)
 
 
@@ -44,13 +44,11 @@ print(longspan.extend(model, BoundedExtend()))
 text = heldout_text()[:12_000]
 needle = "\nThe pass key is 71428. Remember it. 71428 is the pass key.\n"
 question = "\nWhat is the pass key? The pass key is"
-for where in ("inside", "outside"):  # the last 2,048 tokens
-    place = text.index(
-        "\n", len(text) * 3 // 4 if where == "inside" else len(text) // 4
-    )
-    ids = tokenizer(
-        text[:place] + needle + text[place:] + question, return_tensors="pt"
-    )
+# The pass key is inside or outside of the last 2,048 tokens.
+for label, start in (("inside", len(text) * 3 // 4), ("outside", len(text) // 4)):
+    split = text.index("\n", start)
+    prompt = text[:split] + needle + text[split:] + question
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
     with torch.inference_mode():
-        out = model.generate(ids["input_ids"], max_new_tokens=8, do_sample=False)
-    print(f"{where}:", tokenizer.decode(out[0, ids["input_ids"].shape[1] :]).strip())
+        out = model.generate(ids, max_new_tokens=8, do_sample=False)
+    print(f"{label}:", tokenizer.decode(out[0, ids.shape[1] :]).strip())

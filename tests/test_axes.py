@@ -137,7 +137,7 @@ def test_selections_of_indices(selection, positions):
 @pytest.mark.parametrize("positions", BY_INDEX[:-1], ids=str)
 @pytest.mark.parametrize("selection", [CHOOSING[0], CHOOSING[4], CHOOSING[8], CHOOSING[10]], ids=str)
 def test_a_map_that_sees_nothing_chosen_is_refused(selection, positions):
-    with pytest.raises(ValueError, match=f"{type(positions).__name__} sees no keys that were chosen.*FarNear"):
+    with pytest.raises(ValueError, match=f"{type(positions).__name__} has no positions for chosen keys.*FarNear"):
         pair(selection, positions).resolve(WINDOW)
 
 
@@ -164,7 +164,9 @@ def test_a_method_that_does_not_say_that_it_chooses_is_refused():
     class Silent(Pair):
         selects = False
 
-    with pytest.raises(TypeError, match="Silent: selects is False and its selection Chunks chooses; set selects"):
+    with pytest.raises(
+        TypeError, match="Silent: selects is False, but its selection Chunks chooses keys; set selects = True"
+    ):
         Silent(chosen_by=CHOOSING[0], seen_by=InOrder()).resolve(WINDOW)
 
 

@@ -291,13 +291,13 @@ def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
 @pytest.mark.parametrize(
     ("name", "options", "given", "words"),
     [
-        ("esa", {"reduced": 8}, None, "reduced to 8, and no calibration"),
-        ("esa", {"reduced": 8}, 4, "reduced=8 and the calibration 4"),
+        ("esa", {"reduced": 8}, None, "reduced=8 requires a calibration"),
+        ("esa", {"reduced": 8}, 4, "reduced=8 and the calibration has reduced=4"),
         ("esa", {"share": "head"}, 4, "share='head'"),
         ("esa", {"combine": "max"}, 4, "combine='max'"),
-        ("dca", {}, 4, "dca has no use for a calibration"),
-        ("longheads", {}, 4, "longheads has no use"),
-        ("infllm", {}, 4, "infllm has no use"),
+        ("dca", {}, 4, "dca does not use a calibration"),
+        ("longheads", {}, 4, "longheads does not use a calibration"),
+        ("infllm", {}, 4, "infllm does not use a calibration"),
     ],
 )
 def test_calibrations_that_do_not_fit_the_method(name, options, given, words):

@@ -14,8 +14,8 @@ from longspan.rope import PI, DynamicNTK
 
 # (method, options, window, the rule that the message names); no window: construction itself must refuse.
 IMPOSSIBLE = [
-    ("full", {}, 0, "window is a number of tokens from 1"),
-    ("pi", {"angles": PI(2.0, None)}, 0, "window is a number of tokens from 1"),
+    ("full", {}, 0, "window must be a number of tokens from 1"),
+    ("pi", {"angles": PI(2.0, None)}, 0, "window must be a number of tokens from 1"),
     ("rerope", {"w": 0}, None, "w ≥ 1"),
     ("rerope", {"w": 64}, 64, "w ≤ window - 1"),
     ("self-extend", {"group": 0}, None, "group ≥ 1"),

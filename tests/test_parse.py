@@ -44,8 +44,8 @@ def test_a_line_is_what_its_settings_say():
         ("dca:chunk_size=1,chunk-size=2", "twice"),
         ("dca:colour=3", "no parameter 'colour'; it has chunk_size"),
         ("dca:chunk_size=-1", "chunk_size"),
-        ("dca:angles=left", "no angles are called 'left'"),
-        ("magic", "no method is called 'magic'"),
+        ("dca:angles=left", "unknown angles 'left'"),
+        ("magic", "unknown method 'magic'"),
     ],
 )
 def test_what_is_wrong_is_named(spec, words):

@@ -106,11 +106,11 @@ def test_defaults_follow_the_window(angles):
     [
         (lambda: PI(0.5), "scale must be ≥ 1"),
         (lambda: NTK(2.0, target_length=5), "scale or target_length, not both"),
-        (lambda: PI(target_length=0), "target_length is a number of tokens from 1"),
+        (lambda: PI(target_length=0), "target_length must be a number of tokens from 1"),
         (lambda: DynamicNTK(0.1), "factor must be ≥ 1"),
         (lambda: YaRN(0.5), "factor must be ≥ 1"),
         (lambda: YaRN(2.0, 4), "factor or target_length, not both"),
-        (lambda: YaRN(target_length=-1), "target_length is a number of tokens from 1"),
+        (lambda: YaRN(target_length=-1), "target_length must be a number of tokens from 1"),
         (lambda: YaRN(beta_fast=1.0, beta_slow=2.0), "beta_slow < beta_fast"),
         (lambda: NTK(2.0).table(Table(inv_freq(2)), 10, 10), "at least 4 rotated channels"),
     ],

@@ -183,9 +183,9 @@ def ids_of(tokenizer, text):
         ([], {}, "0 tokens"),
         (TEXTS, {"solver": "magic"}, "closed_form, sgd, pca, not 'magic'"),
         (TEXTS, {"reduced": 33}, "reduced is 1 to 32"),
-        (TEXTS, {"reduced": 0}, "reduced is a number of channels from 1"),
+        (TEXTS, {"reduced": 0}, "reduced must be a number of channels from 1"),
         (TEXTS, {"reduced_per_head": 17}, "reduced_per_head is 1 to 16"),
-        (TEXTS, {"tokens": 0}, "tokens is a number of tokens from 1"),
+        (TEXTS, {"tokens": 0}, "tokens must be a number of tokens from 1"),
     ],
 )
 def test_what_cannot_be_calibrated_on(texts, settings, words):
@@ -226,7 +226,7 @@ def test_extend_refuses_one_that_does_not(tmp_path):
         model.model.layers[0].mlp.up_proj.weight[0, 0] += 1
     for other, given, words in (
         (model, made, "weights of LlamaForCausalLM"),
-        (model, tmp_path / "none.safetensors", "no such calibration"),
+        (model, tmp_path / "none.safetensors", "does not exist"),
         (model, 7, "not int"),
         (make("llama").bfloat16(), made, "runs in bfloat16"),
         (make("llama-mha"), made, "4 key heads of 16"),

@@ -90,7 +90,7 @@ def test_recall_counts(states, top):
 
 @pytest.mark.parametrize("top", [0, 31])
 def test_recall_of_more_keys_than_there_are(states, top):
-    with pytest.raises(ValueError, match=f"top {top} of 30"):
+    with pytest.raises(ValueError, match=f"top must be 1 to the number of keys, 30, not {top}"):
         recall(*states, projection(), top)
 
 
@@ -98,10 +98,10 @@ def test_recall_of_more_keys_than_there_are(states, top):
     ("q", "k", "words"),
     [
         (torch.zeros(4, 12), torch.zeros(5, 12), "differ in shape"),
-        (torch.zeros(4, 12).double(), torch.zeros(4, 12), "theta_q is a float32"),
-        (torch.zeros(4, 12), torch.zeros(12), "theta_k is a float32"),
-        (torch.zeros(0, 12), torch.zeros(0, 12), "theta_q is a float32"),
-        (torch.zeros(4, 12), torch.full((4, 12), float("inf")), "theta_k holds numbers that are not finite"),
+        (torch.zeros(4, 12).double(), torch.zeros(4, 12), "theta_q must be a float32"),
+        (torch.zeros(4, 12), torch.zeros(12), "theta_k must be a float32"),
+        (torch.zeros(0, 12), torch.zeros(0, 12), "theta_q must be a float32"),
+        (torch.zeros(4, 12), torch.full((4, 12), float("inf")), "theta_k contains numbers that are not finite"),
     ],
 )
 def test_projections_that_cannot_be(q, k, words):
@@ -135,15 +135,15 @@ def test_a_file_gives_back_everything(tmp_path):
     ("changes", "words"),
     [
         ({"solver": "magic"}, "closed_form.*magic"),
-        ({"reduced": 0}, "reduced is a whole number from 1, not 0"),
-        ({"window": True}, "window is a whole number"),
-        ({"tokens": 1.5}, "tokens is a whole number"),
-        ({"weights_sha256": None}, "weights_sha256 is a text"),
+        ({"reduced": 0}, "reduced must be an integer ≥ 1, not 0"),
+        ({"window": True}, "window must be an integer"),
+        ({"tokens": 1.5}, "tokens must be an integer"),
+        ({"weights_sha256": None}, "weights_sha256 must be a string"),
         ({"layers": {}, "heads": {}}, "same layers"),
         ({"layers": {0: projection()}}, "same layers"),
-        ({"reduced": 5}, "reduced to 4 and 3 per head.* 5 and 3"),
-        ({"reduced_per_head": 2}, "reduced to 4 and 3"),
-        ({"layers": {0: projection(True), 3: projection(True)}}, "layers hold"),
+        ({"reduced": 5}, "to 4 numbers and 3 per head.*reduced=5 and reduced_per_head=3"),
+        ({"reduced_per_head": 2}, "to 4 numbers and 3 per head.*reduced_per_head=2"),
+        ({"layers": {0: projection(True), 3: projection(True)}}, "`layers` must have maps"),
         ({"layers": {n: Projection(torch.zeros(4, 13), torch.zeros(4, 13)) for n in (0, 3)}}, "13 channels"),
     ],
 )
@@ -169,12 +169,12 @@ def damaged(path, change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t, s: s.update(version=2), "version 2 and this longspan reads version 1"),
+        (lambda t, s: s.update(version=2), "version 2, and this longspan reads version 1"),
         (lambda t, s: s.pop("version"), "version"),
         (lambda t, s: s.pop("window"), "window"),
         (lambda t, s: s.update(colour="red"), "colour"),
         (lambda t, s: s.update(solver="magic"), "magic"),
-        (lambda t, s: t.pop("layers.3.theta_k"), "layers 3 has theta_q alone"),
+        (lambda t, s: t.pop("layers.3.theta_k"), "layers 3 has only theta_q"),
         (lambda t, s: [t.pop(f"heads.3.theta_{x}") for x in "qk"], "same layers"),
         (lambda t, s: t.update(other=torch.zeros(1)), "'other'"),
         (lambda t, s: t.update({"layers.x.theta_q": torch.zeros(1)}), "layers.x.theta_q"),
@@ -192,18 +192,18 @@ def test_damaged_files(tmp_path, change, words):
 def test_files_that_are_no_calibration(tmp_path):
     path = tmp_path / "bad.safetensors"
     for make, words in (
-        (lambda: None, "no such calibration"),
-        (lambda: path.write_bytes(b""), "not a whole safetensors"),
-        (lambda: path.write_text("hello, this is a text"), "not a whole safetensors"),
-        (lambda: calibration().save(path) or path.write_bytes(path.read_bytes()[:-5]), "not a whole safetensors"),
-        (lambda: save_file({"x": torch.zeros(1)}, path), "not one that longspan made"),
+        (lambda: None, "does not exist"),
+        (lambda: path.write_bytes(b""), "not a complete safetensors"),
+        (lambda: path.write_text("hello, this is a text"), "not a complete safetensors"),
+        (lambda: calibration().save(path) or path.write_bytes(path.read_bytes()[:-5]), "not a complete safetensors"),
+        (lambda: save_file({"x": torch.zeros(1)}, path), "without a longspan calibration"),
         (lambda: save_file({}, path, metadata={"longspan_calibration": "{"}), "bad.safetensors"),
         (lambda: save_file({}, path, metadata={"longspan_calibration": "[1]"}), "bad.safetensors"),
     ):
         make()
         with pytest.raises(CalibrationError, match=words):
             Calibration.load(path)
-    with pytest.raises(CalibrationError, match="no such calibration"):
+    with pytest.raises(CalibrationError, match="does not exist"):
         Calibration.load(tmp_path)
     with pytest.raises(OSError):
         calibration().save(tmp_path / "nowhere" / "a.safetensors")
@@ -215,10 +215,10 @@ FITS = {"weights_sha256": "ab" * 32, "shapes": {0: (HEADS, SIZE), 3: (HEADS, SIZ
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weights_sha256": "cd" * 32}, "weights of M .*cdcdcd.* not those of some/model .*ababab"),
-        ({"weights_sha256": "cd" * 32, "dtype": "bfloat16"}, "M runs in bfloat16 .* made in float32"),
-        ({"shapes": {0: (HEADS, SIZE)}}, r"layers \[0, 3\] of some/model and M is extended in layers \[0\]"),
-        ({"shapes": {0: (HEADS, SIZE), 3: (1, SIZE)}}, "layer 3 of M has 1 key heads of 6 .* 2 of 6"),
+        ({"weights_sha256": "cd" * 32}, "weights of M .*cdcdcd.* differ from .* some/model .*ababab"),
+        ({"weights_sha256": "cd" * 32, "dtype": "bfloat16"}, "M runs in bfloat16, .* ran in float32"),
+        ({"shapes": {0: (HEADS, SIZE)}}, r"layers \[0, 3\] of some/model, but M is extended in layers \[0\]"),
+        ({"shapes": {0: (HEADS, SIZE), 3: (1, SIZE)}}, "layer 3 of M has 1 key heads of 6 .* 2 heads of 6"),
         ({"shapes": {0: (HEADS, 8), 3: (HEADS, SIZE)}}, "layer 0 of M has 2 key heads of 8"),
     ],
 )
@@ -228,15 +228,16 @@ def test_another_model_is_refused(changes, words):
         calibration().check(**{**FITS, **changes})
 
 
+SOLVED = [(layer, solver) for layer in (0, 2) for solver in ("closed_form", "sgd", "pca")]
 REPORT = RecallReport(
-    tuple(RecallRow(layer, solver, 0.5 + 0.1 * layer, 0.25) for layer in (0, 2) for solver in ("closed_form", "sgd", "pca")),
+    tuple(RecallRow(layer, solver, 0.5 + 0.1 * layer, 0.25) for layer, solver in SOLVED),
     top=8, keys=1000, queries=16, reduced=4, reduced_per_head=3, channels=12,
 )  # fmt: skip
 
 
 def test_the_report_prints_every_figure():
     text = str(REPORT)
-    assert "top 8 of 1,000 keys, 16 queries" in text and "4 numbers for 12 channels, 3 a key head" in text
+    assert "top 8 of 1,000 keys, 16 queries" in text and "4 of 12 channels per layer, 3 per key head" in text
     for part in ("closed_form", "sgd", "pca", "summed", "per head", "0.500", "0.700", "0.600", "0.250"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 80

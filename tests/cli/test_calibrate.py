@@ -18,7 +18,7 @@ def book(tmp_path):
 def test_it_writes_what_the_library_makes(run, folder, book, tmp_path):
     ran = run("calibrate", folder, "--text", book, "--out", tmp_path / "c.safetensors", "--tokens", 1000,
               "--reduced", 5, "--solver", "pca", "--device", "cpu")  # fmt: skip
-    assert ran.code == 0 and ran.out == "" and "5 numbers a token and layer" in ran.err and "1,000 tokens" in ran.err
+    assert ran.code == 0 and ran.out == "" and "5 numbers per token and layer" in ran.err and "1,000 tokens" in ran.err
     read = longspan.Calibration.load(tmp_path / "c.safetensors")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     made = longspan.calibrate(
@@ -63,13 +63,13 @@ def test_a_short_text_is_said(run, folder, book, tmp_path):
         ([], ["--text"]),
         (["--text", "BOOK"], ["--out"]),
         (["--text", "none.txt", "--out", "c.st"], ["none.txt"]),
-        (["--text", "BOOK", "--out", "no/such/c.st"], ["no/such/c.st", "folder that exists"]),
+        (["--text", "BOOK", "--out", "no/such/c.st"], ["no/such/c.st", "existing folder"]),
         (["--text", "BOOK", "--out", "c.png"], ["c.png", ".safetensors"]),
         (["--text", "BOOK", "--out", "c.st", "--solver", "magic"], ["--solver", "magic", "closed_form"]),
         (["--text", "BOOK", "--out", "c.st", "--reduced", "17"], ["reduced is 1 to 16"]),
         (["--text", "BOOK", "--out", "c.st", "--reduced", "0"], ["--reduced"]),
         (["--text", "BOOK", "--out", "c.st", "--tokens", "10"], ["10 tokens", "16 channels"]),
-        (["--text", "BOOK", "--out", "c.st", "--report"], ["after 50,000 for calibration 0 are left"]),
+        (["--text", "BOOK", "--out", "c.st", "--report"], ["after 50,000 for the calibration 0 remain"]),
         (["--text", "BOOK", "--out", "c.st", "--report", "--report-text", "none.txt"], ["none.txt"]),
     ],
 )

@@ -112,7 +112,7 @@ def test_as_a_process_bad_input_gives_one_line():
     code = "from longspan.cli import main; main(['inspect', './nowhere'])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 1 and ran.stdout == ""
-    assert ran.stderr == "longspan: error: ./nowhere: there is no such model folder\n"
+    assert ran.stderr == "longspan: error: ./nowhere: this model folder does not exist\n"
 
 
 def test_as_a_process_the_answer_alone_is_on_stdout(folder):

@@ -123,11 +123,11 @@ def forward(**options):
 @pytest.mark.parametrize(
     "call, says",
     [
-        (lambda m: longspan.extend(m, "nope"), "no method is called 'nope'; there are full"),
+        (lambda m: longspan.extend(m, "nope"), "unknown method 'nope'; choose one of full"),
         (lambda m: longspan.extend(m, 3), "not int"),
         (lambda m: longspan.extend(m, "dca", angles=4), "YaRN"),
         (lambda m: longspan.extend(m.model.layers[0], "dca"), "not LlamaDecoderLayer"),
-        (lambda m: longspan.extend(m, "dca", window=0), "window is a number of tokens from 1"),
+        (lambda m: longspan.extend(m, "dca", window=0), "window must be a number of tokens from 1"),
         (lambda m: longspan.inspect(m), "extended already"),
         (lambda m: longspan.new_cache(make("llama")), "extend"),
         (lambda m: forward(past_key_values=DynamicCache(config=m.config))(m), "new_cache"),

@@ -64,7 +64,7 @@ def test_length_tells_methods_how_far_to_reach():
 
 @pytest.mark.parametrize("length", [0, -5, 1.5, "x"])
 def test_lengths_that_are_none(length):
-    with pytest.raises(longspan.LongspanError, match="length is a (whole )?number of tokens"):
+    with pytest.raises(longspan.LongspanError, match="length must be an? (integer )?number of tokens"):
         longspan.extend(make("llama"), "auto", length=length)
 
 

@@ -25,6 +25,6 @@ def test_dropped_tokens_leave_no_trace(method):
 
 def test_middle_tokens_in_no_layer():
     model = make("llama")
-    with pytest.raises(longspan.AttachError, match="lm-infinite would choose keys in none.*smaller from_layer"):
+    with pytest.raises(longspan.AttachError, match="lm-infinite chooses keys in no layer.*smaller from_layer"):
         longspan.extend(model, LMInfinite(middle_top_k=5, from_layer=model.config.num_hidden_layers))
     longspan.extend(model, LMInfinite())

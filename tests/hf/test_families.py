@@ -216,6 +216,6 @@ def test_interface_helpers_do_not_depend_on_the_common_sizes():
 
 def test_gathered_keys_are_not_turned_after_a_normalisation():
     model = make("hunyuan_v1_dense")
-    with pytest.raises(longspan.AttachError, match=r"normalised after their rotation.*remap='far'"):
+    with pytest.raises(longspan.AttachError, match=r"normalises keys after their rotation.*remap='far'"):
         longspan.extend(model, longspan.ESA(remap="slots"))
     longspan.extend(model, longspan.ESA())

@@ -117,8 +117,8 @@ def test_one_line_of_what_loads_a_model(place, model_folder, capsys, command, op
         (["generate", "--model", "MODEL", "--prompt", "x", "--device", "meta"], ["meta", "no contents"]),
         (["generate", "--model", "MODEL", "--prompt", "a\udcff"], ["--prompt", "UTF-8", "character 2"]),
         (["generate", "--model", "MODEL", "--prompt", "x", "--file", "/dev/zero"], ["/dev/zero", "a device"]),
-        (["inspect", "no/such/folder"], ["no/such/folder", "no such model folder"]),
-        (["inspect", "nothing/"], ["no such model folder"]),
+        (["inspect", "no/such/folder"], ["no/such/folder", "model folder does not exist"]),
+        (["inspect", "nothing/"], ["model folder does not exist"]),
     ],
 )
 def test_the_line_says_what_is_wrong(place, model_folder, capsys, args, words):

@@ -193,7 +193,7 @@ def test_stdin_is_read_once(run, monkeypatch):
         ["eval", "perplexity", "--model", "bundled", "--text", "-", "--text", "-", "--out", "OUT/o"],
     ):
         ran = run(*args)
-        assert ran.code == 1 and "stdin, which can be read once" in ran.err
+        assert ran.code == 1 and "stdin (-) can be read only once" in ran.err
 
 
 def alone(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:

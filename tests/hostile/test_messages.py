@@ -49,11 +49,11 @@ def refused(args, capsys):
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("model.safetensors", "x", "model.safetensors: not a whole safetensors file (Error while deserializing"),
-        ("config.json", "null", "its config.json holds no JSON object"),
-        ("config.json", "[" * 100_000, "its config.json is nested too deep"),
-        ("generation_config.json", "null", "its generation_config.json holds no JSON object"),
-        ("tokenizer.json", "null", "its tokenizer.json holds no JSON object"),
+        ("model.safetensors", "x", "model.safetensors: not a complete safetensors file (Error while deserializing"),
+        ("config.json", "null", "its config.json is not a JSON object"),
+        ("config.json", "[" * 100_000, "its config.json has too many nested levels"),
+        ("generation_config.json", "null", "its generation_config.json is not a JSON object"),
+        ("tokenizer.json", "null", "its tokenizer.json is not a JSON object"),
         ("tokenizer.json", "{", "its tokenizer.json is not valid JSON"),
         ("tokenizer.json", "{}", "the tokenizer of"),
     ],
@@ -93,7 +93,7 @@ def test_a_calibration_with_a_wrong_header(tmp_path, head):
 
 
 def test_angles_of_another_kind():
-    with pytest.raises(ValueError, match=r"pi is full attention under PI, which takes angles=PI\(...\), not YaRN"):
+    with pytest.raises(ValueError, match=r"pi is full attention with PI angles: angles must be PI\(...\), not YaRN"):
         METHODS["pi"](angles=longspan.YaRN(factor=4))
 
 
@@ -105,13 +105,13 @@ def test_angles_of_another_kind():
 def test_lengths_are_whole_numbers(name, value):
     model = make("llama")
     for call in (longspan.extend, longspan.inspect):
-        with pytest.raises(LongspanError, match=f"^{name} is a (whole )?number of tokens"):
+        with pytest.raises(LongspanError, match=f"^{name} must be an? (integer )?number of tokens"):
             call(model, "dca", **{name: value})
     with pytest.raises(ValueError, match="DCA|window"):
         longspan.DCA(chunk_size=value).resolve(64)
     if name == "window":
         for method in METHODS.values():
-            with pytest.raises(LongspanError, match="^window is a"):
+            with pytest.raises(LongspanError, match="^window must be an?"):
                 method().resolve(value)
 
 
@@ -120,7 +120,7 @@ def test_lengths_are_whole_numbers(name, value):
 def test_sizes_of_a_calibration_are_whole_numbers(name, value):
     if name == "seed" and value == 0:
         pytest.skip("a seed may be 0")
-    with pytest.raises(LongspanError, match=f"^{name} is a"):
+    with pytest.raises(LongspanError, match=f"^{name} must be an?"):
         longspan.calibrate(make("llama"), [torch.arange(200) % 90], progress=False, **{"tokens": 200, name: value})
 
 
@@ -131,7 +131,7 @@ def test_sizes_of_a_calibration_are_whole_numbers(name, value):
      (longspan.YaRN, "beta_fast"), (longspan.YaRN, "attention_factor"), (longspan.PI, "target_length")],
 )  # fmt: skip
 def test_parameters_of_angles_are_numbers(angles, name, value):
-    with pytest.raises(LongspanError, match=f"^{angles.__name__}: {name} is a"):
+    with pytest.raises(LongspanError, match=f"^{angles.__name__}: {name} must be a"):
         angles(**{name: value})
 
 
@@ -140,10 +140,10 @@ def test_methods_at_a_window_that_some_cannot_have(capsys):
         main(["methods", "--window", "1", "--json"])
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert ended.value.code in (0, None) and rows.keys() == METHODS.keys()
-    assert "error" not in rows["full"] and rows["esa"]["error"].startswith("not at a window of 1: ESA: ")
+    assert "error" not in rows["full"] and rows["esa"]["error"].startswith("not available for a window of 1: ESA: ")
     with pytest.raises(SystemExit):
         main(["methods", "--window", "1"])
-    assert "not at a window of 1" in " ".join(capsys.readouterr().out.split())
+    assert "not available for a window of 1" in " ".join(capsys.readouterr().out.split())
 
 
 # --- the hub ---------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_without_a_way_to_the_hub_a_name_fails_before_it_is_asked_for(nobody_the
     asked = []
     monkeypatch.setattr("httpx2.Client.send", lambda *args, **given: asked.append(args), raising=False)
     said = refused(["inspect", "nobody/nothing"], capsys)
-    assert "there is no folder of this name; 127.0.0.1 cannot be reached: Connection refused" in said
+    assert "no folder has this name; 127.0.0.1 cannot be reached: Connection refused" in said
     assert not asked and constants.HF_HUB_OFFLINE is False
 
 
@@ -190,7 +190,7 @@ def test_a_local_path_does_not_go_to_the_hub(nobody_there, monkeypatch, capsys, 
     monkeypatch.chdir(tmp_path)
     for name in ("./here", "/no/such", "a/b/c", "here/", "two words", "~/x", ".."):
         said = refused(["inspect", name], capsys)
-        assert "no such model folder" in said or "no config.json" in said
+        assert "model folder does not exist" in said or "no config.json" in said
 
 
 # --- where output goes -----------------------------------------------------------------------------------------------

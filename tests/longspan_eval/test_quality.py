@@ -231,4 +231,4 @@ def test_options_that_cannot_be(bad, capsys):
 
 def test_a_row_that_cannot_be_is_one_line(tmp_path, capsys):
     assert quality.main(["--rows", "magic", "--out", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("quality: error: no method is called 'magic'")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("quality: error: unknown method 'magic'")

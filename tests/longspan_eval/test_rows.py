@@ -63,7 +63,7 @@ def test_attach_replaces_what_was_attached(model):
     ("specs", "words"),
     [
         (["stock:a=1"], "stock model has no parameters"),
-        (["magic"], "there are full, .*, stock"),
+        (["magic"], "choose one of full, .*, stock"),
         (["dca", "dca"], "'dca' is listed twice"),
         (["dca:chunk_size=1", "dca: chunk-size=1"], "twice"),
         (["dca:calibration=/no/such/file"], "no calibration /no/such/file; make one"),

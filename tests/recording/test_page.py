@@ -127,7 +127,7 @@ def test_the_script(read, tmp_path):
     ran = subprocess.run(["node", tmp_path / "run.js"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     begun, hovered, pointed, walked, outside = json.loads(ran.stdout)
-    assert begun[0] == ["Chunk 3, tokens 12 to 15, holds the answer. Chosen by 1 of 4 groups.",
+    assert begun[0] == ["Chunk 3, tokens 12 to 15, contains the answer. Chosen by 1 of 4 groups.",
                         "Chosen by groups of layer 0: 1.", "{title}"]  # fmt: skip
     assert hovered[0][0] == "Chunk 1, tokens 4 to 7. Chosen by 1 of 4 groups." and hovered[0][-1] == HOSTILE[1]
     assert hovered[1] == [False, True, False, False, False, False]
@@ -144,7 +144,7 @@ def test_the_words_of_chunks_are_the_text(size):
     chunks = Chunking(tuple(range(0, len(ids), size)), len(ids))
     texts = chunk_texts(tokenizer, ids, chunks)
     assert len(texts) == len(chunks) and "".join(texts) == text
-    with pytest.raises(ValueError, match="tokens, not of"):
+    with pytest.raises(ValueError, match="but ids has"):
         chunk_texts(tokenizer, ids[1:], chunks)
 
 

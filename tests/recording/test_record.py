@@ -141,7 +141,7 @@ def test_generation_records_each_token(model):
     assert trace.at(N)[0].call == 1 and trace.at()[0].query == N + 2
     with pytest.raises(longspan.LongspanError, match=r"no choice of query 5 in row 0.*149 to 152"):
         trace.at(5)
-    with pytest.raises(longspan.LongspanError, match="row 1.*nothing is"):
+    with pytest.raises(longspan.LongspanError, match="row 1.*recorded: none"):
         trace.at(row=1)
 
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_recorded(model):
     longspan.extend(model, METHODS["esa"])
     fails("'last' or 'all', not 'some'", queries="some")
     with longspan.record(model):
-        fails("being recorded already")
+        fails("already active")
     with longspan.record(model):
         pass
     with pytest.raises(longspan.LongspanError, match="is a name"), longspan.record("model"):

@@ -32,7 +32,7 @@ def methods(
     if as_json:
         print_json(rows)
         return
-    columns = [Column("method", style="cyan"), Column("what it does"), Column("parameters"), Column("paper")]
+    columns = [Column("method", style="cyan"), Column("description"), Column("parameters"), Column("paper")]
     cells = [
         (row["name"], row["what"], row.get("error") or _parameters(row["parameters"], window), row["paper"])
         for row in rows

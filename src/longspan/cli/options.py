@@ -147,11 +147,7 @@ def load_model(name: str, *, window: int | None, dtype: str = "auto", device: st
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load the tokenizer of a model.
-
-    Raises:
-        LongspanError: the tokenizer cannot be loaded.
-    """
+    """Load the tokenizer of a model; raises ``LongspanError`` if that fails."""
     from transformers import AutoTokenizer
 
     from longspan.bundled import load_bundled
@@ -202,17 +198,12 @@ def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Me
     spec_angles = parameters.pop("angles", None)
     if spec_angles is not None and angles is not None:
         raise LongspanError(f"{name}: the angles are set twice, by --method and by --angles")
-    spec_settings = [f"{key}={value}" for key, value in parameters.items()]
-    all_settings = [*spec_settings, *settings]
+    all_settings = [*(f"{key}={value}" for key, value in parameters.items()), *settings]
     return build_method(name, all_settings, angles if spec_angles is None else spec_angles, also=("auto",))
 
 
 def check_device(name: str) -> torch.device:
-    """The torch device of a name; ``"auto"`` is a CUDA GPU if one is available, otherwise the CPU.
-
-    Raises:
-        LongspanError: the device is not available or cannot compute.
-    """
+    """The torch device of a name, checked; ``"auto"`` is a CUDA GPU if one is available, otherwise the CPU."""
     import torch
 
     if name == "auto":
@@ -231,8 +222,7 @@ def _check_folder(name: str) -> None:
     """Raise a clear error for an invalid local path; other names are left to transformers and the hub."""
     path = Path(name)
     if "\0" in name or not name.strip():
-        empty = not name.strip()
-        raise LongspanError("the model's name is empty" if empty else f"{name!r}: the name contains a NUL character")
+        raise LongspanError(f"{name!r}: the name contains a NUL" if name.strip() else "the model's name is empty")
     if path.is_file():
         raise LongspanError(f"{name}: is a file; pass the folder of the model's config.json")
     if path.is_dir() and not (path / "config.json").is_file():

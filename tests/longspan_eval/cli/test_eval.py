@@ -188,7 +188,7 @@ BAD = {
     "a pattern of nothing": (["zz*"], ["'zz*'", "--list"]),
     "a task twice": (["passkey", "pass*", "--model", "FOLDER"], ["passkey is listed twice"]),
     "no model": (["passkey"], ["--model"]),
-    "an unknown model": (["passkey", "--model", "./no/where"], ["no such model folder"]),
+    "an unknown model": (["passkey", "--model", "./no/where"], ["model folder does not exist"]),
     "an unknown method": (["passkey", "--model", "FOLDER", "--methods", "dca,magic"], ["'magic'", "dca"]),
     "a method twice": (["passkey", "--model", "FOLDER", "--methods", "dca,dca"], ["'dca' is listed twice"]),
     "a bad parameter": (["passkey", "--model", "FOLDER", "--methods", "dca:size=1"], ["'size'", "chunk_size"]),

@@ -142,7 +142,7 @@ BAD = {
     "auto with a parameter": ({"method": "auto", "chunk_size": 3}, ["auto", "chunk_size"]),
     "a window of nonsense": ({"window": "big"}, ["window", "'big'"]),
     "a parameter that does not fit": ({"chunk_size": 9999}, ["chunk_size=9999"]),
-    "a model that is not there": ({"pretrained": "./no/where"}, ["no such model folder"]),
+    "a model that is not there": ({"pretrained": "./no/where"}, ["model folder does not exist"]),
     "an unknown dtype": ({"dtype": "int4"}, ["dtype= is one of", "'int4'"]),
     "an unknown tier": ({"kv_tier": "moon"}, ["moon"]),
     "a tier for the stock model": ({"method": "stock", "kv_tier": "disk"}, ["stock", "kv_tier"]),
@@ -342,4 +342,4 @@ def test_what_is_wrong_ends_in_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     assert stopped.value.code == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("longspan-lm-eval: error: no method is called 'magic'")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("longspan-lm-eval: error: unknown method 'magic'")
