@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longspan.bundled import bundled_calibration, load_bundled
     from longspan.calibration import Calibration
+    from longspan.doctor import Diagnosis, diagnose
     from longspan.errors import AttachError, CacheError, CalibrationError, LongspanError
     from longspan.hf import (
         LongspanCache,
@@ -47,6 +48,7 @@ _WHERE = {
     "recording": ("record",),
     "bundled": ("bundled_calibration", "load_bundled"),
     "calibration": ("Calibration",),
+    "doctor": ("Diagnosis", "diagnose"),
     "errors": ("AttachError", "CacheError", "CalibrationError", "LongspanError"),
     "hf": (
         "LongspanCache", "Report", "calibrate", "extend", "extended", "graphed", "inspect", "new_cache", "progress",
@@ -71,6 +73,7 @@ __all__ = [
     "CacheError",
     "Calibration",
     "CalibrationError",
+    "Diagnosis",
     "DynamicNTK",
     "Full",
     "InfLLM",
@@ -87,6 +90,7 @@ __all__ = [
     "YaRN",
     "bundled_calibration",
     "calibrate",
+    "diagnose",
     "extend",
     "extended",
     "graphed",

@@ -146,7 +146,7 @@ def test_stock_layers_are_named():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no such folder")
 def test_a_folder_in_memory_is_named(model):
-    if tiers._file_system(Path("/dev/shm")) != "tmpfs":
+    if tiers.file_system(Path("/dev/shm")) != "tmpfs":
         pytest.skip("/dev/shm is not in memory here")
     report = longspan.inspect(model, "full", kv_tier="disk", kv_dir="/dev/shm")
     assert any("kept in memory by the system (tmpfs)" in warning for warning in report.warnings)

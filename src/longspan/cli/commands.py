@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import longspan
-from longspan.cli import calibrate, generate, inspect, methods
+from longspan.cli import calibrate, doctor, generate, inspect, methods
 from longspan.errors import LongspanError
 
 GROUP = "longspan.commands"
@@ -35,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help breaks lines where it has to, and cuts no option
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate.generate, methods.methods, inspect.inspect, calibrate.calibrate):
+for command in (generate.generate, methods.methods, inspect.inspect, doctor.doctor, calibrate.calibrate):
     app.command()(command)
 for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
     app.command(entry.name)(entry.load())
