@@ -80,8 +80,9 @@ def look(kv_dir: str | os.PathLike[str] | None = None) -> Machine:
     """
     folder = check_tier("disk", kv_dir) or Path(tempfile.gettempdir())
     free, granted = free_memory(CPU), memory_left()
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return Machine(
-        system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}, torch {torch.__version__}",
+        system=f"{platform.system()} {platform.release()}, {versions}",
         processor=_processor(),
         cores=_cores(),
         threads=torch.get_num_threads(),

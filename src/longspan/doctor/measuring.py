@@ -42,7 +42,8 @@ class Run:
     Attributes:
         clock: ``"cpu"``, the process's own time on one thread, which leaves out what other programs had; or ``"wall"``.
         pieces: of a prompt.
-        tokens: decoded ones; the lower quartile of those after a piece, the first of which find nothing in the processor's caches.
+        tokens: decoded ones; of those after a piece the lower quartile, since the first find the processor's caches
+            full of other things.
         passes: how many there were.
         seconds: of it all, by the wall.
     """

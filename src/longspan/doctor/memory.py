@@ -113,28 +113,25 @@ def tiers(
         selects: whether the method chooses keys, without which a GPU needs all of them.
     """
     found = []
-    for tier, free in (("device", device_free), ("host", host_free), ("disk", disk_free)):
-        place: Tier = tier  # type: ignore[assignment]  # one of the words
+    near = None if device_free is None else round(device_free * MEMORY_SHARE)
+    places: tuple[tuple[Tier, int | None], ...] = (("device", device_free), ("host", host_free), ("disk", disk_free))
+    for tier, free in places:
         reason = None
-        if place == "host" and not on_gpu:
+        if tier == "host" and not on_gpu:
             reason = "for a model on the CPU the same memory as device"
-        elif place != "device" and on_gpu and not selects:
+        elif tier != "device" and on_gpu and not selects:
             reason = "on a GPU for methods that choose keys"
-        beside = need.stock + need.index + (0 if place == "device" else need.recent)
-        on_device = beside + (need.keys_and_values if place == "device" else 0)
-        there = on_device if place == "device" else need.keys_and_values
-        room = None if free is None else free if place == "disk" else round(free * MEMORY_SHARE)
-        near = None if device_free is None else round(device_free * MEMORY_SHARE)
-        fits = None if room is None or near is None else there <= room and on_device <= near
-        longest = None
-        if room is not None and near is not None and need.length:
-            tokens = [room * need.length // there] if there else []
-            tokens += (
-                [(near - need.recent) * need.length // (on_device - need.recent)] if on_device > need.recent else []
-            )
-            longest = max(min(tokens, default=0), 0)
-        held = {"device": on_device, "host": 0, "disk": 0}
-        if place != "device":
-            held[place] = need.keys_and_values
-        found.append(Fit(place, **held, free=free, fits=fits, longest=longest, reason=reason))
+        grows, held = need.stock + need.index, {"device": need.stock + need.index, "host": 0, "disk": 0}
+        fixed = 0 if tier == "device" else need.recent
+        held["device"] += fixed
+        held[tier] += need.keys_and_values
+        grows += need.keys_and_values if tier == "device" else 0
+        room = free if tier == "disk" or free is None else round(free * MEMORY_SHARE)
+        fits = longest = None
+        if room is not None and near is not None:
+            fits = held[tier] <= room and held["device"] <= near
+            limits = [(near - fixed) * need.length // grows] if grows else []
+            limits += [] if tier == "device" else [room * need.length // need.keys_and_values]
+            longest = max(min(limits), 0)
+        found.append(Fit(tier, **held, free=free, fits=fits, longest=longest, reason=reason))
     return tuple(found)

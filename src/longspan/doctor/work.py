@@ -6,7 +6,6 @@ The counts are exact, of the selection itself: they are what ``longspan.doctor.l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -50,23 +49,24 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Work:
-    """What some calls compute, summed over layers.
+    """What some calls compute, summed over layers: multiplications in a prompt, bytes that are read by a single token.
 
     Attributes:
-        calls, tokens: how many.
-        attended: multiplications for scores and sums of kept keys (prefill), or their bytes (decoding).
-        scored: the same of what keys are chosen by.
+        calls: how many.
+        weights: with the model's weights.
+        attended: with kept keys and values.
+        scored: with what keys are chosen by.
     """
 
     calls: float
-    tokens: float
+    weights: float
     attended: float
     scored: float
 
     def __add__(self, other: Work) -> Work:
         return Work(
             self.calls + other.calls,
-            self.tokens + other.tokens,
+            self.weights + other.weights,
             self.attended + other.attended,
             self.scored + other.scored,
         )
@@ -78,11 +78,23 @@ class Counter:
     Args:
         method, window: as in the report of ``longspan.inspect``.
         layers: those whose cache grows.
+        weights: of the model, those that a token is multiplied with.
+        itemsize: bytes of one.
         reduced: ``d'`` of a calibration, where one is used.
     """
 
-    def __init__(self, method: Method, window: int, layers: tuple[LayerShape, ...], reduced: int | None = None) -> None:
-        self._method, self._window, self._layers, self.reduced = method, window, layers, reduced
+    def __init__(
+        self,
+        method: Method,
+        window: int,
+        layers: tuple[LayerShape, ...],
+        *,
+        weights: int = 0,
+        itemsize: int = 4,
+        reduced: int | None = None,
+    ) -> None:
+        self._method, self._layers, self.reduced = method, layers, reduced
+        self._weights, self._itemsize = weights, itemsize
         self._selection = method.selection(window)
 
     def keys(self, i: Tensor, *, first: int, stop: int, alone: bool = False, layer: int = 0) -> Tensor:
@@ -117,7 +129,7 @@ class Counter:
 
     def call(self, first: int, stop: int) -> Work:
         """The work of queries ``first : stop``, which arrive together: a piece of a prompt."""
-        layers, work = self._layers, Work(1, stop - first, 0, 0)
+        layers, work = self._layers, Work(1, (stop - first) * self._weights, 0, 0)
         for a in range(first, stop, _AT_ONCE):
             i = torch.arange(a, min(a + _AT_ONCE, stop))
             for layer, times in _alike(layers, self._selection):
@@ -130,7 +142,7 @@ class Counter:
 
     def token(self, at: int) -> Work:
         """The work of one token after ``at`` others."""
-        i, work = torch.tensor([at]), Work(1, 0, 0, 0)
+        i, work = torch.tensor([at]), Work(1, self._weights * self._itemsize, 0, 0)
         for layer, times in _alike(self._layers, self._selection):
             keys, scored = i + 1, torch.zeros_like(i)
             if layer.attached:
@@ -201,7 +213,7 @@ def _alike(layers: tuple[LayerShape, ...], selection: Selection) -> list[tuple[L
     """Layers that compute the same, one of each and how many there are."""
     found: dict[tuple[object, ...], tuple[LayerShape, int]] = {}
     for layer in layers:
-        chooses = isinstance(selection, Choosing) and cast(Choosing, selection).chooses_in(layer.number)
+        chooses = isinstance(selection, Choosing) and selection.chooses_in(layer.number)
         key = (*(getattr(layer, name) for name in vars(layer) if name != "number"), chooses)
         first, times = found.get(key, (layer, 0))
         found[key] = first, times + 1

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
@@ -16,7 +15,7 @@ from longspan.doctor import memory, untouched
 from longspan.doctor.diagnosis import Advice, Diagnosis, Estimate, Patient
 from longspan.doctor.machine import CPU, look
 from longspan.doctor.measuring import FIRST, PIECE, measure, rates, shapes
-from longspan.doctor.work import Counter, LayerShape, refuse_longer
+from longspan.doctor.work import Counter, refuse_longer
 from longspan.errors import AttachError, LongspanError, check_number
 from longspan.hf import Report, extended, inspect
 from longspan.hf.auto import Choice, choose, free_memory
@@ -125,7 +124,14 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
     except AttachError as error:
         return Diagnosis(known.machine, _patient(model, stock, str(error)))
     layers = shapes(cache, report, model.config.get_text_config(decoder=True).num_attention_heads)
-    counter = Counter(report.method, report.window, layers, _reduced_size(report.method, calibration))
+    counter = Counter(
+        report.method,
+        report.window,
+        layers,
+        weights=multiplied(model),
+        itemsize=model.dtype.itemsize,
+        reduced=_reduced_size(report.method, calibration),
+    )
     measured = rates(run, counter)
     short = untouched.check(
         model,
@@ -167,6 +173,12 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
         short_prompts=short,
         advice=_advice(choice, report, held, asked, length),
     )
+
+
+def multiplied(model: PreTrainedModel) -> int:
+    """Weights that a token is multiplied with: all but the table that its embedding is taken from."""
+    every = sum(x.numel() for x in model.parameters())
+    return max(every - model.get_input_embeddings().weight.numel(), 1)
 
 
 def _reduced_size(method: Method, calibration: Calibration | None) -> int | None:
