@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longspan.bundled import bundled_calibration, load_bundled
     from longspan.calibration import Calibration
+    from longspan.doctor import Diagnosis, diagnose
     from longspan.documents import Answer, Document, Passage, read
     from longspan.errors import AttachError, CacheError, CalibrationError, DocumentError, LongspanError
     from longspan.hf import (
@@ -48,6 +49,7 @@ _WHERE = {
     "recording": ("record",),
     "bundled": ("bundled_calibration", "load_bundled"),
     "calibration": ("Calibration",),
+    "doctor": ("Diagnosis", "diagnose"),
     "documents": ("Answer", "Document", "Passage", "read"),
     "errors": ("AttachError", "CacheError", "CalibrationError", "DocumentError", "LongspanError"),
     "hf": (
@@ -74,6 +76,7 @@ __all__ = [
     "CacheError",
     "Calibration",
     "CalibrationError",
+    "Diagnosis",
     "Document",
     "DocumentError",
     "DynamicNTK",
@@ -93,6 +96,7 @@ __all__ = [
     "YaRN",
     "bundled_calibration",
     "calibrate",
+    "diagnose",
     "extend",
     "extended",
     "graphed",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import longspan
-from longspan.cli import ask, calibrate, chat, documents, generate, inspect, methods, read
+from longspan.cli import ask, calibrate, chat, doctor, documents, generate, inspect, methods, read
 from longspan.errors import LongspanError
 
 GROUP = "longspan.commands"
@@ -44,6 +44,7 @@ for command in (
     generate.generate,
     methods.methods,
     inspect.inspect,
+    doctor.doctor,
     calibrate.calibrate,
 ):
     app.command()(command)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from longspan.hf.cgroup import memory_left
 from longspan.methods import DCA, ESA, Full, LongHeads, Method
 from longspan.store import Tier
 
@@ -59,11 +60,16 @@ def choose(
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Free bytes where tensors of this device lie, or None where the system does not say."""
+    """Free bytes where tensors of this device lie, or None where the system does not say.
+
+    In a container or a job, no more than its limit leaves.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "cpu" and "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        return _available() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = _available() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        granted = memory_left()
+        return free if granted is None else min(free, granted)
     return None
 
 

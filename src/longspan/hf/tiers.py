@@ -15,7 +15,7 @@ from longspan.hf.probe import Layer
 from longspan.methods import Method
 from longspan.store import Tier, check_tier
 
-_IN_MEMORY = {"tmpfs", "ramfs"}
+IN_MEMORY = {"tmpfs", "ramfs"}
 
 
 def refuse_offloaded(tier: Tier, device: torch.device, selecting: bool) -> None:
@@ -66,7 +66,7 @@ def _notes(layers: list[Layer], tier: Tier, path: Path | None) -> Iterator[str]:
     if stock:
         yield f"kv_tier={tier!r} holds the attached layers; the cache of {len(stock)} stock layers stays on the device"
     folder = path if path is not None else Path(tempfile.gettempdir())
-    if tier == "disk" and file_system(folder) in _IN_MEMORY:
+    if tier == "disk" and file_system(folder) in IN_MEMORY:
         yield f"{folder} is kept in memory by the system ({file_system(folder)}); pass kv_dir=, a folder on a disk"
 
 

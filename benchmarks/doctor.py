@@ -1,0 +1,135 @@
+"""How wrong `longspan doctor` is: its estimate beside what reading and writing took, at 8 to 64 windows.
+
+The bundled model. For each method the doctor's own run, and then a text that is read in the doctor's pieces up to 64
+windows, with tokens decoded at each length. The estimate for a length is fitted to the points up to half of it, which
+is what the doctor would have measured if asked for that length, so no estimate is of a length that was measured. On one
+thread the clock is the process's own; tokens are compared by the lower quartile, as the doctor takes them.
+
+    python benchmarks/doctor.py
+    python benchmarks/doctor.py --methods dca --windows 8 16 --no-save
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import longspan
+from common import clock, machine
+from longspan import files
+from longspan.bundled import load_bundled
+from longspan.doctor.examine import SECONDS, multiplied
+from longspan.doctor.measuring import PIECE, Run, measure, rates, shapes, some_text
+from longspan.doctor.work import Counter
+
+RESULTS = Path(__file__).parent / "results" / "doctor.json"
+BAR = 0.25
+METHODS = ("dca", "longheads:score=bounds", "esa", "streaming-llm")
+DECODED = 32
+CPU = torch.device("cpu")
+
+
+def measured(model: object, lengths: list[int], rounds: int, threads: int) -> dict[int, tuple[float, float]]:
+    """Seconds of a prompt and of a token at each length, the least of some rounds."""
+    now, found = clock(threads), {}
+    ids = some_text(model, lengths[-1] + DECODED, CPU)
+    for _ in range(rounds):
+        cache, at, read = longspan.new_cache(model), 0, 0.0
+        for length in lengths:
+            while at < length:
+                stop = min(at + PIECE, length)
+                begun = now()
+                model(input_ids=ids[:, at:stop], past_key_values=cache, logits_to_keep=1)
+                read, at = read + now() - begun, stop
+            waits = []
+            for n in range(length, length + DECODED):
+                begun = now()
+                model(input_ids=ids[:, n : n + 1], past_key_values=cache)
+                waits.append(now() - begun)
+            cache.crop(-DECODED)
+            token = sorted(waits)[DECODED // 4]
+            before = found.get(length, (read, token))
+            found[length] = min(before[0], read), min(before[1], token)
+    return found
+
+
+def up_to(run: Run, length: int) -> Run:
+    """What of a run is of a text no longer than this."""
+    kept = max(sum(point.stop <= length for point in run.pieces), 1)
+    return replace(run, pieces=run.pieces[:kept], tokens=run.tokens[:kept])
+
+
+def compared(method: str, windows: list[int], rounds: int, threads: int, seconds: float) -> list[dict[str, object]]:
+    """A row for each length: estimate, measurement and error of both."""
+    model, _ = load_bundled()
+    window = model.config.max_position_embeddings
+    lengths = [n * window for n in sorted(windows)]
+    report = longspan.extend(model, method, length=lengths[-1])
+    run, cache = measure(model, CPU, lengths[-1] // 2, seconds)
+    layers = shapes(cache, report, model.config.num_attention_heads)
+    counter = Counter(report.method, report.window, layers, weights=multiplied(model))
+    rows: list[dict[str, object]] = []
+    with torch.inference_mode():
+        took = measured(model, lengths, rounds, threads)
+    for length, (read, token) in took.items():
+        part = up_to(run, length // 2)
+        laws = rates(part, counter)
+        guess = laws.prefill.seconds(counter.prompt(length, PIECE)), laws.decode.seconds(counter.token(length))
+        rows.append(
+            {
+                "method": method,
+                "windows": length // window,
+                "tokens": length,
+                "fitted_up_to": part.length,
+                "prefill_seconds": read,
+                "prefill_estimate": guess[0],
+                "prefill_error": guess[0] / read - 1,
+                "token_seconds": token,
+                "token_estimate": guess[1],
+                "token_error": guess[1] / token - 1,
+            }
+        )
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--windows", type=int, nargs="+", default=[8, 16, 32, 64], help="lengths in windows")
+    parser.add_argument("--rounds", type=int, default=2, help="of the measurement, of which the fastest counts")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of the doctor's own run")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-save", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    console, rows = Console(width=120), []
+    for method in args.methods:
+        rows += compared(method, args.windows, args.rounds, args.threads, args.seconds)
+        if not args.no_save:
+            within = {kind: sum(abs(row[f"{kind}_error"]) <= BAR for row in rows) for kind in ("prefill", "token")}
+            about = {"machine": machine(args.threads), "seconds": args.seconds, "rounds": args.rounds, "piece": PIECE}
+            files.write(RESULTS, json.dumps({**about, "bar": BAR, "within": within, "rows": rows}, indent=1) + "\n")
+    table = Table("method", "tokens", "fitted up to", "reading", "estimate", "error", "a token", "estimate", "error")
+    for row in rows:
+        table.add_row(
+            str(row["method"]), f"{row['tokens']:,}", f"{row['fitted_up_to']:,}",
+            f"{row['prefill_seconds']:.2f} s", f"{row['prefill_estimate']:.2f} s", f"{row['prefill_error']:+.0%}",
+            f"{row['token_seconds'] * 1e3:.1f} ms", f"{row['token_estimate'] * 1e3:.1f} ms", f"{row['token_error']:+.0%}",
+        )  # fmt: skip
+    console.print(table)
+    for kind in ("prefill", "token"):
+        console.print(
+            f"{kind}: {sum(abs(row[f'{kind}_error']) <= BAR for row in rows)} of {len(rows)} within {BAR:.0%}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

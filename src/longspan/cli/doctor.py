@@ -1,0 +1,84 @@
+"""``longspan doctor``: will it fit, how fast, which method?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, notes, print_json, say
+from longspan.errors import LongspanError
+
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+_TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
+
+
+def doctor(
+    model: Annotated[
+        str | None, typer.Argument(help="A model folder, a hub name, or 'bundled'; without one, the machine alone.")
+    ] = None,
+    length: Annotated[
+        str | None, typer.Option(help="Tokens of text and answer: 131072, 200k, 1M; else eight windows.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="A method, see `longspan methods`, or with parameters: dca:chunk_size=256; or 'auto'.")
+    ] = "auto",
+    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
+    kv_dir: Annotated[Path | None, typer.Option(help="For the tier disk: a folder on a fast disk.")] = None,
+    seconds: Annotated[float, typer.Option(help="About how long the model may run.")] = 6.0,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look at a machine and a model: will a text fit, how fast is it read, by which method?
+
+    Ends with a recommendation and the command to copy. The exit code is 1 where something stands in the way.
+    """
+    tokens = None if length is None else parse_length(length)
+    chosen = method_or_auto(method, (), None)
+    if model is None and tokens is not None:
+        raise LongspanError("--length is a text's, for a model: longspan doctor MODEL --length ...")
+    loaded = None
+    if model is not None:
+        loaded = load_model(model, window=window, dtype=dtype, device=device)
+        say(notes(quiet), f"measuring {model} for about {seconds:g} seconds")
+    import longspan
+
+    try:
+        with hushed(quiet):
+            found = longspan.diagnose(
+                loaded,
+                length=tokens,
+                method=chosen,
+                window=window,
+                calibration=calibration,
+                kv_dir=kv_dir,
+                seconds=seconds,
+                name=model or "MODEL",
+            )
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        Console(highlight=False).print(found)
+    if not found.well:
+        raise typer.Exit(1)
+
+
+def parse_length(text: str) -> int:
+    """Tokens of ``131072``, ``200k`` (200 x 1024) or ``1M``.
+
+    Raises:
+        LongspanError: it is none of those, or no whole number of tokens.
+    """
+    match = _LENGTH.fullmatch(text.strip())
+    tokens = 0.0 if match is None else float(match[1]) * _TIMES[match[2].lower()]
+    if tokens < 1 or tokens != int(tokens):
+        raise LongspanError(f"--length is a number of tokens such as 131072, 200k or 1M, not {text!r}")
+    return int(tokens)

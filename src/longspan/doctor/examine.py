@@ -1,0 +1,245 @@
+"""``longspan.diagnose``: will it fit, how fast, which method?"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from longspan.calibration import Calibration
+from longspan.doctor import memory, untouched
+from longspan.doctor.diagnosis import Advice, Diagnosis, Estimate, Patient
+from longspan.doctor.machine import CPU, look
+from longspan.doctor.measuring import FIRST, PIECE, measure, rates, shapes
+from longspan.doctor.work import Counter, refuse_longer
+from longspan.errors import AttachError, LongspanError, check_number
+from longspan.hf import Report, extended, inspect
+from longspan.hf.auto import Choice, choose, free_memory
+from longspan.hf.placement import runs_on
+from longspan.hf.window import rope_types
+from longspan.methods import LongHeads, Method
+from longspan.methods.parse import parse_method, written
+from longspan.store import Tier
+
+SECONDS = 6.0
+WINDOWS = 8  # of a text whose length nobody said
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What ``diagnose`` was asked for; see there."""
+
+    method: str | Method
+    window: int | None
+    length: int | None
+    calibration: Calibration | str | Path | None
+    kv_dir: str | os.PathLike[str] | None
+    seconds: float
+    name: str
+
+
+def diagnose(
+    model: PreTrainedModel | None = None,
+    *,
+    length: int | None = None,
+    method: str | Method = "auto",
+    window: int | None = None,
+    calibration: Calibration | str | Path | None = None,
+    kv_dir: str | os.PathLike[str] | None = None,
+    seconds: float = SECONDS,
+    name: str = "MODEL",
+) -> Diagnosis:
+    """Look at a machine and a model: whether a text of some length fits, how fast it is read, and by which method.
+
+    The model runs for some seconds and is left as it was. Rates are measured on as many threads as torch has; on one
+    thread of a CPU by the process's own time, which leaves out what other programs had.
+
+    Args:
+        model: a causal transformers model that is not extended; without one only the machine is looked at.
+        length: tokens of the longest prompt and its answer; eight windows unless given.
+        method: a name, as ``longspan.extend`` takes it, or a method; ``"auto"`` chooses one.
+        window, calibration: as ``longspan.extend`` takes them.
+        kv_dir: the folder for the tier ``"disk"``; the system's folder for temporary files unless given.
+        seconds: about how long the model may run.
+        name: what the model is called in the commands to copy.
+
+    Raises:
+        LongspanError: the length or a parameter cannot be, or the model is extended already. A model that cannot be
+            extended raises nothing: the diagnosis has the reason.
+    """
+    machine = look(kv_dir)
+    if model is None:
+        return Diagnosis(machine)
+    if length is not None:
+        refuse_longer(length)
+    if check_number("seconds", seconds) <= 0:
+        raise LongspanError(f"seconds are more than 0, not {seconds}")
+    asked = _Asked(method, window, length, calibration, kv_dir, seconds, name)
+    try:
+        stock = inspect(model, "full", window=window)
+    except AttachError as error:
+        return Diagnosis(machine, _patient(model, None, str(error)))
+    if not stock.attached:
+        return Diagnosis(machine, _patient(model, stock, stock.warnings[0]))
+    return _examined(Diagnosis(machine, _patient(model, stock, None)), model, stock, asked)
+
+
+def _patient(model: PreTrainedModel, stock: Report | None, refusal: str | None) -> Patient:
+    config = model.config.get_text_config(decoder=True)
+    scaled = [dict(x) for x in rope_types(config) if x.get("rope_type", "default") != "default"]
+    return Patient(
+        model=type(model).__name__,
+        family=str(config.model_type),
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        weights=memory.weights_of(model),
+        window=None if stock is None else stock.window,
+        window_source=None if stock is None else stock.window_source,
+        attached=() if stock is None else tuple(layer.index for layer in stock.attached),
+        stock=() if stock is None else tuple(layer.index for layer in stock.stock),
+        dual_chunks=getattr(config, "dual_chunk_attention_config", None),
+        rope_scaling=scaled[0] if scaled else None,
+        refusal=refusal,
+    )
+
+
+def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _Asked) -> Diagnosis:
+    length = asked.length or WINDOWS * stock.window
+    device = runs_on(model)
+    on_gpu, free = device.type != "cpu", free_memory(device)
+    choice = _choice(stock, asked, length, free, on_gpu)
+    # As with ``extend``: one that "auto" has no use for is left out, and a method that was named says so itself.
+    calibration = asked.calibration if asked.method != "auto" or choice.method.uses_calibration else None
+    if isinstance(calibration, (str, Path)):
+        calibration = Calibration.load(calibration)
+    try:
+        report = inspect(model, choice.method, window=asked.window, calibration=calibration, length=length)
+        with extended(model, choice.method, window=asked.window, calibration=calibration, length=length):
+            most = max(min(length // 2, max(16 * stock.window, 4 * PIECE)), FIRST)
+            run, cache = measure(model, device, most, asked.seconds)
+    except AttachError as error:
+        return Diagnosis(known.machine, _patient(model, stock, str(error)))
+    layers = shapes(cache, report, model.config.get_text_config(decoder=True).num_attention_heads)
+    counter = Counter(
+        report.method,
+        report.window,
+        layers,
+        weights=multiplied(model),
+        itemsize=model.dtype.itemsize,
+        reduced=_reduced_size(report.method, calibration),
+    )
+    measured = rates(run, counter)
+    short = untouched.check(
+        model,
+        choice.method,
+        report,
+        window=asked.window,
+        calibration=calibration,
+        length=length,
+        tokens=min(stock.window, max(run.length, FIRST), PIECE),
+        device=device,
+    )
+    need = memory.needs(
+        model, report.method, layers, length=length, window=report.window, reduced=counter.reduced, on_gpu=on_gpu
+    )
+    held = memory.tiers(
+        need,
+        selects=report.method.selects,
+        on_gpu=on_gpu,
+        device_free=free,
+        host_free=free_memory(CPU),
+        disk_free=known.machine.disk_free,
+    )
+    work, token = counter.prompt(length, PIECE), counter.token(length)
+    estimate = Estimate(
+        prefill_seconds=measured.prefill.seconds(work),
+        token_seconds=measured.decode.seconds(token),
+        piece=PIECE,
+    )
+    return Diagnosis(
+        machine=known.machine,
+        patient=known.patient,
+        length=length,
+        report=report,
+        needs=need,
+        tiers=held,
+        run=run,
+        rates=measured,
+        estimate=estimate,
+        short_prompts=short,
+        advice=_advice(choice, report, held, asked, length),
+    )
+
+
+def multiplied(model: PreTrainedModel) -> int:
+    """Weights that a token is multiplied with: all but the table that its embedding is taken from."""
+    every = sum(x.numel() for x in model.parameters())
+    return max(every - model.get_input_embeddings().weight.numel(), 1)
+
+
+def _reduced_size(method: Method, calibration: Calibration | None) -> int | None:
+    """``d'``, or ``d''`` where each head is reduced by itself."""
+    if calibration is None:
+        return None
+    return calibration.reduced_per_head if isinstance(method, LongHeads) else calibration.reduced
+
+
+def _choice(stock: Report, asked: _Asked, length: int, free: int | None, on_gpu: bool) -> Choice:
+    """The method that was named, or the one that ``"auto"`` takes."""
+    if asked.method != "auto":
+        named = parse_method(asked.method) if isinstance(asked.method, str) else asked.method
+        return Choice(named, "device", "it was named")
+    return choose(
+        length,
+        stock.window,
+        kv_bytes_per_token=stock.kv_bytes_per_token,
+        free=free,
+        calibrated=asked.calibration is not None,
+        on_gpu=on_gpu,
+    )
+
+
+def _advice(choice: Choice, report: Report, held: tuple[memory.Fit, ...], asked: _Asked, length: int) -> Advice:
+    """The first tier that holds it, from the one on that the choice named."""
+    names = [fit.tier for fit in held]
+    usable = [fit for fit in held[names.index(choice.kv_tier) :] if fit.reason is None]
+    tier = next((fit for fit in usable if fit.fits is not False), None)
+    spec = written(choice.method)
+    if tier is None:
+        longest = max((fit.longest or 0 for fit in held if fit.reason is None), default=0)
+        why = f"{length:,} tokens fit into no tier of this machine; up to {longest:,} do"
+        return Advice(spec, None, why, ())
+    why = "; ".join(_why(choice, tier, held))
+    return Advice(spec, tier.tier, why, tuple(_commands(asked, spec, tier.tier)))
+
+
+def _why(choice: Choice, tier: memory.Fit, held: tuple[memory.Fit, ...]) -> Iterator[str]:
+    yield choice.reason
+    if tier.tier != "device":
+        yield f"keys and values do not fit on the tier device, and they do on {tier.tier}"
+    elif tier.fits is None:
+        yield "this system does not say how much memory is free"
+    else:
+        yield "its keys and values fit into the memory that is free where the model is"
+
+
+def _commands(asked: _Asked, spec: str, tier: Tier) -> Iterator[str]:
+    options = f"--model {_quoted(asked.name)} --method {_quoted(spec)}"
+    if asked.window is not None:
+        options += f" --window {asked.window}"
+    if isinstance(asked.calibration, (str, Path)):
+        options += f" --calibration {_quoted(str(asked.calibration))}"
+    if tier != "device":
+        options += f" --kv-tier {tier}"
+    if tier == "disk" and asked.kv_dir is not None:
+        options += f" --kv-dir {_quoted(os.fspath(asked.kv_dir))}"
+    yield f"longspan generate {options} --file TEXT --prompt QUESTION"
+    yield f"longspan read TEXT {options} --out DOCUMENT"
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote(text)

@@ -1,0 +1,214 @@
+"""Times a live model for a few seconds: pieces of a prompt and single tokens, at growing lengths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.doctor.law import Law, fit
+from longspan.doctor.work import Counter, LayerShape
+from longspan.errors import LongspanError
+from longspan.hf import LongspanCache, Report, new_cache
+
+PIECE = 2048  # the most tokens of a piece; the first ones are shorter, so that a slow model is not asked for too much
+FIRST = 128
+TOKENS = 16  # that are decoded after a piece
+PASSES = 2  # over the same pieces, of which the faster one counts: others use the machine too
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement.
+
+    Attributes:
+        start, stop: a piece of a prompt is the tokens ``start : stop``; a single token comes after ``start`` others.
+        seconds: of the fastest pass.
+    """
+
+    start: int
+    stop: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a model took.
+
+    Attributes:
+        clock: ``"cpu"``, the process's own time on one thread, which leaves out what other programs had; or ``"wall"``.
+        pieces: of a prompt.
+        tokens: decoded ones; of those after a piece the lower quartile, since the first find the processor's caches
+            full of other things.
+        passes: how many there were.
+        seconds: of it all, by the wall.
+    """
+
+    clock: str
+    pieces: tuple[Point, ...]
+    tokens: tuple[Point, ...]
+    passes: int
+    seconds: float
+
+    @property
+    def length(self) -> int:
+        """Tokens up to which a prompt was read."""
+        return self.pieces[-1].stop
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A run's laws, and how wrong they are where they were not fitted.
+
+    Attributes:
+        prefill, decode: fitted to all points.
+        fitted_to, tested_at: a law that was fitted up to the first length alone was held to what the second one took.
+        prefill_error, decode_error: of that law, relative and signed; None where the run was too short for a test.
+        unscored: whether no query of the run chose anything, so that scoring costs what the prior says.
+    """
+
+    prefill: Law
+    decode: Law
+    fitted_to: int | None
+    tested_at: int | None
+    prefill_error: float | None
+    decode_error: float | None
+    unscored: bool
+
+
+def ladder(length: int) -> list[tuple[int, int]]:
+    """Pieces of a prompt of ``length`` tokens, doubling up to ``PIECE``."""
+    edges = [0]
+    while edges[-1] < length:
+        edges.append(edges[-1] + min(max(FIRST, edges[-1]), PIECE, length - edges[-1]))
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def shapes(cache: LongspanCache, report: Report, heads: int) -> tuple[LayerShape, ...]:
+    """The layers whose cache grows, of a cache that holds some tokens.
+
+    Args:
+        heads: query heads of a layer, as the config says; transformers' caches do not tell.
+    """
+    found = []
+    for layer, store in zip(sorted(report.attached, key=lambda layer: layer.index), cache.stores, strict=True):
+        keys, values = store.keys, store.values
+        sizes = keys[0].shape[1], keys[0].shape[3], values.shape[3], len(keys), values.dtype.itemsize
+        found.append(LayerShape(layer.index, heads, *sizes))
+    for layer in report.stock:
+        if layer.kv_bytes_per_token:
+            held = cache.layers[layer.index]
+            keys, values = held.keys, held.values
+            sizes = keys.shape[1], keys.shape[3], values.shape[3], 1, values.dtype.itemsize
+            found.append(LayerShape(layer.index, heads, *sizes, attached=False))
+    return tuple(sorted(found, key=lambda shape: shape.number))
+
+
+def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: float) -> tuple[Run, LongspanCache]:
+    """Time an extended model.
+
+    Args:
+        device: where it takes its tokens.
+        most: tokens that the run reads at most.
+        seconds: about how long it may take, by its clock; one piece and one token are measured however slow it is.
+
+    Returns:
+        What was measured, and the cache of the last pass.
+    """
+    now, clock = _clock(device)
+    ids = some_text(model, most + (TOKENS + 1) * (len(ladder(most)) + 1), device)
+    begun, wall = now(), time.perf_counter()
+    with torch.inference_mode():
+        _read(model, ids, [(0, min(FIRST, most))], now, lambda *_: True)  # what is made once, such as tables and pools
+        left = seconds - (now() - begun)
+        first, cache = _read(model, ids, ladder(most), now, lambda spent, last: PASSES * (spent + 2 * last) < left)
+        passes, spent = [first], now() - begun
+        # A model that is so slow that one piece takes all of the time has one pass.
+        while len(passes) < PASSES and spent * (1 + 1 / len(passes)) < 1.5 * seconds:
+            again, cache = _read(model, ids, [(p.start, p.stop) for p in first[0]], now, lambda *_: True)
+            passes.append(again)
+            spent = now() - begun
+    best = [[_fastest(points) for points in zip(*kind, strict=True)] for kind in zip(*passes, strict=True)]
+    run = Run(clock, tuple(best[0]), tuple(best[1]), len(passes), time.perf_counter() - wall)
+    return run, cache
+
+
+def rates(run: Run, counter: Counter) -> Rates:
+    """The laws of a run. Its last piece is what they are tested at."""
+    works = [counter.call(point.start, point.stop) for point in run.pieces]
+    each = [counter.token(point.start) for point in run.tokens]
+    seconds, waits = [p.seconds for p in run.pieces], [p.seconds for p in run.tokens]
+    prefill, decode = fit(works, seconds), fit(each, waits)
+    unscored = not any(work.scored for work in works)
+    if len(works) < 4:
+        return Rates(prefill, decode, None, None, None, None, unscored)
+    # At half of the length, which is the last piece where pieces still double.
+    kept = max(n for n, point in enumerate(run.pieces) if n < 3 or point.stop <= run.length // 2) + 1
+    early, soon = fit(works[:kept], seconds[:kept]), fit(each[:kept], waits[:kept])
+    said = sum(early.seconds(work) for work in works)
+    return Rates(
+        prefill=prefill,
+        decode=decode,
+        fitted_to=run.pieces[kept - 1].stop,
+        tested_at=run.length,
+        prefill_error=said / sum(seconds) - 1,
+        decode_error=soon.seconds(each[-1]) / waits[-1] - 1,
+        unscored=unscored,
+    )
+
+
+def some_text(model: PreTrainedModel, count: int, device: torch.device) -> Tensor:
+    """Token ids ``[1, count]``, the same every time, drawn from all that the model has."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    return torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def _read(
+    model: PreTrainedModel,
+    ids: Tensor,
+    pieces: Sequence[tuple[int, int]],
+    now: Callable[[], float],
+    goes_on: Callable[[float, float], bool],
+) -> tuple[tuple[list[Point], list[Point]], LongspanCache]:
+    """Read pieces, with some tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last piece)."""
+    cache, at, spent = new_cache(model), 0, 0.0
+    read, decoded = [], []
+    for start, stop in pieces:
+        length = stop - start
+        begun = now()
+        model(input_ids=ids[:, at : at + length], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        took = now() - begun
+        read.append(Point(at, at + length, took))
+        at += length
+        waits: list[float] = []
+        while len(waits) < (TOKENS if sum(waits) < took / 2 + 0.1 else 1):
+            begun = now()
+            model(input_ids=ids[:, at : at + 1], past_key_values=cache, use_cache=True)
+            waits.append(now() - begun)
+            at += 1
+        decoded.append(Point(at - len(waits), at, sorted(waits)[len(waits) // 4]))
+        last, spent = took + sum(waits), spent + took + sum(waits)
+        if not goes_on(spent, last):
+            break
+    return (read, decoded), cache
+
+
+def _fastest(points: Sequence[Point]) -> Point:
+    return min(points, key=lambda point: point.seconds)
+
+
+def _clock(device: torch.device) -> tuple[Callable[[], float], str]:
+    if device.type != "cpu":
+        if not torch.accelerator.is_available():
+            raise LongspanError(f"the model is on {device}, which cannot be waited for, so nothing can be timed there")
+
+        def done() -> float:
+            torch.accelerator.synchronize(device)
+            return time.perf_counter()
+
+        return done, "wall"
+    return (time.process_time, "cpu") if torch.get_num_threads() == 1 else (time.perf_counter, "wall")

@@ -1,0 +1,189 @@
+"""A diagnosis as a page: tables of what was found, and the commands to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from longspan.doctor.machine import Machine
+from longspan.doctor.untouched import Untouched
+from longspan.hf import Report
+from longspan.rope import Angles
+from longspan.tables import Column, Sheet
+
+if TYPE_CHECKING:
+    from longspan.doctor.diagnosis import Advice, Diagnosis, Patient
+
+_NEXT = "Next: longspan doctor MODEL --length 200k (MODEL is a model folder, a hub name, or 'bundled')"
+
+_Row = tuple[str | Text, str]
+
+
+def of(found: Diagnosis, width: int) -> Iterator[RenderableType]:
+    """The parts of the page, from top to bottom."""
+    yield _table("This machine", _machine(found.machine))
+    if found.patient is None:
+        yield Text(f"\n{_NEXT}")
+        return
+    yield _table("The model", _patient(found.patient, found.report))
+    if found.advice is None:
+        return
+    yield _table(f"Memory at {found.length:,} tokens", _memory(found))
+    yield _table(f"Speed at {found.length:,} tokens", _speed(found))
+    yield _table("Recommendation", _advice(found.advice, found.report))
+    if found.advice.commands:
+        yield Text("\nTo copy:")
+    for command in found.advice.commands:
+        yield Text(broken(command, width), overflow="fold", no_wrap=True)
+
+
+def _table(title: str, rows: Iterator[_Row]) -> Sheet:
+    return Sheet([Column("", style="bold"), Column("")], list(rows), title=f"\n{title}", headed=False)
+
+
+def broken(command: str, width: int) -> str:
+    """A command in lines that a shell takes as one, each no longer than ``width`` where its options allow that."""
+    lines = [""]
+    for part in command.split(" --"):
+        part = part if lines == [""] else f"--{part}"
+        if lines[-1] and len(f"  {lines[-1]} {part} \\") > width:
+            lines.append(f"  {part}")
+        else:
+            lines[-1] = f"{lines[-1]} {part}".strip() if len(lines) == 1 else f"{lines[-1]} {part}"
+    return " \\\n".join(f"  {line}" for line in lines)
+
+
+def size_of(count: int | None) -> str:
+    """``1.5 GiB``, ``20.0 MiB`` or ``12 KiB``; ``unknown`` of None."""
+    if count is None:
+        return "unknown"
+    if count >= 2**30:
+        return f"{count / 2**30:,.1f} GiB"
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
+
+
+def duration(seconds: float) -> str:
+    """``2.1 hours``, ``4.0 minutes``, ``12 seconds`` or ``8.1 ms``."""
+    if seconds > 5400:
+        return f"{seconds / 3600:,.1f} hours"
+    if seconds >= 90:
+        return f"{seconds / 60:.1f} minutes"
+    return (
+        f"{seconds:.0f} seconds"
+        if seconds >= 10
+        else f"{seconds:.1f} seconds"
+        if seconds >= 1
+        else f"{seconds * 1e3:.1f} ms"
+    )
+
+
+def _machine(machine: Machine) -> Iterator[_Row]:
+    yield "system", machine.system
+    yield (
+        "processor",
+        f"{machine.processor}, cores for this process: {machine.cores}, threads of torch: {machine.threads}",
+    )
+    free = f"{size_of(machine.memory_free)} free of {size_of(machine.memory_total)}"
+    yield "memory", free + (", by the limit of a container or a job" if machine.memory_limited else "")
+    note = ", which is kept in memory: pass --kv-dir, a folder on a disk" if machine.disk_in_memory else ""
+    yield "disk", f"{size_of(machine.disk_free)} free in {machine.disk}{note}"
+    for gpu in machine.gpus:
+        yield (
+            "GPU",
+            f"{gpu.name}, compute capability {gpu.capability}, {size_of(gpu.free)} free of {size_of(gpu.total)}",
+        )
+    if not machine.gpus:
+        yield "GPU", "none that torch sees"
+    for kind in machine.kernels:
+        yield f"kernels {kind.name}", f"run, {kind.said}" if kind.run else f"do not run: {kind.said}"
+
+
+def _patient(patient: Patient, report: Report | None) -> Iterator[_Row]:
+    yield "model", f"{patient.model} ({patient.family}), {patient.dtype} on {patient.device}"
+    yield "weights", size_of(patient.weights)
+    if patient.refusal is not None:
+        yield Text("cannot be extended", "red"), patient.refusal
+        return
+    yield "window", f"{patient.window:,} tokens ({patient.window_source})"
+    if patient.dual_chunks is not None:
+        yield "dual_chunk_attention_config", ", ".join(f"{k} {v}" for k, v in patient.dual_chunks.items())
+    if patient.rope_scaling is not None:
+        yield "scaled RoPE", ", ".join(f"{k} {v}" for k, v in patient.rope_scaling.items())
+    yield "attached", f"{len(patient.attached)} layers, {len(patient.stock)} stay as they are"
+    if report is not None:
+        for warning in report.warnings:
+            yield Text("note", "yellow"), warning
+
+
+def _memory(found: Diagnosis) -> Iterator[_Row]:
+    needs = found.needs
+    assert needs is not None
+    yield "weights", f"{size_of(needs.weights)}, loaded"
+    yield "keys and values", f"{size_of(needs.keys_and_values)}; up to half as much again while a store grows"
+    if needs.stock:
+        yield "other layers", size_of(needs.stock)
+    yield "index", size_of(needs.index) if needs.index else "none"
+    for fit in found.tiers:
+        if fit.reason is not None:
+            yield f"tier {fit.tier}", fit.reason
+            continue
+        held = max(fit.device if fit.tier == "device" else 0, fit.host, fit.disk)
+        words = {True: "fits", False: "does not fit", None: "nobody knows whether it fits"}[fit.fits]
+        line = f"{words}: {size_of(held)} of {size_of(fit.free)} free"
+        if fit.longest is not None:
+            line += f"; up to {fit.longest:,} tokens fit"
+        yield f"tier {fit.tier}", line
+
+
+def _speed(found: Diagnosis) -> Iterator[_Row]:
+    run, rates, estimate, short = found.run, found.rates, found.estimate, found.short_prompts
+    assert run is not None and rates is not None and estimate is not None and short is not None and found.length
+    rate = found.length / estimate.prefill_seconds
+    yield (
+        "reading",
+        f"about {duration(estimate.prefill_seconds)}, {rate:,.0f} tokens a second, in pieces of {estimate.piece:,}",
+    )
+    yield "writing", f"about {duration(estimate.token_seconds)} a token, {1 / estimate.token_seconds:,.1f} a second"
+    clock = "the process's own time" if run.clock == "cpu" else "time by the wall"
+    times = "once" if run.passes == 1 else f"{run.passes} times"
+    yield "measured", f"up to {run.length:,} tokens, {times}, in {run.seconds:.1f} seconds; {clock}"
+    if rates.prefill_error is None or rates.decode_error is None:
+        yield "tested", "not: the run was too short to leave out a length"
+    else:
+        yield (
+            "tested",
+            f"fitted up to {rates.fitted_to:,} tokens, the estimate for {rates.tested_at:,} is off by "
+            f"{rates.prefill_error:+.0%} (reading) and {rates.decode_error:+.0%} (writing)",
+        )
+    if rates.unscored and found.report is not None and found.report.method.selects:
+        yield (
+            Text("note", "yellow"),
+            "the run ended inside the window, where nothing is chosen: what scores cost is a guess",
+        )
+    yield "short prompts", _short(short)
+
+
+def _short(short: Untouched) -> str:
+    if short.difference is None:
+        return "changed, also inside the window: this method states no row to be the model's own"
+    verdict = "untouched" if short.holds else "NOT untouched"
+    rows = f"{short.exact:,} of {short.tokens:,}" if short.exact < short.tokens else f"{short.tokens:,}"
+    more = ", and it changes those after them" if short.exact < short.tokens else ""
+    return (
+        f"{verdict}: logits of {rows} tokens inside the window differ from the model's own by "
+        f"{short.difference:.0e} of the largest (rounding: up to {short.budget:.0e}){more}"
+    )
+
+
+def _advice(advice: Advice, report: Report | None) -> Iterator[_Row]:
+    yield "method", advice.method
+    if report is not None:
+        own = report.method.parameters()
+        if type(own["angles"]) is Angles:
+            del own["angles"]  # the model's own
+        yield "parameters", ", ".join(f"{key} {value}" for key, value in own.items() if value is not None) or "none"
+    yield "tier", "none" if advice.kv_tier is None else advice.kv_tier
+    yield "why", advice.why

@@ -1,0 +1,220 @@
+"""What a method computes for a call, counted: the keys that its queries see, and what they are scored against.
+
+The counts are exact, of the selection itself: they are what ``longspan.doctor.law`` extrapolates by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longspan.errors import LongspanError, check_count
+from longspan.methods import ESA, InfLLM, LMInfinite, LongHeads, Method
+from longspan.selection import Choosing, Selection
+
+MOST = 1 << 24  # tokens that are counted one by one
+_AT_ONCE = 1 << 20  # queries whose counts are held at once
+_SUBMEANS = 4  # vectors that stand for a chunk under that score
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A layer whose cache grows.
+
+    Attributes:
+        number: its place in the model.
+        heads, kv_heads: ``H`` and ``Hkv``.
+        key_dim, value_dim: ``D`` and ``Dv``.
+        rotations: stored rotations of each key.
+        itemsize: bytes of a stored number.
+        attached: whether the method runs in it; else it attends to everything.
+    """
+
+    number: int
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    rotations: int
+    itemsize: int
+    attached: bool = True
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values of a token."""
+        return self.kv_heads * (self.rotations * self.key_dim + self.value_dim) * self.itemsize
+
+
+@dataclass(frozen=True)
+class Work:
+    """What some calls compute, summed over layers: multiplications in a prompt, bytes that are read by a single token.
+
+    Attributes:
+        calls: how many.
+        weights: with the model's weights.
+        attended: with kept keys and values.
+        scored: with what keys are chosen by.
+    """
+
+    calls: float
+    weights: float
+    attended: float
+    scored: float
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.calls + other.calls,
+            self.weights + other.weights,
+            self.attended + other.attended,
+            self.scored + other.scored,
+        )
+
+
+class Counter:
+    """Counts the work of one resolved method on one model.
+
+    Args:
+        method, window: as in the report of ``longspan.inspect``.
+        layers: those whose cache grows.
+        weights: of the model, those that a token is multiplied with.
+        itemsize: bytes of one.
+        reduced: ``d'`` of a calibration, where one is used.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        window: int,
+        layers: tuple[LayerShape, ...],
+        *,
+        weights: int = 0,
+        itemsize: int = 4,
+        reduced: int | None = None,
+    ) -> None:
+        self._method, self._layers, self.reduced = method, layers, reduced
+        self._weights, self._itemsize = weights, itemsize
+        self._selection = method.selection(window)
+
+    def keys(self, i: Tensor, *, first: int, stop: int, alone: bool = False, layer: int = 0) -> Tensor:
+        """How many keys each of the queries ``i`` sees in a layer, those it chooses among them.
+
+        Args:
+            i: ``[T]`` int64, some of the queries ``first : stop``, which arrive together.
+            alone: whether they arrive one at a time instead.
+            layer: the layer's number.
+
+        Returns:
+            ``[T]`` int64.
+        """
+        selection, total = self._of(alone), torch.zeros_like(i)
+        for part in selection.kept(first, stop):
+            seen = torch.zeros_like(i)
+            for each in part.intervals:
+                seen += (torch.minimum(each.hi(i), i + 1) - each.lo(i).clamp(min=0)).clamp(min=0)
+            if isinstance(selection, Choosing) and selection.chooses_in(layer):
+                seen += part.chosen(i)
+            total += seen if part.rows is None else seen * part.rows(i)
+        return total
+
+    def units(self, i: Tensor, *, first: int, alone: bool = False, layer: int = 0) -> Tensor:
+        """How many units (tokens, chunks or blocks) each of the queries ``i`` chooses from, ``[T]`` int64."""
+        selection = self._of(alone)
+        if not isinstance(selection, Choosing) or not selection.chooses_in(layer):
+            return torch.zeros_like(i)
+        always = selection.always(first)
+        between = (always.border(i) - always.head).clamp(min=0) // selection.size
+        return torch.where(i >= selection.first_row, between, 0)
+
+    def call(self, first: int, stop: int) -> Work:
+        """The work of queries ``first : stop``, which arrive together: a piece of a prompt."""
+        layers, work = self._layers, Work(1, (stop - first) * self._weights, 0, 0)
+        for a in range(first, stop, _AT_ONCE):
+            i = torch.arange(a, min(a + _AT_ONCE, stop))
+            for layer, times in _alike(layers, self._selection):
+                pairs = self.keys(i, first=first, stop=stop, layer=layer.number) if layer.attached else i + 1
+                scored = self.units(i, first=first, layer=layer.number) if layer.attached else torch.zeros_like(i)
+                each = layer.heads * (layer.key_dim + layer.value_dim)
+                unit = _products(self._method, layer, self.reduced)
+                work += Work(0, 0, times * each * int(pairs.sum()), times * unit * int(scored.sum()))
+        return work
+
+    def token(self, at: int) -> Work:
+        """The work of one token after ``at`` others."""
+        i, work = torch.tensor([at]), Work(1, self._weights * self._itemsize, 0, 0)
+        for layer, times in _alike(self._layers, self._selection):
+            keys, scored = i + 1, torch.zeros_like(i)
+            if layer.attached:
+                keys = self.keys(i, first=at, stop=at + 1, alone=True, layer=layer.number)
+                scored = self.units(i, first=at, alone=True, layer=layer.number)
+            each = layer.kv_heads * (layer.key_dim + layer.value_dim) * layer.itemsize
+            unit = entry_bytes(self._method, layer, self.reduced)
+            work += Work(0, 0, times * each * int(keys), times * unit * int(scored))
+        return work
+
+    def prompt(self, length: int, piece: int) -> Work:
+        """The work of a prompt that is read in pieces of so many tokens.
+
+        Raises:
+            LongspanError: it is longer than is counted.
+        """
+        refuse_longer(length)
+        work = Work(0, 0, 0, 0)
+        for a in range(0, length, piece):
+            work += self.call(a, min(a + piece, length))
+        return work
+
+    def _of(self, alone: bool) -> Selection:
+        return self._selection.alone() if alone else self._selection
+
+
+def refuse_longer(length: int) -> None:
+    """Raise ``LongspanError`` for a length that is no number of tokens, or more than are counted one by one."""
+    check_count("length", length)
+    if length > MOST:
+        raise LongspanError(
+            f"length is at most {MOST:,} tokens here, not {length:,}; a longer text is no model's prompt"
+        )
+
+
+def entry_bytes(method: Method, layer: LayerShape, reduced: int | None) -> float:
+    """Bytes that are read to score a unit by: of its entry in the index, or of its stored keys."""
+    key, wide = layer.key_dim * layer.itemsize, layer.key_dim * max(layer.itemsize, 4)  # summaries are in fp32
+    if isinstance(method, LongHeads):
+        size = method.chunk_length or 1
+        if method.score == "token_max":
+            width = layer.key_dim if reduced is None else reduced
+            return layer.kv_heads * size * width * layer.itemsize
+        vectors = {"representation": layer.heads, "mean": layer.kv_heads, "bounds": 2 * layer.kv_heads}
+        return wide * vectors.get(method.score, min(_SUBMEANS, size) * layer.kv_heads)
+    if isinstance(method, ESA) and reduced is not None:
+        return reduced * layer.itemsize
+    return layer.kv_heads * (wide if isinstance(method, InfLLM) else key)
+
+
+def _products(method: Method, layer: LayerShape, reduced: int | None) -> float:
+    """Multiplications to score a unit for one query of a prompt."""
+    width = layer.key_dim
+    if isinstance(method, LongHeads):
+        size, asking = method.chunk_length or 1, layer.heads if method.share == "head" else layer.kv_heads
+        if method.score == "token_max":
+            return asking * size * (width if reduced is None else reduced)
+        vectors = {"representation": layer.heads, "mean": asking, "bounds": 2 * asking}
+        return width * vectors.get(method.score, min(_SUBMEANS, size) * asking)
+    if isinstance(method, ESA):
+        return reduced if reduced is not None else width * (layer.heads if method.share == "head" else layer.kv_heads)
+    if isinstance(method, InfLLM):
+        return width * layer.kv_heads / (method.piece or 1)  # the queries of a piece are summed first
+    return width * (layer.heads if isinstance(method, LMInfinite) else layer.kv_heads)
+
+
+def _alike(layers: tuple[LayerShape, ...], selection: Selection) -> list[tuple[LayerShape, int]]:
+    """Layers that compute the same, one of each and how many there are."""
+    found: dict[tuple[object, ...], tuple[LayerShape, int]] = {}
+    for layer in layers:
+        chooses = isinstance(selection, Choosing) and selection.chooses_in(layer.number)
+        key = (*(getattr(layer, name) for name in vars(layer) if name != "number"), chooses)
+        first, times = found.get(key, (layer, 0))
+        found[key] = first, times + 1
+    return list(found.values())

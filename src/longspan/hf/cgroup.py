@@ -1,0 +1,58 @@
+"""What a container or a job leaves of the machine: the limits of Linux's control groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_UNLIMITED = 1 << 60  # what version 1 says where there is no limit, and more
+
+
+def memory_left(root: Path = Path("/")) -> int | None:
+    """Bytes that the groups of this process still grant, the page cache counted as free; None without a limit.
+
+    Args:
+        root: of the file system.
+    """
+    return min((max(limit - used, 0) for limit, used in _limits(root)), default=None)
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of every group that this process is in, and of those around them."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            folder, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            folder = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # In a container the path may be that of the host, of which nothing is seen here but the last group, as root.
+        own = folder / path.strip("/")
+        for group in (own, *own.parents):
+            limit, used = _number(group / names[0]), _number(group / names[1])
+            if limit is not None and used is not None and limit < _UNLIMITED:
+                yield limit, used - _cached(group / "memory.stat", names[2])
+            if group == folder:
+                break
+
+
+def _number(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _cached(file: Path, name: str) -> int:
+    try:
+        rows = dict(line.split() for line in file.read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(rows.get(name, 0))

@@ -1,0 +1,87 @@
+"""Bytes by formula, beside those of real stores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longspan
+from hf_models import make, prompts
+from longspan.bundled import bundled_calibration, load_bundled
+from longspan.doctor.measuring import shapes
+from longspan.doctor.memory import Needs, needs, tiers, weights_of
+from longspan.methods import METHODS
+from longspan.store.buffer import SPARE
+
+N = 600
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make("llama")
+
+
+def filled(model, spec, tokens, **options):
+    """What a cache takes that was filled at once, and the model's needs by formula at a length."""
+    with longspan.extended(model, spec, **options) as report, torch.no_grad():
+        cache = longspan.new_cache(model)
+        model(prompts(1, tokens), past_key_values=cache)
+        layers = shapes(cache, report, model.config.num_attention_heads)
+        sizes, index = cache.bytes_by_tier, sum(s.index.nbytes for s in cache.stores if s.index is not None)
+    calibration = options.get("calibration")
+    reduced = None if calibration is None else calibration.reduced
+
+    def at(length):
+        return needs(model, report.method, layers, length=length, window=report.window, reduced=reduced)
+
+    return sizes, index, at
+
+
+SCORES = [f"longheads:score={score}" for score in ("mean", "submeans", "bounds", "token_max")]
+
+
+@pytest.mark.parametrize("spec", [*METHODS, *SCORES, "lm-infinite:middle_top_k=4,from_layer=0"])
+def test_keys_and_values_and_the_index(model, spec, tmp_path):
+    method = longspan.methods.parse.parse_method(spec)
+    for tier, options in (("device", {}), ("disk", {"kv_tier": "disk", "kv_dir": tmp_path})):
+        sizes, index, at = filled(model, method, N, **options)
+        assert sizes[tier] - (index if tier == "device" else 0) == at(N + SPARE).keys_and_values
+        assert sizes["device"] == index + (at(N + SPARE).keys_and_values if tier == "device" else 0)
+    _, few, _ = filled(model, method, 3)  # room for the last tokens' inputs, and no entry yet
+    assert at(N).index <= index <= 1.5 * at(N + 64 * SPARE).index + few
+    assert (at(N).index > 0) == (index > few)
+
+
+def test_a_calibrated_index():
+    model, _ = load_bundled()
+    sizes, index, at = filled(model, "esa", N, calibration=bundled_calibration())
+    assert index == at(N + SPARE).index > 0
+    assert sizes["device"] == index + at(N + SPARE).keys_and_values
+
+
+def test_layers_that_stay_stock():
+    model = make("smollm3")
+    _, _, at = filled(model, "dca", 100)
+    assert at(100).stock == at(100).keys_and_values > 0
+    assert weights_of(model) == sum(x.numel() * 4 for x in model.parameters()) + sum(
+        x.numel() * x.element_size() for x in model.buffers()
+    )
+
+
+def test_each_tier_is_held_against_what_is_free_there():
+    need = Needs(length=1000, weights=1, keys_and_values=8000, stock=0, index=1000, recent=0)
+    device, host, disk = tiers(need, selects=True, on_gpu=False, device_free=10_000, host_free=10_000, disk_free=8000)
+    assert (device.fits, device.device, device.longest) == (False, 9000, 8000 * 1000 // 9000)
+    assert host.reason == "for a model on the CPU the same memory as device"
+    assert (disk.fits, disk.device, disk.disk, disk.longest) == (True, 1000, 8000, 1000)
+    unknown = tiers(need, selects=True, on_gpu=False, device_free=None, host_free=None, disk_free=8000)
+    assert [fit.fits for fit in unknown] == [None] * 3
+
+
+def test_a_gpu_keeps_recent_tokens_and_needs_a_method_that_chooses():
+    need = Needs(length=1000, weights=1, keys_and_values=8000, stock=0, index=1000, recent=500)
+    free = {"device_free": 2000, "host_free": 20_000, "disk_free": 100_000}
+    device, host, disk = tiers(need, selects=True, on_gpu=True, **free)
+    assert (device.fits, host.fits, disk.fits) == (False, True, True)
+    assert (host.device, host.host) == (1500, 8000) and host.longest == (1600 - 500) * 1000 // 1000
+    assert tiers(need, selects=False, on_gpu=True, **free)[1].reason == "on a GPU for methods that choose keys"
