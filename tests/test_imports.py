@@ -42,6 +42,7 @@ FORBIDDEN: dict[str, set[str]] = {
     "reproduce": {"cli", "harness"},
     "bundled": {"cli", "evaluation", "analysis", "harness", "reproduce"},
     "cli": {"harness"},
+    "documents": {"cli", "evaluation", "harness", "reproduce"},
     "harness": {"analysis", "demo", "reproduce"},
 }
 
