@@ -23,7 +23,6 @@ RUNS = {
     "inspect": ["inspect", "bundled", "--method", "esa"],
     "generate": ["generate", "--model", "bundled", "--prompt", "Once upon a time", "--max-new-tokens", "4"],
     "read": ["read", "BOOK", "--model", "bundled", "--out", "OUT/book.longspan"],
-    "documents": ["documents", "OUT"],
     "calibrate": ["calibrate", "bundled", "--text", "BOOK", "--tokens", "600", "--report", "--report-tokens", "1100",
                   "--report-top", "16", "--out", "OUT/c.safetensors"],
     "analyze": ["analyze", "--model", "bundled", "--method", "longheads:score=bounds", "--task", "passkey",
