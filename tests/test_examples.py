@@ -32,7 +32,7 @@ def run(name: str, tmp_path: Path) -> str:
 def test_each_is_short_and_tested_here():
     own = Path(__file__).read_text()
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert len(scripts) == 5
+    assert len(scripts) == 6
     for script in scripts:
         assert len(script.read_text().splitlines()) <= 60, script.name
         assert f'run("{script.name}"' in own, f"{script.name} has no test"
@@ -84,3 +84,13 @@ def test_a_text_larger_than_memory(tmp_path):
     assert re.search(r"^in files: 71428", said, re.MULTILINE)
     assert int(re.search(r"^(\d+) MiB of keys and values", said, re.MULTILINE)[1]) == 64
     assert int(re.search(r"'disk': (\d+)", said)[1]) >= 64 << 20
+
+
+@pytest.mark.long
+def test_ask_a_book(tmp_path):
+    said = run("ask_a_book.py", tmp_path)
+    assert re.search(r"^read ([\d,]+) tokens in", said, re.MULTILINE)
+    answers = re.findall(r"^(?:asked|opened, asked again): (\d{5})", said, re.MULTILINE)
+    assert answers == ["71428", "71428"]
+    assert "The pass key is 71428" in said.partition("looked at")[2]
+    assert re.search(r"^appended: 35190", said, re.MULTILINE)

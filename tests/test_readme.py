@@ -54,13 +54,21 @@ def test_the_python_to_copy_runs(tmp_path):
     assert ran.stdout.splitlines()[-1].strip(), "no answer was typed"
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("longspan ")])
-def test_commands_to_copy_run(command, tmp_path):
-    words = shlex.split(command)
-    code = "import longspan.cli; longspan.cli.main()"
-    ran = subprocess.run([sys.executable, "-c", code, *words[1:]], cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert "71428" in ran.stdout
+def test_commands_to_copy_run(tmp_path):
+    """In their order, in one folder, with a book that has the key in it."""
+    text = heldout_text()[:8000]
+    needle = "\nThe pass key is 71428. Remember it. 71428 is the pass key.\n"
+    (tmp_path / "book.txt").write_text(text[:4000] + needle + text[4000:], encoding="utf-8")
+    code, run = "import longspan.cli; longspan.cli.main()", [c for c in COMMANDS if c.startswith("longspan ")]
+    assert {c.split()[1] for c in run} == {"read", "ask", "chat", "generate"}
+    for command in run:
+        words = shlex.split(command)
+        asked = "What is the pass key? The pass key is\n" if words[1] == "chat" else ""
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *words[1:]], cwd=tmp_path, input=asked, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert ("book.longspan" if words[1] == "read" else "71428") in ran.stdout, command
 
 
 def test_the_other_commands_are_there():

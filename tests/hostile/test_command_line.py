@@ -22,6 +22,7 @@ RUNS = {
     "methods --window": ["methods", "--window", "512"],
     "inspect": ["inspect", "bundled", "--method", "esa"],
     "generate": ["generate", "--model", "bundled", "--prompt", "Once upon a time", "--max-new-tokens", "4"],
+    "read": ["read", "BOOK", "--model", "bundled", "--out", "OUT/book.longspan"],
     "calibrate": ["calibrate", "bundled", "--text", "BOOK", "--tokens", "600", "--report", "--report-tokens", "1100",
                   "--report-top", "16", "--out", "OUT/c.safetensors"],
     "analyze": ["analyze", "--model", "bundled", "--method", "longheads:score=bounds", "--task", "passkey",
@@ -39,6 +40,7 @@ RUNS = {
              "--out", "OUT/demo"],
 }  # fmt: skip
 COMMANDS = ["demo", "generate", "methods", "inspect", "calibrate", "analyze", "eval", "reproduce"]
+COMMANDS += ["read", "ask", "chat", "documents", "verify"]
 
 
 class Ran(NamedTuple):

@@ -100,8 +100,8 @@ def read(
                     done=done,
                 )
     except (Stopped, KeyboardInterrupt):
-        if kept[0] and not append:
-            say(console, f"{kept[0]:,} of {kept[1]:,} tokens are kept in {out}; the same command goes on from there")
+        if not append:
+            _say_kept(out, console)
         raise
     except LongspanError:
         raise
@@ -122,6 +122,15 @@ def _tell(document: Document, out: Path, seconds: float, as_json: bool, console:
     else:
         print(out)
     say(console, f"{document.tokens:,} tokens under {name}, {size / 2**20:,.1f} MiB, {seconds:.1f} s")
+
+
+def _say_kept(out: Path, console: Console) -> None:
+    from longspan.documents.folder import Folder
+
+    begun = Folder(out).unfinished()
+    if begun is not None and begun.segments:
+        read, total = begun.segments[-1].stop, begun.facts.tokens
+        say(console, f"{read:,} of {total:,} tokens are kept in {out}; the same command goes on from there")
 
 
 def _text(path: Path) -> str:

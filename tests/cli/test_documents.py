@@ -1,0 +1,160 @@
+"""read, ask, chat, documents and verify, as a person runs them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from longspan.bundled import heldout_text
+
+ASK = "Who is the narrator?"
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    path = tmp_path_factory.mktemp("books") / "book.txt"
+    path.write_text(heldout_text()[:3_000], encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def document(run, folder, book, tmp_path):
+    ran = run("read", book, "--model", folder, "--out", tmp_path / "book.longspan", "--device", "cpu")
+    assert ran.code == 0 and ran.out == f"{tmp_path / 'book.longspan'}\n", ran.err
+    assert "tokens under longheads:" in ran.err
+    return tmp_path / "book.longspan"
+
+
+def test_ask(run, document):
+    ran = run("ask", document, ASK, "--max-new-tokens", "6")
+    assert ran.code == 0 and ran.out.strip() and "the first after" in ran.err
+    body = json.loads(run("ask", document, ASK, "--max-new-tokens", "6", "--json").out)
+    assert body["text"].strip() == ran.out.strip() and len(body["tokens"]) <= 6 and body["passages"] is None
+    quiet = run("ask", document, ASK, "--max-new-tokens", "6", "--quiet", "--verify")
+    assert quiet.out == ran.out and quiet.err == ""
+
+
+def test_ask_for_passages(run, document, tmp_path):
+    ran = run("ask", document, ASK, "--max-new-tokens", "4", "--passages", "--html", tmp_path / "page.html")
+    assert ran.code == 0 and "which is no proof" in ran.out and "book.txt, characters" in ran.out
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("data-t=") <= 4 and "data-p=" in page and ASK in page
+    assert "default-src 'none'" in page
+    body = json.loads(run("ask", document, ASK, "--max-new-tokens", "4", "--passages", "--json").out)
+    assert body["passages"][0]["chosen"] >= body["passages"][-1]["chosen"] > 0
+
+
+def test_a_page_of_a_text_that_holds_html(run, folder, tmp_path):
+    (tmp_path / "x.txt").write_text("</script><script>alert(1)</script> & <b>bold</b> words. " * 60)
+    run("read", tmp_path / "x.txt", "--model", folder, "--out", tmp_path / "x.longspan")
+    ran = run("ask", tmp_path / "x.longspan", "<i>?", "--max-new-tokens", "3", "--html", tmp_path / "x.html")
+    assert ran.code == 0
+    page = (tmp_path / "x.html").read_text()
+    assert "<script>alert" not in page and "<i>?" not in page and page.count("</script>") == 2
+
+
+def test_chat(run, document, tmp_path, monkeypatch):
+    lines = [
+        ASK,
+        "/passages",
+        "And then?",
+        "/undo",
+        "",
+        "/what",
+        "/save",
+        f"/save {tmp_path / 'talk.longspan'}",
+        "/quit",
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, "never read"])))
+    ran = run("chat", document, "--max-new-tokens", "5")
+    assert ran.code == 0 and len(ran.out.strip().splitlines()) >= 2
+    assert "taken back: And then?" in ran.err and "/what: there are /save FOLDER" in ran.err
+    assert "tokens in" in ran.err and "which is no proof" in ran.err
+    monkeypatch.setattr("sys.stdin", io.StringIO(ASK))
+    again = json.loads(run("chat", tmp_path / "talk.longspan", "--json", "--max-new-tokens", "5").out)
+    assert [turn["question"] for turn in again["turns"]] == [ASK]
+
+
+def test_documents_and_verify(run, document, tmp_path):
+    ran = run("documents", tmp_path)
+    assert ran.code == 0 and "book.longspan" in ran.out and "whole" in ran.out and "longheads" in ran.out
+    (row,) = json.loads(run("documents", tmp_path, "--json").out)["documents"]
+    assert row["tokens"] > 500 and row["bytes"] > 0
+    whole = run("verify", document)
+    assert whole.code == 0 and "whole" in whole.out
+    assert json.loads(run("verify", document, "--json").out)["tokens"] == row["tokens"]
+    data = document / "data-0000.bin"
+    data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
+    broken = run("verify", document)
+    assert broken.code == 1 and broken.out == "" and len(broken.err.splitlines()) == 1
+    (document / "manifest.json").write_text("{}")
+    assert "manifest" in run("documents", tmp_path).out
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no document in it" in run("documents", empty).err
+
+
+def test_append(run, folder, book, document, tmp_path):
+    (tmp_path / "more.txt").write_text("The narrator is called Ishmael. " * 9)
+    before = json.loads(run("documents", tmp_path, "--json").out)["documents"][0]["tokens"]
+    ran = run("read", tmp_path / "more.txt", "--model", folder, "--out", document, "--append")
+    assert ran.code == 0, ran.err
+    assert json.loads(run("documents", tmp_path, "--json").out)["documents"][0]["tokens"] > before
+
+
+def test_several_files_of_several_kinds(run, folder, book, tmp_path):
+    pytest.importorskip("selectolax")
+    (tmp_path / "page.html").write_text("<p>One</p><p>two words</p>" * 30)
+    out = tmp_path / "all.longspan"
+    ran = run("read", book, tmp_path / "page.html", "--model", folder, "--out", out, "--json", "--quiet")
+    assert ran.code == 0 and json.loads(ran.out)["tokens"] > 500 and ran.err == ""
+    sources = json.loads((out / "manifest.json").read_text())["facts"]["sources"]
+    assert [one["name"] for one in sources] == ["book.txt", "page.html"]
+
+
+def refused(ran, *words):
+    assert ran.code != 0 and ran.out == "" and len(ran.err.splitlines()) == 1, ran
+    assert all(word in ran.err for word in words), ran.err
+
+
+def test_one_line(run, folder, book, document, tmp_path):
+    out = ["--model", folder, "--out"]
+    refused(run("read", tmp_path / "none.txt", *out, tmp_path / "a"), "none.txt")
+    refused(run("read", book, *out, document, "--method", "dca"), "a document here already", "method")
+    refused(run("read", book, *out, book), "is a file")
+    refused(run("read", book, *out, tmp_path / "a", "--method", "magic"), "magic")
+    refused(run("read", book, *out, tmp_path / "a", "--layout", "x"), "a layout is")
+    refused(run("read", book, *out, tmp_path / "a", "--append"), "no such document")
+    refused(run("ask", document, " "), "question is empty")
+    refused(run("ask", tmp_path / "none", ASK), "no such document")
+    refused(run("ask", document, ASK, "--model", "bundled"), "in the document and")
+    refused(run("ask", document, ASK, "--html", tmp_path / "no" / "page.html"), "page.html")
+    refused(run("chat", tmp_path), "no document in this folder")
+    refused(run("documents", tmp_path / "none"), "no such folder")
+    refused(run("verify", book), "is a file")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of its own")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
+    out = tmp_path / "a.longspan"
+    args = ["read", str(book), "--model", str(folder), "--out", str(out), "--piece", "16", "--device", "cpu"]
+    code = "from longspan.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", code, *args], stderr=subprocess.PIPE, text=True)
+    while not list(out.glob("reading-*[3-9][0-9].safetensors")) and process.poll() is None:
+        time.sleep(0.005)
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + number and not (out / "manifest.json").exists()
+    assert "tokens are kept in" in err and err.splitlines()[-1].startswith("longspan: ")
+    assert "read up to" in run("documents", tmp_path).out
+    refused(run("ask", out, ASK), "not finished", "run the same `longspan read` again")
+    assert run(*args).code == 0
+    assert run("verify", out).code == 0

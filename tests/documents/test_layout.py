@@ -1,0 +1,152 @@
+"""Where text and question stand, whatever the template; and the text of PDF and HTML files."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+import longspan
+from longspan.documents.extract import extract, is_plain
+from longspan.documents.layout import encode_text, find_layout, head_of
+from longspan.errors import DocumentError
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+TEXT, QUESTION = "It was a dark night. " * 50, "Who came?"
+
+
+def with_template(tokenizer, template):
+    own = copy.deepcopy(tokenizer)
+    own.chat_template = template
+    return own
+
+
+def test_a_chat_template(tokenizer):
+    layout = find_layout(with_template(tokenizer, CHATML))
+    assert (layout.name, layout.head, layout.joint) == ("chat", "<|user|>\n", "\n\n")
+    assert layout.end == "</s>\n<|assistant|>\n" and layout.turn == "</s>\n<|user|>\n"
+
+
+def test_the_prompt_reads_as_the_template_has_it(tokenizer, fresh):
+    own = with_template(tokenizer, CHATML)
+    document = longspan.read(fresh(), own, TEXT)
+    asked = own.decode(document.prompt(QUESTION))
+    messages = [{"role": "user", "content": f"{TEXT}\n\n{QUESTION}"}]
+    assert asked == own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert document.prompt(QUESTION)[-7:].tolist() != document.contents.ids[-7:].tolist()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+        "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}",
+        "nothing",
+        "{{ raise_exception('no') }}",
+        "{% broken",
+    ],
+)
+def test_a_template_that_does_not_show_the_text(tokenizer, template):
+    with pytest.raises(DocumentError, match="the chat template.*take layout 'plain', or write one of your own"):
+        find_layout(with_template(tokenizer, template))
+    assert find_layout(with_template(tokenizer, template), "plain").joint == "\n"
+
+
+def test_a_layout_of_ones_own(tokenizer, fresh):
+    document = longspan.read(fresh(), tokenizer, TEXT, layout="Read:\n{document}\n\nQ: {question}\nA:")
+    asked = tokenizer.decode(document.prompt(QUESTION), skip_special_tokens=True)
+    assert asked == f"Read:\n{TEXT}\n\nQ: {QUESTION}\nA:"
+
+
+@pytest.mark.parametrize(
+    "wanted", ["{question}{document}", "{document}", "{document}{document}{question}", "chatty", ""]
+)
+def test_no_such_layout(tokenizer, wanted):
+    with pytest.raises(DocumentError, match="a layout is 'auto', 'chat', 'plain', or a text with"):
+        find_layout(tokenizer, wanted)
+
+
+def test_what_looks_special_in_a_text_is_text(tokenizer):
+    ids, places = encode_text(tokenizer, "before</s>after")
+    assert tokenizer.eos_token_id not in ids.tolist()
+    assert tokenizer.decode(ids) == "before</s>after" and places[-1, 1] == len("before</s>after")
+
+
+def test_the_first_token_is_the_tokenizers_own(tokenizer):
+    first = tokenizer("a")["input_ids"][0]
+    expected = [first] if first == tokenizer.bos_token_id else []
+    assert head_of(tokenizer, find_layout(tokenizer, "plain")).tolist() == expected
+
+
+def test_a_tokenizer_that_says_no_places():
+    class Slow:
+        is_fast = False
+
+        def __call__(self, text, **options):
+            return {"input_ids": [3] * (len(text) // 2)}
+
+    ids, places = encode_text(Slow(), "x" * 11)
+    assert len(ids) == 5 and places[0, 0] == 0 and places[-1, 1] == 11
+    assert torch.equal(places[1:, 0], places[:-1, 1])
+
+
+# Files
+
+HTML = """<!doctype html><head><title>No</title><style>p {}</style></head><body><h1>One &amp; two</h1>
+<p>Three <b>four</b>,
+five.</p><script>bad()</script><ul><li>six</li><li>sev<i>en</i></li></ul></body>"""
+
+
+def test_html(tmp_path):
+    pytest.importorskip("selectolax")
+    (tmp_path / "a.HTML").write_text(HTML, encoding="utf-8")
+    assert extract(tmp_path / "a.HTML") == "One & two\nThree four, five.\nsix\nseven"
+    (tmp_path / "b.htm").write_text("<body><img src=x></body>")
+    with pytest.raises(DocumentError, match="there is no text in it"):
+        extract(tmp_path / "b.htm")
+
+
+def pdf(path: Path, words: str) -> None:
+    """A page with a line on it, as small as a PDF file can be."""
+    stream = f"BT /F1 24 Tf 72 700 Td ({words}) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+        "/Resources << /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
+        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+    ]
+    body, places = "%PDF-1.4\n", []
+    for n, one in enumerate(objects, 1):
+        places.append(len(body))
+        body += f"{n} 0 obj\n{one}\nendobj\n"
+    table = "".join(f"{at:010} 00000 n \n" for at in places)
+    body += f"xref\n0 5\n0000000000 65535 f \n{table}trailer\n<< /Size 5 /Root 1 0 R >>\nstartxref\n{len(body)}\n%%EOF"
+    path.write_bytes(body.encode("ascii"))
+
+
+def test_pdf(tmp_path):
+    pytest.importorskip("pypdf")
+    pdf(tmp_path / "a.pdf", "Call me Ishmael.")
+    assert extract(tmp_path / "a.pdf") == "Call me Ishmael."
+    pdf(tmp_path / "empty.pdf", "")
+    with pytest.raises(DocumentError, match="there is no text in it"):
+        extract(tmp_path / "empty.pdf")
+    (tmp_path / "bad.pdf").write_bytes(b"%PDF-1.4 nothing")
+    with pytest.raises(DocumentError, match=r"bad.pdf: not a PDF file that can be read"):
+        extract(tmp_path / "bad.pdf")
+
+
+def test_without_the_extra(tmp_path, monkeypatch):
+    pdf(tmp_path / "a.pdf", "x")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("longspan.documents.extract.find_spec", lambda name: None)
+    with pytest.raises(DocumentError, match=r"pip install 'longspan\[files\]'"):
+        extract(tmp_path / "a.pdf")
+    assert is_plain(Path("a.txt")) and is_plain(Path("-")) and not is_plain(Path("a.PDF"))
