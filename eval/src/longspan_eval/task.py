@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]  # one line of a local data file
 Score = Callable[[str, Sequence[str]], float]
-Measure = Literal["score", "perplexity"]
+Shown = Literal["score", "perplexity"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Task:
         score: how right a prediction is, 0 to 1.
         at_depths: whether a depth can be asked for.
         until: text after which generation may stop early; None: ``new_tokens`` or an end-of-text token.
-        data: the local file it reads; None: it is made, and needs no data, or its prompts are ``Study.windows``.
+        data: the local file it reads; None: it is made, and needs no data, or its prompts are ``Evaluation.windows``.
+        filler: what things are hidden in, where a table tells several apart; else empty.
         measure: what a table shows of it: the mean ``"score"``, or the ``"perplexity"`` of its prompts' scored tokens.
     """
 
@@ -82,4 +83,5 @@ class Task:
     at_depths: bool = False
     until: Callable[[str], bool] | None = None
     data: DataFile | None = None
-    measure: Measure = "score"
+    measure: Shown = "score"
+    filler: str = ""
