@@ -8,8 +8,8 @@
 Every sample is on disk (OUT/samples.jsonl) as soon as it is there, so the run may be stopped or killed at any time; the
 same command takes it up again. At its end it moves them to OUT/samples.jsonl.gz; both are read. The samples that say
 most come first, and the table can be written at any moment. A sample is known by task, length, filler, seed, depth, the
-method with all its parameters and the SHA-256 of the weights: change one of them and it is measured anew. Code is not
-among them: after mending a method, give ``--forget ROW``.
+method with the parameters that are not at their defaults, and the SHA-256 of the weights: change one of them and it is
+measured anew. Code, and so a default, is not among them: after changing a method, give ``--forget ROW``.
 
 Rows are written as NAME or NAME:key=value,key=value, with the names and parameters of ``longspan methods``; ``angles=``
 puts scaled angles under a method, and ``calibration=FILE`` (or ``bundled``) gives it a calibration.
@@ -20,28 +20,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from importlib.util import find_spec
-from itertools import product
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
-from longspan_eval import tables
-from longspan_eval.estimate import Pace, duration
+from longspan_eval import run, workers
+from longspan_eval.estimate import duration
 from longspan_eval.filler import FILLERS
-from longspan_eval.plan import Ask
-from longspan_eval.results import Sample
-from longspan_eval.rows import parse_rows
+from longspan_eval.sample import Sample
+from longspan_eval.session import bundled
+from longspan_eval.spec import parse_specs
 from longspan_eval.subject import Subject
-from longspan_eval.workers import run
-from quality_bars import BARS, SELECTING, judge
-from quality_pages import as_json, markdown
+from quality_report import QualityReport
 from quality_table import GRID, GRID_MULTIPLES, MULTIPLES, Quality
 from samples import ARCHIVE, Samples, read
 
@@ -49,71 +44,35 @@ OUT = Path(__file__).parent / "results" / "quality"
 
 
 def measure(table: Quality, journal: Samples, args: argparse.Namespace, console: Console) -> None:
-    """Ask what is left, keeping every sample at once."""
-    parts = table.left(journal.samples, args.retry_errors)
-    seconds = _seconds(table, journal.samples)
-    expected = {ask.key: seconds(ask) for part in parts for ask in part}
-    console.print(f"{len(expected):,} prompts to ask, {duration(sum(expected.values()) / args.workers)} at least")
-    columns = (BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+    """Measure what is left, keeping every sample at once."""
+    parts = table.plan.left(journal.samples, retry_errors=args.retry_errors, rank=table.rank)
+    pace = table.plan.pace(table.subject, journal.samples)
+    seconds = sum(pace.guess(request.measure) for part in parts for request in part)
+    console.print(f"{sum(map(len, parts)):,} prompts to ask, {duration(seconds / args.workers)} at least")
     deadline = None if args.budget_minutes is None else time.monotonic() + 60 * args.budget_minutes
-    with (
-        Progress(TextColumn("{task.description}"), *columns, TimeRemainingColumn(), console=console) as progress,
-        closing(run(parts, load_bundled, args.workers, deadline=deadline)) as answers,
-    ):
-        bar = progress.add_task("reading", total=sum(expected.values()))
-        for n, (ask, sample) in enumerate(answers, 1):
-            journal.append(ask.key, sample)
-            where = f"{ask.row.label} at {ask.length} over {ask.filler}"
-            progress.update(bar, advance=expected[ask.key], description=where)
-            if sample.error is not None:
-                console.print(f"{where}: {sample.error}", style="magenta", markup=False)
-            if n % 500 == 0 and not console.is_terminal:
-                console.print(f"{n:,} of {len(expected):,} prompts")  # a log shows no bar
+    answers = partial(workers.run, load=bundled, workers=args.workers, deadline=deadline)
+    run.measure(table.plan, parts, journal, pace, answers, console=console, at_once=args.workers)
 
 
-def _seconds(table: Quality, samples: dict[str, Sample]) -> Callable[[Ask], float]:
-    """A function: about how long an ask takes."""
-    pace = Pace(4096, lambda ask: ask.row.name in SELECTING)
-    for cell in table.every_cell:
-        for ask in cell.asks:
-            if ask.key in samples:
-                pace.add(ask, samples[ask.key])
-    return pace.guess
-
-
-def write(table: Quality, samples: dict[str, Sample], args: argparse.Namespace, console: Console) -> bool:
-    """Write the table as Markdown, JSON and picture; whether nothing is left to ask (an error is an answer)."""
-    grid = table.summaries(samples)
-    asked = {
-        (row.name, multiple, filler) for row, multiple, filler in product(table.rows, table.multiples, table.fillers)
-    }
-    bars = [
-        judge(bar, table.rows, table.fillers, grid)
-        for bar in BARS
-        if (bar.method, bar.multiple, bar.filler) in asked and not args.grid
-    ]
-    text = markdown(table, grid, bars, args)
-    stem = args.out / table.title
+def write(table: Quality, samples: Mapping[str, Sample], args: argparse.Namespace, console: Console) -> bool:
+    """Write the table as Markdown, JSON and picture; whether nothing is left to measure (an error is a result)."""
+    report, stem = QualityReport(table, samples, args), args.out / table.title
+    text = report.markdown()
     stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(as_json(table, grid, bars, args), encoding="utf-8")
+    stem.with_suffix(".json").write_text(report.json(), encoding="utf-8")
+    report.draw(stem.with_suffix(".png"))
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-    labels = [row.label for row in table.rows]
-    if find_spec("matplotlib") is None:
-        console.print("no picture: matplotlib is missing (pip install 'longspan[plot]')", markup=False)
-    else:
-        title = f"The bundled model, trained on {table.subject.window} tokens (1x)"
-        tables.picture(grid, labels, table.multiples, table.fillers, title, stem.with_suffix(".png"))
     console.print(f"in {args.out}: {table.title}.md, {table.title}.json, {ARCHIVE}")
-    return all(cell.error is not None or cell.n == cell.planned for cell in grid.values())
+    return report.whole
 
 
-def dry_run(table: Quality, samples: dict[str, Sample], args: argparse.Namespace, console: Console) -> None:
+def dry_run(table: Quality, samples: Mapping[str, Sample], args: argparse.Namespace, console: Console) -> None:
     """What is left for each row, and about how long it takes."""
-    seconds = _seconds(table, samples)
+    pace = table.plan.pace(table.subject, samples)
     left: dict[str, list[float]] = {}
-    for part in table.left(samples, args.retry_errors):
-        for ask in part:
-            left.setdefault(ask.row.label, []).append(seconds(ask))
+    for part in table.plan.left(samples, retry_errors=args.retry_errors, rank=table.rank):
+        for request in part:
+            left.setdefault(request.measure.spec.label, []).append(pace.guess(request.measure))
     for label, each in left.items():
         console.print(f"{label:<40} {len(each):>6} prompts {duration(sum(each)):>10} of one core", highlight=False)
     total = sum(map(sum, left.values()))
@@ -177,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     subject = Subject.of(load_bundled()[0])
     try:
         table = Quality(args, subject)
-        forget = parse_rows(args.forget) if args.forget else []
+        forget = parse_specs(args.forget) if args.forget else []
         if args.dry_run:
             dry_run(table, read(args.out), args, console)
             return 0
@@ -186,10 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0 if write(table, read(args.out), args, console) else 3
         with Samples(args.out) as journal:
             if forget:
-                strange = [row.label for row in forget if row not in table.rows]
+                strange = [spec.label for spec in forget if spec not in table.specs]
                 if strange:
                     raise LongspanError(f"--forget {strange[0]!r}: this is no row of the table; name it in --rows too")
-                keys = {ask.key for cell in table.every_cell if cell.row in forget for ask in cell.asks}
+                labels = {spec.label for spec in forget}
+                pairs = zip(table.plan.cells, table.plan.keys, strict=True)
+                keys = {key for cell, keys in pairs if cell.row in labels for key in keys}
                 console.print(f"forgot {journal.forget(keys)} samples")
             try:
                 measure(table, journal, args, console)

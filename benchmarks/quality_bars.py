@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from longspan_eval import tables
-from longspan_eval.rows import Row
-from longspan_eval.summary import Summary
+from longspan_eval.figure import Figure, change, wilson
 
 SELECTING = ("longheads", "esa")  # the methods that the table is about
 
-Summaries = Mapping[tuple[str, float, str], Summary]  # by row, length in windows and filler
+Pairs = Mapping[tuple[str, float, str], tuple[Figure, Figure]]  # found, ratio; by row, length in windows and filler
 
 
 @dataclass(frozen=True)
@@ -43,32 +41,41 @@ BARS = (
 )
 
 
-def judge(bar: Bar, rows: Sequence[Row], fillers: Sequence[str], grid: Summaries) -> tuple[str, str]:
-    """A bar in words, and whether the method's best row meets it."""
+def judge(bar: Bar, rows: Mapping[str, str], fillers: Sequence[str], grid: Pairs) -> tuple[str, str]:
+    """A bar in words, and whether the method's best row meets it; ``rows``: the method of each row."""
     at = f"{bar.method} at {bar.multiple:g}x over {bar.filler}"
     what = f"{at}: at least {bar.found:.0%} found" if bar.found is not None else f"{at}: perplexity within 3%"
     best = _best(bar.method, bar.multiple, rows, fillers, grid)
-    cell = None if best is None else grid.get((best, bar.multiple, bar.filler))
-    if cell is None or not cell.n:
+    found, ratio = (None, None) if best is None else grid.get((best, bar.multiple, bar.filler), (None, None))
+    if found is None or ratio is None or not found.n:
         return what, "not measured"
     if bar.found is not None:
-        return what, f"{tables.verdict(cell.found, cell.n, bar.found)}, `{best}`"
-    if cell.compared == 0 or bar.ratio is None:
+        return what, f"{verdict(found, bar.found)}, `{best}`"
+    if ratio.n == 0 or bar.ratio is None:
         return what, "not measured"
-    word = "met" if cell.ratio <= bar.ratio else "missed"
-    return what, f"**{word}**: {tables.change(cell)} over {cell.compared} prompts, `{best}`"
+    word = "met" if ratio.value <= bar.ratio else "missed"
+    return what, f"**{word}**: {change(ratio)} over {ratio.n} prompts, `{best}`"
 
 
-def _best(method: str, multiple: float, rows: Sequence[Row], fillers: Sequence[str], grid: Summaries) -> str | None:
-    """Of the method's rows that were asked most, the one that finds the largest share at a length over all fillers.
+def verdict(found: Figure, least: float) -> str:
+    """A share against a bar: ``met`` or ``missed``, with the figure and its interval."""
+    right, n = round(found.value * found.n), found.n
+    low, high = wilson(right, n)
+    word = "met" if right / n >= least else "missed"
+    return f"**{word}**: {right}/{n} = {right / n:.1%} (95% interval {low:.1%} to {high:.1%})"
+
+
+def _best(method: str, multiple: float, rows: Mapping[str, str], fillers: Sequence[str], grid: Pairs) -> str | None:
+    """Of the method's rows with most prompts, the one that finds the largest share at a length over all fillers.
 
     Few prompts say too little to be chosen by; of equal rows it is the least perplexed.
     """
     scored = []
-    for row in rows:
-        cells = [grid[key] for filler in fillers if (key := (row.label, multiple, filler)) in grid]
-        if row.name == method and cells and (asked := min(cell.n for cell in cells)):
-            found, perplexed = sum(cell.rate for cell in cells), sum(cell.comparable for cell in cells)
-            scored.append((asked, -found, perplexed, row.label))
-    most = max((asked for asked, *_ in scored), default=0)
-    return min(rest for asked, *rest in scored if asked == most)[-1] if scored else None
+    for row, name in rows.items():
+        cells = [grid[key] for filler in fillers if (key := (row, multiple, filler)) in grid]
+        if name == method and cells and (prompts := min(found.n for found, _ in cells)):
+            share = sum(found.value for found, _ in cells)
+            perplexed = sum(ratio.value * ratio.baseline for _, ratio in cells)
+            scored.append((prompts, -share, perplexed, row))
+    most = max((prompts for prompts, *_ in scored), default=0)
+    return min(rest for prompts, *rest in scored if prompts == most)[-1] if scored else None

@@ -1,21 +1,28 @@
-"""What the quality table asks: its rows, how many prompts each cell gets, and which come first."""
+"""The quality table: its cells, how many prompts each gets, and which come first."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 
 from longspan.methods import METHODS
-from longspan_eval.plan import Ask, Cell, schedule
-from longspan_eval.results import Sample
-from longspan_eval.rows import STOCK, Row, parse_rows
-from longspan_eval.scored_passkey import plan_cell
+from longspan_eval import passkey
+from longspan_eval.cell import Cell
+from longspan_eval.filler import FillerName
+from longspan_eval.measure import Measure, Prompt, key_of
+from longspan_eval.reduce import count, ratio
+from longspan_eval.schedule import Plan
+from longspan_eval.spec import STOCK, MethodSpec, parse_specs
 from longspan_eval.subject import Subject
-from longspan_eval.summary import Summary, summarise
+from longspan_eval.task import Task
+from longspan_eval.tasks.passkey import scored_passkey
 from quality_bars import SELECTING
 
 MULTIPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 FEATURED = ("longheads", "longheads:score=bounds", "esa")  # the paper's own, and the best settings: the most prompts
 LEFT_OUT = ("full",)  # stock by another route, to the digit
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # in turn, so that any five prompts in a row have one of each
+TARGETS = 256  # tokens at the end of the text whose loss is taken
 
 # Rows beside every method with its defaults.
 VARIANTS: tuple[str, ...] = (
@@ -51,75 +58,102 @@ def default_rows() -> list[str]:
     return [STOCK, *(name for name in METHODS if name not in LEFT_OUT), *VARIANTS]
 
 
-def prompts_for(row: Row, multiple: float) -> int:
+def prompts_for(spec: MethodSpec, multiple: float) -> int:
     """How many prompts a cell gets."""
-    if row.label in FEATURED:
+    if spec.label in FEATURED:
         return 200 if multiple <= 16 else 100
-    if row.name in SELECTING:
+    if spec.name in SELECTING:
         return 50 if multiple <= 16 else 10
-    if row.name == "dca" and multiple == 4:
+    if spec.name == "dca" and multiple == 4:
         return 200
     return 50 if multiple <= 8 else 10
 
 
-def rank(cell: Cell, part: int) -> tuple[float, ...]:
-    """The lowest is asked first: the window, what bars hang on, all else to 16x; what takes longest comes last."""
-    name, multiple = cell.row.name, cell.multiple
-    if name == STOCK and multiple == 1:
-        return 0.0, multiple
-    far = multiple > 16
-    if far and cell.row.label not in FEATURED:
-        return 4.0, multiple
-    bar = (cell.row.label in FEATURED and multiple in (16, 64)) or (name == "dca" and multiple == 4)
-    return 1.0 + part, 0 if bar else 2 if far else 1, multiple
+def found_over(filler: str) -> str:
+    """The name of a table."""
+    return f"Passkeys found over {filler}"
+
+
+def perplexity_of(filler: str) -> str:
+    """The name of the table of perplexity, against the same tokens in the window."""
+    return f"Perplexity of the last {TARGETS} tokens of {filler}"
 
 
 class Quality:
-    """The table: its cells, their baselines, and what has been measured of them."""
+    """The table: its cells, and what they are compared with.
+
+    Attributes:
+        plan: of passkeys found and of perplexity, by filler, method and length; and of the baselines, one a filler:
+            the in-window prompt of every seed, its passkey before all of the text, read by the stock model.
+    """
 
     def __init__(self, args: argparse.Namespace, subject: Subject) -> None:
-        self.rows = parse_rows(args.rows or (list(GRID) if args.grid else default_rows()))
+        self.specs = parse_specs(args.rows or (list(GRID) if args.grid else default_rows()))
         self.multiples: tuple[float, ...] = args.lengths
-        self.fillers: tuple[str, ...] = args.fillers
-        self.subject = subject
+        self.fillers: tuple[FillerName, ...] = args.fillers
+        self.subject, self._seed = subject, args.seed
         self.title = "grid" if args.grid else "quality"
-        self.cells = [
-            plan_cell(subject, row, multiple, filler, _prompts(args, row, multiple), seed=args.seed)
-            for row in self.rows
-            for multiple in self.multiples
-            for filler in self.fillers
-        ]
-        most = max(len(cell.asks) for cell in self.cells)
-        stock = Row(None)
-        # The in-window prompt of every seed, its passkey before all of the text: what perplexity is measured against.
-        self.baselines = {
-            filler: plan_cell(subject, stock, 1, filler, most, seed=args.seed, depth=0.0) for filler in self.fillers
+        self._tasks = {filler: scored_passkey(filler, TARGETS) for filler in self.fillers}
+        counts = {(spec, n): _prompts(args, spec, n) for spec in self.specs for n in self.multiples}
+        self._base = {
+            filler: self._asked(MethodSpec(None), 1, task, max(counts.values()), depth=0.0)
+            for filler, task in self._tasks.items()
         }
+        self.plan = Plan([cell for filler in self.fillers for cell in self._cells(filler, counts)], self.key)
 
-    @property
-    def every_cell(self) -> list[Cell]:
-        return [*self.baselines.values(), *self.cells]
+    def key(self, measure: Measure) -> str:
+        """The key of a sample. The versions of what computes it are no part of it: see ``--forget``."""
+        assert isinstance(measure, Prompt)
+        file = measure.spec.calibration
+        return key_of(
+            {
+                "task": passkey.NAME,
+                "version": passkey.VERSION,
+                "targets": TARGETS,
+                "filler": measure.task.filler,
+                "length": measure.length,
+                "seed": measure.seed,
+                "depth": measure.depth,
+                "method": measure.spec.label,  # which has no parameter that is at its default
+                "calibration": None if file is None else hashlib.sha256(file.read_bytes()).hexdigest(),
+                "model": self.subject.sha256,
+            }
+        )
 
-    def left(self, samples: dict[str, Sample], retry_errors: bool) -> list[list[Ask]]:
-        """What is still to ask. A cell with an error is done, unless errors are to be tried again."""
+    def multiple(self, cell: Cell) -> float:
+        """The length of a cell, in windows."""
+        return cell.measures[0].length / self.subject.window
 
-        def done(cell: Cell) -> list[Ask]:
-            have = [ask for ask in cell.asks if ask.key in samples]
-            failed = [ask for ask in have if samples[ask.key].error is not None]
-            if failed and not retry_errors:
-                return list(cell.asks)
-            return [ask for ask in have if ask not in failed]
+    def rank(self, cell: Cell, part: int) -> tuple[float, ...]:
+        """The lowest is first: the window, what bars hang on, all else to 16x; what takes longest comes last."""
+        spec, multiple = cell.measures[0].spec, self.multiple(cell)
+        if spec.name == STOCK and multiple == 1:
+            return 0.0, multiple
+        far = multiple > 16
+        if far and spec.label not in FEATURED:
+            return 4.0, multiple
+        bar = (spec.label in FEATURED and multiple in (16, 64)) or (spec.name == "dca" and multiple == 4)
+        return 1.0 + part, 0 if bar else 2 if far else 1, multiple
 
-        return schedule(self.every_cell, done, rank)
+    def _cells(self, filler: FillerName, counts: dict[tuple[MethodSpec, float], int]) -> list[Cell]:
+        base = self._base[filler]
+        cells = [Cell(STOCK, "1x", count, base, table=f"baseline over {filler}")]
+        for (spec, multiple), n in counts.items():
+            place, prompts = (spec.label, f"{multiple:g}x"), self._asked(spec, multiple, self._tasks[filler], n)
+            cells.append(Cell(*place, count, prompts, table=found_over(filler)))
+            cells.append(Cell(*place, ratio(TARGETS), prompts, base, table=perplexity_of(filler)))
+        return cells
 
-    def summaries(self, samples: dict[str, Sample]) -> dict[tuple[str, float, str], Summary]:
-        return {
-            (cell.row.label, cell.multiple, cell.filler): summarise(cell, samples, self.baselines[cell.filler])
-            for cell in self.cells
-        }
+    def _asked(
+        self, spec: MethodSpec, multiple: float, task: Task, prompts: int, depth: float | None = None
+    ) -> tuple[Prompt, ...]:
+        """Prompts at the depths of ``DEPTHS`` in turn, or all at one."""
+        depths = [DEPTHS[n % len(DEPTHS)] if depth is None else depth for n in range(prompts)]
+        length = round(multiple * self.subject.window)
+        return tuple(Prompt(spec, length, self._seed + n, task=task, depth=where) for n, where in enumerate(depths))
 
 
-def _prompts(args: argparse.Namespace, row: Row, multiple: float) -> int:
+def _prompts(args: argparse.Namespace, spec: MethodSpec, multiple: float) -> int:
     if args.prompts is not None:
         return int(args.prompts)
-    return GRID_PROMPTS if args.grid else prompts_for(row, multiple)
+    return GRID_PROMPTS if args.grid else prompts_for(spec, multiple)

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from longspan_eval.journal import Journal, read_samples
-from longspan_eval.results import Sample
+from longspan_eval.sample import Sample
 
 ARCHIVE, JOURNAL = "samples.jsonl.gz", "samples.jsonl"
 

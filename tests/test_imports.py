@@ -42,9 +42,11 @@ FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": 
 FORBIDDEN |= {"doctor": {"cli", "bundled", "recording"}, "documents": {"cli", "bundled", "doctor"}}
 # And in longspan_eval, by the folders that a folder must not reach for; "" is what lies beside the folders.
 FORBIDDEN_IN_EVAL: dict[str, set[str]] = {
-    "": {"cli", "lm_eval_harness"},
-    "tasks": {"cli", "analysis", "lm_eval_harness", "reproduce"},
-    "analysis": {"cli", "lm_eval_harness", "reproduce"},
+    "": {"analysis", "cli", "lm_eval_harness", "report", "reproduce", "studies"},
+    "tasks": {"cli", "analysis", "lm_eval_harness", "report", "reproduce", "studies"},
+    "report": {"cli", "analysis", "lm_eval_harness", "reproduce", "studies"},
+    "studies": {"cli", "analysis", "lm_eval_harness", "reproduce"},
+    "analysis": {"cli", "lm_eval_harness", "reproduce", "studies"},
     "reproduce": {"cli", "lm_eval_harness"},
     "cli": {"lm_eval_harness"},
     "lm_eval_harness": {"analysis", "cli", "reproduce"},

@@ -13,7 +13,7 @@ import pytest
 
 from longspan.bundled import FOLDER, heldout_text
 from longspan.methods import METHODS
-from longspan_eval.results import wilson
+from longspan_eval.figure import wilson
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs" / "gen")]

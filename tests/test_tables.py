@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from longspan.tables import Column, Sheet, print_markdown
-from longspan_eval import report
-from longspan_eval.results import Cell
+from longspan_eval.cell import Cell
+from longspan_eval.figure import Figure
+from longspan_eval.report.terminal import Halves
 
 COLUMNS = [Column("row"), Column("what it is"), Column("score", "right")]
 ROWS = [
@@ -79,9 +80,11 @@ def test_markdown(width):
 
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_both_halves_of_the_demonstration(width):
-    rows, lengths, heads = ["stock", "longheads:score=bounds"], (512, 1024, 8192), ("1x", "2x", "16x")
-    cells = {(row, n): Cell(row, n, 5, 3, 0.6, (0.0, 1.0), 2100.0, 1.0) for row in rows for n in lengths}
-    text = shown(report.table(cells, rows, lengths, heads, baseline=26.0), width)
+    rows = ["stock", "longheads:score=bounds"]
+    cells = [Cell(row, head) for row in rows for head in ("1x", "2x", "16x")]
+    found, perplexity = Figure(0.6, "count", 5, (0.0, 1.0)), Figure(2100.0, "perplexity", 5)
+    halves = ([(cell, figure) for cell in cells] for figure in (found, perplexity))
+    text = shown(Halves(*halves, ("found", "perplexity")), width)
     assert max(map(len, text.splitlines())) <= width
     assert text.count("3/5") == 6 and text.count("2.1k") == 6 and "…" not in text
     assert all(row in text.split() for row in rows)

@@ -13,7 +13,7 @@ from hf_models import make
 from longspan.attend import Attender
 from longspan.cli.methods import describe
 from longspan.store import KVStore
-from longspan_eval.rows import parse_row
+from longspan_eval.spec import parse_spec
 from toy_method import LargestNorm, added
 
 N = 83
@@ -56,7 +56,7 @@ def test_decoding_equals_prefill(case, dtype, rope):
 
 def test_a_model_runs_it_by_its_name(case):
     text = ",".join(f"{key}={value}" for key, value in case.method.parameters().items() if isinstance(value, int))
-    assert parse_row(f"{LargestNorm.name}:{text}").method.resolve(case.window) == case.method
+    assert parse_spec(f"{LargestNorm.name}:{text}").method.resolve(case.window) == case.method
     assert describe(LargestNorm.name, case.window)["parameters"]["top_k"] >= 1
     model = make("llama")
     longspan.extend(model, LargestNorm.name)

@@ -18,7 +18,7 @@ from longspan import files
 from longspan.errors import LongspanError
 from longspan_eval import journal as journals
 from longspan_eval.journal import Journal
-from longspan_eval.results import Sample
+from longspan_eval.sample import Sample
 
 ROOT = Path(longspan.__file__).parent
 WRITERS = {"write_text", "write_bytes", "savefig", "save_file", "touch", "mkstemp", "NamedTemporaryFile"}

@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 import pytest
 
 from longspan import signals
-from longspan_eval import workers
+from longspan_eval import pool
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
@@ -205,11 +205,10 @@ def test_a_worker_that_is_begun_is_among_those_to_end(monkeypatch):
             killed.append(self)
 
     crew = []
-    monkeypatch.setattr(workers, "_Worker", Begun)
     before = signal.signal(INT, signal.default_int_handler)  # a job in the background is started deaf to it
     try:
         with pytest.raises(KeyboardInterrupt):
-            workers._join(crew, None, 1, False)
+            pool.join(crew, Begun)
     finally:
         signal.signal(INT, before)
     assert len(crew) == 1 and not killed

@@ -10,7 +10,7 @@ import pytest
 
 from longspan.errors import LongspanError
 from longspan_eval.journal import Journal, read_samples
-from longspan_eval.results import Sample
+from longspan_eval.sample import Sample
 
 ONE = Sample("dca", 512, 3, 0.25, "12345", " 12345.\r\n\u2028\ud800", 1.0, 2.5, 256, 0.5, None, "noise")
 FAILED = Sample("pi", 512, 4, 0.5, "", error="out of memory", filler="prose")

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from longspan.bundled import load_bundled
 from longspan.cli import main
 from longspan.errors import LongspanError
-from longspan_eval import ray_workers
 from longspan_eval.ray_workers import LIVES, Cluster
+from longspan_eval.session import bundled
 from longspan_eval.tasks import TASKS
-from longspan_eval.workers import Asker
-from studies import SUBJECT, study
+from studies import plan_of, study
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.long  # a cluster takes half a minute to come up and load its models
@@ -42,7 +40,7 @@ def cluster():
 
 
 def parts(made=STUDY):
-    return made.left(made.plan(SUBJECT), {}, retry_errors=False, longest_first=True)
+    return plan_of(made).left({}, rank=made.rank(longest_first=True))
 
 
 def reader_pids():
@@ -69,19 +67,17 @@ def same(sample):
 
 @pytest.fixture(scope="module")
 def serial():
-    asker = Asker(*load_bundled())
-    return {ask.key: same(asker(ask)) for part in parts() for ask in part}
+    session = bundled()
+    return {one.key: same(session.measure(one.measure)) for part in parts() for one in part}
 
 
-def test_a_worker_that_is_killed_changes_nothing(cluster, serial, monkeypatch):
+def test_a_worker_that_is_killed_changes_nothing(cluster, serial):
     assert cluster.room == 2
-    killed, answers, order, started = [], {}, [], []
-    start = ray_workers._Crew.start
-    monkeypatch.setattr(ray_workers._Crew, "start", lambda self, label: (started.append(label), start(self, label)))
-    for ask, sample in cluster.run(parts(), load_bundled, cost=lambda ask: ask.length * len(ask.row.label)):
-        assert ask.key not in answers
-        answers[ask.key] = same(sample)
-        order.append(ask)
+    killed, answers, order = [], {}, []
+    for request, sample in cluster.run(parts(), load=bundled):
+        assert request.key not in answers
+        answers[request.key] = same(sample)
+        order.append(request.measure)
         if len(order) == 3:
             killed = reader_pids()
             os.kill(killed[0], signal.SIGKILL)
@@ -89,13 +85,9 @@ def test_a_worker_that_is_killed_changes_nothing(cluster, serial, monkeypatch):
     good = {key for key, sample in serial.items() if sample.error is None}
     assert len(good) == 18 and {key for key in answers if answers[key].error is None} == good
     assert all(answers[key] == serial[key] for key in answers)
-    bad = [answers[ask.key] for ask in order if ask.row.label == "dca:window=600"]
-    assert len(bad) == 2 and all("window" in sample.error for sample in bad), "one of each cell, and no more are asked"
-    for row in ("stock", "dca", "yarn"):
-        lengths = [ask.length for ask in order if ask.row.label == row]
-        assert lengths == sorted(lengths, reverse=True), "longest first"
-    # Which of two that start together answers first is the machine's to say.
-    assert started[0] == "dca:window=600", "the row with the most to do starts first"
+    bad = [sample for sample in answers.values() if sample.method == "dca:window=600"]
+    assert 2 <= len(bad) <= 4 and all("window" in sample.error for sample in bad), "after the first, no more of a cell"
+    assert order[0].length == 700, "longest first"
 
 
 def dies(tokenizer, *, length, seed, depth=None, record=None):
@@ -107,30 +99,31 @@ def dies(tokenizer, *, length, seed, depth=None, record=None):
 def test_a_prompt_that_kills_whoever_reads_it_is_an_error(cluster):
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     made = study((replace(PASSKEY, build=dies),), ("stock",), (200, 300), samples=3)
-    answers = [(a.length, a.seed, s.error) for a, s in cluster.run(parts(made), load_bundled, cost=lambda ask: 1.0)]
-    words = f"it cost {LIVES} workers, of too little memory perhaps"
-    assert answers == [(300, 0, None), (300, 1, words), (200, 0, None), (200, 1, words)]
+    answers = {(one.measure.length, one.measure.seed): s.error for one, s in cluster.run(parts(made), load=bundled)}
+    words = "the worker died (killed, of too little memory perhaps)"
+    assert LIVES == 2 and answers[300, 1] == answers[200, 1] == words
+    assert {error for (_, seed), error in answers.items() if seed != 1} == {None}
 
 
 def test_what_is_not_worth_its_time_is_not_asked(cluster):
-    def skip(ask):
-        return "skipped: too long" if ask.length == 700 and ask.row.label == "stock" else None
+    def skip(request):
+        return "skipped: too long" if request.measure.length == 700 else None
 
     made = study((PASSKEY,), ("stock",), (200, 700), samples=2)
-    answers = [(a.length, s.error) for a, s in cluster.run(parts(made), load_bundled, cost=lambda ask: 1.0, skip=skip)]
-    assert answers == [(700, "skipped: too long"), (200, None), (200, None)]
+    answers = [(one.measure.length, s.error) for one, s in cluster.run(parts(made), load=bundled, skip=skip)]
+    assert sorted(answers, key=lambda pair: -pair[0]) == [(700, "skipped: too long"), (200, None), (200, None)]
 
 
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (partial(load_bundled, device="moon"), "cannot load the model: RuntimeError"),
-        (partial(os._exit, 3), "died while"),
+        (partial(bundled, device="moon"), "cannot load the model: RuntimeError"),
+        (partial(os._exit, 3), "ended while"),
     ],
 )
 def test_a_model_that_does_not_load_is_an_error(cluster, load, words):
     with pytest.raises(LongspanError, match=words):
-        list(cluster.run(parts(), load, cost=lambda ask: 1.0))
+        list(cluster.run(parts(), load=load))
     assert not [actor for actor in reader_pids() if actor_alive(actor)]
 
 

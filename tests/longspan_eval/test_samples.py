@@ -12,7 +12,7 @@ import pytest
 
 from longspan.errors import LongspanError
 from longspan_eval.journal import read_samples
-from longspan_eval.results import Sample
+from longspan_eval.sample import Sample
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
@@ -13,20 +12,15 @@ import torch
 
 from longspan.bundled import heldout_text
 from longspan.errors import DataError, LongspanError
-from longspan_eval.charts import _figure, _shades
 from longspan_eval.datafile import FileRef
-from longspan_eval.measure import outcomes
-from longspan_eval.outcome import as_perplexity, outcome
-from longspan_eval.pages import Pages, cell_text
 from longspan_eval.perplexity import SLICE, sliced_losses, token_losses
-from longspan_eval.rows import parse_rows
-from longspan_eval.study import Study
-from longspan_eval.subject import Subject
+from longspan_eval.session import Session
+from longspan_eval.spec import parse_specs
+from longspan_eval.studies.eval import Evaluation
 from longspan_eval.tasks import TASKS
 from longspan_eval.windows import PERPLEXITY, STANDARD, build, find_windows
-from longspan_eval.workers import Asker, error_sample
 from sliding import score_new, whole_windows
-from studies import MADE, SUBJECT
+from studies import MADE, plan_of, report_of, requests
 
 STRIDE = 32
 
@@ -43,9 +37,9 @@ def ids(file, tokenizer):
     return tokenizer(file.read_text(encoding="utf-8-sig"))["input_ids"]
 
 
-def study(tokenizer, file, lengths=(96, 160), rows=("dca",), mode="new", **more):
+def study(tokenizer, file, lengths=(96, 160), specs=("dca",), mode="new", **more):
     windows = find_windows(tokenizer, [file], longest=max(lengths), stride=STRIDE, mode=mode)
-    return Study((PERPLEXITY,), tuple(parse_rows(list(rows))), tuple(lengths), windows=windows, **more)
+    return Evaluation((PERPLEXITY,), tuple(parse_specs(list(specs))), tuple(lengths), windows=windows, **more)
 
 
 def examples(made, tokenizer, length):
@@ -77,55 +71,31 @@ def test_in_mode_whole_they_begin_at_the_same_token(tokenizer, file, ids):
 @pytest.mark.parametrize("mode", ["new", "whole"])
 @pytest.mark.parametrize("row", ["stock", "streaming-llm:recent=24"])
 def test_a_cell_has_the_perplexity_that_the_definitions_give(model, tokenizer, file, ids, mode, row):
-    made = study(tokenizer, file, rows=(row,), mode=mode, samples=10**6)
-    ask = Asker(model, tokenizer)
-    cells = [cell for cell in made.plan(Subject.of(model, tokenizer)) if cell.row.label == row]
-    found = {cell.length: outcome(cell, {one.key: ask(one) for one in cell.asks}) for cell in cells}
+    made = study(tokenizer, file, specs=(row,), mode=mode, samples=10**6)
+    session = Session(model, tokenizer)
+    cells = [cell for cell in made.cells() if cell.row == row]
+    found = {cell.column: cell.figure_of([session.measure(one) for one in cell.measures]) for cell in cells}
     for length in (96, 160):
-        made.rows[-1].attach(model, length)
+        session.attach(made.specs[-1], length)
         if mode == "new":
             upto = ids[: len(ids) - (len(ids) - 160) % STRIDE]  # a last window with fewer new tokens is not read
             wanted = score_new(model, upto, window=length, stride=STRIDE, skip=160 - STRIDE)
         else:
             upto = ids[: len(ids) - (160 - length)]
             wanted = whole_windows(model, upto, window=length, stride=STRIDE)
-        assert found[length].score == pytest.approx(wanted.value, rel=1e-5)
-        assert found[length].n == found[length].planned == wanted.windows > 10
-        assert found[length].tokens == length and found[length].measure == "perplexity"
+        assert found[str(length)].value == pytest.approx(wanted.value, rel=1e-5)
+        assert found[str(length)].n == wanted.windows > 10 and found[str(length)].unit == "perplexity"
 
 
-def fake(cell, losses):
-    return {
-        ask.key: replace(error_sample(ask, ""), error=None, loss=loss, scored=STRIDE)
-        for ask, loss in zip(cell.asks, losses, strict=False)
-    }
-
-
-def test_mean_and_interval(tokenizer, file):
-    cell = study(tokenizer, file, samples=4).plan(SUBJECT)[0]
-    losses = [3.0, 3.5, 2.5, 4.0]
-    found = outcome(cell, fake(cell, losses))
-    half = 1.96 * stdev(losses) / 2
-    assert found.score == pytest.approx(math.exp(3.25)) and found.n == 4
-    assert found.interval == pytest.approx((math.exp(3.25 - half), math.exp(3.25 + half)))
-    one, none = outcome(cell, fake(cell, [3.0])), outcome(cell, {})
-    assert cell_text(one) == "20.09 n=1 …" and one.interval == (0.0, math.inf)
-    assert cell_text(none) == "·" and math.isnan(none.score)
-    assert cell_text(found) == f"25.79 ({found.interval[0]:.2f}-{found.interval[1]:.2f}) n=4"
-    assert outcome(cell, fake(cell, [1e9])).score == math.inf
-
-
-def test_what_is_kept_of_a_loss_is_what_counts(tokenizer, file):
-    cell = study(tokenizer, file, samples=2).plan(SUBJECT)[0]
-    before, after = [3.00000049, 2.12345651], [3.0, 2.123457]
-    assert outcome(cell, fake(cell, before)) == outcome(cell, fake(cell, after))
+def fake(requests, losses):
+    return {one.key: one.measure.sample(loss=loss, scored=STRIDE) for one, loss in zip(requests, losses, strict=False)}
 
 
 def test_keys_depend_on_text_place_stride_and_mode_and_not_on_the_other_lengths(tokenizer, file, tmp_path):
     def keys(path=file, stride=STRIDE, mode="new", lengths=(96, 160)):
         windows = find_windows(tokenizer, [path], longest=max(lengths), stride=stride, mode=mode)
-        made = Study((PERPLEXITY,), tuple(parse_rows(["dca"])), lengths, windows=windows, samples=5)
-        return {ask.key for cell in made.plan(SUBJECT) for ask in cell.asks}
+        made = Evaluation((PERPLEXITY,), tuple(parse_specs(["dca"])), lengths, windows=windows, samples=5)
+        return {key for keys in plan_of(made).keys for key in keys}
 
     moved, changed = tmp_path / "moved.txt", tmp_path / "changed.txt"
     moved.write_bytes(file.read_bytes())
@@ -220,54 +190,32 @@ def test_windows_belong_to_the_task(tokenizer, file):
     windows = find_windows(tokenizer, [file], longest=96)
     for tasks, given in (((PERPLEXITY,), None), ((MADE,), windows)):
         with pytest.raises(LongspanError, match="windows are for the task perplexity"):
-            Study(tasks, (), (96,), windows=given)
+            Evaluation(tasks, (), (96,), windows=given)
     with pytest.raises(LongspanError, match="perplexity has none"):
         study(tokenizer, file, depths=3)
     assert PERPLEXITY.name not in TASKS
 
 
-def test_the_pages_say_what_was_read(tokenizer, file, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_the_report_says_what_was_read(tokenizer, file, tmp_path):
     windows = study(tokenizer, file).windows
-    made = Study((PERPLEXITY, MADE), tuple(parse_rows(["dca"])), (96, 160), samples=3, windows=windows)
-    pages = Pages(tmp_path, made, SUBJECT, made.plan(SUBJECT), "longspan eval", "cpu", 1)
-    first = next(cell for cell in pages.cells if cell.task is PERPLEXITY)
-    grid = outcomes(made, pages.cells, fake(first, [3.0, 3.2, 3.4]))
-    pages.write(grid)
+    made = Evaluation((PERPLEXITY, MADE), tuple(parse_specs(["dca"])), (96, 160), samples=3, windows=windows)
+    report, losses = report_of(made, tmp_path), [3.0, 3.2, 3.4]
+    samples = fake(requests(report.plan, PERPLEXITY.name)["stock", "96"], losses)
+    report.write(samples)
     text = (tmp_path / "summary.md").read_text()
     assert f"windows of {file} (" in text and "a window every 32 tokens, mode new" in text
     assert "exp` of the mean loss" in text and "mean score in percent" in text and "score the same tokens" in text
-    assert f"| `stock` | {cell_text(grid[PERPLEXITY.name, 'stock', 96])} | · |" in text
+    half = 1.96 * stdev(losses) / math.sqrt(3)
+    assert f"| `stock` | 24.53 ({math.exp(3.2 - half):.2f}-{math.exp(3.2 + half):.2f}) n=3 | · |" in text
     body = json.loads((tmp_path / "results.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert body["windows"]["texts"][0]["name"] == str(file) and body["windows"]["stride"] == 32
     assert body["tasks"]["perplexity"]["records"] == len(windows.records)
     assert body["tasks"]["perplexity"]["measure"] == body["cells"][0]["measure"] == "perplexity"
-    assert body["cells"][0]["score"] == pytest.approx(math.exp(fmean([3.0, 3.2, 3.4])))
-    assert [path.name for path in pages.draw(grid)] == ["scores.png"]
+    assert body["cells"][0]["score"] == pytest.approx(math.exp(fmean(losses)))
+    assert [path.name for path in report.draw(samples)] == ["scores.png"]
 
 
 def test_windows_of_mode_whole_say_that_they_overlap(tokenizer, file, tmp_path):
-    made = study(tokenizer, file, mode="whole", samples=2)
-    pages = Pages(tmp_path, made, SUBJECT, made.plan(SUBJECT), "", "cpu", 1)
-    pages.write(outcomes(made, pages.cells, {}))
+    report_of(study(tokenizer, file, mode="whole", samples=2), tmp_path).write({})
     text = (tmp_path / "summary.md").read_text()
     assert "too narrow" in text and "mean score in percent" not in text
-
-
-def test_a_tile_has_the_colour_of_the_lowest_over_it(tokenizer, file):
-    cells = study(tokenizer, file, samples=2).plan(SUBJECT)[:2]
-    low, high = (outcome(cell, fake(cell, [loss, loss])) for cell, loss in zip(cells, (3.0, 4.0), strict=True))
-    none = outcome(cells[0], {})
-    ((one, part, nothing),) = _shades([[low, high, none]])
-    assert one == 1 and part == pytest.approx(math.exp(-1)) and math.isnan(nothing)
-    assert [_figure(replace(low, score=value)) for value in (26.14, 165.4, 3561.0, 2.1e7)] == [
-        "26.1", "165", "3561", "2e+07",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1.0, "1.00"), (26.139, "26.14"), (165.24, "165.2"), (3561.4, "3,561"), (2.1e7, "2.1e+07"), (math.inf, "inf")],
-)
-def test_perplexities_in_words(value, text):
-    assert as_perplexity(value) == text

@@ -1,60 +1,92 @@
-"""How long prompts will take, from those that have been read."""
+"""How long measures will take, from those that have been made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
-from longspan_eval.plan import Ask
-from longspan_eval.results import Sample
+from longspan_eval.measure import Measure, Prompt
+from longspan_eval.sample import Sample
+from longspan_eval.spec import STOCK, MethodSpec
+from longspan_eval.subject import Subject
 
 # Seconds of a token where nothing is known yet; it only weighs lengths against each other until the first sample.
 UNKNOWN = 1.2e-4
+FULL = (STOCK, "full")  # what --max-full-seconds is about: the control of an experiment, and its most expensive part
+SKIPPED = "skipped"  # how the error of a cell begins that was not worth its time
 
 
 class Pace:
-    """Seconds by row, task and length, and what follows for others.
+    """Seconds by method, name and length of a measure, and what follows for others.
 
     Args:
-        crossover: the length in tokens at which attention to everything costs as much as all the rest.
-        linear: whether an ask's row attends to a fixed number of keys, so that its time grows with the length alone.
+        subject: the model.
+        samples: measures that have been made, with their samples.
     """
 
-    def __init__(self, crossover: float, linear: Callable[[Ask], bool]) -> None:
-        self._crossover, self._linear = crossover, linear
+    def __init__(self, subject: Subject, samples: Iterable[tuple[Measure, Sample]] = ()) -> None:
+        self._subject = subject
         self._known: dict[tuple[str, str], dict[int, tuple[float, int]]] = {}
+        self._linear: dict[MethodSpec, bool] = {}
+        for measure, sample in samples:
+            self.add(measure, sample)
 
-    def add(self, ask: Ask, sample: Sample) -> None:
+    def add(self, measure: Measure, sample: Sample) -> None:
         """Take in a sample; one without a result says nothing."""
         if sample.error is not None:
             return
-        row, task = ask.row.label, ask.task.name
-        for who in ((row, task), (row, ""), ("", task), ("", "")):
-            lengths = self._known.setdefault(who, {})
-            total, n = lengths.get(ask.length, (0.0, 0))
-            lengths[ask.length] = total + sample.seconds, n + 1
+        method, name = measure.spec.label, measure.name
+        for place in ((method, name), (method, ""), ("", name), ("", "")):
+            lengths = self._known.setdefault(place, {})
+            total, n = lengths.get(measure.length, (0.0, 0))
+            lengths[measure.length] = total + sample.seconds, n + 1
 
-    def of_row(self, ask: Ask) -> float | None:
-        """Seconds, from samples of the same row, of the same task if there are any; None while there are none."""
-        row, task = ask.row.label, ask.task.name
-        return self._from((row, task), ask) or self._from((row, ""), ask)
+    def of_method(self, measure: Measure) -> float | None:
+        """Seconds, from samples of the same method, of the same name if there are any; None while there are none."""
+        method = measure.spec.label
+        return self._from((method, measure.name), measure) or self._from((method, ""), measure)
 
-    def guess(self, ask: Ask) -> float:
+    def guess(self, measure: Measure) -> float:
         """Seconds, from the samples that are most like it."""
-        found = self.of_row(ask) or self._from(("", ask.task.name), ask) or self._from(("", ""), ask)
-        return UNKNOWN * self.work(ask.length) if found is None else found
+        known = self.of_method(measure) or self._from(("", measure.name), measure) or self._from(("", ""), measure)
+        return UNKNOWN * self.work(measure.length) if known is None else known
 
     def work(self, length: int) -> float:
         """About how much work a prompt of a length is under full attention, in tokens of a short one."""
-        return length * (1 + length / self._crossover)
+        return length * (1 + length / self._subject.crossover)
 
-    def _from(self, who: tuple[str, str], ask: Ask) -> float | None:
-        lengths = self._known.get(who)
+    def _from(self, place: tuple[str, str], measure: Measure) -> float | None:
+        lengths = self._known.get(place)
         if not lengths:
             return None
-        near = min(lengths, key=lambda length: abs(length - ask.length))
+        near = min(lengths, key=lambda length: abs(length - measure.length))
         total, n = lengths[near]
-        growth = ask.length / near if self._linear(ask) else self.work(ask.length) / self.work(near)
+        bounded = self._bounded(measure.spec)
+        growth = measure.length / near if bounded else self.work(measure.length) / self.work(near)
         return total / n * growth
+
+    def _bounded(self, spec: MethodSpec) -> bool:
+        """Whether a query attends to a fixed number of keys, however long the text."""
+        if spec not in self._linear:
+            window = self._subject.window
+            try:
+                method = spec.method
+                self._linear[spec] = method is not None and method.resolve(window).selection(window).budget is not None
+            except ValueError:
+                self._linear[spec] = False  # the parameters do not fit the window, which attaching the method says
+        return self._linear[spec]
+
+
+def takes_all(measure: Measure) -> bool:
+    """Whether it is a prompt read under full attention. What is timed for its own sake is not."""
+    return isinstance(measure, Prompt) and measure.spec.name in FULL
+
+
+def over_limit(pace: Pace, measure: Measure, limit: float | None) -> str | None:
+    """Why a prompt under full attention is not worth its time, or None; ``limit`` in seconds, None for no limit."""
+    seconds = pace.of_method(measure) if limit is not None and takes_all(measure) else None
+    if seconds is None or limit is None or seconds <= limit:
+        return None
+    return f"{SKIPPED}: a prompt takes about {duration(seconds)}, more than --max-full-seconds {limit:g}"
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from longspan import files
 from longspan.errors import LongspanError
-from longspan_eval.results import Sample, finite
+from longspan_eval.sample import Sample, finite
 
 fcntl: Any
 try:

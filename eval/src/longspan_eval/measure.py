@@ -1,148 +1,167 @@
-"""Runs a study: every sample on disk as soon as it is there, a bar with an estimate, pages that are never stale."""
+"""One thing to measure, all that its sample depends on, and the key of that sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
-from functools import partial
-from typing import Protocol
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from longspan_eval.generate import read
+from longspan_eval.sample import Sample, versions
+from longspan_eval.spec import MethodSpec
+from longspan_eval.subject import Subject
+from longspan_eval.task import Record, Task
 
-from longspan.hf.prefill import Prefill
-from longspan_eval.estimate import Pace, duration
-from longspan_eval.journal import Journal
-from longspan_eval.outcome import Outcome, outcome
-from longspan_eval.pages import cell_text
-from longspan_eval.plan import Ask, Cell
-from longspan_eval.results import Sample
-from longspan_eval.study import Study
-from longspan_eval.workers import Skip
-
-Place = tuple[str, str, int]  # task, row, length
+if TYPE_CHECKING:
+    from longspan_eval.session import Session
 
 
-class Answers(Protocol):
-    """Asks parts, as ``workers.run`` does."""
-
-    def __call__(self, parts: Sequence[Sequence[Ask]], *, skip: Skip) -> Generator[tuple[Ask, Sample], None, None]: ...
-
-
-class Bar(Progress):
-    """A bar over many prompts, and below it how far one is that takes long.
+@dataclass(frozen=True)
+class Measure(ABC):
+    """One thing to measure; equal ones have equal keys, and are measured once.
 
     Attributes:
-        below: what stands there.
+        spec: how the model is run.
+        length: tokens of the text that is read, and of its answer.
+        seed: what the text is drawn from, or the round of what is timed.
     """
 
-    below = ""
+    spec: MethodSpec
+    length: int
+    seed: int = 0
 
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield from super().get_renderables()
-        if self.below:
-            yield Text(f"  {self.below}", style="dim")
+    @property
+    def name(self) -> str:
+        """What tells its samples from those of other kinds, such as the task; measures of one name take alike long."""
+        return type(self).__name__.lower()
+
+    @abstractmethod
+    def depends_on(self, keys: Keys) -> dict[str, Any]:
+        """All that its sample depends on besides the model, as JSON has it."""
+
+    @abstractmethod
+    def run(self, session: Session) -> Sample:
+        """Measure it. ValueError says that it cannot be."""
+
+    def sample(self, **found: Any) -> Sample:
+        """Its sample, with what was found."""
+        about = {"depth": None, "answer": "", "task": self.name}
+        return Sample(self.spec.label, self.length, self.seed, **{**about, **found})
+
+    def failed(self, reason: str) -> Sample:
+        """The sample of a measure that has no result, and why."""
+        return self.sample(error=" ".join(reason.split()))
 
 
-class Watch:
-    """What the readers of prompts tell how far they are, for whoever shows it.
+@dataclass(frozen=True)
+class Prompt(Measure):
+    """A prompt of a task, read and answered; ``correct`` is its score.
 
     Attributes:
-        show: takes a line.
+        depth: where the thing to find is to lie, 0 to 1; None leaves it to the seed.
+        record: what a task from a file makes its prompt of.
     """
 
-    def __init__(self) -> None:
-        self.show: Callable[[str], None] = lambda line: None
+    task: Task = field(compare=False, repr=False, kw_only=True)
+    depth: float | None = field(default=None, kw_only=True)
+    record: Record | None = field(default=None, compare=False, repr=False, kw_only=True)
 
-    def __call__(self, ask: Ask, now: Prefill) -> None:
-        self.show(f"{_words(_place_of(ask))}: {now}")
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def depends_on(self, keys: Keys) -> dict[str, Any]:
+        return {
+            "task": self.task.name,
+            "version": self.task.version,
+            "new_tokens": self.task.new_tokens,
+            "length": self.length,
+            **keys.method(self.spec, self.length),
+            "seed": self.seed,
+            "depth": self.depth,
+            "record": None if self.record is None else digest(self.record),
+        }
+
+    def sample(self, **found: Any) -> Sample:
+        return super().sample(**{"depth": self.depth, "filler": self.task.filler, **found})
+
+    def run(self, session: Session) -> Sample:
+        task = self.task
+        example = task.build(
+            session.tokenizer, length=self.length, seed=self.seed, depth=self.depth, record=self.record
+        )
+        session.attach(self.spec, self.length)
+        reading = read(
+            session.model,
+            session.tokenizer,
+            example.input_ids,
+            scored=example.scored,
+            max_new_tokens=task.new_tokens,
+            until=task.until,
+        )
+        correct = float(task.score(reading.text, example.references))
+        if not 0.0 <= correct <= 1.0:
+            raise ValueError(f"{task.name}: a score lies in 0..1, not {correct}")
+        losses = reading.losses
+        return self.sample(
+            depth=example.depth,
+            answer=example.answer,
+            prediction=reading.text,
+            correct=correct,
+            loss=math.fsum(losses) / len(losses) if losses else math.nan,
+            scored=len(losses),
+            seconds=reading.prefill_seconds + reading.decode_seconds,
+            tokens=len(example.input_ids),
+            references=example.references if len(example.references) > 1 else (),
+        )
 
 
-def outcomes(study: Study, cells: Sequence[Cell], samples: Mapping[str, Sample]) -> dict[Place, Outcome]:
-    """The outcome of every cell."""
-    return {_place(cell): outcome(cell, samples, study.skipped(cell, samples)) for cell in cells}
-
-
-def measure(
-    study: Study,
-    cells: Sequence[Cell],
-    parts: Sequence[Sequence[Ask]],
-    journal: Journal,
-    pace: Pace,
-    answers: Answers,
-    *,
-    at_once: int,
-    console: Console,
-    finished: Callable[[], None],
-    watch: Watch | None = None,
-) -> None:
-    """Ask what is left.
+class Keys:
+    """Makes the keys of samples: they change with anything that a sample depends on.
 
     Args:
-        parts: from ``Study.left``.
-        pace: from ``pace_of``; it learns from every sample.
-        answers: ``workers.run`` or ``Cluster.run``, with all but the parts and what to skip.
-        at_once: how many prompts are read at a time, for the estimate.
-        finished: called after each cell that is done.
-        watch: what ``answers`` tells how far prompts are.
+        subject: the model.
+        device: the type of what computes, such as ``"cpu"``.
     """
-    waiting: dict[Place, list[Ask]] = {}
-    for part in parts:
-        for ask in part:
-            waiting.setdefault(_place_of(ask), []).append(ask)
-    whole = {_place(cell): cell for cell in cells}
-    spent = 0.0
 
-    def left() -> float:
-        return sum(len(asks) * pace.guess(asks[0]) for asks in waiting.values() if asks)
+    def __init__(self, subject: Subject, device: str = "cpu") -> None:
+        self.subject, self._device = subject, device
+        self._parameters: dict[tuple[MethodSpec, int, int], dict[str, Any]] = {}
 
-    columns = (BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
-    count = sum(map(len, waiting.values()))
-    console.print(f"{count:,} prompts to ask", highlight=False)
-    with (
-        Bar(TextColumn("{task.description}"), *columns, TextColumn("{task.fields[left]}"), console=console) as bar,
-        closing(answers(parts, skip=lambda ask: study.too_long(pace, ask))) as asked,
-    ):
-        reading = bar.add_task("reading", total=left(), left="")
-        if watch is not None:
-            watch.show = partial(setattr, bar, "below")
-        for ask, sample in asked:
-            bar.below = ""
-            journal.append(study.key_for(ask, sample), sample)
-            pace.add(ask, sample)
-            spent += sample.seconds
-            place = _place_of(ask)
-            asks = waiting[place]
-            if sample.error is not None:
-                asks.clear()  # no more of this cell is asked
-                console.print(f"{_words(place)}: {sample.error}", style="magenta", markup=False, highlight=False)
-            else:
-                asks[:] = [other for other in asks if other.key != ask.key]
-            more = left()
-            bar.update(
-                reading,
-                completed=spent,
-                total=spent + more,
-                description=_words(place),
-                left=f"about {duration(more / at_once)} left" if more else "",
-            )
-            if not asks:
-                if sample.error is None:
-                    cell = whole[place]
-                    text = cell_text(outcome(cell, journal.samples, study.skipped(cell, journal.samples)))
-                    console.print(f"{_words(place)}: {text}", markup=False, highlight=False)
-                finished()
+    def __call__(self, measure: Measure) -> str:
+        """The key of a measure's sample."""
+        subject = self.subject
+        return key_of(
+            {
+                **measure.depends_on(self),
+                "model": subject.sha256,
+                "tokenizer": subject.tokenizer_sha256,
+                "window": subject.window,
+                "device": self._device,
+                "versions": versions(),  # a table never mixes samples of two
+            }
+        )
+
+    def method(self, spec: MethodSpec, length: int, window: int | None = None) -> dict[str, Any]:
+        """A method's name and parameters."""
+        return {"method": spec.name, "parameters": self.parameters(spec, length, window)}
+
+    def parameters(self, spec: MethodSpec, length: int, window: int | None = None) -> dict[str, Any]:
+        """``MethodSpec.parameters``, worked out once: those of a calibration take reading its file."""
+        place = spec, length, window or self.subject.window
+        if place not in self._parameters:
+            self._parameters[place] = spec.parameters(place[2], length)
+        return self._parameters[place]
 
 
-def _place(cell: Cell) -> Place:
-    return cell.task.name, cell.row.label, cell.length
+def key_of(what: dict[str, Any]) -> str:
+    """A key for everything that a sample depends on, given as JSON has it."""
+    return digest(what)[:32]
 
 
-def _place_of(ask: Ask) -> Place:
-    return ask.task.name, ask.row.label, ask.length
-
-
-def _words(place: Place) -> str:
-    task, row, length = place
-    return f"{task} {row} at {length:,}"
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value, such as a record; equal values have equal ones."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

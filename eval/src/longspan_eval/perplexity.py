@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import stdev
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -42,18 +42,20 @@ def perplexity(losses: Sequence[float]) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
-def over_prompts(losses: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The perplexity of prompts with equally many scored tokens each, and its 95% interval.
+def over_prompts(losses: Sequence[tuple[float, int]]) -> tuple[float, tuple[float, float]]:
+    """The perplexity of all scored tokens of several prompts, and its 95% interval.
 
     Args:
-        losses: the mean loss of each prompt, in nats; the mean of those is that of all tokens.
+        losses: of each prompt the mean loss in nats, and the number of tokens that it is the mean of.
 
     Returns:
-        NaN where there is none; and ``exp`` of the normal interval of the mean, without end for fewer than two.
+        NaN where there is none; and ``exp`` of the normal interval of the prompts' mean losses, without end for fewer
+        than two.
     """
-    losses = [round(loss, 6) for loss in losses]  # as the journal keeps them: the same when taken up again
+    losses = [(round(loss, 6), tokens) for loss, tokens in losses]  # as the journal keeps them: the same when resumed
     if not losses:
         return math.nan, (0.0, math.inf)
-    mean = fmean(losses)
-    half = 1.96 * stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else math.inf
+    means = [loss for loss, _ in losses]
+    mean = math.fsum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)
+    half = 1.96 * stdev(means) / math.sqrt(len(means)) if len(means) > 1 else math.inf
     return perplexity([mean]), (perplexity([mean - half]), perplexity([mean + half]))

@@ -1,26 +1,26 @@
-"""Asks prompts on a Ray cluster: an actor for each row, the longest row first; the same samples as ``workers.run``.
+"""Measures requests on a Ray cluster, with an actor for a worker: the same samples as ``workers.run``.
 
 An actor that dies takes nothing with it: another reads its prompt again. A prompt that has cost ``LIVES`` actors is a
-sample with an ``error``. Ray decides where an actor runs, and when: one that finds no free processors (or, for a model
-on a GPU, no free GPU) waits for another to be done.
+sample with an ``error``.
 """
 
 from __future__ import annotations
 
 import socket
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from importlib.util import find_spec
 from logging import ERROR
 from types import TracebackType
-from typing import Any
 
 import torch
 
 from longspan.errors import LongspanError
-from longspan_eval.plan import Ask
-from longspan_eval.results import Sample
-from longspan_eval.workers import Asker, Load, Skip, error_sample
+from longspan_eval.measure import Measure
+from longspan_eval.pool import Died, Load, together
+from longspan_eval.run import Measured, Skip
+from longspan_eval.sample import Sample
+from longspan_eval.schedule import Request
 
 LIVES = 2  # actors that one prompt may cost: a killed one proves little, two of them that it is the prompt
 
@@ -92,68 +92,18 @@ class Cluster:
         room = have.get("CPU", 0) // self._threads
         return int(min(room, have.get("GPU", 0) // self._gpus) if self._gpus else room)
 
-    def run(
-        self,
-        parts: Sequence[Sequence[Ask]],
-        load: Load,
-        *,
-        cost: Callable[[Ask], float],
-        skip: Skip = lambda ask: None,
-    ) -> Generator[tuple[Ask, Sample], None, None]:
-        """Every ask with its sample, as they come; after an error no more of its cell is asked.
+    def run(self, parts: Sequence[Sequence[Request]], *, load: Load, skip: Skip = lambda request: None) -> Measured:
+        """Every request with its sample, as they come; see ``Answers``.
 
         Args:
-            parts: each with asks of one cell; those of one row are asked in this order.
+            parts: in order of importance, each with requests of one cell.
             load: loads the model in each actor.
-            cost: about how long an ask takes: the row with the most to do starts first.
-            skip: as for ``workers.run``.
 
         Raises:
             LongspanError: the model cannot be loaded there.
         """
-        queues: dict[str, deque[Ask]] = {}
-        for part in parts:
-            for ask in part:
-                queues.setdefault(ask.row.label, deque()).append(ask)
-        crew = _Crew(self._threads, self._gpus, load)
-        try:
-            for label in sorted(queues, key=lambda label: -sum(map(cost, queues[label]))):
-                crew.start(label)
-            deaths: dict[str, int] = {}
-            while crew.busy:
-                label, asked, sample = crew.next()
-                queue = queues[label]
-                if sample is not None and asked is not None:
-                    if sample.error is not None:
-                        _drop(queue, asked)
-                    yield asked, sample
-                elif asked is not None:  # its actor died; the next one is asked when it has loaded
-                    deaths[asked.key] = deaths.get(asked.key, 0) + 1
-                    if deaths[asked.key] < LIVES:
-                        queue.appendleft(asked)
-                    else:
-                        _drop(queue, asked)
-                        yield asked, error_sample(asked, f"it cost {LIVES} workers, of too little memory perhaps")
-                    if queue:
-                        crew.start(label)
-                    continue
-                while queue and (reason := skip(queue[0])) is not None:
-                    skipped = queue.popleft()
-                    _drop(queue, skipped)
-                    yield skipped, error_sample(skipped, reason)
-                if queue:
-                    crew.ask(label, queue.popleft())
-                else:
-                    crew.stop(label)
-        finally:
-            crew.end()
-
-
-def _drop(queue: deque[Ask], failed: Ask) -> None:
-    """Forget what else is asked of a cell."""
-    left = [ask for ask in queue if ask.cell != failed.cell]
-    queue.clear()
-    queue.extend(left)
+        start = partial(_Actor, load, self._threads, self._gpus)
+        return together(parts, start, self.room, _ready, skip=skip, lives=LIVES)
 
 
 class _Reader:
@@ -163,68 +113,61 @@ class _Reader:
         """Load the model, or say why it cannot be."""
         torch.set_num_threads(threads)
         try:
-            self._asker = Asker(*load())
+            self._session = load()
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def read(self, ask: Ask) -> Sample:
-        return self._asker(ask)
+    def measure(self, measure: Measure) -> Sample:
+        return self._session.measure(measure)
 
 
-class _Crew:
-    """The actors by row, and what each was asked last."""
+class _Actor:
+    """A worker that is an actor of the cluster.
 
-    def __init__(self, threads: int, gpus: int, load: Load) -> None:
+    Attributes:
+        answer: Ray's reference to what is being waited for.
+    """
+
+    def __init__(self, load: Load, threads: int, gpus: int) -> None:
         import ray
 
         self._ray = ray
-        self._threads, self._load = threads, load
-        self._kind = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Reader)
-        self._actors: dict[str, Any] = {}
-        self._waiting: dict[Any, tuple[str, Ask | None]] = {}  # by Ray's reference to the answer
-        self._lost: dict[str, int] = {}  # actors that died while they loaded
+        self._actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Reader).remote()
+        self.request: Request | None = None
+        self.answer = self._actor.load.remote(load, threads)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._waiting)
+    def send(self, request: Request) -> None:
+        self.request = request
+        self.answer = self._actor.measure.remote(request.measure)
 
-    def start(self, label: str) -> None:
-        """An actor for a row, which has to load the model before it can be asked."""
-        actor = self._actors[label] = self._kind.remote()
-        self._waiting[actor.load.remote(self._load, self._threads)] = label, None
+    def receive(self) -> Sample | Died | None:
+        try:
+            answer = self._ray.get(self.answer)
+        except self._ray.exceptions.RayActorError as error:
+            if self.request is None:
+                raise LongspanError(f"a worker ended while it loaded the model ({_line(error)})") from error
+            return Died("killed, of too little memory perhaps")
+        except self._ray.exceptions.RayError as error:
+            raise LongspanError(f"the Ray cluster cannot read a prompt: {_line(error)}") from error
+        if isinstance(answer, str):
+            raise LongspanError(f"a worker cannot load the model: {answer}")
+        sample: Sample | None = answer
+        return sample
 
-    def ask(self, label: str, ask: Ask) -> None:
-        self._waiting[self._actors[label].read.remote(ask)] = label, ask
+    def stop(self) -> None:
+        self._ray.kill(self._actor)
 
-    def next(self) -> tuple[str, Ask | None, Sample | None]:
-        """The row, what it was asked and its sample: without both it has loaded, without a sample its actor died."""
-        while True:
-            (reference,), _ = self._ray.wait(list(self._waiting), num_returns=1)
-            label, asked = self._waiting.pop(reference)
-            try:
-                answer = self._ray.get(reference)
-            except self._ray.exceptions.RayActorError as error:
-                del self._actors[label]
-                if asked is not None:
-                    return label, asked, None
-                self._lost[label] = self._lost.get(label, 0) + 1
-                if self._lost[label] == LIVES:
-                    raise LongspanError(f"{LIVES} workers died while they loaded the model: {_line(error)}") from error
-                self.start(label)
-                continue
-            except self._ray.exceptions.RayError as error:
-                raise LongspanError(f"the Ray cluster cannot read a prompt: {_line(error)}") from error
-            if isinstance(answer, str):
-                raise LongspanError(f"a worker cannot load the model: {answer}")
-            return label, asked, answer
+    def kill(self) -> None:
+        self._ray.kill(self._actor)
 
-    def stop(self, label: str) -> None:
-        self._ray.kill(self._actors.pop(label))
 
-    def end(self) -> None:
-        for label in list(self._actors):
-            self.stop(label)
+def _ready(crew: Collection[_Actor]) -> list[_Actor]:
+    """One of the actors that have answered, or died."""
+    import ray
+
+    (reference,), _ = ray.wait([actor.answer for actor in crew], num_returns=1)
+    return [actor for actor in crew if actor.answer == reference]
 
 
 def _knock(address: str) -> None:

@@ -11,7 +11,7 @@ import longspan
 from longspan.bundled import load_bundled
 from longspan_eval.analysis import study
 from longspan_eval.analysis.metrics import Chunking
-from longspan_eval.analysis.study import Found, Look, Prompt, chunks_for, look, summarise
+from longspan_eval.analysis.study import Found, Inspection, Question, chunks_for, inspect, summarise
 from longspan_eval.generate import read
 from longspan_eval.reproduce.ablations import AblatedLongHeads
 from longspan_eval.tasks import TASKS
@@ -30,13 +30,13 @@ def as_it_was(bundled):
 
 @pytest.fixture(scope="module")
 def prompt(bundled):
-    return Prompt.of_task(TASKS["passkey-prose"], bundled[1], length=700, seed=1)
+    return Question.of_task(TASKS["passkey-prose"], bundled[1], length=700, seed=1)
 
 
 @pytest.mark.parametrize("name", ["infinitebench-math-find", "ruler-cwe"])
 def test_a_task_whose_answers_stand_all_over_the_prompt(bundled, name):
     with pytest.raises(longspan.LongspanError, match=f"{name}: its .* answers stand at .* places"):
-        Prompt.of_task(TASKS[name], bundled[1], length=2048, seed=0)
+        Question.of_task(TASKS[name], bundled[1], length=2048, seed=0)
 
 
 def test_the_prompt_of_a_task(bundled, prompt):
@@ -59,7 +59,7 @@ def test_the_prompt_of_a_task(bundled, prompt):
 def test_one_prompt(bundled, prompt, method, units, chunks):
     model, tokenizer = bundled
     longspan.extend(model, method)
-    seen = look(model, tokenizer, prompt)
+    seen = inspect(model, tokenizer, prompt)
     assert [one.layer for one in seen.choices] == [0, 1, 2, 3] and len(seen.chunks) == chunks
     for one in seen.choices:
         # The last token chose for itself.
@@ -77,12 +77,12 @@ def test_the_query_is_where_the_answer_begins(bundled, prompt):
     """The bundled tokenizer keeps a space apart from the digits after it: the digits begin one query later."""
     model, tokenizer = bundled
     longspan.extend(model, longspan.LongHeads(score="bounds"))
-    seen = look(model, tokenizer, prompt)
+    seen = inspect(model, tokenizer, prompt)
     added = seen.ids[len(prompt.ids) :]
     assert seen.ids[: len(prompt.ids)] == prompt.ids and not tokenizer.decode(added).strip()
     logits = model(torch.tensor([seen.ids])).logits[0, -1]
     assert tokenizer.decode([int(logits.argmax())]).strip() == seen.prediction.strip()[:1]
-    silent = look(model, tokenizer, Prompt(prompt.ids, prompt.answers, new_tokens=0))
+    silent = inspect(model, tokenizer, Question(prompt.ids, prompt.answers, new_tokens=0))
     assert silent.ids == prompt.ids and silent.choices[0].query == len(prompt.ids) - 1
 
 
@@ -90,7 +90,7 @@ def test_hits_are_those_of_the_scores(bundled, prompt, monkeypatch):
     """By hand, from the recorded scores: heads whose 5 best chunks have the answer's, of 4 layers by 2 groups."""
     model, tokenizer = bundled
     longspan.extend(model, longspan.LongHeads(score="bounds"))
-    seen = look(model, tokenizer, prompt)
+    seen = inspect(model, tokenizer, prompt)
     hits = [
         bool(set(head.argsort(descending=True)[:5].tolist()) & set(seen.answers))
         for one in seen.choices
@@ -98,27 +98,27 @@ def test_hits_are_those_of_the_scores(bundled, prompt, monkeypatch):
     ]
     assert len(hits) == 8 and seen.hit5 == sum(hits) / 8
     monkeypatch.setattr(study, "hit_rate", lambda choices, chunks, answers, top: top)
-    seen = look(model, tokenizer, prompt)
+    seen = inspect(model, tokenizer, prompt)
     assert (seen.hit1, seen.hit5) == (1, 5)
 
 
 def test_without_an_answer_or_scores(bundled, prompt):
     model, tokenizer = bundled
     longspan.extend(model, "longheads")
-    seen = look(model, tokenizer, Prompt(prompt.ids))
+    seen = inspect(model, tokenizer, Question(prompt.ids))
     assert math.isnan(seen.hit1) and math.isnan(seen.score) and seen.prediction == "" and seen.split is None
     longspan.extend(model, AblatedLongHeads(pick="random"))
-    seen = look(model, tokenizer, prompt)
+    seen = inspect(model, tokenizer, prompt)
     assert math.isnan(seen.hit5) and not math.isnan(seen.score)
 
 
 def test_a_text_inside_the_window(bundled, prompt):
     model, tokenizer = bundled
     with pytest.raises(longspan.LongspanError, match="not extended"):
-        look(model, tokenizer, prompt)
+        inspect(model, tokenizer, prompt)
     longspan.extend(model, "longheads")
     with pytest.raises(longspan.LongspanError, match="512 tokens fit the window of 512"):
-        look(model, tokenizer, Prompt(prompt.ids[:512]))
+        inspect(model, tokenizer, Question(prompt.ids[:512]))
 
 
 def test_chunks_of_methods():
@@ -130,8 +130,8 @@ def test_chunks_of_methods():
 
 def made(score, places, cover=0.5, hit=0.25):
     chunks = Chunking((0, 4, 8), 10)
-    prompt = Prompt([1] * 10, tuple(places))
-    return Look(prompt, prompt.ids, chunks, [], chunks.holding(places), cover, 0.1, hit, hit, "", score)
+    prompt = Question([1] * 10, tuple(places))
+    return Inspection(prompt, prompt.ids, chunks, [], chunks.holding(places), cover, 0.1, hit, hit, "", score)
 
 
 @pytest.mark.parametrize(
@@ -166,5 +166,5 @@ def test_a_row():
 def test_inference_mode_leaves_the_model(bundled, prompt):
     model, tokenizer = bundled
     longspan.extend(model, "esa")
-    look(model, tokenizer, prompt)
+    inspect(model, tokenizer, prompt)
     assert not torch.is_inference(next(model.parameters()))

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from longspan_eval.results import Sample
-
 ARGS = ("--methods", "dca,longheads:score=bounds,num_chunks=8", "--lengths", "128,256", "--device", "cpu")
 
 
@@ -21,12 +19,11 @@ def timed(monkeypatch):
     """Every prompt takes as many seconds as it has tokens, of the row dca ten times as many."""
     asked = []
 
-    def ask(self, ask):
-        asked.append((ask.row.label, ask.length))
-        seconds = ask.length * (10.0 if ask.row.label == "dca" else 1.0)
-        return Sample(ask.row.label, ask.length, ask.seed, ask.depth, "x", seconds=seconds, task=ask.task.name)
+    def measure(self, prompt):
+        asked.append((prompt.spec.label, prompt.length))
+        return prompt.sample(seconds=prompt.length * (10.0 if prompt.spec.label == "dca" else 1.0))
 
-    monkeypatch.setattr("longspan_eval.workers.Asker.__call__", ask)
+    monkeypatch.setattr("longspan_eval.session.Session.measure", measure)
     return asked
 
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 from longspan.bundled import heldout_text
 from longspan.cli import main
 from longspan.errors import LongspanError
-from longspan_eval.cli.eval import _check_row, parse_lengths
-from longspan_eval.rows import Row, parse_row, split_rows
+from longspan_eval.cli.eval import check_spec, parse_lengths
+from longspan_eval.spec import MethodSpec, parse_spec, split_specs
 from longspan_eval.subject import Subject
 from longspan_eval.tasks import TASKS
 from longspan_eval.workers import _context
@@ -110,19 +110,14 @@ def test_a_window_of_ones_own_is_attached_with(run, no_window, tmp_path):
 
 def test_a_row_that_cannot_be_at_one_length_is_left_to_its_cell(folder, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(folder)
-    subject, row = Subject.of(model), parse_row("dca")
+    subject, row = Subject.of(model), parse_spec("dca")
     attached = []
-    monkeypatch.setattr(Row, "attach", lambda self, model, length, window: attached.append(length))
-    monkeypatch.setattr(Row, "parameters", lambda self, window, length: {"error": "why"} if length < 200 else {})
-    _check_row(row, model, subject, [128, 256], None)
+    monkeypatch.setattr(MethodSpec, "attach", lambda self, model, length, window: attached.append(length))
+    monkeypatch.setattr(MethodSpec, "parameters", lambda self, window, length: {"error": "why"} if length < 200 else {})
+    check_spec(row, model, subject, [128, 256], None)
     assert attached == [256]
     with pytest.raises(LongspanError, match="^dca: why"):
-        _check_row(row, model, subject, [128, 129], None)
-
-
-def test_without_matplotlib_it_says_so(run, folder, whole, monkeypatch):
-    monkeypatch.setattr("longspan.cli.options.find_spec", lambda name: None)
-    assert "matplotlib is missing" in run(*command(folder, whole)).err
+        check_spec(row, model, subject, [128, 129], None)
 
 
 def test_a_second_run_into_the_same_folder_is_refused(run, folder, whole):
@@ -273,4 +268,4 @@ def test_lengths_that_cannot_be(text):
     ],
 )
 def test_rows_in_one_text(text, rows):
-    assert split_rows(text) == rows
+    assert split_specs(text) == rows

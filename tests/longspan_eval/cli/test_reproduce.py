@@ -81,7 +81,7 @@ def test_an_error_stays_until_it_is_to_be_tried_again(run, folder, tmp_path, mon
         return sum("ZeroDivisionError" in (cell["reason"] or "") for cell in cells)
 
     with monkeypatch.context() as broken:
-        broken.setattr("longspan_eval.reproduce.measures.run_example", lambda *_: 1 // 0)
+        broken.setattr("longspan_eval.measure.read", lambda *_, **__: 1 // 0)
         assert run(*words).code == 0 and errors() > 0
     assert run(*words).code == 0 and errors() > 0
     assert run(*words, "--retry-errors").code == 0 and errors() == 0

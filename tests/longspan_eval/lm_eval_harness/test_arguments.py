@@ -12,8 +12,8 @@ from longspan.errors import LongspanError
 from longspan.methods import METHODS
 from longspan_eval.lm_eval_harness import cli
 from longspan_eval.lm_eval_harness.arguments import reach, row_by_row, row_of, told
-from longspan_eval.lm_eval_harness.tasks import MADE, prompts, study_of, write_tasks
-from longspan_eval.rows import STOCK, parse_row
+from longspan_eval.lm_eval_harness.tasks import SYNTHETIC, prompts, study_of, write_tasks
+from longspan_eval.spec import STOCK, parse_spec
 from longspan_eval.tasks import TASKS
 
 WINDOW = 64
@@ -35,7 +35,7 @@ WINDOW = 64
     ],
 )
 def test_a_row_as_longspan_eval_writes_it(method, settings, spec):
-    found, wanted = row_of(method, settings), parse_row(spec)
+    found, wanted = row_of(method, settings), parse_spec(spec)
     assert (found.method, found.calibration) == (wanted.method, wanted.calibration)
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_named(method, settings, words):
 
 @pytest.mark.parametrize("spec", ["yarn", "pi", "ntk", "self-extend", "dca:angles=yarn", "yarn:beta_fast=16"])
 def test_methods_that_have_to_know_the_length_ask_for_it(spec):
-    row = parse_row(spec)
+    row = parse_spec(spec)
     with pytest.raises(LongspanError, match=rf"{spec} has to know how far .*length=TOKENS"):
         told(row, None)
     reached = told(row, 4 * WINDOW)
@@ -71,19 +71,19 @@ def test_methods_that_have_to_know_the_length_ask_for_it(spec):
     "spec", [STOCK, "dca", "longheads", "esa", "dynamic-ntk", "yarn:factor=2", "self-extend:group=4", "pi:scale=3"]
 )
 def test_others_do_not(spec):
-    row = parse_row(spec)
+    row = parse_spec(spec)
     assert told(row, None) == row and told(row, 999).method == row.method
 
 
 @pytest.mark.parametrize("length", [0, -1, 1.5, "4096", True])
 def test_a_length_that_is_none(length):
     with pytest.raises(LongspanError, match="length must be a number of tokens"):
-        told(parse_row("dca"), length)
+        told(parse_spec("dca"), length)
 
 
 @pytest.mark.parametrize("spec", ["pi:scale=3", "ntk:scale=4", "yarn:factor=2.5", "pi:scale=1"])
 def test_scaled_angles_reach_so_many_windows(spec):
-    method = parse_row(spec).method.resolve(WINDOW)
+    method = parse_spec(spec).method.resolve(WINDOW)
     scale = float(spec.partition("=")[2])
     assert reach(method, WINDOW) == scale * WINDOW
 
@@ -91,7 +91,7 @@ def test_scaled_angles_reach_so_many_windows(spec):
 @pytest.mark.parametrize("name", ["pi", "ntk", "yarn", "self-extend"])
 @pytest.mark.parametrize("length", [32, 64, 65, 100, 256, 1000])
 def test_a_method_that_was_told_a_length_reaches_it(name, length):
-    method = told(parse_row(name), length).method.resolve(WINDOW)
+    method = told(parse_spec(name), length).method.resolve(WINDOW)
     assert reach(method, WINDOW) >= max(length, WINDOW)
     if name != "self-extend":
         assert reach(method, WINDOW) == max(length, WINDOW)
@@ -103,7 +103,7 @@ def test_a_method_that_was_told_a_length_reaches_it(name, length):
      "string:shift=30,local=7", "string:shift=64,local=0"],
 )  # fmt: skip
 def test_at_the_reach_and_not_beyond_it_positions_are_trained_ones(spec):
-    method = parse_row(spec).method.resolve(WINDOW)
+    method = parse_spec(spec).method.resolve(WINDOW)
     limit = reach(method, WINDOW)
 
     def farthest(total):
@@ -116,13 +116,13 @@ def test_at_the_reach_and_not_beyond_it_positions_are_trained_ones(spec):
 def test_only_those_have_a_limit():
     limited = {name for name, kind in METHODS.items() if reach(kind().resolve(WINDOW), WINDOW) is not None}
     assert limited == {"pi", "ntk", "yarn", "self-extend", "string"}
-    assert reach(parse_row("dca:angles=yarn,factor=4").method.resolve(WINDOW), WINDOW) is None
+    assert reach(parse_spec("dca:angles=yarn,factor=4").method.resolve(WINDOW), WINDOW) is None
 
 
 def test_which_methods_would_see_the_padding_of_a_batch():
     told = {name for name, kind in METHODS.items() if row_by_row(kind().resolve(WINDOW))}
     assert told == {"dynamic-ntk", "esa", "infllm"}
-    assert row_by_row(parse_row("dca:length_scale=true").method) and not row_by_row(parse_row("dca").method)
+    assert row_by_row(parse_spec("dca:length_scale=true").method) and not row_by_row(parse_spec("dca").method)
 
 
 # ---------------------------------------------------------------- tasks
@@ -130,12 +130,14 @@ def test_which_methods_would_see_the_padding_of_a_batch():
 
 def test_every_made_task_has_a_name_and_a_file(tmp_path):
     write_tasks(tmp_path)
-    assert {path.stem for path in tmp_path.iterdir()} == set(MADE)
-    assert {task.name for task in MADE.values()} == {task.name for task in TASKS.values() if task.data is None}
+    assert {path.stem for path in tmp_path.iterdir()} == set(SYNTHETIC)
+    assert {task.name for task in SYNTHETIC.values()} == {task.name for task in TASKS.values() if task.data is None}
     text = (tmp_path / "longspan_passkey.yaml").read_text()
-    assert (
-        text == "task: longspan_passkey\nclass: !function longspan_eval.lm_eval_harness.made.MadeTask\ntag: longspan\n"
-    )
+    assert text.splitlines() == [
+        "task: longspan_passkey",
+        "class: !function longspan_eval.lm_eval_harness.synthetic.SyntheticTask",
+        "tag: longspan",
+    ]
     assert "tag" not in (tmp_path / "longspan_infinitebench-kv-official.yaml").read_text()
 
 
@@ -144,9 +146,9 @@ def tokenizer():
     return load_bundled()[1]
 
 
-@pytest.mark.parametrize("name", [name for name in MADE if not name.endswith("-official")])
+@pytest.mark.parametrize("name", [name for name in SYNTHETIC if not name.endswith("-official")])
 def test_prompts_are_those_of_longspan_eval(name, tokenizer):
-    task = MADE[name]
+    task = SYNTHETIC[name]
     study = study_of(task, {"max_seq_lengths": [3000, 3500], "samples": 2, "seed": 5, "depths": 3, "pretrained": "x"})
     made = list(prompts(study, tokenizer))
     depths = (0, 0.5, 1) if task.at_depths else (None,)
@@ -160,10 +162,10 @@ def test_prompts_are_those_of_longspan_eval(name, tokenizer):
 
 
 def test_what_metadata_says_by_itself(tokenizer):
-    study = study_of(MADE["longspan_passkey"], {})
+    study = study_of(SYNTHETIC["longspan_passkey"], {})
     assert (study.lengths, study.samples, study.depths, study.seed) == ((4096,), 50, None, 0)
-    assert study_of(MADE["longspan_passkey"], {"max_seq_lengths": 512, "depths": 2}).lengths == (512,)
-    assert study_of(MADE["longspan_ruler-vt"], {"depths": 2}).depths is None
+    assert study_of(SYNTHETIC["longspan_passkey"], {"max_seq_lengths": 512, "depths": 2}).lengths == (512,)
+    assert study_of(SYNTHETIC["longspan_ruler-vt"], {"depths": 2}).depths is None
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_what_metadata_says_by_itself(tokenizer):
 )
 def test_metadata_that_cannot_be(metadata, words, tokenizer):
     with pytest.raises(LongspanError) as raised:
-        list(prompts(study_of(MADE["longspan_passkey"], metadata), tokenizer))
+        list(prompts(study_of(SYNTHETIC["longspan_passkey"], metadata), tokenizer))
     assert all(word in str(raised.value) for word in words), raised.value
 
 

@@ -20,13 +20,12 @@ from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.errors import LongspanError
 from longspan_eval.lm_eval_harness import cli
 from longspan_eval.lm_eval_harness.arguments import UNLIMITED
-from longspan_eval.lm_eval_harness.made import IDS, PROMPT, MadeTask
 from longspan_eval.lm_eval_harness.model import LongspanLM
-from longspan_eval.lm_eval_harness.tasks import MADE, prompts, study_of, write_tasks
-from longspan_eval.rows import parse_row
-from longspan_eval.study import Study
-from longspan_eval.subject import Subject
-from longspan_eval.workers import Asker
+from longspan_eval.lm_eval_harness.synthetic import IDS, PROMPT, SyntheticTask
+from longspan_eval.lm_eval_harness.tasks import SYNTHETIC, prompts, study_of, write_tasks
+from longspan_eval.session import Session
+from longspan_eval.spec import parse_spec
+from longspan_eval.studies.eval import Evaluation
 
 LENGTHS = [700, 1024]
 
@@ -179,8 +178,8 @@ def test_auto_and_calibrations():
 def test_documents_are_the_prompts_of_longspan_eval(name, tmp_path, tokenizer):
     asked = {"max_seq_lengths": LENGTHS, "samples": 2}
     task = managed(tmp_path, **asked).load([name])["tasks"][name]
-    assert isinstance(task, MadeTask)
-    made = list(prompts(study_of(MADE[name], asked), tokenizer))
+    assert isinstance(task, SyntheticTask)
+    made = list(prompts(study_of(SYNTHETIC[name], asked), tokenizer))
     docs = list(task.test_docs())
     assert [(doc["length"], doc[IDS], tuple(doc["references"])) for doc in docs] == [
         (length, example.input_ids, example.references) for length, example in made
@@ -198,17 +197,17 @@ def test_scores_are_those_of_longspan_eval(method, tmp_path, tokenizer):
         task_manager=managed(tmp_path, **asked),
     )  # fmt: skip
     plain, _ = load_bundled()
-    tasks = tuple(MADE[f"longspan_{name}"] for name in names)
-    study = Study(tasks, (parse_row(method),), tuple(LENGTHS), samples=2, seed=4)
-    ask = Asker(plain, tokenizer)
-    for cell in study.plan(Subject.of(plain, tokenizer)):
-        if cell.row.label != method:
+    tasks = tuple(SYNTHETIC[f"longspan_{name}"] for name in names)
+    study = Evaluation(tasks, (parse_spec(method),), tuple(LENGTHS), samples=2, seed=4)
+    session = Session(plain, tokenizer)
+    for cell in study.cells():
+        if cell.row != method:
             continue
-        samples = [ask(one) for one in cell.asks]
-        name = f"longspan_{cell.task.name}"
+        samples, length = [session.measure(one) for one in cell.measures], cell.measures[0].length
+        name = f"longspan_{cell.table}"
         mean = sum(sample.correct for sample in samples) / len(samples)
-        assert found["results"][name][f"{cell.length},none"] == pytest.approx(mean)
-        logged = {s["doc"]["seed"]: s for s in found["samples"][name] if s["doc"]["length"] == cell.length}
+        assert found["results"][name][f"{length},none"] == pytest.approx(mean)
+        logged = {s["doc"]["seed"]: s for s in found["samples"][name] if s["doc"]["length"] == length}
         for sample in samples:
             answer = logged[sample.seed]["filtered_resps"][0]
             assert answer.startswith(sample.prediction.rstrip()), (answer, sample.prediction)
@@ -262,7 +261,7 @@ def test_what_is_too_long_is_cut_from_the_left_and_said(tokenizer, monkeypatch, 
 
 def test_a_tokenizer_is_needed():
     with pytest.raises(LongspanError, match="--metadata tokenizer=NAME"):
-        MadeTask({"task": "longspan_passkey", "metadata": {}})
+        SyntheticTask({"task": "longspan_passkey", "metadata": {}})
 
 
 # ---------------------------------------------------------------- lm-eval's own tasks

@@ -1,4 +1,4 @@
-"""A lab with a random model, small enough to run every table."""
+"""A session with a random model, small enough to run every table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
-from longspan_eval.reproduce.lab import Lab
+from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.subject import Subject
 
 WINDOW = 128
@@ -36,18 +36,18 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def at_window(tokenizer):
-    """Labs at any window, of a model that is never run."""
+    """Sessions at any window, of a model that is never run."""
 
     def make(window, **more):
         model = random_model()
         subject = Subject(window, "a" * 64, "b" * 64, "tiny", "float32", 1000)
-        return Lab(model, tokenizer, subject, **more)
+        return PaperSession(model, tokenizer, subject, **more)
 
     return make
 
 
 @pytest.fixture
-def lab(tokenizer):
-    """A lab that runs: one prompt a cell, nothing beyond four windows."""
+def session(tokenizer):
+    """A session that runs: one prompt a cell, nothing beyond four windows."""
     model = random_model(eos=list(range(3, 300)))  # so that its answers end soon
-    return Lab(model, tokenizer, Subject.of(model, tokenizer), scale="quick", samples=1, max_length=4 * WINDOW)
+    return PaperSession(model, tokenizer, Subject.of(model, tokenizer), scale="quick", samples=1, max_length=4 * WINDOW)

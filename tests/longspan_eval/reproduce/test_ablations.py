@@ -8,8 +8,8 @@ from longspan.errors import LongspanError
 from longspan.methods import ESA, METHODS, LongHeads
 from longspan.selection.chunks import Chunks
 from longspan.selection.tokens import Tokens
-from longspan_eval import rows
-from longspan_eval.reproduce.ablations import ABLATIONS, AblatedESA, AblatedLongHeads, parse_row
+from longspan_eval import spec as specs
+from longspan_eval.reproduce.ablations import ABLATIONS, AblatedESA, AblatedLongHeads, parse_spec
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,16 @@ from longspan_eval.reproduce.ablations import ABLATIONS, AblatedESA, AblatedLong
     ],
 )
 def test_rows_of_ablations(spec, kind):
-    row = parse_row(spec)
+    row = parse_spec(spec)
     assert type(row.method) is kind and row.label == spec and row.name == spec.partition(":")[0]
     row.method.resolve(512)
     with pytest.raises(LongspanError, match="has no parameter"):
-        rows.parse_row(spec)
+        specs.parse_spec(spec)
 
 
 @pytest.mark.parametrize("spec", ["stock", "dca:parts=intra", "infllm", "longheads:score=bounds", "esa:proximity=3"])
 def test_other_rows_are_what_they_are(spec):
-    ours, theirs = parse_row(spec), rows.parse_row(spec)
+    ours, theirs = parse_spec(spec), specs.parse_spec(spec)
     assert (ours.label, ours.name) == (theirs.label, theirs.name)
     if theirs.method is not None:
         ours, theirs = ours.method.resolve(512), theirs.method.resolve(512)

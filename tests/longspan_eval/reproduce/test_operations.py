@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from longspan_eval.reproduce.lab import Lab
 
 import longspan
 from longspan.bundled import FOLDER, load_bundled
 from longspan_eval.reproduce import esa
 from longspan_eval.reproduce.counts import Counted
-from longspan_eval.reproduce.lab import Lab
 from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, counted_ratio, limit, operation_ratio
 from longspan_eval.reproduce.texts import at_hand
 from longspan_eval.subject import Subject

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from longspan.methods import DCA, ESA, InfLLM, LMInfinite, LongHeads
-from longspan_eval.reproduce import PAPERS, dca, esa, longheads, longheads_rows
-from longspan_eval.reproduce.lab import Lab
-from longspan_eval.reproduce.measures import Asked, Cut, Looked, Timed
-from longspan_eval.reproduce.run import Plan
+from longspan_eval.measure import Prompt
+from longspan_eval.reproduce import PAPERS, dca, esa, longheads, longheads_methods
+from longspan_eval.reproduce.measures import Inspected, SplitPrompt, Timed
+from longspan_eval.reproduce.session import PaperSession
+from longspan_eval.reproduce.table import PaperPlan
 
 
 def made(row, kind):
@@ -22,7 +23,7 @@ def at_4096(at_window):
 
 
 def test_longheads_at_its_own_window(at_4096):
-    rows = longheads_rows.rows(at_4096)
+    rows = longheads_methods.methods(at_4096)
     own = made(rows["LongHeads"], LongHeads)
     assert (own.chunk_length, own.num_chunks, own.share, own.score, own.local_chunks) == (
         256, 16, "head", "representation", 2,
@@ -32,9 +33,10 @@ def test_longheads_at_its_own_window(at_4096):
     assert (other.sinks, other.recent, other.cap) == (10, 4096, 4096)
     ntk = made(rows["LongHeads w/ NTK init"], LongHeads)
     assert ntk.prefill == "full" and ntk.angles.dynamic and ntk.angles.factor == 2.0
-    assert longheads_rows.half(at_4096) == 2048
+    assert longheads_methods.half(at_4096) == 2048
     assert {
-        (made(row, LongHeads).chunk_length, row.method.num_chunks) for row in longheads_rows.analysed(at_4096).values()
+        (made(row, LongHeads).chunk_length, row.method.num_chunks)
+        for row in longheads_methods.analysed(at_4096).values()
     } == {(256, 8)}
 
 
@@ -55,7 +57,7 @@ def test_longheads_at_its_own_window(at_4096):
     ],
 )
 def test_longheads_ablations(at_4096, name, expected):
-    method = made(longheads_rows.ablations(at_4096)[name], LongHeads)
+    method = made(longheads_methods.ablations(at_4096)[name], LongHeads)
     assert {key: getattr(method, key) for key in expected} == expected
     method.resolve(4096)  # they fit
 
@@ -78,8 +80,8 @@ def test_dca_at_its_own_window(at_4096):
 
 @pytest.mark.parametrize("window", [8192, 32_768, 512, 1000, 131_072])
 def test_esa_and_methods_of_equal_token_counts(at_window, window):
-    lab = at_window(window)
-    rows = esa.rows(lab)
+    session = at_window(window)
+    rows = esa.methods(session)
     own = made(rows["ESA"], ESA)
     if window == 8192:
         assert (own.initial, own.local, own.top_k, own.piece) == (128, 4096, 2048, 512)
@@ -116,16 +118,16 @@ def test_proximities(at_window):
 )
 def test_protocols_at_the_papers_own_window(at_4096, monkeypatch, paper, table, lengths, each):
     # Prompts this long take seconds to make, which planning does to see that a length will do.
-    monkeypatch.setattr(Lab, "unbuilt", lambda *_: None)
+    monkeypatch.setattr(PaperSession, "unbuilt", lambda *_: None)
     (chosen,) = (one for one in PAPERS[paper].tables if one.name == table)
-    cells = [cell for cell in chosen.cells(at_4096) if cell.measures and "over" not in cell.column]  # ratios have two
+    cells = [cell for cell in chosen.cells(at_4096) if cell.measures]
     assert sorted({measure.length for cell in cells for measure in cell.measures}) == lengths
     assert {len(cell.measures) for cell in cells} == {each}
-    assert {type(measure) for cell in cells for measure in cell.measures} <= {Asked, Cut, Looked, Timed}
+    assert {type(measure) for cell in cells for measure in cell.measures} <= {Prompt, SplitPrompt, Inspected, Timed}
 
 
 def test_needles_are_ten_a_depth(at_4096, monkeypatch):
-    monkeypatch.setattr(Lab, "unbuilt", lambda *_: None)
+    monkeypatch.setattr(PaperSession, "unbuilt", lambda *_: None)
     (chosen,) = (one for one in PAPERS["longheads"].tables if one.name == "needle")
     depths = [measure.depth for measure in chosen.cells(at_4096)[0].measures]
     assert {depths.count(depth) for depth in depths} == {10} and min(depths) == 0 and max(depths) == 1
@@ -151,7 +153,7 @@ def test_prompts_follow_scale_and_limit(at_window):
     ("more", "said"),
     [({"scale": "big"}, "paper or quick"), ({"samples": 0}, "samples"), ({"max_length": 0}, "max_length")],
 )
-def test_a_lab_says_what_is_wrong(at_window, more, said):
+def test_a_session_says_what_is_wrong(at_window, more, said):
     with pytest.raises(ValueError, match=said):
         at_window(512, **more)
 
@@ -162,8 +164,7 @@ def test_a_missing_data_folder_is_named(at_window, tmp_path):
 
 
 def test_keys_change_with_what_a_sample_depends_on(at_window):
-    lab, other = at_window(512, scale="quick"), at_window(1024, scale="quick")
+    session, other = at_window(512, scale="quick"), at_window(1024, scale="quick")
     table = PAPERS["esa"].tables[0]
-    keys = set(Plan(table, lab)._keys[0])
-    assert len(keys) == 4 and not keys & set(Plan(table, other)._keys[0])
-    assert isinstance(lab, Lab)
+    keys = set(PaperPlan(table, session).keys[0])
+    assert len(keys) == 4 and not keys & set(PaperPlan(table, other).keys[0])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
 from longspan.attend import Choice
@@ -15,15 +15,11 @@ from longspan.errors import LongspanError
 from longspan.files import save_figure
 from longspan.methods import Method
 from longspan.recording.chunks import Chunking, kept_map
+from longspan_eval.report.charts import pyplot
 
+NOT_KEPT, KEPT, CHOSEN, ANSWER = "#f1f1ee", "#b9c8d3", "#17736b", "#d1432b"
 _NUMBERS = 24  # a matrix of at most so many rows has its numbers written in
 _LARGEST = 4096
-
-
-def require_plot() -> None:
-    """Raise unless matplotlib is there."""
-    if find_spec("matplotlib") is None:
-        raise LongspanError("pictures need matplotlib: pip install 'longspan[plot]'")
 
 
 def draw_selection(
@@ -41,32 +37,33 @@ def draw_selection(
         choices: of one query, see ``Trace.at``.
         answers: the chunks that hold the answer, which are outlined.
         kind: what chooses: ``"head"``, the ``"group"`` of a key head, or the ``"layer"``.
-
-    Raises:
-        LongspanError: matplotlib is not installed.
     """
-    require_plot()
     names, kept = kept_map(choices, chunks)
-    plt, colours = _pyplot(["#f1f1ee", "#b9c8d3", "#17736b"])
-    from matplotlib.patches import Patch, Rectangle
-
+    plt = pyplot()
     rows, columns = kept.shape
     size = min(max(0.09 * columns, 5.0), 24.0) + 1.2, min(max(0.16 * rows, 1.2), 20.0) + 1.5
     figure, axis = plt.subplots(figsize=size, layout="constrained")
-    axis.imshow(kept.numpy(), cmap=colours, vmin=0, vmax=2, aspect="auto", interpolation="nearest")
+    axis.imshow(
+        kept.numpy(),
+        cmap=ListedColormap([NOT_KEPT, KEPT, CHOSEN]),
+        vmin=0,
+        vmax=2,
+        aspect="auto",
+        interpolation="nearest",
+    )
     firsts = [n for n, (layer, _) in enumerate(names) if n == 0 or names[n - 1][0] != layer]
     axis.set_yticks(firsts, [f"layer {names[n][0]}" for n in firsts], fontsize=7)
     for n in firsts[1:]:
         axis.axhline(n - 0.5, color="white", linewidth=1.5)
     for n in answers:
-        axis.add_patch(Rectangle((n - 0.5, -0.5), 1, rows, fill=False, edgecolor="#d1432b", linewidth=1.8, zorder=3))
+        axis.add_patch(Rectangle((n - 0.5, -0.5), 1, rows, fill=False, edgecolor=ANSWER, linewidth=1.8, zorder=3))
     axis.set_xlabel(f"chunk of {columns}", fontsize=8)
     axis.set_ylabel("layers" if kind == "layer" else f"{kind}s of each layer", fontsize=8)
     axis.tick_params(labelsize=7, length=2)
     axis.spines[:].set_visible(False)
-    legend = [Patch(color="#17736b", label="chosen"), Patch(color="#b9c8d3", label="kept anyway")]
+    legend = [Patch(color=CHOSEN, label="chosen"), Patch(color=KEPT, label="kept anyway")]
     if answers:
-        legend.append(Patch(fill=False, edgecolor="#d1432b", label="holds the answer"))
+        legend.append(Patch(fill=False, edgecolor=ANSWER, label="holds the answer"))
     figure.legend(handles=legend, loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=10)
     save_figure(figure, path, dpi=150)
@@ -100,11 +97,10 @@ def draw_positions(method: Method, length: int, path: str | Path, *, title: str 
     """A PNG of ``relative_positions``, numbers written in where they are few: for DCA its paper's Figure 2.
 
     Raises:
-        LongspanError: see ``relative_positions``; or matplotlib is not installed.
+        LongspanError: see ``relative_positions``.
     """
     rel, keep = relative_positions(method, length)
-    require_plot()
-    plt, _ = _pyplot(["#ffffff", "#000000"])
+    plt = pyplot()
     side = min(max(0.32 * length, 3.5), 8.0)
     figure, axis = plt.subplots(figsize=(side + 1.2, side + 0.6), layout="constrained")
     shown = rel.double().masked_fill(~keep, float("nan")).numpy()
@@ -121,13 +117,3 @@ def draw_positions(method: Method, length: int, path: str | Path, *, title: str 
     figure.colorbar(image, ax=axis, shrink=0.8, label="relative position")
     figure.suptitle(f"{method.name}, {length:,} tokens" if title is None else title, fontsize=10)
     save_figure(figure, path, dpi=150)
-
-
-def _pyplot(colours: Sequence[str]) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib.colors import ListedColormap
-
-    return plt, ListedColormap(list(colours))

@@ -19,8 +19,8 @@ from longspan.recording.chunks import Chunking
 from longspan.recording.locate import locate
 from longspan.recording.record import record
 from longspan_eval.analysis.metrics import cover_rate, hit_rate, uniformity
+from longspan_eval.figure import wilson
 from longspan_eval.generate import decode, prefill
-from longspan_eval.results import wilson
 from longspan_eval.task import Task
 
 _PLACES = 2  # where an answer may stand in a prompt of a made task: some tell it twice
@@ -29,7 +29,7 @@ Score = Callable[[str], float]
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Question:
     """What a model is to read and answer.
 
     Attributes:
@@ -49,7 +49,7 @@ class Prompt:
     seed: int | None = None
 
     @classmethod
-    def of_task(cls, task: Task, tokenizer: Any, *, length: int, seed: int) -> Prompt:
+    def of_task(cls, task: Task, tokenizer: Any, *, length: int, seed: int) -> Question:
         """A made task's prompt; where its answers lie is found by their text."""
         example = task.build(tokenizer, length=length, seed=seed)
         answers = sorted({at for text in example.references for at in locate(tokenizer, example.input_ids, text)})
@@ -65,7 +65,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Look:
+class Inspection:
     """What was chosen at the query that the first token of the answer comes from.
 
     That is the prompt's last token, or where the model first writes space (tokenizers that keep it apart from what
@@ -81,7 +81,7 @@ class Look:
         score: how right that is; NaN where nobody can say.
     """
 
-    prompt: Prompt
+    prompt: Question
     ids: list[int]
     chunks: Chunking
     choices: list[Choice]
@@ -105,7 +105,7 @@ class Look:
 
 
 @torch.inference_mode()
-def look(model: PreTrainedModel, tokenizer: Any, prompt: Prompt, *, chunk: int | None = None) -> Look:
+def inspect(model: PreTrainedModel, tokenizer: Any, prompt: Question, *, chunk: int | None = None) -> Inspection:
     """Read a prompt, answer, and record what is chosen where the answer begins.
 
     The prompt's last token is read alone, so that it chooses for itself also where the queries of a piece choose
@@ -143,7 +143,7 @@ def look(model: PreTrainedModel, tokenizer: Any, prompt: Prompt, *, chunk: int |
     choices, chunks = trace.at(len(read) - 1), chunks_for(trace.method, trace.window, len(read), chunk)
     answers = chunks.holding(prompt.answers)
     ranked = bool(answers) and all(one.scores is not None for one in choices)
-    return Look(
+    return Inspection(
         prompt=prompt,
         ids=read,
         chunks=chunks,
@@ -159,7 +159,7 @@ def look(model: PreTrainedModel, tokenizer: Any, prompt: Prompt, *, chunk: int |
 
 
 def chunks_for(method: Method, window: int, length: int, chunk: int | None = None) -> Chunking:
-    """The chunks that figures are given by; see ``look``."""
+    """The chunks that figures are given by; see ``inspect``."""
     if chunk is None and method.name not in ("longheads", "infllm"):
         chunk = max(window // 16, 1)
     return Chunking.of(method, length, chunk)
@@ -181,13 +181,13 @@ class Found:
         return wilson(self.found, self.n)
 
     @classmethod
-    def of(cls, looks: Sequence[Look]) -> Found:
-        known = [one.score for one in looks if not math.isnan(one.score)]
+    def of(cls, inspections: Sequence[Inspection]) -> Found:
+        known = [one.score for one in inspections if not math.isnan(one.score)]
         return cls(math.fsum(known), len(known))
 
 
 @dataclass(frozen=True)
-class Row:
+class LengthSummary:
     """The figures of one length: LongHeads' Table 3, and its Table 7 where answers are scored.
 
     Attributes:
@@ -210,22 +210,22 @@ class Row:
     whole: Found
 
 
-def summarise(length: int, looks: Sequence[Look]) -> Row:
+def summarise(length: int, inspections: Sequence[Inspection]) -> LengthSummary:
     """The row of one length."""
-    if not looks:
+    if not inspections:
         raise ValueError(f"nothing was looked at, at {length} tokens")
-    return Row(
+    return LengthSummary(
         length=length,
-        tokens=fmean(len(one.prompt.ids) for one in looks),
-        chunks=fmean(len(one.chunks) for one in looks),
-        n=len(looks),
-        cover=fmean(one.cover for one in looks),
-        gini=fmean(one.gini for one in looks),
-        hit1=_mean([one.hit1 for one in looks]),
-        hit5=_mean([one.hit5 for one in looks]),
-        found=Found.of(looks),
-        split=Found.of([one for one in looks if one.split is True]),
-        whole=Found.of([one for one in looks if one.split is False]),
+        tokens=fmean(len(one.prompt.ids) for one in inspections),
+        chunks=fmean(len(one.chunks) for one in inspections),
+        n=len(inspections),
+        cover=fmean(one.cover for one in inspections),
+        gini=fmean(one.gini for one in inspections),
+        hit1=_mean([one.hit1 for one in inspections]),
+        hit5=_mean([one.hit5 for one in inspections]),
+        found=Found.of(inspections),
+        split=Found.of([one for one in inspections if one.split is True]),
+        whole=Found.of([one for one in inspections if one.split is False]),
     )
 
 

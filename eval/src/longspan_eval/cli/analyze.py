@@ -15,7 +15,6 @@ from longspan.cli.options import (
     hushed,
     load_model,
     load_tokenizer,
-    no_pictures,
     notes,
     prefill_bar,
     print_json,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from longspan.methods import Method
-    from longspan_eval.analysis.study import Look, Prompt
+    from longspan_eval.analysis.study import Inspection, Question
     from longspan_eval.task import Task
 
 
@@ -65,8 +64,7 @@ def analyze(
     """Record what the heads choose when the answer begins: how much, how evenly, and whether the answer is in it.
 
     A table by length, a picture and a page with the text for each, and all figures as JSON. For a method that chooses
-    nothing, such as dca, the matrix of its relative positions; that takes no model, only --window. Without matplotlib
-    there are no pictures, and all else.
+    nothing, such as dca, the matrix of its relative positions; that takes no model, only --window.
     """
     from longspan.methods.parse import parse_method
 
@@ -95,7 +93,7 @@ def analyze(
     import longspan
     from longspan.hf import measure_recall
     from longspan.hf.fitting import model_name
-    from longspan_eval.analysis.study import look, summarise
+    from longspan_eval.analysis.study import inspect, summarise
     from longspan_eval.cli.analyzed import Analyzed
 
     try:
@@ -108,12 +106,12 @@ def analyze(
         )
         out.mkdir(parents=True, exist_ok=True)
         check(out / "analysis.json")  # better to hear now than after the reading
-        looks: dict[int, list[Look]] = {}
+        inspections: dict[int, list[Inspection]] = {}
         for n, (length, one) in enumerate(prompts):
             say(console, f"reading {n + 1} of {len(prompts)}, {len(one.ids):,} tokens")
             with prefill_bar(loaded, quiet):
-                looks.setdefault(length, []).append(look(loaded, tokenizer, one, chunk=chunk))
-        rows = [summarise(length, found) for length, found in looks.items()]
+                inspections.setdefault(length, []).append(inspect(loaded, tokenizer, one, chunk=chunk))
+        rows = [summarise(length, found) for length, found in inspections.items()]
         recall = None
         if calibration is not None:
             longest = torch.tensor(max((one.ids for _, one in prompts), key=len))
@@ -124,8 +122,8 @@ def analyze(
     except ValueError as error:
         raise LongspanError(str(error)) from error
     about = {"model": model_name(loaded), "task": task, "seed": seed}
-    analyzed = Analyzed(about, chosen, report, rows, looks, recall)
-    files = analyzed.write(out, tokenizer, pictures=not no_pictures(console))
+    analyzed = Analyzed(about, chosen, report, rows, inspections, recall)
+    files = analyzed.write(out, tokenizer)
     if as_json:
         print_json(analyzed.to_dict())
     else:
@@ -145,22 +143,22 @@ def _made(name: str) -> Task:
 
 def _task_prompts(
     task: Task, tokenizer: Any, lengths: str | None, window: int, samples: int, seed: int
-) -> Iterator[tuple[int, Prompt]]:
-    from longspan_eval.analysis.study import Prompt
+) -> Iterator[tuple[int, Question]]:
+    from longspan_eval.analysis.study import Question
 
     for length in dict.fromkeys(parse_lengths(lengths or "2x,4x", window)):
         for n in range(samples):
-            one = Prompt.of_task(task, tokenizer, length=length, seed=seed + n)
+            one = Question.of_task(task, tokenizer, length=length, seed=seed + n)
             _beyond(len(one.ids), window, length)
             yield length, one
 
 
 def _file_prompts(
     text: str, question: str, answer: str | None, tokenizer: Any, lengths: str | None, window: int
-) -> Iterator[tuple[int, Prompt]]:
+) -> Iterator[tuple[int, Question]]:
     """The first tokens of a text and the question after them, one prompt a length."""
     from longspan.recording.locate import locate
-    from longspan_eval.analysis.study import Prompt
+    from longspan_eval.analysis.study import Question
     from longspan_eval.filler import encode, start
 
     body = start(tokenizer) + encode(tokenizer, text)
@@ -176,7 +174,7 @@ def _file_prompts(
         places = () if answer is None else tuple(locate(tokenizer, ids, answer))
         if answer is not None and not places:
             raise LongspanError(f"the first {len(ids):,} tokens of the text do not have {answer!r} in them")
-        yield length, Prompt(ids + asked, places)
+        yield length, Question(ids + asked, places)
 
 
 def _beyond(tokens: int, window: int, length: int) -> None:
@@ -212,7 +210,7 @@ def _positions(
     from longspan_eval.cli.analyzed import positions
 
     wanted = parse_lengths(lengths or "2x", window)
-    body, files = positions(method, resolved, window, wanted, out, pictures=not no_pictures(console))
+    body, files = positions(method, resolved, window, wanted, out)
     if as_json:
         print_json(body)
     say(console, f"in {out}: {', '.join(files)}")

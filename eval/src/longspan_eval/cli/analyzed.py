@@ -19,8 +19,8 @@ from longspan.methods.parse import written
 from longspan.recording.page import chunk_texts, write_page
 from longspan.tables import Column, Sheet
 from longspan_eval.analysis.pictures import draw_positions, draw_selection, relative_positions
-from longspan_eval.analysis.study import Found, Look, Row
-from longspan_eval.study import versions
+from longspan_eval.analysis.study import Found, Inspection, LengthSummary
+from longspan_eval.sample import versions
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Analyzed:
     Attributes:
         about: the model, the task and the seed.
         method: as it was asked for. report: what came of it on the model.
-        rows: the figures of each length. looks: what they are of, by length.
+        rows: the figures of each length. inspections: what they are of, by length.
         recall: of the reduced scores; None where there are none.
     """
 
     about: Mapping[str, Any]
     method: Method
     report: Report
-    rows: Sequence[Row]
-    looks: Mapping[int, Sequence[Look]]
+    rows: Sequence[LengthSummary]
+    inspections: Mapping[int, Sequence[Inspection]]
     recall: RecallReport | None
 
     @property
@@ -47,14 +47,14 @@ class Analyzed:
         method = self.report.method
         return str(getattr(method, "share", "head" if method.name == "lm-infinite" else "layer"))
 
-    def write(self, out: Path, tokenizer: Any, *, pictures: bool) -> list[str]:
-        """Write all files into a folder, pictures where they can be drawn, and say which."""
+    def write(self, out: Path, tokenizer: Any) -> list[str]:
+        """Write all files into a folder, and return their names."""
         body = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
         write(out / "analysis.json", body + "\n")
         files = ["analysis.json"]
-        for length, found in self.looks.items():
-            files += self._show(out, tokenizer, length, found[0], pictures)
-        if self.recall is not None and pictures:
+        for length, found in self.inspections.items():
+            files += self._show(out, tokenizer, length, found[0])
+        if self.recall is not None:
             self.recall.plot(out / "recall.png")
             files.append("recall.png")
         return files
@@ -65,7 +65,7 @@ class Analyzed:
         for row in self.rows:
             figures = {key: _number(getattr(row, key)) for key in ("tokens", "chunks", "cover", "gini", "hit1", "hit5")}
             answers = {key: _shares(getattr(row, key)) for key in ("found", "whole", "split")}
-            prompts = [_prompt(one) for one in self.looks[row.length]]
+            prompts = [_prompt(one) for one in self.inspections[row.length]]
             lengths.append({"length": row.length, "n": row.n, **figures, **answers, "prompts": prompts})
         recall = self.recall
         found = None if recall is None else {"title": recall.title(), "rows": [asdict(row) for row in recall.rows]}
@@ -98,7 +98,7 @@ class Analyzed:
         if self.recall is not None:
             yield self.recall
 
-    def _show(self, out: Path, tokenizer: Any, length: int, one: Look, pictures: bool) -> list[str]:
+    def _show(self, out: Path, tokenizer: Any, length: int, one: Inspection) -> list[str]:
         """The picture and the page of a length's first prompt."""
         label = written(self.method)
         title = f"{label}: what each {self.kind} keeps of {len(one.ids):,} tokens"
@@ -119,14 +119,12 @@ class Analyzed:
         write_page(
             out / page, one.choices, one.chunks, texts, answers=one.answers, title=title, facts=facts, kind=self.kind
         )
-        if not pictures:
-            return [page]
         draw_selection(one.choices, one.chunks, out / picture, answers=one.answers, title=title, kind=self.kind)
         return [picture, page]
 
 
 def positions(
-    method: Method, resolved: Method, window: int, lengths: Sequence[int], out: Path, *, pictures: bool
+    method: Method, resolved: Method, window: int, lengths: Sequence[int], out: Path
 ) -> tuple[dict[str, Any], list[str]]:
     """The relative positions of a method that keeps keys by their index: figures, and the files written to a folder.
 
@@ -155,13 +153,13 @@ def positions(
     out.mkdir(parents=True, exist_ok=True)
     write(out / "analysis.json", json.dumps(body, indent=1, ensure_ascii=False) + "\n")
     files = ["analysis.json"]
-    for length in lengths if pictures else ():
+    for length in lengths:
         files.append(f"positions-{length}.png")
         draw_positions(resolved, length, out / files[-1], title=f"{label}, {length:,} tokens")
     return body, files
 
 
-def _prompt(one: Look) -> dict[str, Any]:
+def _prompt(one: Inspection) -> dict[str, Any]:
     return {
         "seed": one.prompt.seed, "tokens": len(one.prompt.ids), "chunks": len(one.chunks),
         "answer_chunks": one.answers, "cover": one.cover, "gini": one.gini, "hit1": _number(one.hit1),

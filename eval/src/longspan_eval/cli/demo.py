@@ -23,14 +23,14 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Hide a pass key in long prose and see which method still finds it, at up to 16 times the window."""
-    from longspan_eval import demo as show
-    from longspan_eval.rows import split_rows
+    from longspan_eval.spec import split_specs
+    from longspan_eval.studies import demo as show
 
     quiet_transformers()
     settings = show.Settings(
         prompts=prompts,
         multiples=tuple(_multiple(text) for text in lengths.split(",")),
-        methods=show.methods_shown() if methods is None else tuple(split_rows(methods)),
+        methods=show.methods_shown() if methods is None else tuple(split_specs(methods)),
         seed=seed,
     )
     if not (FOLDER / "model.safetensors").is_file():

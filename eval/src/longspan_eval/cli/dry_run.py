@@ -12,17 +12,18 @@ from rich.text import Text
 from longspan.cli.options import say
 from longspan.tables import Column, Sheet
 from longspan_eval.estimate import Pace, duration
-from longspan_eval.plan import Ask, Cell
-from longspan_eval.results import Sample
-from longspan_eval.study import Study
+from longspan_eval.measure import Measure
+from longspan_eval.sample import Sample
+from longspan_eval.schedule import Plan, Request
+from longspan_eval.spec import MethodSpec
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What is left to ask of one row.
+    """What is left to read under one method.
 
     Attributes:
-        cells: with something left to ask. prompts: of those. tokens: of the prompts and their answers, at most.
+        cells: with something left to read. prompts: of those. tokens: of the prompts and their answers, at most.
         seconds: that they take one after the other; those of one length as they took, of others in proportion.
     """
 
@@ -35,10 +36,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left to ask, by row.
+    """What is left to read, by method.
 
     Attributes:
-        rows: one for each row of the study.
+        rows: one for each method.
         done: prompts that have been answered.
         at_once: how many prompts are read at a time.
         basis: what the seconds follow from.
@@ -83,52 +84,51 @@ class Estimate:
 
 
 def estimate(
-    study: Study,
-    cells: Sequence[Cell],
-    parts: Sequence[Sequence[Ask]],
+    plan: Plan,
+    specs: Sequence[MethodSpec],
+    requests: Sequence[Request],
     pace: Pace,
-    ask: Callable[[Ask], Sample],
+    measure: Callable[[Measure], Sample],
     *,
     at_once: int,
     console: Console,
 ) -> Estimate:
-    """What is left and how long it takes, from what is known; of a row of which nothing is, one prompt is read now.
+    """What is left and how long it takes, from what is known; of a method of which nothing is, one prompt is read now.
 
     Args:
-        parts: what is left, from ``Study.left``.
+        requests: what is left.
         pace: what is known from samples; it learns from what is read.
-        ask: reads a prompt here.
+        measure: reads a prompt here.
         at_once: how many prompts are to be read at a time.
     """
-    left = [one for part in parts for one in part]
-    read: list[Ask] = []
-    for row in study.rows:
-        mine = [one for one in left if one.row.label == row.label]
-        if not mine or pace.of_row(mine[0]) is not None:
+    left = {spec: [one for one in requests if one.measure.spec == spec] for spec in specs}
+    read: list[Measure] = []
+    for spec, own in left.items():
+        if not own or pace.of_method(own[0].measure) is not None:
             continue
-        # A row is timed on its shortest prompt, twice: the first one pays for what is made once.
-        shortest = min(mine, key=lambda one: one.length)
-        say(console, f"reading a prompt of {shortest.length:,} tokens under {row.label}")
-        if ask(shortest).error is None:
-            pace.add(shortest, ask(shortest))
+        # A method is timed on its shortest prompt, twice: the first one pays for what is made once.
+        shortest = min((one.measure for one in own), key=lambda one: one.length)
+        say(console, f"reading a prompt of {shortest.length:,} tokens under {spec.label}")
+        if measure(shortest).error is None:
+            pace.add(shortest, measure(shortest))
             read.append(shortest)
     planned = []
-    for row in study.rows:
-        mine = [one for one in left if one.row.label == row.label and study.too_long(pace, one) is None]
+    for spec, own in left.items():
+        own = [one for one in own if plan.too_long(pace, one) is None]
         planned.append(
             Planned(
-                row.label,
-                len({one.cell for one in mine}),
-                len(mine),
-                sum(one.length for one in mine),
-                sum(pace.guess(one) for one in mine),
+                spec.label,
+                len({one.cell for one in own}),
+                len(own),
+                sum(one.measure.length for one in own),
+                sum(pace.guess(one.measure) for one in own),
             )
         )
-    asked = sum(len(cell.asks) for cell in cells)
-    return Estimate(tuple(planned), asked - len(left), at_once, _basis(read, asked - len(left)))
+    done = sum(map(len, plan.keys)) - len(requests)
+    return Estimate(tuple(planned), done, at_once, _basis(read, done))
 
 
-def _basis(read: Sequence[Ask], done: int) -> str:
+def _basis(read: Sequence[Measure], done: int) -> str:
     said = [f"samples of this run ({done:,} prompts)"] if done else []
     if read:
         lengths = sorted({one.length for one in read})

@@ -20,7 +20,6 @@ from longspan.cli.options import (
     check_device,
     load_model,
     load_tokenizer,
-    no_pictures,
     notes,
     one_stdin,
     print_json,
@@ -36,8 +35,9 @@ from longspan.tables import Column, Sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, find_windows
 
 if TYPE_CHECKING:
-    from longspan_eval.rows import Row
-    from longspan_eval.study import Study
+    from longspan_eval.session import Session
+    from longspan_eval.spec import MethodSpec
+    from longspan_eval.studies.eval import Evaluation
     from longspan_eval.subject import Subject
     from longspan_eval.task import Task
 
@@ -112,17 +112,20 @@ def evaluate(
     if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
         raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
     one_stdin(texts or ())
-    from longspan_eval.rows import parse_rows, split_rows
+    from longspan_eval.spec import parse_specs, split_specs
 
-    rows = parse_rows(split_rows(methods))
+    specs = parse_specs(split_specs(methods))
     import torch
 
     from longspan_eval import ray_workers, workers
     from longspan_eval.cli import dry_run as estimate
     from longspan_eval.journal import Journal, read_samples
-    from longspan_eval.measure import Watch, measure, outcomes
-    from longspan_eval.pages import Pages
-    from longspan_eval.study import Study, pace_of
+    from longspan_eval.measure import Keys
+    from longspan_eval.run import Watch, measure
+    from longspan_eval.schedule import Plan
+    from longspan_eval.session import Session
+    from longspan_eval.studies.eval import Evaluation
+    from longspan_eval.studies.eval_report import EvalReport
     from longspan_eval.subject import Subject
 
     place = check_device(device)
@@ -140,9 +143,9 @@ def evaluate(
         windows = find_windows(
             tokenizer, texts or [], longest=max(sizes), stride=stride or STRIDE, mode=mode or get_args(Mode)[0]
         )
-    study = Study(
+    study = Evaluation(
         tasks=chosen,
-        rows=tuple(rows),
+        specs=tuple(specs),
         lengths=sizes,
         samples=samples,
         depths=depths,
@@ -151,51 +154,52 @@ def evaluate(
         max_full_seconds=max_full_seconds,
         windows=windows,
     )
-    cells = study.plan(subject, place.type, window)
+    keys = Keys(subject, place.type)
+    plan = Plan(study.cells(), keys, max_full_seconds=max_full_seconds)
     study.check(tokenizer)
-    for row in study.rows:
-        _check_row(row, loaded, subject, study.lengths, window)
+    for spec in study.specs:
+        check_spec(spec, loaded, subject, study.lengths, window)
     if windows is not None:
         say(console, f"{PERPLEXITY.name}: {windows}")
     if dry_run:
-        samples_there = read_samples(out / "samples.jsonl")
-        parts = study.left(cells, samples_there, retry_errors=retry_errors, longest_first=False)
-        pace = pace_of(subject, cells, samples_there)
-        asker = workers.Asker(loaded.to(place), tokenizer)
-        made = estimate.estimate(study, cells, parts, pace, asker, at_once=n_workers, console=console)
+        known = read_samples(out / "samples.jsonl")
+        requests = [one for part in plan.left(known, retry_errors=retry_errors, rank=study.rank()) for one in part]
+        session = Session(loaded.to(place), tokenizer, window=window)
+        made = estimate.estimate(
+            plan, study.specs, requests, plan.pace(subject, known), session.measure, at_once=n_workers, console=console
+        )
         print_json(made.to_dict()) if as_json else wide().print(made)
         return
     del loaded
     count = threads or (1 if ray is not None else max(torch.get_num_threads() // n_workers, 1))
     load = partial(_load, model, window, dtype, device)
-    pages = Pages(
-        out, study, subject, cells, _command(study, model, lengths, methods, texts, window, dtype), str(place), count
-    )
+    command = _command(study, model, lengths, methods, texts, window, dtype)
+    report = EvalReport(out, study, keys, plan, command, str(place), count)
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(out / "samples.jsonl"))
-        parts = study.left(cells, journal.samples, retry_errors=retry_errors, longest_first=ray is not None)
-        pace = pace_of(subject, cells, journal.samples)
+        rank = study.rank(longest_first=ray is not None)
+        parts = plan.left(journal.samples, retry_errors=retry_errors, rank=rank)
 
         def write() -> None:
-            pages.write(outcomes(study, cells, journal.samples))
+            report.write(journal.samples)
 
         write()  # better to hear now than after the measurement that nothing can be written there
+        say(console, f"{sum(map(len, parts)):,} prompts to ask")
         watch = Watch() if console.is_terminal and not quiet else None
         at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count, seen=watch)
         if ray is not None and parts:
             cluster = stack.enter_context(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
             )
-            at_once, answers = cluster.room, partial(cluster.run, load=load, cost=pace.guess)
+            at_once, answers = cluster.room, partial(cluster.run, load=load)
         stopped: int | None = None
         try:
             measure(
-                study,
-                cells,
+                plan,
                 parts,
                 journal,
-                pace,
+                plan.pace(subject, journal.samples),
                 answers,
                 at_once=at_once,
                 console=console,
@@ -211,7 +215,7 @@ def evaluate(
             say(console, f"stopped, with {len(journal.samples):,} samples in {out}; the same command goes on from here")
             raise typer.Exit(stopped)
         show_results(out, as_json)
-        pictures = [] if no_pictures(console) else pages.draw(outcomes(study, cells, journal.samples))
+        pictures = report.draw(journal.samples)
         names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
         say(console, f"in {out}: {', '.join(names)}")
 
@@ -271,31 +275,34 @@ def _kept(path: Path, out: Path, dry_run: bool) -> Path:
     return out / "stdin.txt"
 
 
-def _check_row(row: Row, model: Any, subject: Subject, lengths: Sequence[int], window: int | None) -> None:
-    """Raise where a row cannot be at any length; a length that it alone cannot reach is an error in its cell."""
+def check_spec(spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None) -> None:
+    """Raise where a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
     from longspan.hf import restore
 
-    parameters = [row.parameters(subject.window, length) for length in lengths]
+    parameters = [spec.parameters(subject.window, length) for length in lengths]
     good = [length for length, shown in zip(lengths, parameters, strict=True) if "error" not in shown]
     if not good:
-        raise LongspanError(f"{row.label}: {parameters[0]['error']}")
+        raise LongspanError(f"{spec.label}: {parameters[0]['error']}")
     try:
-        row.attach(model, good[0], window)
+        spec.attach(model, good[0], window)
     except AttachError:
         raise
     except ValueError as error:
-        raise LongspanError(f"{row.label}: {error}") from error
+        raise LongspanError(f"{spec.label}: {error}") from error
     finally:
         restore(model)
 
 
-def _load(name: str, window: int | None, dtype: str, device: str) -> tuple[Any, Any]:
+def _load(name: str, window: int | None, dtype: str, device: str) -> Session:
     """The model where it is to run, and its tokenizer."""
-    return load_model(name, window=window, dtype=dtype, device=device), load_tokenizer(name)
+    from longspan_eval.session import Session
+
+    model = load_model(name, window=window, dtype=dtype, device=device)
+    return Session(model, load_tokenizer(name), window=window)
 
 
 def _command(
-    study: Study,
+    study: Evaluation,
     model: str,
     lengths: str,
     methods: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,6 @@ from longspan.cli.options import (
     Quiet,
     load_model,
     load_tokenizer,
-    no_pictures,
     notes,
     print_json,
     quiet_transformers,
@@ -49,7 +49,7 @@ def reproduce(
     max_minutes: Annotated[float | None, typer.Option(help="Begin nothing new after this many minutes.")] = None,
     max_full_seconds: Annotated[
         float | None,
-        typer.Option(help="Mark cells of the stock row whose prompts take longer, unmeasured until --retry-errors."),
+        typer.Option(help="Mark cells of full attention whose prompts take longer, unmeasured."),
     ] = None,
     calibration: Annotated[Path | None, typer.Option(help="Reduced scores for esa; 'bundled' has its own.")] = None,
     window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
@@ -86,9 +86,10 @@ def reproduce(
             raise LongspanError(f"{name} must be above 0, not {limit:g}")
     from longspan.calibration import Calibration
     from longspan_eval.journal import Journal
-    from longspan_eval.reproduce.lab import Lab
-    from longspan_eval.reproduce.pages import Pages
-    from longspan_eval.reproduce.run import Plan, run, select
+    from longspan_eval.reproduce.report import PaperReport
+    from longspan_eval.reproduce.session import PaperSession
+    from longspan_eval.reproduce.table import PaperPlan, select
+    from longspan_eval.run import Watch, here, measure
     from longspan_eval.subject import Subject
 
     chosen = PAPERS[paper]
@@ -103,7 +104,7 @@ def reproduce(
         Calibration.load(calibration)  # what is wrong with it is better heard now than after hours
     if scale == "auto":
         scale = "quick" if model == BUNDLED else "paper"
-    lab = Lab(
+    session = PaperSession(
         loaded,
         tokenizer,
         Subject.of(loaded, tokenizer, window=window),
@@ -117,46 +118,41 @@ def reproduce(
     folder = Path("reproduce") / paper if out is None else out
     if folder.exists() and not folder.is_dir():
         raise LongspanError(f"--out {folder}: is a file; name a folder")
-    plans = [Plan(table, lab) for table in wanted]
-    pages = Pages(
-        folder,
-        chosen,
-        lab,
-        plans,
-        _command(paper, model, tables, scale, samples, max_length, data_dir, given, window, dtype, max_full_seconds),
-        str(lab.device),
+    plans = [PaperPlan(table, session, max_full_seconds=max_full_seconds) for table in wanted]
+    command = _command(
+        paper, model, tables, scale, samples, max_length, data_dir, given, window, dtype, max_full_seconds
     )
+    report = PaperReport(folder, chosen, session, plans, command, str(session.device))
     folder.mkdir(parents=True, exist_ok=True)
     console = notes(quiet)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
     stopped: int | None = None
-    whole = True
+    watch = Watch() if console.is_terminal and not quiet else None
+    answers = partial(here, session=session, deadline=deadline, seen=watch)
     with Journal(folder / "samples.jsonl") as journal:
-        if retry_errors:
-            keys = (key for plan in plans for key, _, _ in plan.steps if key in journal.samples)
-            journal.forget({key for key in keys if journal.samples[key].error is not None})
-        pages.write(journal.samples)  # better to hear now than after the measurement that nothing can be written there
+
+        def write() -> None:
+            report.write(journal.samples)
+
+        write()  # better to hear now than after the measurement that nothing can be written there
         try:
-            whole = run(
-                plans,
-                lab,
-                journal,
-                console=console,
-                finished=lambda: pages.write(journal.samples),  # type: ignore[arg-type]
-                deadline=deadline,
-                max_full_seconds=max_full_seconds,
-            )
+            for plan in plans:
+                parts = plan.missing(journal.samples, retry_errors=retry_errors)
+                n = sum(map(len, parts))
+                say(console, f"{plan.table.name}: {f'{n:,} to measure' if n else 'nothing left to measure'}")
+                pace = plan.pace(session.subject, journal.samples)
+                measure(plan, parts, journal, pace, answers, console=console, finished=write, watch=watch)
         except KeyboardInterrupt:
             stopped = 130
         except Stopped as signal:
             stopped = signal.code
-        pages.write(journal.samples)
+        write()
         if stopped is not None:
             there = f"with {len(journal.samples):,} samples in {folder}"
             say(console, f"stopped, {there}; the same command goes on from here")
             raise typer.Exit(stopped)
-        drawable = any(table.chart or table.pictures for table in wanted)
-        pictures = [] if drawable and no_pictures(console) else pages.draw(journal.samples)
+        pictures = report.draw(journal.samples)
+        whole = not any(plan.missing(journal.samples) for plan in plans)
     show_results(folder, as_json)
     names = ", ".join(["results.json", "summary.md", "samples.jsonl", *pictures])
     say(console, f"in {folder}: {names}")

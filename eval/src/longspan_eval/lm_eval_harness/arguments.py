@@ -9,13 +9,13 @@ from longspan.errors import LongspanError
 from longspan.methods import Full, Method, SelfExtend, String
 from longspan.methods.parse import split_spec
 from longspan.rope import NTK, PI, YaRN
-from longspan_eval.rows import Row, parse_row
+from longspan_eval.spec import MethodSpec, parse_spec
 
 AUTO = "auto"
 UNLIMITED = 2**31 - 1  # what is said where lm-eval has to have a number of tokens
 
 
-def row_of(method: str, settings: Mapping[str, Any]) -> Row:
+def row_of(method: str, settings: Mapping[str, Any]) -> MethodSpec:
     """The row of ``method=longheads:score=bounds,num_chunks=8`` or of ``method=longheads,score=bounds,num_chunks=8``.
 
     lm-eval takes an argument apart at its commas, so what follows the first one arrives as arguments of their own; it
@@ -35,10 +35,10 @@ def row_of(method: str, settings: Mapping[str, Any]) -> Row:
         if plain in given:
             raise LongspanError(f"{name}: {plain} is set twice")
         given[plain] = _text(value)
-    return parse_row(name + (":" + ",".join(f"{key}={value}" for key, value in given.items()) if given else ""))
+    return parse_spec(name + (":" + ",".join(f"{key}={value}" for key, value in given.items()) if given else ""))
 
 
-def told(row: Row, length: int | None) -> Row:
+def told(row: MethodSpec, length: int | None) -> MethodSpec:
     """The row, told how far it has to reach.
 
     Raises:
@@ -49,7 +49,7 @@ def told(row: Row, length: int | None) -> Row:
     if row.method is None:
         return row
     if length is not None:
-        return Row(row.method.reaching(length), row.calibration)
+        return MethodSpec(row.method.reaching(length), row.calibration)
     if row.method.reaching(1) != row.method:
         raise LongspanError(
             f"{row.label} has to know how far it is to reach: give length=TOKENS, those of the longest prompt and its "

@@ -21,8 +21,8 @@ from longspan.hf.report import Report
 from longspan.hf.window import window_of
 from longspan_eval.filler import start
 from longspan_eval.lm_eval_harness.arguments import AUTO, UNLIMITED, reach, row_by_row, row_of, told
-from longspan_eval.lm_eval_harness.made import IDS, PROMPT
-from longspan_eval.rows import STOCK, Row
+from longspan_eval.lm_eval_harness.synthetic import IDS, PROMPT
+from longspan_eval.spec import STOCK, MethodSpec
 
 _log = logging.getLogger(__name__)
 
@@ -175,13 +175,13 @@ class LongspanLM(HFLM):
             self.batch_size_per_gpu = batch
 
 
-def _row(method: str, more: dict[str, Any], length: int | None) -> Row | None:
+def _row(method: str, more: dict[str, Any], length: int | None) -> MethodSpec | None:
     """The row, told the length; None for ``auto``."""
     if method == AUTO:
         unknown = next((name for name in more if name != "calibration"), None)
         if unknown is not None:
             raise LongspanError(f"method=auto takes no {unknown}; name a method to set its parameters")
-        told(Row(None), length)
+        told(MethodSpec(None), length)
         return None
     try:
         return told(row_of(str(method), more), length)
@@ -196,7 +196,7 @@ def _row(method: str, more: dict[str, Any], length: int | None) -> Row | None:
 
 def _extend(
     model: Any,
-    row: Row | None,
+    row: MethodSpec | None,
     more: dict[str, Any],
     window: int | None,
     length: int | None,

@@ -1,4 +1,4 @@
-"""The made tasks of ``longspan eval`` under names for lm-eval: their prompts, and the files that tell it of them."""
+"""The synthetic tasks of ``longspan eval`` under names for lm-eval: their prompts, and the files that name them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from longspan import files
 from longspan.errors import LongspanError
-from longspan_eval.rows import Row
-from longspan_eval.study import Study
+from longspan_eval.spec import MethodSpec
+from longspan_eval.studies.eval import Evaluation
 from longspan_eval.task import Example, Task
 from longspan_eval.tasks import TASKS
 
@@ -18,7 +18,7 @@ TAG = "longspan"
 LENGTHS = (4096,)
 SAMPLES = 50
 
-MADE = {PREFIX + name: task for name, task in TASKS.items() if task.data is None}
+SYNTHETIC = {PREFIX + name: task for name, task in TASKS.items() if task.data is None}
 
 
 def write_tasks(folder: Path) -> None:
@@ -26,13 +26,13 @@ def write_tasks(folder: Path) -> None:
 
     Those of a length that is not to be chosen are not among what the name of all, ``longspan``, stands for.
     """
-    for name in MADE:
-        lines = [f"task: {name}", "class: !function longspan_eval.lm_eval_harness.made.MadeTask"]
+    for name in SYNTHETIC:
+        lines = [f"task: {name}", "class: !function longspan_eval.lm_eval_harness.synthetic.SyntheticTask"]
         lines += [] if name.endswith("-official") else [f"tag: {TAG}"]
         files.write(folder / f"{name}.yaml", "\n".join(lines) + "\n")
 
 
-def study_of(task: Task, metadata: Mapping[str, Any]) -> Study:
+def study_of(task: Task, metadata: Mapping[str, Any]) -> Evaluation:
     """Which prompts ``--metadata`` asks for: of the task, as ``longspan eval`` would ask them.
 
     Args:
@@ -49,10 +49,10 @@ def study_of(task: Task, metadata: Mapping[str, Any]) -> Study:
     for name, value in given if depths is None else [*given, ("depths", depths)]:
         if type(value) is not int:
             raise LongspanError(f"--metadata: {name} takes whole numbers, not {value!r}")
-    return Study((task,), (Row(None),), lengths, samples, depths if task.at_depths else None, seed)
+    return Evaluation((task,), (MethodSpec(None),), lengths, samples, depths if task.at_depths else None, seed)
 
 
-def prompts(study: Study, tokenizer: Any) -> Iterator[tuple[int, Example]]:
+def prompts(study: Evaluation, tokenizer: Any) -> Iterator[tuple[int, Example]]:
     """Every length and prompt of a study of one task.
 
     The lengths take turns, so that what ``--limit`` leaves has all of them.

@@ -24,8 +24,8 @@ from longspan.selection.chunks import Chunks, ChunkSelector
 from longspan.selection.rows import Rows, Shared
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.selection.tokens import Tokens, TokenSelector
-from longspan_eval import rows
-from longspan_eval.rows import Row
+from longspan_eval import spec
+from longspan_eval.spec import MethodSpec
 
 Pick = Literal["best", "lowest", "random"]
 Prefill = Literal["select", "full"]
@@ -189,6 +189,6 @@ class LargestSelector(TokenSelector):
 ABLATIONS: dict[str, type[Method]] = {"longheads": AblatedLongHeads, "esa": AblatedESA}
 
 
-def parse_row(spec: str) -> Row:
-    """As ``longspan_eval.rows.parse_row``, with the parameters of ablations."""
-    return rows.parse_row(spec, METHODS | ABLATIONS)
+def parse_spec(text: str) -> MethodSpec:
+    """As ``longspan_eval.spec.parse_spec``, with the parameters of ablations."""
+    return spec.parse_spec(text, METHODS | ABLATIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,65 +15,68 @@ from longspan.calibration import Calibration
 from longspan.hf import measure_recall
 from longspan_eval.analysis import record
 from longspan_eval.generate import prefill
-from longspan_eval.reproduce.lab import Lab
+from longspan_eval.measure import Keys, Measure
 from longspan_eval.reproduce.operations import Shape, counted_ratio
 from longspan_eval.reproduce.texts import Text
-from longspan_eval.results import Sample
-from longspan_eval.rows import Row
+from longspan_eval.sample import Sample
+from longspan_eval.session import Session
 
 
 @dataclass(frozen=True)
-class Recalled:
-    """How many of the best-scored keys the reduced scores find for the last ``queries`` of a text, layer by layer."""
+class Recalled(Measure):
+    """How many of the best-scored keys the reduced scores find for the last ``queries`` of a text, layer by layer.
 
-    text: Text = field(compare=False, repr=False)
-    begin: int
-    length: int
-    queries: int
-    top: int
-    calibration: Any  # its path
-    sha256: str
+    Attributes:
+        text: of which ``length`` tokens are read from token ``seed`` on.
+        sha256: of the file ``calibration``.
+    """
 
-    def what(self, lab: Lab) -> dict[str, Any]:
-        span = {"begin": self.begin, "length": self.length, "queries": self.queries, "top": self.top}
-        return {"text": self.text.sha256, "calibration": self.sha256, **span}
+    text: Text = field(compare=False, repr=False, kw_only=True)
+    queries: int = field(kw_only=True)
+    top: int = field(kw_only=True)
+    calibration: Path = field(kw_only=True)
+    sha256: str = field(kw_only=True)
 
-    def run(self, lab: Lab) -> Sample:
-        lab.detach()
-        ids = torch.tensor(self.text.ids[self.begin : self.begin + self.length])
-        made = Calibration.load(self.calibration)
+    def depends_on(self, keys: Keys) -> dict[str, Any]:
+        span = {"begin": self.seed, "length": self.length, "queries": self.queries, "top": self.top}
+        return {"kind": self.name, "text": self.text.sha256, "calibration": self.sha256, **span}
+
+    def run(self, session: Session) -> Sample:
+        session.detach()
+        ids = torch.tensor(self.text.ids[self.seed : self.seed + self.length])
+        calibration = Calibration.load(self.calibration)
         report = measure_recall(
-            lab.model, [made], [ids], top=self.top, queries=self.queries, window=lab.window, progress=False
-        )
+            session.model, [calibration], [ids], top=self.top, queries=self.queries, window=session.window,
+            progress=False,
+        )  # fmt: skip
         figures = {f"layer {row.index}": row.layer for row in report.rows}
-        figures |= {"mean": report.mean("layer", made.solver), "keys": float(report.keys)}
-        return Sample("recall", self.length, self.begin, None, "", tokens=self.length, figures=figures)
+        figures |= {"mean": report.mean("layer", calibration.solver), "keys": float(report.keys)}
+        return self.sample(tokens=self.length, figures=figures)
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Measure):
     """Counted when one token is decoded: keys scored and attended to, and bytes of the index over keys and values.
 
     Attributes:
+        text: whose first ``length`` tokens are read.
         reduced: numbers that the score of a key takes, for the ratio of operations.
     """
 
-    row: Row
-    text: Text = field(compare=False, repr=False)
-    length: int
-    reduced: int
+    text: Text = field(compare=False, repr=False, kw_only=True)
+    reduced: int = field(kw_only=True)
 
-    def what(self, lab: Lab) -> dict[str, Any]:
+    def depends_on(self, keys: Keys) -> dict[str, Any]:
         sizes = {"length": self.length, "reduced": self.reduced}
-        return {**lab.parameters(self.row, self.length), "text": self.text.sha256, **sizes}
+        return {"kind": self.name, **keys.method(self.spec, self.length), "text": self.text.sha256, **sizes}
 
     @torch.inference_mode()
-    def run(self, lab: Lab) -> Sample:
-        lab.attach(self.row, self.length)
-        ids = torch.tensor([list(self.text.ids[: self.length])], device=lab.device)
-        with record(lab.model) as trace:
-            logits, cache = prefill(lab.model, ids[:, :-1], 1)
-            lab.model(ids[:, -1:], past_key_values=cache, use_cache=True)
+    def run(self, session: Session) -> Sample:
+        session.attach(self.spec, self.length)
+        ids = torch.tensor([list(self.text.ids[: self.length])], device=session.device)
+        with record(session.model) as trace:
+            logits, cache = prefill(session.model, ids[:, :-1], 1)
+            session.model(ids[:, -1:], past_key_values=cache, use_cache=True)
             choices = trace.at(self.length - 1)
         attended = [one.units.shape[-1] * one.size + _tokens(one) for one in choices]
         # A recording has the scores of what is kept anyway too; those that decide are of what lies between.
@@ -85,17 +89,14 @@ class Counted:
             2 * (store.nbytes - (store.index.nbytes if store.index is not None else 0)) / count
             for store, count in zip(stores, streams, strict=True)
         )
-        return Sample(
-            self.row.label,
-            self.length,
-            0,
-            None,
-            "",
+        return self.sample(
             tokens=self.length,
             figures={
                 "attended": fmean(attended),
                 "scored": fmean(scored),
-                "ratio": counted_ratio(self.length, fmean(scored), fmean(attended), Shape.of(lab.model), self.reduced),
+                "ratio": counted_ratio(
+                    self.length, fmean(scored), fmean(attended), Shape.of(session.model), self.reduced
+                ),
                 "overhead": index / plain if index else math.nan,
             },
         )

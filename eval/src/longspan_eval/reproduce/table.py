@@ -5,34 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from longspan_eval.reproduce.figures import Figure, Show
-from longspan_eval.reproduce.lab import Lab, Measure
+from longspan.errors import LongspanError, did_you_mean
+from longspan_eval.cell import Cell
+from longspan_eval.reproduce.session import PaperSession
+from longspan_eval.schedule import Plan, Request, Samples
 
-Chart = Literal["lines"]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One place of a table.
-
-    Attributes:
-        row, column: where it stands.
-        show: how its samples become a figure; None where ``figure`` is given.
-        measures: what is measured for it. Cells may share measures: each is done once.
-        figure: a figure that is computed, not measured.
-        missing: why there can be no figure; None where there can.
-        brief: the same in a few words, for the table; a row that has nothing else is this one cell.
-    """
-
-    row: str
-    column: str
-    show: Show | None = None
-    measures: tuple[Measure, ...] = ()
-    figure: Figure | None = None
-    missing: str | None = None
-    brief: str = "n/a"
+STEPS = (1, 10, 50)  # so that a table whose time runs out says something of every cell
 
 
 @dataclass(frozen=True)
@@ -46,7 +25,7 @@ class Table:
         protocol: what is run, with the numbers at this model and scale.
         cells: its cells, in the order in which rows and columns are to stand.
         interleaved: rows take turns, round by round: for what is timed.
-        chart: how its figures are drawn, or None.
+        lines: its shares are drawn as a line for each row.
         pictures: draws what takes no measuring into a folder, and says which files.
         whole: whether all its figures are among the published ones at hand.
     """
@@ -54,11 +33,11 @@ class Table:
     name: str
     title: str
     where: str
-    protocol: Callable[[Lab], str]
-    cells: Callable[[Lab], Sequence[Cell]]
+    protocol: Callable[[PaperSession], str]
+    cells: Callable[[PaperSession], Sequence[Cell]]
     interleaved: bool = False
-    chart: Chart | None = None
-    pictures: Callable[[Lab, Path], list[str]] | None = None
+    lines: bool = False
+    pictures: Callable[[PaperSession, Path], list[str]] | None = None
     whole: bool = False
 
 
@@ -88,24 +67,42 @@ def missing_row(row: str, column: str, needs: str, reason: str) -> Cell:
     return Cell(row, column, missing=reason, brief=f"needs {needs}")
 
 
-def missing_file(lab: Lab, row: str, column: str, file: str, source: str) -> Cell | None:
+def missing_file(session: PaperSession, row: str, column: str, file: str, source: str) -> Cell | None:
     """A row that needs a file: what it shows as long as the file is not in the data folder, else None."""
-    if lab.data_dir is not None and (lab.data_dir / file).is_file():
+    if session.data_dir is not None and (session.data_dir / file).is_file():
         return None
-    place = "a folder, and name that with --data-dir" if lab.data_dir is None else str(lab.data_dir)
+    place = "a folder, and name that with --data-dir" if session.data_dir is None else str(session.data_dir)
     return missing_row(row, column, f"`{file}`", f"put it under that name into {place}; it is from {source}")
 
 
-def order(cells: Sequence[Cell], interleaved: bool = False) -> list[tuple[int, Measure]]:
-    """What to measure, each with the number of its cell: every cell's first, then up to 10, then up to 50, then all.
+class PaperPlan(Plan):
+    """A table's cells on a session, and the keys of what is measured for them."""
 
-    So a table whose time runs out says something of every cell. Where cells are ``interleaved`` they take turns.
+    def __init__(self, table: Table, session: PaperSession, *, max_full_seconds: float | None = None) -> None:
+        super().__init__(table.cells(session), session.keys, max_full_seconds=max_full_seconds)
+        self.table, self.protocol = table, table.protocol(session)
+
+    def missing(self, samples: Samples, *, retry_errors: bool = False) -> list[list[Request]]:
+        """What is still to measure, in the order in which to do it."""
+        longest = max((len(cell.measures) for cell in self.cells), default=0)
+        steps = range(longest) if self.table.interleaved else STEPS
+        return self.left(samples, retry_errors=retry_errors, steps=steps)
+
+
+def select(paper: Paper, names: Sequence[str] | None) -> tuple[Table, ...]:
+    """The tables of these names, in the paper's order; all unless given.
+
+    Raises:
+        LongspanError: there is no such table, or one is named twice.
     """
-    longest = max((len(cell.measures) for cell in cells), default=0)
-    edges = list(range(longest + 1)) if interleaved else sorted({0, *(n for n in (1, 10, 50) if n < longest), longest})
-    return [
-        (n, measure)
-        for first, last in zip(edges, edges[1:], strict=False)
-        for n, cell in enumerate(cells)
-        for measure in cell.measures[first:last]
-    ]
+    if names is None:
+        return paper.tables
+    known = [table.name for table in paper.tables]
+    for name in names:
+        if name not in known:
+            raise LongspanError(
+                f"{paper.name} has no table {name!r}; it has {', '.join(known)}{did_you_mean(name, known)}"
+            )
+        if names.count(name) > 1:
+            raise LongspanError(f"the table {name} is named twice")
+    return tuple(table for table in paper.tables if table.name in names)

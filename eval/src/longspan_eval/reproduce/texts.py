@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from longspan_eval.filler import encode, start
-from longspan_eval.plan import digest
+from longspan_eval.measure import digest
 from longspan_eval.windows import standard_name, standard_text
 
 

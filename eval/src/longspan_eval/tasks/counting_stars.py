@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import Any
 
 from longspan_eval.task import Example, Record, Task
+from longspan_eval.tasks.fragments import check_asked
 from longspan_eval.tasks.haystack import Needle, hide, prose
-from longspan_eval.tasks.pieces import check_asked
 from longspan_eval.tasks.scores import list_membership
 
 STARS, NEW_TOKENS = 32, 256

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from longspan_eval.filler import NOISE
-from longspan_eval.tasks.pieces import inside, opening, piece, too_few
+from longspan_eval.tasks.fragments import inside, opening, piece, too_few
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) +(?=[A-Z\"'(])")
 NOISE_LINE = "\n" + NOISE.strip()

@@ -19,8 +19,8 @@ from typing import Any
 
 from longspan_eval.passkey import number_complete
 from longspan_eval.task import Build, Example, Record, Score, Task
+from longspan_eval.tasks.fragments import check_asked, fitting, listed, opening, piece, too_few
 from longspan_eval.tasks.haystack import Hay, Needle, Source, hide, noise, noise_tail
-from longspan_eval.tasks.pieces import check_asked, fitting, listed, opening, piece, too_few
 from longspan_eval.tasks.scores import first_integer, first_number, word_in_answer
 
 KV, NUMBER, PASSKEY, MATH_FIND = (f"infinitebench-{name}" for name in ("kv", "number", "passkey", "math-find"))

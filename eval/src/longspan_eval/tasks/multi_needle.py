@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from longspan_eval.task import Example, Record, Task
+from longspan_eval.tasks.fragments import check_asked
 from longspan_eval.tasks.haystack import Needle, hide, prose
-from longspan_eval.tasks.pieces import check_asked
 from longspan_eval.tasks.scores import keywords
 from longspan_eval.tasks.words import ISLANDS, KINDS, THINGS
 

@@ -13,8 +13,8 @@ import random
 from typing import Any
 
 from longspan_eval.task import Example, Record, Task
+from longspan_eval.tasks.fragments import check_asked
 from longspan_eval.tasks.haystack import Needle, hide, prose
-from longspan_eval.tasks.pieces import check_asked
 from longspan_eval.tasks.scores import contained
 
 NAME, NEW_TOKENS = "needle", 48

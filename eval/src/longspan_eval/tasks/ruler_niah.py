@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Literal
 
 from longspan_eval.task import Example, Record, Task
+from longspan_eval.tasks.fragments import check_asked, fitting, inside
 from longspan_eval.tasks.haystack import Hay, Needle, hide, noise, noise_tail, prose
-from longspan_eval.tasks.pieces import check_asked, fitting, inside
 from longspan_eval.tasks.scores import contained
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS
 

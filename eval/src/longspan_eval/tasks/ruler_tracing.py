@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from longspan_eval.task import Example, Record, Task
+from longspan_eval.tasks.fragments import check_asked
 from longspan_eval.tasks.haystack import NOISE_LINE, Needle, hide, noise
-from longspan_eval.tasks.pieces import check_asked
 from longspan_eval.tasks.scores import contained
 
 NAME, NEW_TOKENS, HOPS = "ruler-vt", 30, 4

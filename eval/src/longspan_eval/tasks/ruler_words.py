@@ -23,8 +23,8 @@ from itertools import accumulate, count
 from typing import Any
 
 from longspan_eval.task import Build, Example, Record, Task
+from longspan_eval.tasks.fragments import check_asked, inside, opening, piece, too_few
 from longspan_eval.tasks.haystack import noise_tail
-from longspan_eval.tasks.pieces import check_asked, inside, opening, piece, too_few
 from longspan_eval.tasks.scores import contained
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS
 

@@ -1,0 +1,1 @@
+"""From figures to what a reader sees: Markdown, charts, and a terminal."""

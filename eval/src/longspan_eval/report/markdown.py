@@ -1,0 +1,46 @@
+"""Figures as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from longspan_eval.cell import Cell
+from longspan_eval.figure import Figure
+from longspan_eval.sample import environment
+
+Figures = Sequence[tuple[Cell, Figure]]
+
+
+def table(figures: Figures, *, code: bool = False, rows: Sequence[str] = ()) -> str:
+    """Cells by row and column, in the order in which they come.
+
+    Args:
+        code: rows are set as code.
+        rows: their order, if another.
+    """
+    rows = rows or list(dict.fromkeys(cell.row for cell, _ in figures))
+    columns = list(dict.fromkeys(cell.column for cell, _ in figures))
+    by_place = {(cell.row, cell.column): str(figure) for cell, figure in figures}
+    lines = ["| | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    for row in rows:
+        texts = (by_place.get((row, column), "") for column in columns)
+        lines.append(f"| {f'`{row}`' if code else row} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+def unfinished(figures: Figures) -> list[str]:
+    """A line that says how many cells miss samples; none if no cell does."""
+    n = sum(figure.unfinished for _, figure in figures)
+    said = f"- {n} of {len(figures)} cells are unfinished: `·` has no prompt yet, `…` not all of them."
+    return [said] if n else []
+
+
+def made_with(command: str, where: str) -> str:
+    """The command that makes a page, and what computed it."""
+    return f"`{command}`\n\n{versions_line()}; {environment()['machine']}, {where}."
+
+
+def versions_line() -> str:
+    """``longspan 0.1.0, torch 2.9.0, …``."""
+    found = environment()
+    return ", ".join(f"{name} {found[name]}" for name in ("longspan", "torch", "transformers", "python"))

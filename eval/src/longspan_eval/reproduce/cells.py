@@ -1,0 +1,128 @@
+"""What tables are put together from: cells of tasks, of perplexity, of times, by row and length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from longspan_eval.cell import Cell
+from longspan_eval.datafile import read_records
+from longspan_eval.measure import Prompt
+from longspan_eval.reduce import found, perplexity
+from longspan_eval.reproduce.session import PaperSession, why_unbuilt
+from longspan_eval.reproduce.table import missing_file
+from longspan_eval.reproduce.texts import Corpus
+from longspan_eval.spec import MethodSpec
+from longspan_eval.studies.eval import drawn
+from longspan_eval.tasks import TASKS
+from longspan_eval.windows import PERPLEXITY, Mode, Source, sources, windows_of
+
+INSIDE = "stock, inside the window"  # a row of what the model can do without any method, at one window
+SAID_INSIDE = "Stock inside the window is what the model can do at all: what it cannot do there, no method can add."
+
+Methods = Mapping[str, MethodSpec]  # by what a table calls them
+
+
+def grid(
+    session: PaperSession,
+    methods: Methods,
+    name: str,
+    lengths: Sequence[int],
+    samples: int,
+    depths: Sequence[float | None] = (None,),
+    column: str = "{length:,}",
+) -> list[Cell]:
+    """Cells of ``samples`` prompts (at each depth, where depths are given) of a synthetic task, by row and length.
+
+    The row ``INSIDE`` has prompts of the window, whatever the column says.
+    """
+    task, cells = TASKS[name], []
+    for label, spec in methods.items():
+        for length in lengths:
+            tokens = session.subject.window if label == INSIDE else length
+            reason = session.unfit(spec, tokens) or session.unbuilt(task, tokens)
+            prompts = () if reason else tuple(
+                Prompt(spec, tokens, n * len(depths) + d, task=task, depth=depth)
+                for n in range(samples)
+                for d, depth in enumerate(depths)
+            )  # fmt: skip
+            cells.append(Cell(label, column.format(length=length), found, prompts, missing=reason))
+    return cells
+
+
+def data_cells(
+    session: PaperSession, methods: Methods, tasks: Sequence[str], lengths: Sequence[int], samples: int | None
+) -> list[Cell]:
+    """Cells of tasks from files: a row for each task, a column for each method and length.
+
+    A file that is not there makes a row that says so. One that is not as its task needs it is an error at once.
+
+    Args:
+        samples: records a cell; None: all of a file.
+
+    Raises:
+        DataError: a file is there, and cannot be used.
+    """
+    columns = [(f"{label}, {length:,}", spec, length) for length in lengths for label, spec in methods.items()]
+    files = {name: task.data for name in tasks if (task := TASKS[name]).data is not None}
+    some = any(missing_file(session, name, "", file.name, file.source) is None for name, file in files.items())
+    cells: list[Cell] = []
+    for name, file in files.items():
+        task = TASKS[name]
+        absent = missing_file(session, name, columns[0][0] if some else "score", file.name, file.source)
+        if absent is not None:
+            cells.append(absent)
+            continue
+        records = read_records(task, session.data_dir)
+        picked = drawn(len(records), samples)
+        for column, spec, length in columns:
+            reason = session.unfit(spec, length) or why_unbuilt(session.tokenizer, task, length, records[picked[0]])
+            prompts = tuple(Prompt(spec, length, n, task=task, record=records[n]) for n in picked)
+            cells.append(Cell(name, column, found, () if reason else prompts, missing=reason))
+    return cells
+
+
+def perplexity_cells(
+    session: PaperSession,
+    methods: Methods,
+    corpora: Sequence[Corpus],
+    lengths: Sequence[int],
+    *,
+    stride: int,
+    mode: Mode,
+    windows: int | None,
+) -> list[Cell]:
+    """Cells of sliding-window perplexity by text, row and length.
+
+    Prompts, windows and draw are those of ``longspan eval perplexity``, whose figures they equal. A text of the
+    standard library stands for texts that are not there, under its own name.
+
+    Args:
+        stride: tokens between two windows.
+        windows: so many at most, drawn from the whole text; None: as many as it has.
+
+    Raises:
+        DataError: a file is there, and cannot be used.
+    """
+    texts: list[Source] = []
+    absent: list[Cell] = []
+    fit = [length for length in lengths if session.too_long(length) is None]
+    for corpus in corpora:
+        missing = missing_file(session, corpus.name, f"{lengths[0]:,}", corpus.file, corpus.source)
+        if missing is not None:
+            absent.append(missing)
+        elif session.data_dir is not None:
+            (file,) = sources([session.data_dir / corpus.file])
+            texts.append(Source(corpus.name, file.ref))
+    cells = []
+    for text in texts or sources([]):
+        total, longest = text.tokens(session.tokenizer), max(fit, default=0)
+        records = windows_of(session.tokenizer, text, longest=longest, stride=stride, mode=mode) if fit else []
+        picked = drawn(len(records), windows)
+        short = f"{text.name} has {total:,} tokens, too few for a window of {longest:,}" if not records else None
+        for label, spec in methods.items():
+            for length in lengths:
+                reason = session.unfit(spec, length) or short
+                prompts = tuple(Prompt(spec, length, n, task=PERPLEXITY, record=records[n]) for n in picked)
+                where = f"{text.name}: {label}", f"{length:,}"
+                cells.append(Cell(*where, perplexity, () if reason else prompts, missing=reason))
+    return cells + absent

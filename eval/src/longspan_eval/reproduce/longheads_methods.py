@@ -1,0 +1,80 @@
+"""LongHeads (Lu et al., 2024, arXiv 2402.10685) and what it is compared with, scaled from a window of 4,096 tokens."""
+
+from __future__ import annotations
+
+from longspan_eval.reproduce.ablations import parse_spec
+from longspan_eval.reproduce.session import PaperSession
+from longspan_eval.spec import MethodSpec
+
+WINDOW = 4096
+
+ABLATIONS = {  # after the two of chunk length and number of chunks that all share
+    "the method": "",
+    "random chunks": "pick=random,first_chunk=false,local_chunks=1",
+    "random chunks, first and last kept": "pick=random",
+    "the lowest-scored": "pick=lowest",
+    "without the first chunk": "first_chunk=false",
+    "heads fixed": "share=layer",
+    "layers fixed": "fix_layers=true",
+    "heads and layers fixed": "share=layer,fix_layers=true",
+}
+
+
+def method(session: PaperSession, more: str = "", length: float = 256, chunks: int = 16) -> MethodSpec:
+    """LongHeads as in the paper, each query head choosing by itself; ``length`` and ``chunks`` at a window of 4,096."""
+    size = session.tokens(length, WINDOW)
+    text = f"longheads:chunk_length={size},num_chunks={chunks}"
+    text += "" if "share=" in more else ",share=head"
+    return parse_spec(f"{text},{more}" if more else text)
+
+
+def lm_infinite(session: PaperSession) -> MethodSpec:
+    """LM-Infinite with 10 first tokens and a window of recent ones; the 10 are tokens whatever the window is."""
+    window = session.tokens(WINDOW, WINDOW)
+    return parse_spec(f"lm-infinite:sinks={min(10, window)},recent={window},cap={window}")
+
+
+def methods(session: PaperSession) -> dict[str, MethodSpec]:
+    """The rows that the paper compares without fine-tuning, and one of longspan's own."""
+    return {
+        "stock": parse_spec("stock"),
+        "dynamic NTK": parse_spec("dynamic-ntk"),
+        "LM-Infinite": lm_infinite(session),
+        "LongHeads": method(session),
+        "LongHeads, half the attention window": method(session, chunks=8),
+        "LongHeads w/ NTK init": method(session, "prefill=full,angles=dynamic-ntk,factor=2.0"),
+        "LongHeads, scored by bounds": method(session, "score=bounds"),
+    }
+
+
+def few(session: PaperSession) -> dict[str, MethodSpec]:
+    """The rows; at the scale "quick" those that say most."""
+    every = methods(session)
+    quick = ("stock", "LM-Infinite", "LongHeads", "LongHeads, scored by bounds")
+    return session.choose(every, {name: every[name] for name in quick})
+
+
+def lengths_of(session: PaperSession) -> list[int]:
+    """4k to 32k at a window of 4,096."""
+    return session.lengths([WINDOW * n for n in (1, 2, 4, 8)], WINDOW)
+
+
+def ablations(session: PaperSession) -> dict[str, MethodSpec]:
+    """The paper's ablations. A chunk of 512 leaves room for 8 of them in a window of 4,096."""
+    made = {name: method(session, more) for name, more in ABLATIONS.items()}
+    made |= {f"k = {k}": method(session, chunks=k) for k in (4, 8)}
+    made |= {"l = 128": method(session, length=128), "l = 512": method(session, length=512, chunks=8)}
+    return made
+
+
+def half(session: PaperSession) -> int:
+    """The analysis' attention window: 2,048 of 4,096 tokens."""
+    return session.tokens(2048, WINDOW)
+
+
+def analysed(session: PaperSession) -> dict[str, MethodSpec]:
+    """The rows of the analysis: 8 chunks of 256 at an attention window of 2,048."""
+    return {
+        "LongHeads": method(session, chunks=8),
+        "LongHeads, scored by bounds": method(session, "score=bounds", chunks=8),
+    }

@@ -1,0 +1,165 @@
+"""What ``longspan reproduce`` leaves to read: our figures beside the paper's, as Markdown, JSON and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from longspan import files
+from longspan_eval.cell import Cell
+from longspan_eval.figure import Figure
+from longspan_eval.report import charts, markdown
+from longspan_eval.report.markdown import Figures
+from longspan_eval.reproduce.published import published
+from longspan_eval.reproduce.session import PaperSession
+from longspan_eval.reproduce.table import Paper, PaperPlan
+from longspan_eval.sample import environment, finite
+from longspan_eval.schedule import Samples
+
+
+@dataclass(frozen=True)
+class PaperReport:
+    """A run's folder, and what its files say besides the figures.
+
+    Attributes:
+        out: the folder.
+        command: makes the same tables.
+        processor: what computed them.
+    """
+
+    out: Path
+    paper: Paper
+    session: PaperSession
+    plans: Sequence[PaperPlan]
+    command: str
+    processor: str
+
+    def write(self, samples: Samples) -> str:
+        """Write ``results.json`` and ``summary.md``, and return the latter; a reader never finds half a file."""
+        text = self._markdown(samples)
+        body = json.dumps(finite(self._body(samples)), indent=1, allow_nan=False, ensure_ascii=False)
+        files.write(self.out / "results.json", body + "\n")
+        files.write(self.out / "summary.md", text)
+        return text
+
+    def draw(self, samples: Samples) -> list[str]:
+        """Draw the tables that are drawn, and return the names of the files."""
+        names: list[str] = []
+        subject = self.session.subject
+        for plan in self.plans:
+            table = plan.table
+            if table.pictures is not None:
+                names += table.pictures(self.session, self.out)
+            if table.lines:
+                title = f"{self.paper.name}, {table.title.lower()}: {subject.name}, window {subject.window:,}"
+                path = self.out / f"{table.name}.png"
+                if charts.lines(plan.figures(samples), title, path):
+                    names.append(path.name)
+        return names
+
+    def _head(self) -> dict[str, Any]:
+        session = self.session
+        return {
+            "paper": {name: getattr(self.paper, name) for name in ("name", "title", "cite", "models", "hardware")},
+            "command": self.command,
+            "scale": session.scale,
+            "samples": session.samples,
+            "max_length": session.max_length,
+            "model": asdict(session.subject),
+            "environment": {**environment(), "device": self.processor},
+        }
+
+    def _body(self, samples: Samples) -> dict[str, Any]:
+        return {
+            **self._head(),
+            "tables": {
+                plan.table.name: {
+                    "title": plan.table.title,
+                    "where": plan.table.where,
+                    "protocol": plan.protocol,
+                    "cells": [_plain(cell, figure) for cell, figure in plan.figures(samples)],
+                    "published": [one._asdict() for one in published(self.paper.name, plan.table.name)],
+                }
+                for plan in self.plans
+            },
+        }
+
+    def _markdown(self, samples: Samples) -> str:
+        subject, paper = self.session.subject, self.paper
+        where = environment()
+        threads = "1 thread" if where["threads"] == 1 else f"{where['threads']} threads"
+        parts = [
+            f"# {paper.name} on {subject.name}",
+            f"The tables of *{paper.title}* ({paper.cite}), with its parameters scaled from a window of "
+            f"{paper.window:,} tokens to {subject.window:,}.",
+            f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
+            f"`{subject.sha256[:12]}`; {markdown.versions_line()}; {where['machine']}, {self.processor}, {threads}. "
+            f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
+            "compared is how the rows of one stand to each other.",
+            _scale(self.session),
+            "Behind a figure stand its 95% interval and the number of prompts: Wilson's interval for scores, for other "
+            "means a normal one over the prompts, for perplexities that of their mean losses. Times and memory are "
+            "medians.",
+            f"`{self.command}`",
+        ]
+        for plan in self.plans:
+            parts.append(self._table(plan, plan.figures(samples)))
+        return "\n\n".join(parts) + "\n"
+
+    def _table(self, plan: PaperPlan, figures: Figures) -> str:
+        table = plan.table
+        parts = [f"## {table.title} ({table.where})", plan.protocol, markdown.table(figures)]
+        remarks = notes(figures)
+        if remarks:
+            parts.append("\n".join(remarks))
+        found = published(self.paper.name, table.name)
+        if found:
+            lines = ["| published | of | figure | read in |", "| --- | --- | --- | --- |"]
+            lines += [f"| {one.row} | {one.column} | {one.figure} | {one.source} |" for one in found]
+            parts.append("\n".join(lines))
+        rest = "The paper's other figures are" if found else "The paper's figures are"
+        if not table.whole:
+            parts.append(f"{rest} not at hand: see {table.where} in {self.paper.cite}.")
+        return "\n\n".join(parts)
+
+
+def notes(figures: Figures) -> list[str]:
+    """Why cells have no figure: a line for each reason, with the places that it holds for; and what is unfinished."""
+    places: dict[str, list[Cell]] = {}
+    for cell, figure in figures:
+        if figure.reason is not None:
+            places.setdefault(figure.reason, []).append(cell)
+    every = [cell for cell, _ in figures]
+    return [f"- {_where(cells, every)}: {reason}." for reason, cells in places.items()] + markdown.unfinished(figures)
+
+
+def _where(cells: Sequence[Cell], every: Sequence[Cell]) -> str:
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    whole = len(columns) == len({cell.column for cell in every})
+    if len(rows) == len({cell.row for cell in every}):
+        return "all cells" if whole else "; ".join(columns)
+    named = "; ".join(rows) if len(rows) <= 4 else f"{'; '.join(rows[:3])} and {len(rows) - 3} rows more"
+    return named if whole else f"{named} ({', '.join(columns)})"
+
+
+def _scale(session: PaperSession) -> str:
+    said = {
+        "paper": "Scale `paper`: as many prompts as the paper has.",
+        "quick": "Scale `quick`: a few prompts a cell instead of the paper's, as each table says; its intervals say "
+        "how little that is.",
+    }[session.scale]
+    said += f" At most {session.samples} a cell (`--samples`)." if session.samples is not None else ""
+    return said + (f" Nothing longer than {session.max_length:,} tokens." if session.max_length is not None else "")
+
+
+def _plain(cell: Cell, figure: Figure) -> dict[str, Any]:
+    body: dict[str, Any] = {"row": cell.row, "column": cell.column, "reason": figure.reason}
+    if figure.reason is None:
+        body |= {"value": figure.value, "unit": figure.unit, "n": figure.n, "interval": figure.interval}
+        body |= {"text": figure.text} if figure.text else {}
+        body["finished"] = not figure.unfinished
+    return body

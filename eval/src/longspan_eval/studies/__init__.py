@@ -1,0 +1,1 @@
+"""What is measured beside the papers' tables, each a list of cells: ``longspan eval``, ``longspan demo``, quality."""

@@ -1,0 +1,231 @@
+"""What ``longspan eval`` leaves to read: ``results.json`` for programs, ``summary.md`` and pictures for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from longspan import files
+from longspan_eval.cell import Cell
+from longspan_eval.figure import Figure
+from longspan_eval.measure import Keys, Prompt
+from longspan_eval.report import charts, markdown
+from longspan_eval.report.markdown import Figures
+from longspan_eval.sample import Sample, environment, finite
+from longspan_eval.schedule import Plan, Samples
+from longspan_eval.studies.eval import Evaluation
+from longspan_eval.task import Task
+
+BINS = 5  # where depths were left to the seeds, so many parts of the text are told apart
+LABELS = {"score": "score", "perplexity": "lowest / perplexity"}  # what the colours mean
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """A run's folder and all that its files say besides the figures.
+
+    Attributes:
+        out: the folder.
+        command: makes the same table.
+        device: what computed it.
+        threads: of each process.
+    """
+
+    out: Path
+    study: Evaluation
+    keys: Keys
+    plan: Plan
+    command: str
+    device: str
+    threads: int
+
+    def write(self, samples: Samples) -> None:
+        """Write ``results.json`` and ``summary.md``; a reader finds the old or the new ones, never half a file."""
+        figures = self.plan.figures(samples)
+        body = json.dumps(finite(self._body(figures, samples)), indent=1, allow_nan=False)
+        files.write(self.out / "results.json", body + "\n")
+        files.write(self.out / "summary.md", self._markdown(figures))
+
+    def draw(self, samples: Samples) -> list[Path]:
+        """Draw the pictures: every task by method and length, and each that knows depths by length and depth."""
+        study, subject, figures = self.study, self.keys.subject, self.plan.figures(samples)
+        heads = [short_length(length) for length in study.lengths]
+        title = f"{subject.name}, trained on {subject.window:,} tokens"
+        kinds = sorted({task.measure for task in study.tasks}, reverse=True)
+        panels = [charts.panel(task.name, _of(task, figures), heads) for task in study.tasks]
+        pictures = [self.out / "scores.png"]
+        charts.tiles(panels, title, pictures[0], label=", ".join(LABELS[kind] for kind in kinds))
+        for task in study.tasks:
+            if task.at_depths:
+                pictures.append(self.out / f"heatmap-{task.name}.png")
+                panels = [self._by_depth(task, spec.label, heads, figures, samples) for spec in study.specs]
+                name = f"{task.name}: {title}"
+                charts.tiles(panels, name, pictures[-1], across=5, x="tokens", y="depth of the answer")
+        return pictures
+
+    def _by_depth(self, task: Task, row: str, heads: Sequence[str], figures: Figures, samples: Samples) -> charts.Panel:
+        """The panel of a method: tiles by depth and length, and over a length without a figure the reason."""
+        columns: list[list[tuple[float, float, Figure]]] = []
+        words: dict[int, str] = {}
+        for n, (cell, figure) in enumerate(figures):
+            if (cell.table, cell.row) == (task.name, row):
+                if figure.mark is not None:
+                    words[len(columns)] = charts.on_tile(figure)
+                columns.append(by_depth(cell, figure, self.plan.measured(n, samples)))
+        depths = [_depth(low, high) for low, high, _ in columns[0]]
+        parts = [[column[n][2] for column in columns] for n in range(len(depths))]
+        shades = [[part.value for part in line] for line in parts]
+        texts = [["" if part.n or x in words else "·" for x, part in enumerate(line)] for line in parts]
+        return charts.Panel(row, depths, heads, shades, texts, words)
+
+    def _body(self, figures: Figures, samples: Samples) -> dict[str, Any]:
+        study = self.study
+        return {
+            "command": self.command,
+            "model": asdict(self.keys.subject),
+            "environment": {**environment(), "threads": self.threads, "device": self.device},
+            "tasks": {
+                task.name: {
+                    "version": task.version,
+                    "measure": task.measure,
+                    "paper": task.paper,
+                    "new_tokens": task.new_tokens,
+                    "data": None if task.data is None else task.data.name,
+                    "records": len(study.records[task.name]) if task.name in study.records else None,
+                    "depths": study.depths_of(task) if task.at_depths else None,
+                }
+                for task in study.tasks
+            },
+            "lengths": study.lengths,
+            "samples": study.samples,
+            "first_seed": study.seed,
+            "max_full_seconds": study.max_full_seconds,
+            "windows": self._windows(),
+            "rows": {
+                spec.label: {str(length): self.keys.parameters(spec, length) for length in study.lengths}
+                for spec in study.specs
+            },
+            "cells": [
+                self._cell(cell, figure, self.plan.measured(n, samples)) for n, (cell, figure) in enumerate(figures)
+            ],
+        }
+
+    def _cell(self, cell: Cell, figure: Figure, samples: Sequence[Sample]) -> dict[str, Any]:
+        own = [] if figure.reason is not None else samples
+        (first, *_) = cell.measures
+        assert isinstance(first, Prompt)
+        return {
+            "task": cell.table,
+            "row": cell.row,
+            "multiple": first.length / self.keys.subject.window,
+            "length": first.length,
+            "planned": figure.planned,
+            "n": figure.n,
+            "score": figure.value,
+            "interval": figure.interval,
+            "seconds": fmean(sample.seconds for sample in own) if own else math.nan,
+            "tokens": fmean(sample.tokens for sample in own) if own else math.nan,
+            "depths": [
+                {"low": low, "high": high, "n": part.n, "score": part.value, "interval": part.interval}
+                for low, high, part in by_depth(cell, figure, own)
+            ],
+            "error": figure.reason,
+            "measure": first.task.measure,
+        }
+
+    def _windows(self) -> dict[str, Any] | None:
+        windows = self.study.windows
+        if windows is None:
+            return None
+        texts = [{"name": name, "tokens": tokens} for name, tokens in windows.texts]
+        return {"texts": texts, "stride": windows.stride, "mode": windows.mode}
+
+    def _markdown(self, figures: Figures) -> str:
+        study, subject = self.study, self.keys.subject
+        parts = [
+            f"# {subject.name}: " + ", ".join(task.name for task in study.tasks),
+            f"Window {subject.window:,} tokens, {subject.parameters:,} parameters in {subject.dtype}, weights "
+            f"`{subject.sha256[:12]}`. {self._legend()}",
+        ]
+        for task in study.tasks:
+            over = "" if task.measure == "score" else f": {study.windows}"
+            parts.append(f"**{task.name}**: {task.summary} ({task.paper}){over}")
+            parts.append(markdown.table(_of(task, figures), code=True))
+        remarks = [
+            f"- {cell.table}, `{cell.row}` at {cell.column} tokens: {figure.reason}"
+            for cell, figure in figures
+            if figure.reason is not None
+        ]
+        remarks += markdown.unfinished(figures)
+        without = [task.name for task in study.tasks if not task.at_depths]
+        if study.depths is not None and without:
+            remarks.append(f"- No depth can be asked for in {', '.join(without)}.")
+        remarks += _on_windows(study)
+        if remarks:
+            parts += ["**Notes**", "\n".join(remarks)]
+        parts.append(markdown.made_with(self.command, f"{self.device}, seeds from {study.seed}"))
+        return "\n\n".join(parts) + "\n"
+
+    def _legend(self) -> str:
+        """What a cell has in it."""
+        kinds = {task.measure for task in self.study.tasks}
+        said = []
+        if "score" in kinds:
+            said.append(
+                "A cell is the mean score in percent, its 95% interval, and the number of prompts; lengths are tokens "
+                "of prompt and answer."
+            )
+        if "perplexity" in kinds:
+            said.append(
+                "A cell of a perplexity is `exp` of the mean loss of the scored tokens, its 95% interval over the "
+                "windows, and the number of windows; lengths are tokens of a window."
+            )
+        return " ".join(said)
+
+
+def by_depth(cell: Cell, figure: Figure, samples: Sequence[Sample]) -> list[tuple[float, float, Figure]]:
+    """A cell's score by depth: from, to, and the figure; from and to are equal where depths were asked for.
+
+    Nothing where its task has no depths.
+    """
+    prompts = [measure for measure in cell.measures if isinstance(measure, Prompt)]
+    if not prompts[0].task.at_depths or cell.reduce is None:
+        return []
+    samples = samples if figure.reason is None else []
+    given = sorted({prompt.depth for prompt in prompts if prompt.depth is not None})
+    parts = []
+    for low, high in [(depth, depth) for depth in given] or [(n / BINS, (n + 1) / BINS) for n in range(BINS)]:
+        # The last part has its end as well; where depths were given, each is a part of its own.
+        own = [s for s in samples if s.depth is not None and (low <= s.depth < high or s.depth == high in (low, 1.0))]
+        parts.append((low, high, cell.reduce(own, ())))
+    return parts
+
+
+def _of(task: Task, figures: Figures) -> Figures:
+    return [(cell, figure) for cell, figure in figures if cell.table == task.name]
+
+
+def _on_windows(study: Evaluation) -> list[str]:
+    if study.windows is None:
+        return []
+    if study.windows.mode == "new":
+        return [
+            "- All rows and lengths score the same tokens, so that their perplexities can be told apart more finely "
+            "than by their intervals, which are mostly about the text."
+        ]
+    overlap = study.windows.stride < max(study.lengths)
+    return ["- Windows of mode whole overlap: the intervals of perplexities are too narrow."] if overlap else []
+
+
+def short_length(length: int) -> str:
+    """``16k`` for 16,384; the number itself where it is no multiple of 1,024."""
+    return f"{length // 1024}k" if length % 1024 == 0 else str(length)
+
+
+def _depth(low: float, high: float) -> str:
+    return f"{low:.0%}" if low == high else f"{100 * low:.0f}-{100 * high:.0f}%"

@@ -1,0 +1,60 @@
+"""What a terminal shows: a table that lines up, and bars."""
+
+from __future__ import annotations
+
+import io
+import math
+
+from rich.console import Console
+
+from longspan_eval.cell import Cell
+from longspan_eval.figure import Figure, wilson
+from longspan_eval.report.terminal import Halves, totals
+
+ROWS = ("stock", "pi", "yarn", "dca")
+
+
+def figures(unit, heads=("1x", "2x")):
+    """Of stock and dca all figures, of the others what failed."""
+    for row in ROWS:
+        for n, head in enumerate(heads):
+            right = float(row == "dca")
+            if row in ("stock", "dca"):
+                made = Figure(right if unit == "count" else math.exp(3), unit, 3, wilson(3 * right, 3), "", NAN, 3, 3)
+            elif n:
+                made = Figure(NAN, unit, planned=3)
+            else:
+                made = Figure(NAN, unit, reason="out of memory" if row == "yarn" else "PI: some rule is broken")
+            yield Cell(row, head), made
+
+
+NAN = math.nan
+
+
+def shown(what, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(what)
+    return console.file.getvalue()
+
+
+def test_the_table_shows_counts_perplexity_and_what_failed():
+    halves = Halves(list(figures("count")), list(figures("perplexity")), ("found", "perplexity"))
+    by_row = {line.split()[0]: line.split()[1:] for line in shown(halves).splitlines() if line.split()[:1] != []}
+    assert by_row["stock"] == ["0/3", "0/3", "20.1", "20.1"]
+    assert by_row["dca"] == ["3/3", "3/3", "20.1", "20.1"]
+    assert by_row["yarn"] == ["oom", "·", "oom", "·"]
+    assert by_row["pi"] == ["n/a", "·", "n/a", "·"]
+
+
+def test_a_narrow_terminal_has_one_below_the_other():
+    heads = ("1x", "2x", "4x", "8x", "16x")
+    halves = Halves(list(figures("count", heads)), list(figures("perplexity", heads)), ("found", "perplexity"))
+    text = shown(halves, 50)
+    assert text.index("found") < text.index("perplexity") and text.count("stock") == 2 and "…" not in text
+
+
+def test_totals_are_best_first_and_leave_out_what_failed():
+    done = [pair for pair in figures("count") if pair[0].row in ("stock", "dca")]
+    lines = shown(totals([*done, *figures("count", ("1x",))], "Beyond", "#.")).splitlines()
+    assert [line.split()[0] for line in lines if line.split()] == ["Beyond", "dca", "stock"]
+    assert "9 of 9 found" in lines[2] and "#" * 24 in lines[2] and "0 of 9 found" in lines[3]

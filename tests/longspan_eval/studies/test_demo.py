@@ -1,0 +1,91 @@
+"""The demonstration: what it leaves behind, what it says, and that new methods join it by themselves."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from longspan.errors import LongspanError
+from longspan.methods import METHODS
+from longspan_eval.spec import parse_specs
+from longspan_eval.studies import demo
+
+
+def test_every_method_is_a_row_unless_left_out_on_purpose():
+    rows = demo.methods_shown()
+    assert rows[0] == "stock" and {row.partition(":")[0] for row in rows[1:]} | set(demo.LEFT_OUT) == set(METHODS)
+    assert set(demo.LEFT_OUT) <= set(METHODS) and demo.BESIDE in rows
+
+
+@pytest.mark.parametrize(
+    ("prompts", "depths"),
+    [(1, [0.5]), (2, [0.0, 1.0]), (5, [0, 0.25, 0.5, 0.75, 1]), (7, [0, 0.25, 0.5, 0.75, 1, 0, 0.25])],
+)
+def test_depths_are_spread_evenly(prompts, depths):
+    assert demo.depths(prompts) == depths
+
+
+def test_settings_that_cannot_be():
+    for bad in ({"prompts": 0}, {"multiples": ()}, {"methods": ()}, {"methods": ("magic",)}):
+        with pytest.raises(LongspanError):
+            demo.Settings(**bad)
+
+
+def test_a_row_is_called_what_it_is_called_everywhere():
+    labels = [spec.label for spec in demo.Settings().specs]
+    assert "longheads:score=bounds" in labels and "longheads" not in labels
+    assert labels == [spec.label for spec in parse_specs(list(demo.methods_shown()))]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    console = Console(file=io.StringIO(), width=100)
+    demo.run(demo.Settings(prompts=2, multiples=(1, 2), methods=("stock", "yarn", "dca")), out, console)
+    return out, console.file.getvalue(), json.loads((out / "results.json").read_text())
+
+
+def test_leaves_numbers_and_a_picture(ran):
+    out, _, body = ran
+    assert (out / "heatmap.png").read_bytes()[:4] == b"\x89PNG"
+    assert body["model"]["window"] == 512 and len(body["model"]["sha256"]) == 64
+    assert body["seed"] == 0 and body["lengths"] == [512, 1024] and body["prompts_per_cell"] == 2
+    assert len(body["cells"]) == 6 and len(body["samples"]) == 12
+    assert body["methods"]["yarn"]["1024"]["angles"].startswith("YaRN(factor=2")
+    assert body["methods"]["dca"]["512"]["chunk_size"] == 384
+
+
+def test_says_what_it_measured(ran):
+    out, text, _ = ran
+    for words in ("512 tokens", "2 prompts a cell", "passkey found", "perplexity", "Beyond the window", str(out)):
+        assert words in text.replace("\n", "") or words in text
+    assert text.count("The pass key is") >= 2
+
+
+def test_inside_the_window_the_numbers_are_stocks(ran):
+    cells = {(c["method"], c["length"]): c for c in ran[2]["cells"]}
+    for method in ("yarn", "dca"):
+        assert cells[method, 512]["perplexity"] == pytest.approx(cells["stock", 512]["perplexity"], rel=1e-3)
+
+
+@pytest.mark.long
+def test_the_seed_decides_the_prompts(tmp_path):
+    runs = []
+    for seed in (3, 3, 4):
+        settings = demo.Settings(prompts=1, multiples=(1,), methods=("dca",), seed=seed)
+        demo.run(settings, tmp_path, Console(file=io.StringIO()))
+        samples = json.loads((tmp_path / "results.json").read_text())["samples"]
+        runs.append([(s["answer"], s["prediction"], s["loss"]) for s in samples])
+    assert runs[0] == runs[1] != runs[2]
+
+
+@pytest.mark.long
+def test_the_whole_demonstration_shows_what_it_is_for(tmp_path):
+    demo.run(demo.Settings(), tmp_path, Console(file=io.StringIO()))
+    cells = {(c["method"], c["length"]): c for c in json.loads((tmp_path / "results.json").read_text())["cells"]}
+    beyond = [2048, 4096, 8192]
+    assert sum(cells["stock", n]["found"] for n in beyond) <= 1
+    assert sum(cells["dca", n]["found"] for n in beyond) > sum(cells["stock", n]["found"] for n in beyond)

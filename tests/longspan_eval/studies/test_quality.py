@@ -1,0 +1,285 @@
+"""The script that makes the quality table: resumable after a SIGKILL, whole, and with its bars."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longspan_eval.figure import Figure, wilson
+from longspan_eval.spec import parse_specs
+from longspan_eval.workers import _context
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import quality  # noqa: E402
+import quality_bars  # noqa: E402
+import quality_table  # noqa: E402
+from samples import ARCHIVE, JOURNAL, read  # noqa: E402
+
+PUBLISHED = BENCHMARKS / "results" / "quality"
+in_the_repository = pytest.mark.skipif(
+    (BENCHMARKS.parent / "PKG-INFO").exists(), reason="this is an sdist, which leaves the samples out"
+)
+
+OPTIONS = ["--rows", "stock", "dca", "dca:window=600", "--lengths", "1x,1.25", "--prompts", "6", "--workers", "1"]
+
+
+def siblings(pid):
+    """The other processes that the parent of a process has started; none where the system does not say."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return []
+    parent = stat.read_text().rpartition(")")[2].split()[1]
+    started = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(other) for other in started if int(other) != pid]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """A table whose run was killed after a few samples, and then taken up again."""
+    out = tmp_path_factory.mktemp("quality")
+    path = out / JOURNAL
+    process = _context().Process(target=quality.main, args=([*OPTIONS, "--out", str(out)],))
+    process.start()
+    until = time.monotonic() + 120
+    while time.monotonic() < until and (not path.exists() or path.read_bytes().count(b"\n") < 3):
+        time.sleep(0.01)
+    workers = siblings(process.pid)  # one clean process starts them all
+    process.kill()
+    process.join()
+    before = path.read_bytes()
+    assert 3 <= before.count(b"\n") < 30, "it was to be killed in the middle"
+    assert quality.main([*OPTIONS, "--out", str(out)]) == 0
+    assert path.read_bytes() == b""
+    assert gzip.decompress((out / ARCHIVE).read_bytes()).startswith(before[: before.rfind(b"\n") + 1])
+    until = time.monotonic() + 60
+    while any(map(alive, workers)):
+        assert time.monotonic() < until, "a worker outlived its parent"
+        time.sleep(0.05)
+    return out
+
+
+@pytest.mark.long
+def test_killed_and_taken_up_again_it_has_every_sample_once(out):
+    lines = [json.loads(line) for line in gzip.decompress((out / ARCHIVE).read_bytes()).splitlines()]
+    keys = [line["key"] for line in lines]
+    assert len(keys) == len(set(keys))
+    # 2 fillers x 2 lengths x 2 rows x 6 prompts, one error for each of the four cells of the third row, and the
+    # baselines: 6 prompts of depth 0 a filler, of which two are stock's own in the window
+    assert len(keys) == 48 + 4 + 2 * 4
+    assert sum(line["error"] is not None for line in lines) == 4
+
+
+def test_the_table_is_whole(out):
+    text = (out / "quality.md").read_text()
+    for words in ("Passkeys found over noise", "over prose", "Perplexity of the last 256", "--prompts 6"):
+        assert words in text
+    assert "| `stock` | 6/6 (61-100) |" in text and "·" not in text and "…" not in text
+    assert "`dca:window=600` at 1x over noise: DCA: window ≤ the model's window" in text
+    assert (out / "quality.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_json_says_what_was_measured_and_how(out):
+    body = json.loads((out / "quality.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert body["model"]["window"] == 512 and len(body["model"]["sha256"]) == 64
+    assert body["task"] == {"name": "passkey", "version": 2, "scored_tokens": 256, "depths": [0, 0.25, 0.5, 0.75, 1]}
+    assert body["rows"]["dca"]["1.25x"]["chunk_size"] == 384 and {"torch", "threads"} <= body["environment"].keys()
+    cells = {(c["row"], c["multiple"], c["filler"]): c for c in body["cells"]}
+    assert len(cells) == 12
+    one = cells["stock", 1.0, "prose"]
+    assert (one["n"], one["found"], one["length"]) == (6, 6, 512) and one["interval"][0] == pytest.approx(
+        0.6097, abs=1e-3
+    )
+    # In the window DCA is the stock model, and the baseline differs in the passkey's place alone.
+    assert cells["dca", 1.0, "prose"]["ratio"] == pytest.approx(one["ratio"], rel=1e-4) == pytest.approx(1, abs=0.02)
+    assert cells["stock", 1.25, "prose"]["ratio"] > 1.02 > cells["dca", 1.25, "prose"]["ratio"]
+    assert body["bars"] == []  # none is for these methods and lengths
+
+
+def recorded(monkeypatch, answers=None):
+    """What the script would have measured; ``answers``: samples by key, of the first five of which it measures."""
+    asked = []
+
+    def run(parts, **more):
+        requests = [request for part in parts for request in part]
+        asked.extend(requests)
+        if answers is not None:
+            yield from ((request, answers[request.key]) for request in requests[:5])
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(quality.workers, "run", run)
+    return asked
+
+
+def rows(asked):
+    return {request.measure.spec.label for request in asked}
+
+
+def test_nothing_is_asked_again(out, monkeypatch):
+    asked = recorded(monkeypatch)
+    before = (out / ARCHIVE).read_bytes()
+    for more in ([], ["--table-only"], ["--prompts", "2"]):
+        assert quality.main([*OPTIONS, "--out", str(out), *more]) == 0
+    assert quality.main([*OPTIONS, "--out", str(out), "--table-only", "--prompts", "7"]) == 3
+    assert quality.main([*OPTIONS, "--out", str(out), "--dry-run"]) == 0
+    assert (out / ARCHIVE).read_bytes() == before and not (out / JOURNAL).read_bytes() and not asked
+
+
+def test_errors_are_asked_again_only_on_request(out, monkeypatch):
+    asked = recorded(monkeypatch)
+    quality.main([*OPTIONS, "--out", str(out), "--retry-errors"])
+    assert rows(asked) == {"dca:window=600"} and len(asked) == 24
+
+
+def test_forgetting_a_row_measures_it_anew(out, tmp_path, monkeypatch, capsys):
+    (tmp_path / ARCHIVE).write_bytes((out / ARCHIVE).read_bytes())
+    asked = recorded(monkeypatch)
+    assert quality.main([*OPTIONS, "--out", str(tmp_path), "--forget", "dca"]) == 3
+    assert rows(asked) == {"dca"} and len(asked) == 24
+    assert quality.main([*OPTIONS, "--out", str(tmp_path), "--forget", "rerope"]) == 1
+    assert "'rerope'" in capsys.readouterr().err
+    assert len(read(tmp_path)) == 60 - 24
+
+
+def test_what_an_interrupted_run_had_is_packed(out, tmp_path, monkeypatch):
+    """Ctrl-C ends a run like any other: nothing stays in the journal, and the next run measures what is left alone."""
+    kept = read(out)
+    recorded(monkeypatch, kept)
+    assert quality.main([*OPTIONS, "--out", str(tmp_path)]) == 3
+    assert len(read(tmp_path)) == 5 and read(tmp_path).items() <= kept.items()
+    assert (tmp_path / ARCHIVE).exists() and (tmp_path / JOURNAL).read_bytes() == b""
+    asked = recorded(monkeypatch)
+    quality.main([*OPTIONS, "--out", str(tmp_path)])
+    keys = {request.key for request in asked}
+    assert not keys & read(tmp_path).keys() and keys >= kept.keys() - read(tmp_path).keys()
+
+
+SUBJECT = quality_table.Subject(512, "a" * 64)
+
+
+def planned(*args, subject=SUBJECT):
+    return quality_table.Quality(
+        quality.parse(["--prompts", "7", "--lengths", "4", "--fillers", "noise", *args]), subject
+    )
+
+
+def prompts(*args, **more):
+    """The prompts of passkeys of one row, and their keys."""
+    table = planned(*args, **more)
+    n = next(n for n, cell in enumerate(table.plan.cells) if cell.table.startswith("Passkeys"))
+    return table.plan.cells[n].measures, table.plan.keys[n]
+
+
+CHANGES = {
+    "length": ["--lengths", "8"],
+    "filler": ["--fillers", "prose"],
+    "seed": ["--seed", "100"],
+    "method": ["--rows", "rerope"],
+    "a parameter": ["--rows", "dca:chunk_size=100"],
+    "an angle": ["--rows", "dca:angles=yarn"],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_key_changes_with(change):
+    assert not set(prompts("--rows", "dca")[1]) & set(prompts("--rows", "dca", *CHANGES[change])[1])
+
+
+def test_a_key_changes_with_the_model_and_not_with_the_number_of_prompts(monkeypatch):
+    before = prompts("--rows", "dca")[1]
+    other = quality_table.Subject(512, "b" * 64)
+    assert not set(before) & set(prompts("--rows", "dca", subject=other)[1])
+    assert prompts("--rows", "dca", "--prompts", "60")[1][:7] == before
+    monkeypatch.setattr(quality_table, "TARGETS", 128)
+    assert not set(before) & set(prompts("--rows", "dca")[1])
+
+
+def test_depths_come_in_turn():
+    measures, _ = prompts("--rows", "dca", "--seed", "5")
+    assert [one.depth for one in measures] == [0, 0.25, 0.5, 0.75, 1, 0, 0.25]
+    assert [one.seed for one in measures] == list(range(5, 12)) and {one.length for one in measures} == {2048}
+
+
+def test_the_default_rows_are_every_method_and_parse():
+    specs = parse_specs(quality_table.default_rows())
+    assert {spec.name for spec in specs} == {"stock", *quality_table.METHODS} - set(quality_table.LEFT_OUT)
+    assert quality_table.GRID == () or len(parse_specs(quality_table.GRID)) == len(quality_table.GRID)
+
+
+@pytest.mark.parametrize(
+    ("name", "multiple", "prompts"),
+    [("stock", 8, 50), ("stock", 16, 10), ("dca", 4, 200), ("dca", 8, 50), ("dca", 64, 10), ("streaming-llm", 32, 10)],
+)
+def test_prompts_a_cell(name, multiple, prompts):
+    assert quality_table.prompts_for(parse_specs([name])[0], multiple) == prompts
+
+
+def test_selecting_rows_get_the_most_prompts(monkeypatch):
+    monkeypatch.setattr(quality_table, "SELECTING", ("dca",))
+    monkeypatch.setattr(quality_table, "FEATURED", ("dca:chunk_size=100",))
+    specs = parse_specs(["dca:chunk_size=100", "dca:chunk_size=90", "rerope"])
+    counts = [[quality_table.prompts_for(spec, multiple) for multiple in (1, 16, 32, 64)] for spec in specs]
+    assert counts == [[200, 200, 100, 100], [50, 50, 10, 10], [50, 10, 10, 10]]
+
+
+@in_the_repository
+def test_the_published_samples_keep_their_keys():
+    subject = quality_table.Subject.of(quality.load_bundled()[0])
+    tables = [quality_table.Quality(quality.parse(args), subject) for args in ([], ["--grid"])]
+    of_table, of_grid = ({key for keys in table.plan.keys for key in keys} for table in tables)
+    kept = read(PUBLISHED)
+    assert len(kept.keys() & of_table) >= 3000 and len(kept.keys() & of_grid) >= 360
+    assert kept.keys() <= of_table | of_grid
+
+
+@pytest.mark.parametrize(
+    ("found", "n", "words"), [(190, 200, "**met**: 190/200 = 95.0%"), (189, 200, "**missed**: 189/200")]
+)
+def test_verdict(found, n, words):
+    assert quality_bars.verdict(Figure(found / n, "count", n, wilson(found, n)), 0.95).startswith(words)
+
+
+@in_the_repository
+def test_the_published_samples_meet_every_bar(tmp_path):
+    """All bars are judged, each by its method's best row, and none is missed or left unmeasured."""
+    (tmp_path / ARCHIVE).write_bytes((PUBLISHED / ARCHIVE).read_bytes())
+    quality.main(["--table-only", "--out", str(tmp_path)])
+    bars = json.loads((tmp_path / "quality.json").read_text())["bars"]
+    assert len(bars) == len(quality_bars.BARS)
+    assert all("**met**" in bar["result"] for bar in bars), bars
+    assert "**Bars**" in (tmp_path / "quality.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ["--lengths", "0"],
+        ["--lengths", "1,1"],
+        ["--fillers", "music"],
+        ["--workers", "0"],
+        ["--prompts", "-1"],
+        ["--grid", "--forget", "dca", "--table-only"],
+    ],
+)
+def test_options_that_cannot_be(bad, capsys):
+    with pytest.raises(SystemExit):
+        quality.parse(bad)
+    assert "error" in capsys.readouterr().err
+
+
+def test_a_row_that_cannot_be_is_one_line(tmp_path, capsys):
+    assert quality.main(["--rows", "magic", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("quality: error: unknown method 'magic'")
