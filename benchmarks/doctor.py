@@ -121,7 +121,8 @@ def main() -> int:
         table.add_row(
             str(row["method"]), f"{row['tokens']:,}", f"{row['fitted_up_to']:,}",
             f"{row['prefill_seconds']:.2f} s", f"{row['prefill_estimate']:.2f} s", f"{row['prefill_error']:+.0%}",
-            f"{row['token_seconds'] * 1e3:.1f} ms", f"{row['token_estimate'] * 1e3:.1f} ms", f"{row['token_error']:+.0%}",
+            f"{row['token_seconds'] * 1e3:.1f} ms", f"{row['token_estimate'] * 1e3:.1f} ms",
+            f"{row['token_error']:+.0%}",
         )  # fmt: skip
     console.print(table)
     for kind in ("prefill", "token"):

@@ -45,11 +45,11 @@ def save_index(index: Any) -> SavedIndex | None:
         return SavedIndex(entries, (), {"length": [index._length]})
     if not isinstance(index, UnitIndex):
         return None
-    tail, done = index._tail, index._done[0] if index._done else 0
+    tail, done = index.tail, index._done[0] if index._done else 0
     rows = done * (index.parts if isinstance(index, ChunkIndex) else 1)
     counts = {"length": [index._length], "done": [done], "tail": [tail.start, tail.stop]}
     if isinstance(index, BlockIndex):
-        counts["calls"] = list(index._calls)
+        counts["calls"] = list(index.calls)
     tails = tuple(tail.slice(n, tail.start, tail.stop) for n in range(len(tail.tensors)))
     return SavedIndex(index._held.first(rows) if rows else None, tails, counts)
 
@@ -94,12 +94,12 @@ def load_index(
     index._length = tokens
     if isinstance(index, UnitIndex):
         index._done, index._pads = [done], (0,)
-        _load_tail(index._tail, saved, tokens)
+        _load_tail(index.tail, saved, tokens)
     if isinstance(index, BlockIndex):
         calls = list(saved.counts["calls"])
         if calls != sorted(calls) or not all(0 <= call < tokens for call in calls):
             raise ValueError(f"its calls do not lie within {tokens} tokens")
-        index._calls = calls
+        index.calls = calls
 
 
 @torch.inference_mode(False)
