@@ -56,6 +56,21 @@ def test_a_decoded_token_takes_few_frames(name):
     assert max(map(len, found)) <= MOST, found
 
 
+@pytest.mark.parametrize(
+    ("family", "options", "why"),
+    [
+        ("llama", {"method": "infllm"}, "C has no single-token kernel"),
+        ("llama", {"method": "dynamic-ntk"}, "follow the length"),
+        ("llama", {"method": "dca", "impl": "torch"}, "impl='torch' was named"),
+        ("hunyuan_v1_dense", {"method": "full"}, "after their rotation"),
+    ],
+)
+def test_the_report_says_why_a_token_takes_more_calls(family, options, why):
+    report = longspan.extend(make(family), **options)
+    assert report.decode.startswith("each part its own call: ") and why in report.decode
+    assert report.decode == report.to_dict()["decode"] and "decoding" in str(report)
+
+
 def test_frames_are_seen():
     """What takes each part of a method by itself is deeper, and has more calls."""
     model = make("llama")

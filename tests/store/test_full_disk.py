@@ -125,3 +125,13 @@ def test_parameters_that_cannot_be(make_one, given, match):
 def test_a_window_that_cannot_be():
     with pytest.raises(ValueError, match="not -1"):
         KVStore(window=-1)
+
+
+def test_a_full_disk_leaves_no_kernel_that_knows_old_memory(tmp_path, monkeypatch):
+    store = KVStore("disk", tmp_path)
+    store.append(*keys_and_values(100))
+    store.bound = object()
+    monkeypatch.setattr(memory, "free_space", lambda file: 0)
+    with pytest.raises(CacheError, match="No space left"):
+        store.reserve(10_000)
+    assert store.bound is None and store.length == 100

@@ -194,6 +194,7 @@ class KVStore:
         Raises:
             CacheError: the disk has no room; the store is as it was.
         """
+        self.bound = None  # first: where memory lacks for a stream, those before it have moved
         for buffer in self._buffers:
             buffer.reserve(buffer.held, tokens)
         self._hold(self._buffers)
@@ -240,6 +241,7 @@ class KVStore:
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
         buffers, mirror = self._chosen(rows.tolist())
+        self.bound = None
         if self.index is not None:
             self.index.select(rows)
         self.mirror = mirror
@@ -250,6 +252,7 @@ class KVStore:
         if times < 1:
             raise ValueError(f"rows are repeated once or more, not {times} times")
         buffers, mirror = self._chosen([row for row in range(self.batch) for _ in range(times)])
+        self.bound = None
         if self.index is not None:
             self.index.repeat(times)
         self.mirror = mirror
