@@ -1,7 +1,7 @@
 """How wrong `longspan doctor` is: its estimate beside what reading and writing took, at 8 to 64 windows.
 
 The bundled model. For each method the doctor's own run, and then a text that is read in the doctor's pieces up to 64
-windows, with tokens decoded at each length. The estimate for a length is fitted to the points up to half of it, which
+windows, with tokens decoded at each length. The estimate for a length is fitted to the pieces up to half of it, which
 is what the doctor would have measured if asked for that length, so no estimate is of a length that was measured. On one
 thread the clock is the process's own; tokens are compared by the lower quartile, as the doctor takes them.
 
@@ -26,7 +26,7 @@ from common import clock, machine
 from longspan import files
 from longspan.bundled import load_bundled
 from longspan.doctor.examine import SECONDS, multiplied
-from longspan.doctor.measuring import PIECE, Run, measure, rates, shapes, some_text
+from longspan.doctor.measuring import PIECE, Run, ladder, measure, rates, shapes, some_text
 from longspan.doctor.work import Counter
 
 RESULTS = Path(__file__).parent / "results" / "doctor.json"
@@ -60,9 +60,9 @@ def measured(model: object, lengths: list[int], rounds: int, threads: int) -> di
     return found
 
 
-def up_to(run: Run, length: int) -> Run:
-    """What of a run is of a text no longer than this."""
-    kept = max(sum(point.stop <= length for point in run.pieces), 1)
+def as_for(run: Run, length: int) -> Run:
+    """What of a run the doctor would have measured if asked for this length: a ladder up to half of it."""
+    kept = len(ladder(length // 2))
     return replace(run, pieces=run.pieces[:kept], tokens=run.tokens[:kept])
 
 
@@ -79,7 +79,7 @@ def compared(method: str, windows: list[int], rounds: int, threads: int, seconds
     with torch.inference_mode():
         took = measured(model, lengths, rounds, threads)
     for length, (read, token) in took.items():
-        part = up_to(run, length // 2)
+        part = as_for(run, length)
         laws = rates(part, counter)
         guess = laws.prefill.seconds(counter.prompt(length, PIECE)), laws.decode.seconds(counter.token(length))
         rows.append(
@@ -118,17 +118,14 @@ def main() -> int:
             files.write(RESULTS, json.dumps({**about, "bar": BAR, "within": within, "rows": rows}, indent=1) + "\n")
     table = Table("method", "tokens", "fitted up to", "reading", "estimate", "error", "a token", "estimate", "error")
     for row in rows:
-        table.add_row(
-            str(row["method"]), f"{row['tokens']:,}", f"{row['fitted_up_to']:,}",
-            f"{row['prefill_seconds']:.2f} s", f"{row['prefill_estimate']:.2f} s", f"{row['prefill_error']:+.0%}",
-            f"{row['token_seconds'] * 1e3:.1f} ms", f"{row['token_estimate'] * 1e3:.1f} ms",
-            f"{row['token_error']:+.0%}",
-        )  # fmt: skip
+        cells = [f"{row['prefill_seconds']:.2f} s", f"{row['prefill_estimate']:.2f} s", f"{row['prefill_error']:+.0%}"]
+        cells += [f"{1e3 * row[f'token_{kind}']:.1f} ms" for kind in ("seconds", "estimate")]
+        cells.append(f"{row['token_error']:+.0%}")
+        table.add_row(str(row["method"]), f"{row['tokens']:,}", f"{row['fitted_up_to']:,}", *cells)
     console.print(table)
     for kind in ("prefill", "token"):
-        console.print(
-            f"{kind}: {sum(abs(row[f'{kind}_error']) <= BAR for row in rows)} of {len(rows)} within {BAR:.0%}"
-        )
+        within = sum(abs(row[f"{kind}_error"]) <= BAR for row in rows)
+        console.print(f"{kind}: {within} of {len(rows)} within {BAR:.0%}")
     return 0
 
 

@@ -77,7 +77,7 @@ def test_every_tier(model, question, name, tier, tmp_path):
         same(model, question)
 
 
-@pytest.mark.parametrize("impl", ["tiled", "reference"])
+@pytest.mark.parametrize("impl", ["torch", "reference"])
 @pytest.mark.parametrize("name", ["dca", "longheads", "esa", "infllm"])
 def test_other_kernels(model, question, name, impl):
     with longspan.extended(model, name, impl=impl):

@@ -1,0 +1,79 @@
+"""``longspan doctor`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from longspan.cli.doctor import parse_length
+from longspan.errors import LongspanError
+
+QUICK = ("--seconds", "0.3", "--device", "cpu")
+
+
+def test_without_a_model_the_machine_alone(run):
+    ran = run("doctor")
+    assert ran.code == 0 and "kernels in C" in ran.out and "Next: longspan doctor MODEL" in ran.out
+    assert json.loads(run("doctor", "--json").out)["model"] is None
+
+
+def test_a_model(run, folder):
+    ran = run("doctor", folder, "--length", "2k", *QUICK)
+    assert ran.code == 0 and "2,048 tokens" in ran.out and "Recommendation" in ran.out and "measuring" in ran.err
+    quiet = run("doctor", folder, "--length", "2k", "--json", "--quiet", *QUICK)
+    made = json.loads(quiet.out)
+    assert quiet.err == "" and made["well"] and made["recommendation"]["method"] == "dca"
+
+
+def test_the_command_to_copy_runs(run, folder, tmp_path):
+    import shlex
+
+    (tmp_path / "book.txt").write_text("Rivers run to the sea. " * 60, encoding="utf-8")
+    made = json.loads(run("doctor", folder, "--length", "1k", "--method", "streaming-llm", "--json", *QUICK).out)
+    words = shlex.split(made["recommendation"]["commands"][0])
+    given = {"TEXT": str(tmp_path / "book.txt"), "QUESTION": "Where?"}
+    assert words[0] == "longspan"
+    ran = run(*[given.get(word, word) for word in words[1:]], "--max-new-tokens", 3, "--device", "cpu")
+    assert ran.code == 0 and "streaming-llm" in ran.err
+
+
+def test_a_model_that_cannot_be_extended(run, not_rope):
+    ran = run("doctor", not_rope, *QUICK)
+    assert ran.code == 1 and "cannot be extended" in ran.out and "This machine" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--length", "200k"], "--length is a text's"),
+        (["bundled", "--length", "200kb"], "--length is a number of tokens such as 131072, 200k or 1M, not '200kb'"),
+        (["bundled", "--length", "1000M"], "length is at most 16,777,216 tokens"),
+        (["bundled", "--method", "dcaa"], "did you mean 'dca'"),
+        (["bundled", "--seconds", "0"], "seconds are more than 0"),
+        (["bundled", "--kv-dir", "/no/such/folder"], "is not a folder"),
+        (["./nowhere"], "there is no such model folder"),
+    ],
+)
+def test_errors_are_one_line(run, args, words):
+    ran = run("doctor", *args, "--quiet")
+    assert ran.code == 1 and ran.out == "" and words in ran.err and len(ran.err.splitlines()) == 1
+
+
+def test_a_config_without_a_window(run, no_window):
+    ran = run("doctor", no_window, "-q")
+    assert ran.code == 1 and "pass --window" in ran.err and len(ran.err.splitlines()) == 1
+    assert run("doctor", no_window, "--window", 128, *QUICK).code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("131072", 131072), ("200k", 204_800), ("1M", 1 << 20), ("0.5k", 512), (" 8K ", 8192)]
+)
+def test_lengths(text, tokens):
+    assert parse_length(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "k", "-1", "0", "1.5", "1e5", "4x", "200 k", "nan"])
+def test_lengths_that_are_none(text):
+    with pytest.raises(LongspanError, match="--length is a number of tokens"):
+        parse_length(text)

@@ -1,0 +1,215 @@
+"""The whole of it: on the bundled model, and on models that have something wrong with them."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import longspan
+from hf_models import WINDOW, falcon, gpt2, make, prompts
+from longspan.bundled import load_bundled
+from longspan.doctor import examine, page
+from longspan.doctor.machine import look
+from longspan.methods.parse import parse_method
+
+SHORT = {"seconds": 0.3}
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return load_bundled()[0]
+
+
+@pytest.fixture(scope="module")
+def found(bundled):
+    return longspan.diagnose(bundled, length=20_000, seconds=1.0, name="my model")
+
+
+@pytest.fixture
+def model():
+    return make("llama")
+
+
+def keys(value):
+    """The keys of nested objects, and the kinds of what stands at their ends."""
+    if isinstance(value, dict):
+        return {key: keys(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [keys(value[0])] if value else []
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+
+
+LAW = dict.fromkeys(("call", "weights", "attended", "scored"), "number")
+POINT = dict.fromkeys(("start", "stop", "seconds"), "number")
+SCHEMA = {
+    "run": {"clock": "str", "pieces": [POINT], "tokens": [POINT], "passes": "number", "seconds": "number"},
+    "needs": dict.fromkeys(("length", "weights", "keys_and_values", "stock", "index", "recent"), "number"),
+    "estimate": dict.fromkeys(("prefill_seconds", "token_seconds", "piece"), "number"),
+    "recommendation": {"method": "str", "kv_tier": "str", "why": "str", "commands": ["str"]},
+    "short_prompts": {**dict.fromkeys(("tokens", "exact", "difference", "budget"), "number"), "holds": "bool"},
+}
+TOP = ["version", "well", "machine", "model", "length", "report", "needs", "tiers", "run", "rates", "estimate"]
+TOP += ["short_prompts", "recommendation"]
+MACHINE = ["system", "processor", "cores", "threads", "memory_total", "memory_free", "memory_limited"]
+MACHINE += ["disk", "disk_free", "disk_in_memory", "gpus", "kernels"]
+MODEL = ["model", "family", "dtype", "device", "weights", "window", "window_source", "attached", "stock"]
+MODEL += ["dual_chunks", "rope_scaling", "refusal"]
+
+
+def test_the_json_keeps_its_form(found):
+    made = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert list(made) == TOP and made["version"] == 1 and made["length"] == 20_000
+    assert list(made["machine"]) == MACHINE and list(made["model"]) == MODEL
+    assert {key: keys(made[key]) for key in SCHEMA} == SCHEMA
+    assert keys(made["rates"])["prefill"] == keys(made["rates"])["decode"] == LAW
+    assert [fit["tier"] for fit in made["tiers"]] == ["device", "host", "disk"]
+
+
+@pytest.mark.parametrize("given", [None, "refused"])
+def test_the_json_has_all_keys_where_there_is_nothing_to_say(given):
+    made = longspan.diagnose(None if given is None else gpt2()).to_dict()
+    assert list(made) == TOP and made["recommendation"] is None and made["tiers"] == []
+    assert made["well"] is (given is None)
+
+
+def test_the_bundled_model(found, bundled):
+    assert found.well and found.patient.window == 512 and found.patient.attached == (0, 1, 2, 3)
+    assert found.advice.method == "longheads:score=bounds" and found.advice.kv_tier == "device"
+    assert "choosing keys is faster" in found.advice.why
+    assert found.estimate.prefill_seconds > 0 and found.estimate.token_seconds > 0
+    assert found.run.length <= 10_000, "what is asked for is never measured itself"
+    assert found.short_prompts.holds and found.short_prompts.exact == found.short_prompts.tokens <= 512
+    assert found.needs.keys_and_values == 20_000 * found.report.kv_bytes_per_token
+    assert bundled.config._attn_implementation == "sdpa"
+
+
+def test_the_page_says_all_of_it(found):
+    text = " ".join(str(found).split())
+    for words in ("kernels in C", "512 tokens (max_position_embeddings)", "tokens a second", "untouched", "fits:"):
+        assert words in text
+    assert "longspan generate --model 'my model' --method longheads:score=bounds" in text
+    assert "longspan read TEXT --model 'my model'" in text
+
+
+def test_the_model_is_left_as_it_was(model):
+    ids = prompts(1)
+    with torch.no_grad():
+        before = model(ids).logits
+        longspan.diagnose(model, length=200, **SHORT)
+        assert torch.equal(model(ids).logits, before)
+
+
+@pytest.mark.parametrize("method", longspan.METHODS)
+def test_every_method_by_name(model, method):
+    found = longspan.diagnose(model, length=300, method=method, **SHORT)
+    assert found.advice.method == method and found.report.method.name == method
+    short = found.short_prompts
+    # Scaled angles change every row; what others state to be the model's own has to be so.
+    assert (short.holds is None) == (method in ("pi", "ntk", "yarn"))
+    assert short.holds is not False and found.well
+    assert ("changed, also inside the window" in " ".join(str(found).split())) == (short.holds is None)
+
+
+def test_a_length_that_nobody_said(model):
+    assert longspan.diagnose(model, **SHORT).length == 8 * WINDOW
+
+
+def test_a_text_inside_the_window(model):
+    found = longspan.diagnose(model, length=WINDOW, **SHORT)
+    assert found.advice.method == "full" and "nothing changes" in found.advice.why
+
+
+@pytest.mark.parametrize(
+    ("make_it", "words"),
+    [
+        (falcon, "computes attention in its own code"),
+        (gpt2, "no rotary positions"),
+        (lambda: make("mistral-sliding"), "attached to no layer"),
+    ],
+)
+def test_a_model_that_cannot_be_extended(make_it, words):
+    found = longspan.diagnose(make_it(), **SHORT)
+    assert not found.well and found.advice is None and found.patient.weights > 0
+    assert words in found.patient.refusal or "position" in found.patient.refusal
+    assert "cannot be extended" in str(found)
+
+
+def test_a_model_whose_config_says_no_window(model):
+    vars(model.config)["max_position_embeddings"] = None
+    assert "pass window=" in longspan.diagnose(model, **SHORT).patient.refusal
+    assert longspan.diagnose(model, window=WINDOW, length=300, **SHORT).well
+
+
+def test_what_the_model_was_published_with(model):
+    model.config.dual_chunk_attention_config = {
+        "chunk_size": 48, "local_size": 16, "original_max_position_embeddings": WINDOW
+    }  # fmt: skip
+    found = longspan.diagnose(model, length=300, **SHORT)
+    assert found.report.method.chunk_size == 32 and found.patient.dual_chunks["chunk_size"] == 48
+    assert "dual_chunk_attention_config" in str(found)
+    scaled = longspan.diagnose(make("gpt_oss"), length=100, **SHORT)
+    assert scaled.patient.rope_scaling["rope_type"] == "yarn" and "scaled RoPE" in str(scaled)
+
+
+@pytest.mark.parametrize(
+    ("free", "disk", "method", "tier", "words"),
+    [
+        (200_000, 10**9, "longheads:score=bounds", "disk", "kept on tier 'disk'"),
+        (100_000, 10, "longheads:score=bounds", None, "fit into no tier of this machine; up to"),
+        (None, 10**9, "dca", "device", "does not say how much memory is free"),
+    ],
+)
+def test_memory_that_is_short(model, monkeypatch, free, disk, method, tier, words):
+    monkeypatch.setattr(examine, "free_memory", lambda device: free)
+    machine = look()
+    monkeypatch.setattr(examine, "look", lambda folder: SimpleNamespace(**{**vars(machine), "disk_free": disk}))
+    found = longspan.diagnose(model, length=1000, **SHORT)
+    assert (found.advice.method, found.advice.kv_tier) == (method, tier) and words in found.advice.why
+    assert found.well == (tier is not None) == bool(found.advice.commands)
+    if tier == "disk":
+        assert all("--kv-tier disk" in command for command in found.advice.commands)
+
+
+def test_a_calibration_is_used_where_the_method_has_use_for_it(bundled):
+    calibration = longspan.bundled_calibration()
+    found = longspan.diagnose(bundled, length=20_000, calibration=calibration, **SHORT)
+    assert found.advice.method == "esa" and found.report.calibration and found.needs.index > 0
+    with pytest.raises(longspan.CalibrationError, match="no use for a calibration"):
+        longspan.diagnose(bundled, length=20_000, calibration=calibration, method="dca", **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"length": 0}, "length is a number of tokens"),
+        ({"length": 1 << 25}, "length is at most"),
+        ({"seconds": 0}, "seconds are more than 0"),
+        ({"method": "dcaa"}, "did you mean 'dca'"),
+        ({"kv_dir": "/no/such/folder"}, "is not a folder"),
+    ],
+)
+def test_what_is_refused(model, given, words):
+    with pytest.raises(ValueError, match=words):
+        longspan.diagnose(model, **{**SHORT, **given})
+
+
+def test_a_model_that_is_extended_already(model):
+    with longspan.extended(model, "dca"), pytest.raises(longspan.LongspanError, match="extended already"):
+        longspan.diagnose(model, **SHORT)
+
+
+def test_a_command_is_broken_at_its_options():
+    command = "longspan generate --model 'a b' --method dca --file TEXT"
+    assert page.broken(command, 200) == f"  {command}"
+    lines = page.broken(command, 40).split(" \\\n")
+    assert len(lines) > 1 and " ".join(line.strip() for line in lines) == command
+    assert all(len(line) <= 40 for line in lines)
+
+
+def test_a_method_in_a_command_is_read_back(model):
+    spec = "longheads:chunk_length=4,num_chunks=9,score=mean"
+    found = longspan.diagnose(model, length=300, method=spec, **SHORT)
+    assert parse_method(found.advice.method) == parse_method(spec)
