@@ -11,8 +11,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER, heldout_text
-from longspan.errors import DataError, LongspanError
-from longspan_eval import metrics
+from longspan.errors import DataError
 from longspan_eval.datafile import SAMPLES, read_records
 from longspan_eval.generate import read
 from longspan_eval.tasks import TASKS
@@ -26,11 +25,6 @@ OFFICIAL_TOKENS = {  # LongBench's config/dataset2maxlen.json
     **{"passage-count": 32, "passage-retrieval-en": 32, "lcc": 64, "repobench-p": 64},
 }
 NOT_IN_E = {"narrativeqa", "musique", "qmsum"}
-
-
-@pytest.fixture(autouse=True)
-def rouge():
-    pytest.importorskip("rouge"), pytest.importorskip("rouge_score")
 
 
 @pytest.fixture
@@ -382,14 +376,3 @@ def test_a_training_file_is_needed_checked_and_large_enough(tmp_path, tokenizer)
     path.unlink()
     with pytest.raises(DataError, match=r"train\.jsonl: there is no such file"):
         read_records(task, tmp_path / "data")
-
-
-def test_missing_rouge_is_said_before_anything_runs(tokenizer, monkeypatch):
-    def missing():
-        raise LongspanError("ROUGE needs the package")
-
-    monkeypatch.setattr(metrics, "require_rouge", missing)
-    for name in ("longbench-gov-report", "longbench-samsum", "fewshot-qmsum"):
-        with pytest.raises(LongspanError, match="ROUGE needs"):
-            DATA[name].build(tokenizer, length=2000, seed=0, record=first(name))
-    said("longbench-qasper", tokenizer), said("fewshot-qasper", tokenizer)

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from longspan.errors import LongspanError
 from longspan_eval import metrics
 
 ROUGE = "rouge_l", "rouge_l_by_sentence", "rouge_geometric_mean"
@@ -72,8 +71,6 @@ CASES = [
 
 @pytest.mark.parametrize("name, prediction, references, expected", CASES)
 def test_by_hand(name, prediction, references, expected):
-    if name in ROUGE:
-        pytest.importorskip("rouge_score"), pytest.importorskip("rouge")
     assert getattr(metrics, name)(prediction, references) == pytest.approx(expected, abs=1e-7)
 
 
@@ -86,29 +83,16 @@ def test_references_are_a_sequence_that_holds_something(name):
 
 
 def test_each_rouge_takes_its_best_reference():
-    pytest.importorskip("rouge_score")
     # words: all of "b a", or 2/3 (of 1 and 1/2) of "a"; pairs and order: only "a b c" has them, at 4/5 words, 2/3 pairs
     mean = metrics.rouge_geometric_mean("a b", ["b a", "a b c"])
     assert mean == pytest.approx((1.0 * (2 / 3) * 0.8) ** (1 / 3))
 
 
 def test_long_sentences_are_scored_and_leave_the_recursion_limit():
-    pytest.importorskip("rouge")
     before = sys.getrecursionlimit()
     said, right = "first " + "x " * 700, "first " + "y " * 500
     assert metrics.rouge_l_by_sentence(said, [right]) == pytest.approx(0.5, abs=1e-7)
     assert sys.getrecursionlimit() == before
-
-
-@pytest.mark.parametrize("module, score", [("rouge_score", "rouge_l"), ("rouge", "rouge_l_by_sentence")])
-def test_a_missing_package_is_named(monkeypatch, module, score):
-    monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
-    metrics._scorer.cache_clear(), metrics._by_sentence.cache_clear()
-    with pytest.raises(LongspanError, match=r"pip install 'longspan\[eval\]'"):
-        getattr(metrics, score)("text", ["text"])
-    with pytest.raises(LongspanError, match=r"pip install 'longspan\[eval\]'"):
-        metrics.require_rouge()
 
 
 @pytest.mark.parametrize(

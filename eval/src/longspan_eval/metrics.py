@@ -17,8 +17,6 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
-from longspan.errors import LongspanError
-
 Score = Callable[[str, Sequence[str]], float]
 
 ROUGE_KINDS = ("rouge1", "rouge2", "rougeL")
@@ -147,12 +145,6 @@ def several(references: Sequence[str]) -> Sequence[str]:
     return references
 
 
-def require_rouge() -> None:
-    """Raise LongspanError unless the packages for ROUGE are there: before a night's run, not at its first score."""
-    _scorer()
-    _by_sentence()
-
-
 def _word_f1(said: list[str], right: list[str]) -> float:
     shared = (Counter(said) & Counter(right)).total()
     if not shared:
@@ -191,17 +183,13 @@ def _recursion_for(words: int) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _scorer() -> Any:
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise LongspanError(f"ROUGE needs the package rouge-score ({error}): pip install 'longspan[eval]'") from error
+    from rouge_score.rouge_scorer import RougeScorer  # here: it brings much that no other metric takes
+
     return RougeScorer(list(ROUGE_KINDS), use_stemmer=False)
 
 
 @lru_cache(maxsize=1)
 def _by_sentence() -> Any:
-    try:
-        from rouge import Rouge
-    except ImportError as error:
-        raise LongspanError(f"ROUGE needs the package rouge ({error}): pip install 'longspan[eval]'") from error
+    from rouge import Rouge
+
     return Rouge(metrics=["rouge-l"])

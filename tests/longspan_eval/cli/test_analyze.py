@@ -125,19 +125,6 @@ def test_out_is_no_file(run, book):
     assert "is a file" in run("analyze", "--method", "dca", "--window", 10, "--out", book).err
 
 
-def test_without_matplotlib_pictures_alone_are_left_out(run, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("longspan.cli.options.find_spec", lambda name: None)
-    monkeypatch.setattr("longspan_eval.analysis.pictures.find_spec", lambda name: None)
-    ran = run("analyze", "--model", folder, "--method", "esa", "--task", "passkey", "--lengths", "2x", "--samples", 1,
-              "--out", tmp_path / "o", "--device", "cpu")  # fmt: skip
-    assert ran.code == 0 and "cover" in ran.out, ran.err
-    assert sum("matplotlib is missing" in line for line in ran.err.splitlines()) == 1
-    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["analysis.json", "page-256.html"]
-    ran = run("analyze", "--method", "dca", "--window", 10, "--out", tmp_path / "p")
-    assert ran.code == 0 and sum("matplotlib is missing" in line for line in ran.err.splitlines()) == 1
-    assert [path.name for path in (tmp_path / "p").iterdir()] == ["analysis.json"]
-
-
 def test_the_label_says_what_differs_from_the_default(run, folder, tmp_path):
     args = ["analyze", "--model", folder, "--task", "passkey", "--lengths", "2x", "--samples", 1, "--device", "cpu"]
     ran = run(*args, "--method", "longheads:num_chunks=8,share=group", "--out", tmp_path / "o", "--json")

@@ -12,24 +12,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
 from transformers import PreTrainedModel
 
 from longspan import files
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
-from longspan.hf import extend
 from longspan.methods import METHODS
 from longspan_eval import workers
 from longspan_eval.cell import Cell
 from longspan_eval.estimate import Pace
 from longspan_eval.figure import wilson
-from longspan_eval.generate import stream
 from longspan_eval.measure import Measure, Prompt
 from longspan_eval.reduce import count, perplexity
 from longspan_eval.report import charts, terminal
@@ -38,6 +34,7 @@ from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import Plan, Request
 from longspan_eval.session import bundled
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
+from longspan_eval.studies.demo_answer import answer_beside
 from longspan_eval.subject import Subject
 from longspan_eval.tasks.passkey import scored_passkey
 
@@ -50,7 +47,6 @@ MULTIPLES = (1, 2, 4, 8, 16)
 DEPTHS = 5
 BESIDE = "dca"  # typed out beside stock at the end, at this many windows:
 BESIDE_MULTIPLE = 4
-ANSWER_TOKENS = 12
 FOUND, SURPRISE = "passkey found", "perplexity"
 TASK = scored_passkey("prose", 256)  # with the perplexity of so many tokens at the end of the prose
 
@@ -140,7 +136,8 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
     plan = Plan(cells(settings, window), _key)
     samples = _measure(plan, Pace(subject), console, brief)
     if not brief:
-        _answer_beside(model, tokenizer, settings.seed, console)
+        prompt = TASK.build(tokenizer, length=BESIDE_MULTIPLE * window, seed=settings.seed, depth=0.5)
+        answer_beside(model, tokenizer, prompt, BESIDE, console)
     body = {
         "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose",
         "model": {
@@ -155,9 +152,7 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
         "methods": {spec.label: {str(n): spec.parameters(window, n) for n in lengths} for spec in settings.specs},
         "environment": environment(),
         "cells": _cells_json(plan, samples),
-        "samples": [
-            asdict(samples[key]) for key in dict.fromkeys(k for keys in plan.keys for k in keys) if key in samples
-        ],
+        "samples": [asdict(sample) for sample in samples.values()],
     }
     body = finite(body)
     files.write(json_path, json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -305,41 +300,3 @@ def _crew() -> tuple[int, int]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(cores, MOST_WORKERS)
     return workers, cores // workers
-
-
-def _answer_beside(model: PreTrainedModel, tokenizer: Any, seed: int, console: Console) -> None:
-    """One answer token by token, the stock model's beside the extended one's."""
-    window = model.config.max_position_embeddings
-    prompt = TASK.build(tokenizer, length=BESIDE_MULTIPLE * window, seed=seed, depth=0.5)
-    other, _ = load_bundled()
-    extend(other, BESIDE)
-    sides = {STOCK: stream(model, tokenizer, prompt.input_ids, ANSWER_TOKENS)}
-    sides[BESIDE] = stream(other, tokenizer, prompt.input_ids, ANSWER_TOKENS)
-    said = dict.fromkeys(sides, "")
-    console.print(
-        f"\n  [bold]One prompt of {len(prompt.input_ids):,} tokens[/], half way in the pass key "
-        f"[bold cyan]{prompt.answer}[/]. Both type:\n"
-    )
-    with Live(_panels(said, prompt.answer), console=console, refresh_per_second=20) as live:
-        typing = dict(sides)
-        while typing:
-            for name in list(typing):
-                text = next(typing[name], None)
-                if text is None or "\n" in text.strip():
-                    del typing[name]
-                else:
-                    said[name] = text
-            live.update(_panels(said, prompt.answer))
-            if console.is_terminal:
-                time.sleep(0.08)  # a model this small types faster than one can follow
-
-
-def _panels(said: dict[str, str], answer: str) -> RenderableType:
-    panels = []
-    for name, text in said.items():
-        right = answer in text
-        typed = Text("What is the pass key?\nThe pass key is", style="dim")
-        typed.append(text.replace("\n", " "), style="bold green" if right else "bold red")
-        border = "green" if right else "red"
-        panels.append(Panel(typed, title=name, title_align="left", border_style=border, width=38, height=5))
-    return Columns(panels, padding=(0, 1))

@@ -12,7 +12,7 @@ from longspan_eval.task import Task
 from longspan_eval.tasks.counting_stars import COUNTING_STARS
 from longspan_eval.tasks.fewshot import FEWSHOT
 from longspan_eval.tasks.infinitebench_choice import INFINITEBENCH_CHOICE
-from longspan_eval.tasks.infinitebench_made import INFINITEBENCH_MADE
+from longspan_eval.tasks.infinitebench_synthetic import INFINITEBENCH_MADE
 from longspan_eval.tasks.leval import LEVAL
 from longspan_eval.tasks.longbench import LONGBENCH, LONGBENCH_E
 from longspan_eval.tasks.multi_needle import MULTI_NEEDLE

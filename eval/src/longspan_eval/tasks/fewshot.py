@@ -65,8 +65,6 @@ def build(
 ) -> Example:
     """A document, examples, and a question; ``seed`` draws the examples where they are random."""
     record = given(record, depth, f"few-shot {dataset.title}")
-    if dataset.score is metrics.rouge_geometric_mean:
-        metrics.require_rouge()
     examples = _choose(dataset, choice, record, random.Random(seed))
     asked = "".join(f"\n\nQuestion: {question} \nAnswer:{answer}" for question, answer in examples)
     ids = fit(

@@ -35,7 +35,6 @@ class Dataset:
         score: its metric.
         in_e: whether LongBench-E has it.
         chat: whether a chat model gets its template.
-        rouge: whether the metric needs the ROUGE packages.
         until: when an answer is complete whatever follows.
     """
 
@@ -45,7 +44,6 @@ class Dataset:
     score: Score
     in_e: bool = True
     chat: bool = True
-    rouge: bool = False
     until: Callable[[str], bool] | None = None
 
 
@@ -66,11 +64,9 @@ DATASETS = (
     Dataset("hotpotqa", "questions that take two of many passages", 32, metrics.qa_f1),
     Dataset("2wikimqa", "questions that take several of many passages", 32, metrics.qa_f1),
     Dataset("musique", "questions of up to four steps over many passages", 32, metrics.qa_f1, in_e=False),
-    Dataset("gov_report", "a summary of a government report", 512, metrics.rouge_l_by_sentence, rouge=True),
-    Dataset(
-        "qmsum", "a summary of what a meeting said on a query", 512, metrics.rouge_l_by_sentence, in_e=False, rouge=True
-    ),
-    Dataset("multi_news", "a summary of several news reports", 512, metrics.rouge_l_by_sentence, rouge=True),
+    Dataset("gov_report", "a summary of a government report", 512, metrics.rouge_l_by_sentence),
+    Dataset("qmsum", "a summary of what a meeting said on a query", 512, metrics.rouge_l_by_sentence, in_e=False),
+    Dataset("multi_news", "a summary of several news reports", 512, metrics.rouge_l_by_sentence),
     Dataset(
         "trec",
         "the type of a question, after many examples",
@@ -93,7 +89,6 @@ DATASETS = (
         128,
         partial(metrics.on_first_line, metrics.rouge_l_by_sentence),
         chat=False,
-        rouge=True,
         until=first_line_complete,
     ),
     Dataset("passage_count", "how many different passages there are", 32, metrics.count),
@@ -119,8 +114,6 @@ def build(
     """The official prompt of a record, with its middle cut out where it is too long."""
     record = given(record, depth, f"LongBench's {name}")
     dataset = _BY_NAME[name]
-    if dataset.rouge:
-        metrics.require_rouge()
     before, after = PROMPTS[name].split("{context}")
     ids = fit(
         tokenizer,

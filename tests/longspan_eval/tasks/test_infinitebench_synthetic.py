@@ -9,7 +9,7 @@ import re
 import pytest
 
 from longspan_eval.tasks import TASKS
-from longspan_eval.tasks.infinitebench_made import FINDS, LINES, NUMBERS, PAIRS, find
+from longspan_eval.tasks.infinitebench_synthetic import FINDS, LINES, NUMBERS, PAIRS, find
 
 HIDDEN = (
     "There is an important info hidden inside a lot of irrelevant text. Find it{}. I will quiz you about the important "
