@@ -114,7 +114,7 @@ def test_one_line_of_what_loads_a_model(place, model_folder, capsys, command, op
     [
         (["methods", "--window", LONG_NUMBER], ["--window", LONG_NUMBER]),
         (["inspect", "MODEL", "--window", LONG_NUMBER], ["--window", LONG_NUMBER]),
-        (["generate", "--model", "MODEL", "--prompt", "x", "--device", "meta"], ["meta", "no contents"]),
+        (["generate", "--model", "MODEL", "--prompt", "x", "--device", "meta"], ["meta", "stores no data"]),
         (["generate", "--model", "MODEL", "--prompt", "a\udcff"], ["--prompt", "UTF-8", "character 2"]),
         (["generate", "--model", "MODEL", "--prompt", "x", "--file", "/dev/zero"], ["/dev/zero", "a device"]),
         (["inspect", "no/such/folder"], ["no/such/folder", "model folder does not exist"]),

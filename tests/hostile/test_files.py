@@ -210,10 +210,10 @@ def test_forgetting_on_a_full_disk_forgets_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("[" * 100_000, "too many nested levels"),
+        ("[" * 100_000, "nested too deep"),
         ("", "it is empty"),
-        ("null", "not a JSON object"),
-        ("[]", "not a JSON object"),
+        ("null", "no JSON object"),
+        ("[]", "no JSON object"),
         ("{}", "its key is missing"),
         ('{"key": 3}', "its key is no text"),
         ('{"key": "a"}', "it has no answer, depth, length, loss, method, seed"),
