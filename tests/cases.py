@@ -121,7 +121,7 @@ class Case:
     @property
     def follows_call(self) -> bool:
         """Whether a row's output depends on what arrives with it."""
-        return self.method.follows_total or self.method.follows_pieces
+        return self.method.length_dependent or self.method.call_dependent
 
     def dense(self, n: int) -> tuple[Tensor, Tensor]:
         """``keep`` and ``rel`` of ``n`` tokens, for a method that keeps by indices."""

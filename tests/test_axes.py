@@ -66,7 +66,7 @@ class Pair(Method):
         return self.chosen_by in CHOOSING
 
     @property
-    def follows_pieces(self):
+    def call_dependent(self):
         return self.chosen_by.together
 
     def selection(self, window):

@@ -38,14 +38,14 @@ def test_pieces_that_end_where_the_methods_own_do(case, rope):
     """Methods that choose per piece: prefill in whole pieces, or in several at once, equals prefill at once."""
     qkv = make_qkv(N, batch=2)
     whole = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
-    size = case.method.piece if case.method.follows_pieces else 1
+    size = case.method.piece if case.method.call_dependent else 1
     borders = [*range(size, N, size), N]
     for cuts in (borders, sorted({*borders[::3], N}), sorted({case.window, N})):
         out = in_pieces(Attender(case.method, case.window), qkv, rope, cuts, KVStore(), scale=SCALE)
         assert_same(out, whole)
 
 
-@pytest.mark.parametrize("case", [c for c in all_cases() if not c.values[0].method.follows_pieces])
+@pytest.mark.parametrize("case", [c for c in all_cases() if not c.values[0].method.call_dependent])
 def test_each_decoding_step_equals_one_call_over_all_tokens(case, rope):
     qkv = make_qkv(N)
     attender, store = Attender(case.method, case.window), KVStore()
@@ -139,7 +139,7 @@ def test_crop_and_append_again(case, rope):
     wrong = tuple(x + 1 for x in make_qkv(17, batch=2, seed=1))
     attender, straight, winding = Attender(case.method, case.window), KVStore(), KVStore()
     # What InfLLM chooses later depends on the pieces that came before.
-    in_pieces(attender, qkv, rope, [33, 35, 60] if case.method.follows_pieces else [60], straight, scale=SCALE)
+    in_pieces(attender, qkv, rope, [33, 35, 60] if case.method.call_dependent else [60], straight, scale=SCALE)
     in_pieces(attender, qkv, rope, [33], winding, scale=SCALE)
     attender(*wrong, rope, scale=SCALE, store=winding)
     winding.crop(17)

@@ -199,9 +199,9 @@ def test_declared_exact_rows():
 
 
 def test_follows_total():
-    assert [name for name in METHODS if METHODS[name]().follows_total] == ["dynamic-ntk"]
+    assert [name for name in METHODS if METHODS[name]().length_dependent] == ["dynamic-ntk"]
     dca = METHODS["dca"]
-    assert dca(length_scale=True).follows_total and dca(angles=DynamicNTK()).follows_total
+    assert dca(length_scale=True).length_dependent and dca(angles=DynamicNTK()).length_dependent
     scaled = dca(length_scale=True).resolve(64)
     assert scaled.query_factor(64, 64) == 1 and scaled.query_factor(64, 65) > 1
     assert scaled.exact_rows(64, 64) == 64 and scaled.exact_rows(64, 65) == 0

@@ -124,7 +124,7 @@ def test_prompts_beyond_the_window_need_no_settings():
     assert "_prepare_generated_length" not in vars(model)
 
 
-FOLLOWS_CALL = [name for name, m in longspan.METHODS.items() if m().follows_total or m().follows_pieces]
+FOLLOWS_CALL = [name for name, m in longspan.METHODS.items() if m().length_dependent or m().call_dependent]
 
 
 @pytest.mark.parametrize("method", [name for name in longspan.METHODS if name not in FOLLOWS_CALL])
@@ -142,7 +142,7 @@ def test_pieces_beams_and_lookup_agree_beyond_the_window(method):
     assert torch.equal(generate(model, ids, **beams), generate(model, ids, use_cache=False, **beams))
 
 
-@pytest.mark.parametrize("method", [name for name, m in longspan.METHODS.items() if m().follows_pieces])
+@pytest.mark.parametrize("method", [name for name, m in longspan.METHODS.items() if m().call_dependent])
 def test_methods_that_choose_per_piece_generate_beyond_the_window(method):
     """Which pieces arrive decides what they choose; within one way of arriving, rows, beams and crops are sound."""
     model = make("llama")

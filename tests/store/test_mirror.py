@@ -97,7 +97,7 @@ def test_the_copy_counts(apart):
     assert sizes["device"] == store.mirror.nbytes > 0 and sizes[apart] > 0 and store.nbytes == sum(sizes.values())
 
 
-@pytest.mark.parametrize("case", [c for c in all_cases(selecting=True) if not c.values[0].method.follows_total])
+@pytest.mark.parametrize("case", [c for c in all_cases(selecting=True) if not c.values[0].method.length_dependent])
 def test_methods_that_choose_read_what_lies_apart(apart, case, rope):
     """The same output from keys off the device, of which ranges are fetched and choices gathered."""
     n, pads = 70, (0, 5)

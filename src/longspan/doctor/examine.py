@@ -18,7 +18,7 @@ from longspan.doctor.measuring import FIRST, PIECE, measure, rates, shapes
 from longspan.doctor.work import Counter, refuse_longer
 from longspan.errors import AttachError, LongspanError, check_number
 from longspan.hf import Report, extended, inspect
-from longspan.hf.auto import Choice, choose, free_memory
+from longspan.hf.auto import MethodChoice, choose, free_memory
 from longspan.hf.placement import runs_on
 from longspan.hf.window import rope_types
 from longspan.methods import LongHeads, Method
@@ -188,11 +188,11 @@ def _reduced_size(method: Method, calibration: Calibration | None) -> int | None
     return calibration.reduced_per_head if isinstance(method, LongHeads) else calibration.reduced
 
 
-def _choice(stock: Report, asked: _Asked, length: int, free: int | None, on_gpu: bool) -> Choice:
+def _choice(stock: Report, asked: _Asked, length: int, free: int | None, on_gpu: bool) -> MethodChoice:
     """The method that was named, or the one that ``"auto"`` takes."""
     if asked.method != "auto":
         named = parse_method(asked.method) if isinstance(asked.method, str) else asked.method
-        return Choice(named, "device", "it was named")
+        return MethodChoice(named, "device", "it was named")
     return choose(
         length,
         stock.window,
@@ -203,7 +203,7 @@ def _choice(stock: Report, asked: _Asked, length: int, free: int | None, on_gpu:
     )
 
 
-def _advice(choice: Choice, report: Report, held: tuple[memory.Fit, ...], asked: _Asked, length: int) -> Advice:
+def _advice(choice: MethodChoice, report: Report, held: tuple[memory.Fit, ...], asked: _Asked, length: int) -> Advice:
     """The first tier that holds it, from the one on that the choice named."""
     names = [fit.tier for fit in held]
     usable = [fit for fit in held[names.index(choice.kv_tier) :] if fit.reason is None]
@@ -217,7 +217,7 @@ def _advice(choice: Choice, report: Report, held: tuple[memory.Fit, ...], asked:
     return Advice(spec, tier.tier, why, tuple(_commands(asked, spec, tier.tier)))
 
 
-def _why(choice: Choice, tier: memory.Fit, held: tuple[memory.Fit, ...]) -> Iterator[str]:
+def _why(choice: MethodChoice, tier: memory.Fit, held: tuple[memory.Fit, ...]) -> Iterator[str]:
     yield choice.reason
     if tier.tier != "device":
         yield f"keys and values do not fit on the tier device, and they do on {tier.tier}"

@@ -16,7 +16,7 @@ MEMORY_SHARE = 0.8  # of what is free, for keys and values
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """A method and a tier, and why."""
 
     method: Method
@@ -26,7 +26,7 @@ class Choice:
 
 def choose(
     length: int | None, window: int, *, kv_bytes_per_token: int, free: int | None, calibrated: bool, on_gpu: bool
-) -> Choice:
+) -> MethodChoice:
     """The method for a text.
 
     * up to the window: ``full``, which changes nothing;
@@ -43,20 +43,22 @@ def choose(
         on_gpu: whether the model is on a GPU, so that the CPU's memory is a tier below it.
     """
     if length is not None and length <= window:
-        return Choice(Full(), "device", f"{length:,} tokens fit the window of {window:,}, so nothing changes")
+        return MethodChoice(Full(), "device", f"{length:,} tokens fit the window of {window:,}, so nothing changes")
     far: Method = ESA() if calibrated else LongHeads(score="bounds")
     how = "its reduced scores are calibrated" if calibrated else "it needs no calibration"
     if length is None:
-        return Choice(far, "device", f"the length is not known (give length=), so one in linear time; {how}")
+        return MethodChoice(far, "device", f"the length is not known (give length=), so one in linear time; {how}")
     text = f"{length:,} tokens are {length / window:.1f} windows of {window:,}"
     needed = length * kv_bytes_per_token
     if free is not None and needed > MEMORY_SHARE * free:
         tier: Tier = "host" if on_gpu else "disk"
         room = f"their keys and values take {needed / 2**30:.1f} GiB of {free / 2**30:.1f} GiB free"
-        return Choice(far, tier, f"{text}, and {room}: they are kept on tier {tier!r} and selected from; {how}")
+        return MethodChoice(far, tier, f"{text}, and {room}: they are kept on tier {tier!r} and selected from; {how}")
     if length <= CROSSOVER * window:
-        return Choice(DCA(), "device", f"{text}, up to {CROSSOVER} of which reading every key is as fast as choosing")
-    return Choice(far, "device", f"{text}, from {CROSSOVER} of which on choosing keys is faster; {how}")
+        return MethodChoice(
+            DCA(), "device", f"{text}, up to {CROSSOVER} of which reading every key is as fast as choosing"
+        )
+    return MethodChoice(far, "device", f"{text}, from {CROSSOVER} of which on choosing keys is faster; {how}")
 
 
 def free_memory(device: torch.device) -> int | None:

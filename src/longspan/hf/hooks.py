@@ -16,7 +16,7 @@ from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.generation import shadow, unshadow
-from longspan.hf.layer_hooks import GiveInput, LayerHook, Observer
+from longspan.hf.layer_hooks import GiveInput, InputObserver, LayerHook
 from longspan.hf.probe import Layer, unrotated
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
@@ -48,7 +48,7 @@ class Attachment:
         # Of now and not of ``attach``: what was attached before is attached once more after another's block.
         self._rotary = watched(model, [layer.rope.table for layer in layers if layer.rope is not None])
         self._generates = model.can_generate()
-        self.observer: Observer | None = None
+        self.observer: InputObserver | None = None
         self._bare: tuple[Any, Any] = (lambda: None, None)
 
     def bare(self, position_embeddings: Any) -> Any:

@@ -18,7 +18,7 @@ from longspan.hf.untraced import untraced
 from longspan.rope import Rope
 
 
-class Observer(Protocol):
+class InputObserver(Protocol):
     """Sees what reaches the attention of an attached layer, before anything is done to it.
 
     Queries ``[B, H, T, D]``, keys ``[B, Hkv, T, D]`` and values ``[B, Hkv, T, Dv]`` are unrotated; ``padding`` is the
@@ -33,7 +33,7 @@ class Attached(Protocol):
 
     attender: Attender
     implementation: str
-    observer: Observer | None
+    observer: InputObserver | None
 
     @property
     def running(self) -> Running | None: ...

@@ -140,7 +140,7 @@ class Method:
         return False
 
     @property
-    def follows_pieces(self) -> bool:
+    def call_dependent(self) -> bool:
         """Whether the keys of a query depend on the other queries of its call; then decoding differs from prefill."""
         return False
 
@@ -206,7 +206,7 @@ class Method:
         return self.plain_rows(window) if exact else 0
 
     @property
-    def follows_total(self) -> bool:
+    def length_dependent(self) -> bool:
         """Whether the rotation depends on the text length of a call; then decoding may differ from prefill."""
         return self.angles.dynamic
 

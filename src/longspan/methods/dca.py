@@ -92,8 +92,8 @@ class DCA(Method):
         return float((0.1 * math.log(total / window) + 1.0) ** 2)
 
     @property
-    def follows_total(self) -> bool:
-        return self.length_scale or super().follows_total
+    def length_dependent(self) -> bool:
+        return self.length_scale or super().length_dependent
 
     def plain_rows(self, window: int) -> int:
         s, w, _ = self._swc

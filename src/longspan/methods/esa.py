@@ -103,7 +103,7 @@ class ESA(Method):
         return self.initial, self.local, self.top_k, self.piece
 
     selects = True
-    follows_pieces = True
+    call_dependent = True
     uses_calibration = True
 
     def selection(self, window: int) -> Tokens:

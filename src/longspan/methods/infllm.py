@@ -93,7 +93,7 @@ class InfLLM(Method):
         require("InfLLM: far < window", far < window, far=far, window=window)
 
     selects = True
-    follows_pieces = True
+    call_dependent = True
 
     def selection(self, window: int) -> Blocks:
         from longspan.selection.blocks import Blocks

@@ -2,6 +2,6 @@
 
 from longspan.store.buffer import Buffer, Tier, check_tier
 from longspan.store.fetched import Fetched
-from longspan.store.kv import Index, KVStore, Slot, TakesOne
+from longspan.store.kv import KeyIndex, KVStore, Slot, TakesOne
 
-__all__ = ["Buffer", "Fetched", "Index", "KVStore", "Slot", "TakesOne", "Tier", "check_tier"]
+__all__ = ["Buffer", "Fetched", "KeyIndex", "KVStore", "Slot", "TakesOne", "Tier", "check_tier"]

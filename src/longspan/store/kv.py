@@ -39,7 +39,7 @@ class TakesOne(Protocol):
         """The token was written to what ``reserve_one`` gave, and counts as stored."""
 
 
-class Index(TakesOne, Protocol):
+class KeyIndex(TakesOne, Protocol):
     """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
 
     @property
@@ -91,7 +91,7 @@ class KVStore:
         self.tier: Tier = tier
         self.window = window
         self.length = 0
-        self.index: Index | None = None
+        self.index: KeyIndex | None = None
         self.bound: object | None = None
         self.capacity = 0
         self._buffers: list[Buffer] = []  # the rotations, then the values

@@ -77,7 +77,7 @@ def test_others_do_not(spec):
 
 @pytest.mark.parametrize("length", [0, -1, 1.5, "4096", True])
 def test_a_length_that_is_none(length):
-    with pytest.raises(LongspanError, match="length must be a number of tokens"):
+    with pytest.raises(LongspanError, match="length is a number of tokens"):
         told(parse_spec("dca"), length)
 
 

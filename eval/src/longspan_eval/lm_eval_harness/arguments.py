@@ -91,7 +91,7 @@ def row_by_row(method: Method) -> bool:
     Padding comes after a row's own tokens, so it is invisible to them; but not where a method follows the total length
     at a call, or where queries choose together.
     """
-    return method.follows_total or method.follows_pieces
+    return method.length_dependent or method.call_dependent
 
 
 def _text(value: Any) -> str:

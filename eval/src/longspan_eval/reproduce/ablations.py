@@ -73,7 +73,7 @@ class AblatedLongHeads(LongHeads):
         return min(total, window) if self.prefill == "full" and tokens == 1 else total
 
     @property
-    def follows_pieces(self) -> bool:
+    def call_dependent(self) -> bool:
         return self.prefill == "full"
 
 
