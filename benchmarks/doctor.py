@@ -19,10 +19,9 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 import longspan
-from common import clock, machine
+from common import between, clock, machine
 from longspan import files
 from longspan.bundled import load_bundled
 from longspan.doctor.examine import SECONDS, multiplied
@@ -30,6 +29,8 @@ from longspan.doctor.measuring import PIECE, Run, ladder, measure, rates, shapes
 from longspan.doctor.work import Counter
 
 RESULTS = Path(__file__).parent / "results" / "doctor.json"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "doctor.md"
+MARKS = ("<!-- doctor -->", "<!-- /doctor -->")
 BAR = 0.25
 METHODS = ("dca", "longheads:score=bounds", "esa", "streaming-llm")
 DECODED = 32
@@ -99,6 +100,19 @@ def compared(method: str, windows: list[int], rounds: int, threads: int, seconds
     return rows
 
 
+def table(rows: list[dict[str, object]]) -> list[str]:
+    """The rows as lines of Markdown: measured, estimated and the error, of reading and of a token."""
+    lines = ["| method | tokens | read in | estimate | | a token | estimate | |", "| --- |" + " ---: |" * 7]
+    for row in rows:
+        cells = [f"`{row['method']}`", f"{row['tokens']:,}"]
+        cells += [f"{row[f'prefill_{kind}']:.2f} s" for kind in ("seconds", "estimate")]
+        cells.append(f"{row['prefill_error']:+.0%}")
+        cells += [f"{1e3 * row[f'token_{kind}']:.1f} ms" for kind in ("seconds", "estimate")]
+        cells.append(f"{row['token_error']:+.0%}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
@@ -116,13 +130,9 @@ def main() -> int:
             within = {kind: sum(abs(row[f"{kind}_error"]) <= BAR for row in rows) for kind in ("prefill", "token")}
             about = {"machine": machine(args.threads), "seconds": args.seconds, "rounds": args.rounds, "piece": PIECE}
             files.write(RESULTS, json.dumps({**about, "bar": BAR, "within": within, "rows": rows}, indent=1) + "\n")
-    table = Table("method", "tokens", "fitted up to", "reading", "estimate", "error", "a token", "estimate", "error")
-    for row in rows:
-        cells = [f"{row['prefill_seconds']:.2f} s", f"{row['prefill_estimate']:.2f} s", f"{row['prefill_error']:+.0%}"]
-        cells += [f"{1e3 * row[f'token_{kind}']:.1f} ms" for kind in ("seconds", "estimate")]
-        cells.append(f"{row['token_error']:+.0%}")
-        table.add_row(str(row["method"]), f"{row['tokens']:,}", f"{row['fitted_up_to']:,}", *cells)
-    console.print(table)
+    if not args.no_save:
+        files.write(DOCUMENT, between(DOCUMENT.read_text(encoding="utf-8"), MARKS, table(rows)))
+    console.print("\n".join(table(rows)), highlight=False, soft_wrap=True)
     for kind in ("prefill", "token"):
         within = sum(abs(row[f"{kind}_error"]) <= BAR for row in rows)
         console.print(f"{kind}: {within} of {len(rows)} within {BAR:.0%}")

@@ -9,7 +9,7 @@ import pytest
 
 import longspan
 
-COMMANDS = ["demo", "generate", "methods", "inspect", "calibrate", "analyze", "eval", "reproduce"]
+COMMANDS = ["demo", "generate", "methods", "inspect", "doctor", "calibrate", "analyze", "eval", "reproduce"]
 
 
 def loaded(code: str) -> set[str]:

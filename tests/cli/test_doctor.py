@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -27,8 +28,6 @@ def test_a_model(run, folder):
 
 
 def test_the_command_to_copy_runs(run, folder, tmp_path):
-    import shlex
-
     (tmp_path / "book.txt").write_text("Rivers run to the sea. " * 60, encoding="utf-8")
     made = json.loads(run("doctor", folder, "--length", "1k", "--method", "streaming-llm", "--json", *QUICK).out)
     words = shlex.split(made["recommendation"]["commands"][0])
@@ -64,6 +63,13 @@ def test_a_config_without_a_window(run, no_window):
     ran = run("doctor", no_window, "-q")
     assert ran.code == 1 and "pass --window" in ran.err and len(ran.err.splitlines()) == 1
     assert run("doctor", no_window, "--window", 128, *QUICK).code == 0
+
+
+def test_weights_that_do_not_fit_are_not_loaded(run, folder, monkeypatch):
+    monkeypatch.setattr("longspan.hf.auto.free_memory", lambda device: 1000)
+    monkeypatch.setattr("longspan.cli.doctor.load_model", lambda *args, **options: pytest.fail("it was loaded"))
+    ran = run("doctor", folder)
+    assert ran.code == 1 and "its weights take" in ran.err and len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ RUNS = {
     "methods": ["methods"],
     "methods --window": ["methods", "--window", "512"],
     "inspect": ["inspect", "bundled", "--method", "esa"],
+    "doctor": ["doctor"],
     "generate": ["generate", "--model", "bundled", "--prompt", "Once upon a time", "--max-new-tokens", "4"],
     "read": ["read", "BOOK", "--model", "bundled", "--out", "OUT/book.longspan"],
     "calibrate": ["calibrate", "bundled", "--text", "BOOK", "--tokens", "600", "--report", "--report-tokens", "1100",
@@ -39,7 +40,7 @@ RUNS = {
     "demo": ["demo", "--methods", "stock,longheads:score=bounds", "--lengths", "1x", "--prompts", "1",
              "--out", "OUT/demo"],
 }  # fmt: skip
-COMMANDS = ["demo", "generate", "methods", "inspect", "calibrate", "analyze", "eval", "reproduce"]
+COMMANDS = ["demo", "generate", "methods", "inspect", "doctor", "calibrate", "analyze", "eval", "reproduce"]
 COMMANDS += ["read", "ask", "chat", "documents", "verify"]
 
 
@@ -92,7 +93,8 @@ def words(text: str) -> set[str]:
     return {word for word in found if len(word) <= 36 and not re.fullmatch(r"[\d.]+(s|%)?", word)}
 
 
-NARROW = ["methods", "methods --window", "inspect", "calibrate", "analyze", "eval --list", "reproduce --list", "demo"]
+NARROW = ["methods", "methods --window", "inspect", "doctor", "calibrate", "analyze"]
+NARROW += ["eval --list", "reproduce --list", "demo"]
 
 
 @pytest.mark.parametrize("name", NARROW)

@@ -45,6 +45,8 @@ def doctor(
         raise LongspanError("--length is a text's, for a model: longspan doctor MODEL --length ...")
     loaded = None
     if model is not None:
+        if dtype == "auto":
+            _refuse_too_large(Path(model))
         loaded = load_model(model, window=window, dtype=dtype, device=device)
         say(notes(quiet), f"measuring {model} for about {seconds:g} seconds")
     import longspan
@@ -69,6 +71,20 @@ def doctor(
         Console(highlight=False).print(found)
     if not found.well:
         raise typer.Exit(1)
+
+
+def _refuse_too_large(folder: Path) -> None:
+    """Raise for a model folder whose weights do not fit into memory, before that is found out by loading them."""
+    import torch
+
+    from longspan.hf.auto import free_memory
+
+    weights, free = sum(file.stat().st_size for file in folder.glob("*.safetensors")), free_memory(torch.device("cpu"))
+    if free is not None and weights > free:
+        raise LongspanError(
+            f"{folder}: its weights take {weights / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB of memory are free; "
+            "take a smaller model or a machine with more memory"
+        )
 
 
 def parse_length(text: str) -> int:

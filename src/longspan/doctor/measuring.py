@@ -17,6 +17,7 @@ from longspan.hf import LongspanCache, Report, new_cache
 
 PIECE = 2048  # the most tokens of a piece; the first ones are shorter, so that a slow model is not asked for too much
 FIRST = 128
+WARM = 16  # that are read before anything is timed
 TOKENS = 16  # that are decoded after a piece
 PASSES = 2  # over the same pieces, of which the faster one counts: others use the machine too
 
@@ -123,7 +124,7 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
     ids = some_text(model, most + (TOKENS + 1) * (len(ladder(most)) + 1), device)
     begun, wall = now(), time.perf_counter()
     with torch.inference_mode():
-        _read(model, ids, [(0, min(FIRST, most))], now, lambda *_: True)  # what is made once, such as tables and pools
+        _read(model, ids, [(0, WARM)], now, lambda *_: True)  # what is made once, such as tables and pools of threads
         left = seconds - (now() - begun)
         first, cache = _read(model, ids, ladder(most), now, lambda spent, last: PASSES * (spent + 2 * last) < left)
         passes, spent = [first], now() - begun
