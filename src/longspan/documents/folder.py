@@ -20,7 +20,7 @@ from torch import Tensor
 
 from longspan import files
 from longspan.documents.contents import Contents
-from longspan.documents.manifest import Facts, Manifest, Stored, differences, parse, plain
+from longspan.documents.manifest import Facts, Manifest, Stored, differences, parse, plain, shown
 from longspan.documents.streams import State
 from longspan.errors import DocumentError
 
@@ -216,12 +216,6 @@ class Reading:
 def data_name(number: int) -> str:
     """The file of a segment."""
     return f"data-{number:04}.bin"
-
-
-def shown(value: Any) -> str:
-    """A value of a field in a message."""
-    text = "nothing" if value is None else str(value)
-    return f"{text[:12]}..." if len(text) == 64 else text if len(text) < 80 else f"{text[:77]}..."
 
 
 def state_bytes(state: State) -> bytes:

@@ -255,6 +255,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def shown(value: Any) -> str:
+    """A value of a field in a message; of a hash its beginning."""
+    text = "nothing" if value in (None, "") else str(value)
+    return f"{text[:12]}..." if len(text) == 64 else text if len(text) < 80 else f"{text[:77]}..."
+
+
 def plain(made: Any) -> dict[str, Any]:
     """A dataclass of this file as JSON would give it back."""
     held: dict[str, Any] = json.loads(json.dumps(asdict(made)))

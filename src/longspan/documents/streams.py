@@ -134,7 +134,7 @@ def new_cache(
         if stream.name == ENTRIES:
             entries[stream.layer] = count
         if count:
-            host = on_host and stream.name != ENTRIES
+            host = on_host and stream.name != ENTRIES and stream.name not in _STOCK
             scattered = selects and stream.name != ENTRIES
             held[stream.layer, stream.name] = kind, lay(kind, own, count, host=host, scattered=scattered)
     ropes = {layer.index: layer.rope for layer in attachment.layers}
@@ -144,7 +144,7 @@ def new_cache(
                 layer.is_initialized = True
                 _fill_store(attachment, layer, number, ropes[number], held, entries, state, tokens)
             else:
-                _fill_stock(cast(DynamicLayer, layer), number, held, state, tokens)
+                _fill_stock(cast(DynamicLayer, layer), number, held, state, tokens, device)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise DocumentError(
             f"its state is not that of {attachment.report.model} under {attachment.attender.method.name} "
@@ -182,12 +182,17 @@ def _fill_store(
 
 
 def _fill_stock(
-    layer: DynamicLayer, number: int, held: Mapping[tuple[int, str], tuple[Kind, Any]], state: State, tokens: int
+    layer: DynamicLayer,
+    number: int,
+    held: Mapping[tuple[int, str], tuple[Kind, Any]],
+    state: State,
+    tokens: int,
+    device: torch.device,
 ) -> None:
     if isinstance(layer, DynamicSlidingWindowLayer):
         if f"{number}.keys" not in state.tensors:
             return
-        keys, values = state.tensors[f"{number}.keys"], state.tensors[f"{number}.values"]
+        keys, values = (state.tensors[f"{number}.{name}"].to(device) for name in ("keys", "values"))
         (layer.cumulative_length,) = state.counts[f"{number}.seen"]
     elif (number, _STOCK[0]) in held:
         keys, values = (held[number, name][1].tensor[:, :, :tokens] for name in _STOCK)
