@@ -183,8 +183,8 @@ class Reading:
             os.fsync(file.fileno())
         name = f"reading-{contents.tokens:012}.safetensors"
         stored = {name: self._folder.write(name, state_bytes(contents.state))}
-        made = Manifest(self._facts, contents.streams, contents.segments, stored, None)
-        self._folder.write(READING, made.to_json().encode())
+        manifest = Manifest(self._facts, contents.streams, contents.segments, stored, None)
+        self._folder.write(READING, manifest.to_json().encode())
         self._folder.clean({name, READING, *(data_name(n) for n in range(len(contents.segments)))})
 
     def taken_up(self, contents: Contents) -> Contents:
@@ -220,8 +220,8 @@ def data_name(number: int) -> str:
 
 def state_bytes(state: State) -> bytes:
     """A state as one safetensors file."""
-    made: bytes = save(dict(state.tensors), metadata={_KEY: json.dumps(state.counts, sort_keys=True)})
-    return made
+    data: bytes = save(dict(state.tensors), metadata={_KEY: json.dumps(state.counts, sort_keys=True)})
+    return data
 
 
 def state_from(data: bytes) -> State:
@@ -253,5 +253,5 @@ def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
 
 def tensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors as one safetensors file."""
-    made: bytes = save(dict(tensors))
-    return made
+    data: bytes = save(dict(tensors))
+    return data

@@ -83,16 +83,16 @@ def read(
     texts = [("", text)] if isinstance(text, str) else list(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
-    found = find_layout(tokenizer, layout)
-    contents = _encoded(tokenizer, texts, head_of(tokenizer, found), keep_text)
+    chosen_layout = find_layout(tokenizer, layout)
+    contents = _encoded(tokenizer, texts, head_of(tokenizer, chosen_layout), keep_text)
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
     _attach(model, method, len(contents.ids) + _ROOM, options)
     attachment = attached(model)
     if out is None:
         contents = read_on(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir), done)
-        return Document(model, tokenizer, contents, layout=found, piece=piece, source=source)
+        return Document(model, tokenizer, contents, layout=chosen_layout, piece=piece, source=source)
     folder = Folder(out)
-    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=found, source=source)
+    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=chosen_layout, source=source)
     if folder.path.exists() and not folder.path.is_dir():
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
     if folder.has_document:
@@ -106,9 +106,15 @@ def read(
         contents = reading.taken_up(contents)
         contents = read_on(model, attachment, contents, piece, reading, done)
         manifest = write_rest(folder, facts, model, attachment, contents)
-    contents = replace(contents, segments=manifest.segments)
+    contents, saved = replace(contents, segments=manifest.segments), (str(folder), manifest)
     return Document(
-        model, tokenizer, contents, layout=found, piece=piece, source=facts.source, saved=(str(folder), manifest)
+        model,
+        tokenizer,
+        contents,
+        layout=chosen_layout,
+        piece=piece,
+        source=facts.source,
+        saved=saved,
     )
 
 
