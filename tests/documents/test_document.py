@@ -301,3 +301,13 @@ def test_a_copied_folder_is_the_same_document(saved, fresh, tokenizer, tmp_path)
 def test_differences_name_nested_fields():
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}) == [("a.c", 2, 3)]
     assert plain(longspan.documents.manifest.Source("x", 0, 3)) == {"name": "x", "start": 0, "stop": 3}
+
+
+def test_methods_that_have_to_know_how_far_to_reach(fresh, tokenizer, text):
+    """They are told by the text's length, and some more for the questions."""
+    document = longspan.read(fresh(), tokenizer, text, method="pi")
+    assert document.attachment().attender.method.angles.scale >= (document.tokens + 1000) / 128
+    short = longspan.read(fresh(), tokenizer, text, method="pi", length=256)
+    assert short.attachment().attender.method.angles.scale == 2
+    automatic = longspan.read(fresh(), tokenizer, text, method="auto")
+    assert automatic.ask(ASK, 2).tokens

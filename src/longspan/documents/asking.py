@@ -66,9 +66,9 @@ class _Follower(TextStreamer):
 
     def look(self) -> None:
         """The memory at this moment."""
-        self._looked, found = time.perf_counter(), usage.anonymous()
-        if found is not None and self.most is not None:
-            self.most = max(self.most, found)
+        self._looked, memory = time.perf_counter(), usage.anonymous()
+        if memory is not None and self.most is not None:
+            self.most = max(self.most, memory)
 
     def end(self) -> None:
         if self._stream is not None:
@@ -98,17 +98,17 @@ def answer(
     """
     follower, read = _Follower(tokenizer, stream, token), usage.bytes_read()
     prompt = ids[None].to(model.device)
-    own = {"do_sample": False, "max_new_tokens": max_new_tokens, **options}
-    if model.generation_config.pad_token_id is None and "pad_token_id" not in own:
-        own["pad_token_id"] = 0  # of one row none is padded, and without it generate has a remark to make
+    settings = {"do_sample": False, "max_new_tokens": max_new_tokens, **options}
+    if model.generation_config.pad_token_id is None and "pad_token_id" not in settings:
+        settings["pad_token_id"] = 0  # of one row none is padded, and without it generate has a remark to make
     # Without the mask generate would look for padding among the document's tokens.
     with torch.inference_mode():
-        made = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache, streamer=follower, **own
+        output = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache, streamer=follower, **settings
         )
     follower.look()
     seconds, after = time.perf_counter() - follower.began, usage.bytes_read()
-    rows = made if isinstance(made, Tensor) else made.sequences
+    rows = output if isinstance(output, Tensor) else output.sequences
     tokens = rows[0, len(ids) :].tolist()
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     disk = None if read is None or after is None else after - read

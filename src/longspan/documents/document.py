@@ -179,9 +179,9 @@ class Document:
         if not passages:
             return run(None), None
         with recorded(self.model, attachment) as seen:
-            made = run(seen)
+            reply = run(seen)
         chosen = [choice for step in seen.steps for choice in step]
-        return replace(made, passages=passages_of(chosen, self.contents, GRAIN)), seen
+        return replace(reply, passages=passages_of(chosen, self.contents, GRAIN)), seen
 
     def append(self, text: str, *, source: str = "", done: Done | None = None) -> None:
         """Let the model read more text, after what it has read. What is saved changes with ``save`` alone.
@@ -237,16 +237,16 @@ class Document:
         Raises:
             DocumentError: it is something else.
         """
-        found = attached(self.model)
+        attachment = attached(self.model)
         method, window, calibration = self._read_under
-        now = found.attender.method, found.attender.window
+        now = attachment.attender.method, attachment.attender.window
         if now != (method, window):
             raise DocumentError(
                 f"the text was read under {method} at a window of {window}, and the model now runs {now[0]} at "
                 f"{now[1]}; extend it with that method again"
             )
-        if not same_maps(calibration, found.attender.calibration):
+        if not same_maps(calibration, attachment.attender.calibration):
             raise DocumentError(
                 "the text was read under another calibration than the model now runs; extend it with that one again"
             )
-        return found
+        return attachment

@@ -11,7 +11,7 @@ import longspan
 from longspan import rope
 from longspan.documents import fingerprint
 from longspan.documents.contents import Contents
-from longspan.documents.manifest import FORMAT, Facts, Layout, differences, plain
+from longspan.documents.manifest import FORMAT, Facts, Layout, differences, plain, shown
 from longspan.errors import DocumentError
 from longspan.hf.fitting import dtype_name
 from longspan.hf.hooks import Attachment
@@ -105,7 +105,7 @@ def refuse_others(kept: Facts, live: Facts) -> None:
         if name == "weights_sha256" and (kept.dtype != live.dtype or a["config"] != b["config"]):
             continue  # other numbers by themselves
         for field, x, y in differences({name: a[name]}, {name: b[name]}):
-            lines.append(f"{_words(field)} is {_shown(x)} in the document and {_shown(y)} here: {way_out}")
+            lines.append(f"{_words(field)} is {shown(x)} in the document and {shown(y)} here: {way_out}")
     if lines:
         raise DocumentError("\n".join([*lines[:-1], f"{lines[-1]}, or read the text again"]))
 
@@ -122,8 +122,3 @@ def _words(field: str) -> str:
     names |= {"parameters": "the method's", "angles": "the angles'"}
     named = names.get(first, f"the {first}")
     return f"{named} {rest}" if rest else named
-
-
-def _shown(value: Any) -> str:
-    text = "nothing" if value in (None, "") else str(value)
-    return f"{text[:12]}..." if len(text) == 64 else text if len(text) < 80 else f"{text[:77]}..."

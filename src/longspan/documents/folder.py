@@ -20,7 +20,7 @@ from torch import Tensor
 
 from longspan import files
 from longspan.documents.contents import Contents
-from longspan.documents.manifest import Facts, Manifest, Stored, differences, parse, plain
+from longspan.documents.manifest import Facts, Manifest, Stored, differences, parse, plain, shown
 from longspan.documents.streams import State
 from longspan.errors import DocumentError
 
@@ -183,8 +183,8 @@ class Reading:
             os.fsync(file.fileno())
         name = f"reading-{contents.tokens:012}.safetensors"
         stored = {name: self._folder.write(name, state_bytes(contents.state))}
-        made = Manifest(self._facts, contents.streams, contents.segments, stored, None)
-        self._folder.write(READING, made.to_json().encode())
+        manifest = Manifest(self._facts, contents.streams, contents.segments, stored, None)
+        self._folder.write(READING, manifest.to_json().encode())
         self._folder.clean({name, READING, *(data_name(n) for n in range(len(contents.segments)))})
 
     def taken_up(self, contents: Contents) -> Contents:
@@ -218,16 +218,10 @@ def data_name(number: int) -> str:
     return f"data-{number:04}.bin"
 
 
-def shown(value: Any) -> str:
-    """A value of a field in a message."""
-    text = "nothing" if value is None else str(value)
-    return f"{text[:12]}..." if len(text) == 64 else text if len(text) < 80 else f"{text[:77]}..."
-
-
 def state_bytes(state: State) -> bytes:
     """A state as one safetensors file."""
-    made: bytes = save(dict(state.tensors), metadata={_KEY: json.dumps(state.counts, sort_keys=True)})
-    return made
+    data: bytes = save(dict(state.tensors), metadata={_KEY: json.dumps(state.counts, sort_keys=True)})
+    return data
 
 
 def state_from(data: bytes) -> State:
@@ -259,5 +253,5 @@ def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
 
 def tensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors as one safetensors file."""
-    made: bytes = save(dict(tensors))
-    return made
+    data: bytes = save(dict(tensors))
+    return data

@@ -203,11 +203,11 @@ def parse(text: bytes) -> Manifest:
             "again, or take the longspan that wrote it"
         )
     written = held.pop(_SUM, None) if isinstance(held, dict) else None
-    made = _of(Manifest, held, "its manifest")
+    manifest = _of(Manifest, held, "its manifest")
     if written != _sum(held):
         raise DocumentError("its manifest is not what was written (its checksum differs); read the text again")
-    assert isinstance(made, Manifest)
-    return made
+    assert isinstance(manifest, Manifest)
+    return manifest
 
 
 def _sum(held: dict[str, Any]) -> str:
@@ -255,9 +255,15 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def plain(made: Any) -> dict[str, Any]:
+def shown(value: Any) -> str:
+    """A value of a field in a message; of a hash its beginning."""
+    text = "nothing" if value in (None, "") else str(value)
+    return f"{text[:12]}..." if len(text) == 64 else text if len(text) < 80 else f"{text[:77]}..."
+
+
+def plain(value: Any) -> dict[str, Any]:
     """A dataclass of this file as JSON would give it back."""
-    held: dict[str, Any] = json.loads(json.dumps(asdict(made)))
+    held: dict[str, Any] = json.loads(json.dumps(asdict(value)))
     return held
 
 

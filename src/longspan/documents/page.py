@@ -59,7 +59,7 @@ def page(document: Document, question: str, answer: Answer, seen: Recorded) -> s
     number = {tokens: n for n, tokens in enumerate(ranges)}
     # How often each part of the text was looked at for each token of the answer, as [part, times, part, times, ...].
     data = [[x for tokens, times in sorted(step.items()) for x in (number[tokens], times)] for step in steps]
-    own = files("longspan.documents")
+    assets = files("longspan.documents")
     tokens = "".join(
         f'<span data-t="{n}" tabindex="0">{_text(document.tokenizer.decode([token]))}</span>'
         for n, token in enumerate(answer.tokens)
@@ -70,14 +70,14 @@ def page(document: Document, question: str, answer: Answer, seen: Recorded) -> s
         text="".join(_parts(document, ranges, sum(steps, Counter()))),
         # The one way out of a script element is its end tag, which begins with this sign.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
-        style=(own / "page.css").read_text(encoding="utf-8"),
-        script=(own / "page.js").read_text(encoding="utf-8"),
+        style=(assets / "page.css").read_text(encoding="utf-8"),
+        script=(assets / "page.js").read_text(encoding="utf-8"),
     )
 
 
 def _parts(document: Document, ranges: list[Range], counts: Counter[Range]) -> list[str]:
     """The text in order, each part that was looked at in an element of its own; what lies between in short."""
-    contents, found, at = document.contents, [], 0
+    contents, elements, at = document.contents, [], 0
     for n, (start, stop) in enumerate(ranges):
         places = contents.places[start:stop]
         places = places[places[:, 0] >= 0]
@@ -87,11 +87,11 @@ def _parts(document: Document, ranges: list[Range], counts: Counter[Range]) -> l
         if last <= at:
             continue
         if first > at:
-            found.append(f'<i title="{first - at:,} characters at which nobody looked"> … </i>')
+            elements.append(f'<i title="{first - at:,} characters at which nobody looked"> … </i>')
         shown = f"[characters {first:,} to {last:,}]" if contents.text is None else contents.text[first:last]
-        found.append(f'<span data-p="{n}" title="{counts[start, stop]} times">{_text(shown)}</span>')
+        elements.append(f'<span data-p="{n}" title="{counts[start, stop]} times">{_text(shown)}</span>')
         at = last
-    return found
+    return elements
 
 
 def _text(text: str) -> str:

@@ -60,8 +60,8 @@ def passages_of(choices: Iterable[Choice], contents: Contents, grain: int) -> tu
     """The parts of the text that were looked at, the most often chosen first; see ``looked_at``."""
     counts, votes = looked_at(choices, grain)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    made = (_passage(contents, *tokens, count, votes) for tokens, count in ordered)
-    return tuple(one for one in made if one is not None)
+    passages = (_passage(contents, *tokens, count, votes) for tokens, count in ordered)
+    return tuple(one for one in passages if one is not None)
 
 
 def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) -> Passage | None:

@@ -28,6 +28,7 @@ from longspan.methods import LongHeads, Method
 from longspan.rope import Angles
 from longspan.store import Tier
 
+_ROOM = 4096  # tokens of questions and answers that methods reach beyond the text
 _BETWEEN = "\n\n"  # between two texts of one document
 
 
@@ -41,6 +42,7 @@ def read(
     calibration: Calibration | str | Path | None = None,
     kv_tier: Tier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
+    length: int | None = None,
     layout: str = "auto",
     piece: int = PIECE,
     keep_text: bool = True,
@@ -62,6 +64,8 @@ def read(
         method, window, calibration, kv_tier, kv_dir: as of ``longspan.extend``. A model that is extended is left as it
             is, and then these are not given. One that is not is extended; by default with
             ``LongHeads(score="bounds")``, under which an answer takes as long after a long text as after a short one.
+        length: tokens of the text, a question and its answer, for methods that have to know how far to reach; some
+            thousand more than the text has unless given.
         layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
             or ``"auto"``, the tokenizer's chat template where it has one.
         piece: tokens that are read at a time.
@@ -79,15 +83,16 @@ def read(
     texts = [("", text)] if isinstance(text, str) else list(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
-    found = find_layout(tokenizer, layout)
-    _attach(model, method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir)
+    chosen_layout = find_layout(tokenizer, layout)
+    contents = _encoded(tokenizer, texts, head_of(tokenizer, chosen_layout), keep_text)
+    options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
+    _attach(model, method, len(contents.ids) + _ROOM, options)
     attachment = attached(model)
-    contents = _encoded(tokenizer, texts, head_of(tokenizer, found), keep_text)
     if out is None:
         contents = read_on(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir), done)
-        return Document(model, tokenizer, contents, layout=found, piece=piece, source=source)
+        return Document(model, tokenizer, contents, layout=chosen_layout, piece=piece, source=source)
     folder = Folder(out)
-    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=found, source=source)
+    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=chosen_layout, source=source)
     if folder.path.exists() and not folder.path.is_dir():
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
     if folder.has_document:
@@ -101,17 +106,24 @@ def read(
         contents = reading.taken_up(contents)
         contents = read_on(model, attachment, contents, piece, reading, done)
         manifest = write_rest(folder, facts, model, attachment, contents)
-    contents = replace(contents, segments=manifest.segments)
+    contents, saved = replace(contents, segments=manifest.segments), (str(folder), manifest)
     return Document(
-        model, tokenizer, contents, layout=found, piece=piece, source=facts.source, saved=(str(folder), manifest)
+        model,
+        tokenizer,
+        contents,
+        layout=chosen_layout,
+        piece=piece,
+        source=facts.source,
+        saved=saved,
     )
 
 
-def _attach(model: PreTrainedModel, method: Any, **options: Any) -> None:
+def _attach(model: PreTrainedModel, method: Any, reach: int, options: dict[str, Any]) -> None:
     """Extend a model that is not, or refuse options for one that is."""
     given = {name: value for name, value in options.items() if value is not None and value != "device"}
     if attachment_of(model) is None:
-        longspan.extend(model, LongHeads(score="bounds") if method is None else method, **options)
+        chosen = LongHeads(score="bounds") if method is None else method
+        longspan.extend(model, chosen, **{**options, "length": options["length"] or reach})
     elif method is not None or given:
         names = ", ".join(["method", *given] if method is not None else given)
         raise DocumentError(

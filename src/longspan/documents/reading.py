@@ -89,20 +89,20 @@ def _open(contents: Contents) -> bool:
 
 def _kept(contents: Contents, cache: LongspanCache, total: int, stop: int, target: Target) -> Contents:
     """The contents with the tokens up to ``stop``, which the cache holds."""
-    held = streams_of(cache, total)
+    stored = streams_of(cache, total)
     segments, data = list(contents.segments), contents.data
     if not _open(contents):
         # What does not say yet how large it is goes to another segment.
-        room, rooms = (total, held.rooms) if held.whole else (stop, streams_of(cache, stop).rooms)
+        room, rooms = (total, stored.rooms) if stored.whole else (stop, streams_of(cache, stop).rooms)
         starts = [span.stop for span in segments[-1].spans] if segments else []
         starts += [0] * (len(rooms) - len(starts))
         file = target.open(len(segments))
         segments.append(files_of_segments.plan(contents.tokens, room, starts, rooms))
-        file.truncate(files_of_segments.size_of(held.streams, segments[-1]))
+        file.truncate(files_of_segments.size_of(stored.streams, segments[-1]))
         data = (*data, file)
-    filled = files_of_segments.put(held.streams, segments[-1], data[-1].fileno(), held.views)
+    filled = files_of_segments.put(stored.streams, segments[-1], data[-1].fileno(), stored.views)
     segments[-1] = replace(filled, stop=stop)
-    return replace(contents, streams=tuple(held.streams), segments=tuple(segments), data=data, state=state_of(cache))
+    return replace(contents, streams=tuple(stored.streams), segments=tuple(segments), data=data, state=state_of(cache))
 
 
 def forward(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, logits: int = 1) -> Tensor:

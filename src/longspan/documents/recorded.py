@@ -56,7 +56,7 @@ def recorded(model: PreTrainedModel, attachment: Attachment) -> Iterator[Recorde
             f"{method.name} keeps keys by their index and chooses none, so there are no passages to show; read the "
             "text with longheads, esa, infllm, or lm-infinite with middle_top_k"
         )
-    found = Recorded(attachment)
+    recording = Recorded(attachment)
     with _turn, longspan.record(model, scores=False) as trace:
-        yield found
-        found.choices = list(trace.choices)
+        yield recording
+        recording.choices = list(trace.choices)

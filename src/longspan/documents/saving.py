@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -86,8 +87,6 @@ def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment,
 
 def stored(folder: Folder, name: str) -> Stored:
     """A small file as a manifest names it."""
-    import hashlib
-
     data = folder.read(name)
     return Stored(len(data), hashlib.sha256(data).hexdigest())
 

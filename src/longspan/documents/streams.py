@@ -39,7 +39,7 @@ class State:
 
 
 @dataclass
-class Held:
+class CacheStreams:
     """What a cache holds.
 
     Attributes:
@@ -53,33 +53,33 @@ class Held:
     rooms: list[int] = field(default_factory=list)
     whole: bool = True
 
-    def add(self, layer: int, name: str, held: Tensor, room: int) -> None:
+    def add(self, layer: int, name: str, tensor: Tensor, room: int) -> None:
         """One stream, ``[1, H, N, W]``."""
-        dtype = str(held.dtype).removeprefix("torch.")
-        self.streams.append(Stream(layer, name, held.shape[1], held.shape[3], dtype))
-        self.views.append(held[0])
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self.streams.append(Stream(layer, name, tensor.shape[1], tensor.shape[3], dtype))
+        self.views.append(tensor[0])
         self.rooms.append(room)
 
 
-def streams_of(cache: LongspanCache, tokens: int) -> Held:
+def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
     """The streams of a cache that is to hold ``tokens`` tokens.
 
     Raises:
         DocumentError: a layer keeps what is no stream of tokens.
     """
-    found = Held()
+    streams = CacheStreams()
     indices: list[tuple[int, Any]] = []
     for number, layer in enumerate(cache.layers):
         if isinstance(layer, StoreLayer):
             store = layer.store
             for n, keys in enumerate(store.keys):
-                found.add(number, f"keys {n}", keys, tokens)
-            found.add(number, _VALUES, store.values, tokens)
+                streams.add(number, f"keys {n}", keys, tokens)
+            streams.add(number, _VALUES, store.values, tokens)
             indices.append((number, store.index))
         elif type(layer) is DynamicLayer:
             if layer.is_initialized:
-                for name, held in zip(_STOCK, (layer.keys, layer.values), strict=True):
-                    found.add(number, name, cast(Tensor, held), tokens)
+                for name, tensor in zip(_STOCK, (layer.keys, layer.values), strict=True):
+                    streams.add(number, name, cast(Tensor, tensor), tokens)
         elif type(layer) is not DynamicSlidingWindowLayer:
             raise DocumentError(
                 f"layer {number} keeps a {type(layer).__name__}, which no document can hold; read the text with "
@@ -88,10 +88,10 @@ def streams_of(cache: LongspanCache, tokens: int) -> Held:
     for number, index in indices:  # after the others, since they may begin later
         saved, room = _saved(index), entries_of(index, tokens)
         if saved is not None and saved.entries is not None:
-            found.add(number, ENTRIES, saved.entries, room)
+            streams.add(number, ENTRIES, saved.entries, room)
         elif saved is not None and room:
-            found.whole = False
-    return found
+            streams.whole = False
+    return streams
 
 
 def state_of(cache: LongspanCache) -> State:
@@ -126,7 +126,7 @@ def new_cache(
     if not tokens:
         return cache
     on_host, selects = attachment.report.kv_tier != "device", attachment.attender.method.selects
-    held: dict[tuple[int, str], tuple[Kind, Any]] = {}
+    blocks: dict[tuple[int, str], tuple[Kind, Any]] = {}
     entries: dict[int, int] = {}
     for stream, own in zip(streams, parts, strict=True):
         kind = Kind(1, stream.heads, stream.width, getattr(torch, stream.dtype), device)
@@ -134,17 +134,17 @@ def new_cache(
         if stream.name == ENTRIES:
             entries[stream.layer] = count
         if count:
-            host = on_host and stream.name != ENTRIES
+            host = on_host and stream.name != ENTRIES and stream.name not in _STOCK
             scattered = selects and stream.name != ENTRIES
-            held[stream.layer, stream.name] = kind, lay(kind, own, count, host=host, scattered=scattered)
+            blocks[stream.layer, stream.name] = kind, lay(kind, own, count, host=host, scattered=scattered)
     ropes = {layer.index: layer.rope for layer in attachment.layers}
     try:
         for number, layer in enumerate(cache.layers):
             if isinstance(layer, StoreLayer):
                 layer.is_initialized = True
-                _fill_store(attachment, layer, number, ropes[number], held, entries, state, tokens)
+                _fill_store(attachment, layer, number, ropes[number], blocks, entries, state, tokens)
             else:
-                _fill_stock(cast(DynamicLayer, layer), number, held, state, tokens)
+                _fill_stock(cast(DynamicLayer, layer), number, blocks, state, tokens, device)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise DocumentError(
             f"its state is not that of {attachment.report.model} under {attachment.attender.method.name} "
@@ -159,14 +159,14 @@ def _fill_store(
     layer: StoreLayer,
     number: int,
     rope: Any,
-    held: Mapping[tuple[int, str], tuple[Kind, Any]],
+    blocks: Mapping[tuple[int, str], tuple[Kind, Any]],
     counts: Mapping[int, int],
     state: State,
     tokens: int,
 ) -> None:
     attender, store = attachment.attender, layer.store
     names = [*(f"keys {n}" for n in range(attender.stored_rotations)), _VALUES]
-    store.adopt([held[number, name] for name in names], tokens)
+    store.adopt([blocks[number, name] for name in names], tokens)
     store.index = index = attender.new_index(number, rope)
     own = {
         key.partition(".")[2]: values for key, values in state.counts.items() if key.partition(".")[0] == str(number)
@@ -177,20 +177,25 @@ def _fill_store(
         return
     tails: list[Tensor] = []
     while (x := state.tensors.get(f"{number}.tail.{len(tails)}")) is not None:
-        tails.append(x.to(held[number, _VALUES][0].device))
-    load_index(index, SavedIndex(None, tuple(tails), own), tokens, held.get((number, ENTRIES)), counts.get(number, 0))
+        tails.append(x.to(blocks[number, _VALUES][0].device))
+    load_index(index, SavedIndex(None, tuple(tails), own), tokens, blocks.get((number, ENTRIES)), counts.get(number, 0))
 
 
 def _fill_stock(
-    layer: DynamicLayer, number: int, held: Mapping[tuple[int, str], tuple[Kind, Any]], state: State, tokens: int
+    layer: DynamicLayer,
+    number: int,
+    blocks: Mapping[tuple[int, str], tuple[Kind, Any]],
+    state: State,
+    tokens: int,
+    device: torch.device,
 ) -> None:
     if isinstance(layer, DynamicSlidingWindowLayer):
         if f"{number}.keys" not in state.tensors:
             return
-        keys, values = state.tensors[f"{number}.keys"], state.tensors[f"{number}.values"]
+        keys, values = (state.tensors[f"{number}.{name}"].to(device) for name in ("keys", "values"))
         (layer.cumulative_length,) = state.counts[f"{number}.seen"]
-    elif (number, _STOCK[0]) in held:
-        keys, values = (held[number, name][1].tensor[:, :, :tokens] for name in _STOCK)
+    elif (number, _STOCK[0]) in blocks:
+        keys, values = (blocks[number, name][1].tensor[:, :, :tokens] for name in _STOCK)
     else:
         return
     seen = layer.cumulative_length if isinstance(layer, DynamicSlidingWindowLayer) else 0

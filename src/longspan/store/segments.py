@@ -93,10 +93,8 @@ class Segments:
     @torch.inference_mode(False)
     def __init__(self, kind: Kind, parts: Sequence[Part], length: int, *, scattered: bool) -> None:
         self._heads, self._token = kind.heads, kind.token_bytes
-        step = unit(kind.token_bytes)
-        room = -(-(length + AHEAD) // step) * step
-        self._row = room * self._token
-        self._region = region = _Region(kind.heads * self._row)
+        region, room = self._reserve(length)
+        self._region, self._row = region, room * self._token
         for part, after in zip(parts, [*(p.first for p in parts[1:]), length], strict=True):
             self._map(part, min(after, part.stop, length), last=after == length, scattered=scattered)
         self._writable = _up(length * self._token, mmap.PAGESIZE)
@@ -105,6 +103,18 @@ class Segments:
         view.region = region  # type: ignore[attr-defined]  # kept as long as any tensor shows it
         self.tensor = torch.frombuffer(view, dtype=kind.dtype).view(1, kind.heads, room, kind.size)
         self._room = room
+
+    def _reserve(self, length: int) -> tuple[_Region, int]:
+        """Addresses for ``length`` tokens of each head, and for as many behind them as the system grants."""
+        step, ahead = unit(self._token), AHEAD
+        while True:
+            room = -(-(length + ahead) // step) * step
+            try:
+                return _Region(self._heads * room * self._token), room
+            except CacheError:  # a limit on addresses
+                if ahead <= STEP:
+                    raise
+                ahead //= 4
 
     def _map(self, part: Part, stop: int, *, last: bool, scattered: bool) -> None:
         begin, end = part.first * self._token, stop * self._token
