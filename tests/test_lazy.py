@@ -66,5 +66,5 @@ def test_names_come_from_where_they_are_said_to():
 
     tree = ast.parse(Path(longspan.__file__).read_text())
     stated = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert stated - {"annotations", "import_module", "TYPE_CHECKING", "Any"} == set(longspan.__all__)
+    assert stated - {"annotations", "import_module", "TYPE_CHECKING", "Any", "__version__"} == set(longspan.__all__)
     assert set(longspan._MODULE_OF) == set(longspan.__all__)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from longspan.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from longspan.bundled import bundled_calibration, load_bundled
     from longspan.calibration import Calibration
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     )
     from longspan.recording.record import record
     from longspan.rope import NTK, PI, Angles, DynamicNTK, YaRN
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "recording": ("record",),

@@ -24,7 +24,7 @@ def test_a_model(run, folder):
     assert ran.code == 0 and "2,048 tokens" in ran.out and "Recommendation" in ran.out and "measuring" in ran.err
     quiet = run("doctor", folder, "--length", "2k", "--json", "--quiet", *QUICK)
     made = json.loads(quiet.out)
-    assert quiet.err == "" and made["well"] and made["recommendation"]["method"] == "dca"
+    assert quiet.err == "" and made["ok"] and made["recommendation"]["method"] == "dca"
 
 
 def test_the_command_to_copy_runs(run, folder, tmp_path):

@@ -51,7 +51,7 @@ SCHEMA = {
     "recommendation": {"method": "str", "kv_tier": "str", "why": "str", "commands": ["str"]},
     "short_prompts": {**dict.fromkeys(("tokens", "exact", "difference", "budget"), "number"), "holds": "bool"},
 }
-TOP = ["version", "well", "machine", "model", "length", "report", "needs", "tiers", "run", "rates", "estimate"]
+TOP = ["version", "ok", "machine", "model", "length", "report", "needs", "tiers", "run", "rates", "estimate"]
 TOP += ["short_prompts", "recommendation"]
 MACHINE = ["system", "processor", "cores", "threads", "memory_total", "memory_free", "memory_limited"]
 MACHINE += ["disk", "disk_free", "disk_in_memory", "gpus", "kernels"]
@@ -72,11 +72,11 @@ def test_the_json_keeps_its_form(found):
 def test_the_json_has_all_keys_where_there_is_nothing_to_say(given):
     made = longspan.diagnose(None if given is None else gpt2()).to_dict()
     assert list(made) == TOP and made["recommendation"] is None and made["tiers"] == []
-    assert made["well"] is (given is None)
+    assert made["ok"] is (given is None)
 
 
 def test_the_bundled_model(found, bundled):
-    assert found.well and found.patient.window == 512 and found.patient.attached == (0, 1, 2, 3)
+    assert found.ok and found.model_facts.window == 512 and found.model_facts.attached == (0, 1, 2, 3)
     assert found.advice.method == "longheads:score=bounds" and found.advice.kv_tier == "device"
     assert "choosing keys is faster" in found.advice.why
     assert found.estimate.prefill_seconds > 0 and found.estimate.token_seconds > 0
@@ -109,7 +109,7 @@ def test_every_method_by_name(model, method):
     short = found.short_prompts
     # Scaled angles change every row; what others state to be the model's own has to be so.
     assert (short.holds is None) == (method in ("pi", "ntk", "yarn"))
-    assert short.holds is not False and found.well
+    assert short.holds is not False and found.ok
     assert ("changed, also inside the window" in " ".join(str(found).split())) == (short.holds is None)
 
 
@@ -132,15 +132,15 @@ def test_a_text_inside_the_window(model):
 )
 def test_a_model_that_cannot_be_extended(make_it, words):
     found = longspan.diagnose(make_it(), **SHORT)
-    assert not found.well and found.advice is None and found.patient.weights > 0
-    assert words in found.patient.refusal or "position" in found.patient.refusal
+    assert not found.ok and found.advice is None and found.model_facts.weights > 0
+    assert words in found.model_facts.refusal or "position" in found.model_facts.refusal
     assert "cannot be extended" in str(found)
 
 
 def test_a_model_whose_config_says_no_window(model):
     vars(model.config)["max_position_embeddings"] = None
-    assert "pass window=" in longspan.diagnose(model, **SHORT).patient.refusal
-    assert longspan.diagnose(model, window=WINDOW, length=300, **SHORT).well
+    assert "pass window=" in longspan.diagnose(model, **SHORT).model_facts.refusal
+    assert longspan.diagnose(model, window=WINDOW, length=300, **SHORT).ok
 
 
 def test_what_the_model_was_published_with(model):
@@ -148,10 +148,10 @@ def test_what_the_model_was_published_with(model):
         "chunk_size": 48, "local_size": 16, "original_max_position_embeddings": WINDOW
     }  # fmt: skip
     found = longspan.diagnose(model, length=300, **SHORT)
-    assert found.report.method.chunk_size == 32 and found.patient.dual_chunks["chunk_size"] == 48
+    assert found.report.method.chunk_size == 32 and found.model_facts.dual_chunks["chunk_size"] == 48
     assert "dual_chunk_attention_config" in str(found)
     scaled = longspan.diagnose(make("gpt_oss"), length=100, **SHORT)
-    assert scaled.patient.rope_scaling["rope_type"] == "yarn" and "scaled RoPE" in str(scaled)
+    assert scaled.model_facts.rope_scaling["rope_type"] == "yarn" and "scaled RoPE" in str(scaled)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_memory_that_is_short(model, monkeypatch, free, disk, method, tier, word
     monkeypatch.setattr(examine, "look", lambda folder: SimpleNamespace(**{**vars(machine), "disk_free": disk}))
     found = longspan.diagnose(model, length=1000, **SHORT)
     assert (found.advice.method, found.advice.kv_tier) == (method, tier) and words in found.advice.why
-    assert found.well == (tier is not None) == bool(found.advice.commands)
+    assert found.ok == (tier is not None) == bool(found.advice.commands)
     if tier == "disk":
         assert all("--kv-tier disk" in command for command in found.advice.commands)
 

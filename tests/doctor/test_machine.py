@@ -9,7 +9,7 @@ from longspan.doctor import machine
 from longspan.doctor.machine import look
 from longspan.hf import auto
 from longspan.hf.cgroup import memory_left
-from longspan.kernels import native
+from longspan.kernels import cpu
 
 
 def files(root, **texts):
@@ -27,7 +27,7 @@ def test_this_machine(tmp_path):
 
 
 def test_kernels_that_do_not_run_say_why(monkeypatch):
-    with native.without():
+    with cpu.disabled():
         compiled, triton, torchs = look().kernels
     assert not compiled.run and "leave it out" not in compiled.said and compiled.said
     assert triton.run or triton.said

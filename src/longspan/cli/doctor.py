@@ -69,7 +69,7 @@ def doctor(
         print_json(found.to_dict())
     else:
         Console(highlight=False).print(found)
-    if not found.well:
+    if not found.ok:
         raise typer.Exit(1)
 
 

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
 from longspan.doctor import memory, untouched
-from longspan.doctor.diagnosis import Advice, Diagnosis, Estimate, Patient
+from longspan.doctor.diagnosis import Diagnosis
+from longspan.doctor.findings import Advice, Estimate, ModelFacts
 from longspan.doctor.machine import CPU, look
 from longspan.doctor.measuring import FIRST, PIECE, measure, rates, shapes
 from longspan.doctor.work import Counter, refuse_longer
@@ -82,16 +83,16 @@ def diagnose(
     try:
         stock = inspect(model, "full", window=window)
     except AttachError as error:
-        return Diagnosis(machine, _patient(model, None, str(error)))
+        return Diagnosis(machine, _model_facts(model, None, str(error)))
     if not stock.attached:
-        return Diagnosis(machine, _patient(model, stock, stock.warnings[0]))
-    return _examined(Diagnosis(machine, _patient(model, stock, None)), model, stock, asked)
+        return Diagnosis(machine, _model_facts(model, stock, stock.warnings[0]))
+    return _examined(Diagnosis(machine, _model_facts(model, stock, None)), model, stock, asked)
 
 
-def _patient(model: PreTrainedModel, stock: Report | None, refusal: str | None) -> Patient:
+def _model_facts(model: PreTrainedModel, stock: Report | None, refusal: str | None) -> ModelFacts:
     config = model.config.get_text_config(decoder=True)
     scaled = [dict(x) for x in rope_types(config) if x.get("rope_type", "default") != "default"]
-    return Patient(
+    return ModelFacts(
         model=type(model).__name__,
         family=str(config.model_type),
         dtype=str(model.dtype).removeprefix("torch."),
@@ -122,7 +123,7 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
             most = max(min(length // 2, max(16 * stock.window, 4 * PIECE)), FIRST)
             run, cache = measure(model, device, most, asked.seconds)
     except AttachError as error:
-        return Diagnosis(known.machine, _patient(model, stock, str(error)))
+        return Diagnosis(known.machine, _model_facts(model, stock, str(error)))
     layers = shapes(cache, report, model.config.get_text_config(decoder=True).num_attention_heads)
     counter = Counter(
         report.method,
@@ -162,7 +163,7 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
     )
     return Diagnosis(
         machine=known.machine,
-        patient=known.patient,
+        model_facts=known.model_facts,
         length=length,
         report=report,
         needs=need,

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from longspan.doctor.findings import Advice, Findings, ModelFacts
 from longspan.doctor.machine import Machine
 from longspan.doctor.untouched import Untouched
 from longspan.hf import Report
 from longspan.rope import Angles
 from longspan.tables import Column, Sheet
 
-if TYPE_CHECKING:
-    from longspan.doctor.diagnosis import Advice, Diagnosis, Patient
-
 _NEXT = "Next: longspan doctor MODEL --length 200k (MODEL is a model folder, a hub name, or 'bundled')"
 
 _Row = tuple[str | Text, str]
 
 
-def of(found: Diagnosis, width: int) -> Iterator[RenderableType]:
+def of(found: Findings, width: int) -> Iterator[RenderableType]:
     """The parts of the page, from top to bottom."""
     yield _table("This machine", _machine(found.machine))
-    if found.patient is None:
+    if found.model_facts is None:
         yield Text(f"\n{_NEXT}")
         return
-    yield _table("The model", _patient(found.patient, found.report))
+    yield _table("The model", _model_facts(found.model_facts, found.report))
     if found.advice is None:
         return
     yield _table(f"Memory at {found.length:,} tokens", _memory(found))
@@ -101,24 +98,24 @@ def _machine(machine: Machine) -> Iterator[_Row]:
         yield f"kernels {kind.name}", f"run, {kind.said}" if kind.run else f"do not run: {kind.said}"
 
 
-def _patient(patient: Patient, report: Report | None) -> Iterator[_Row]:
-    yield "model", f"{patient.model} ({patient.family}), {patient.dtype} on {patient.device}"
-    yield "weights", size_of(patient.weights)
-    if patient.refusal is not None:
-        yield Text("cannot be extended", "red"), patient.refusal
+def _model_facts(model_facts: ModelFacts, report: Report | None) -> Iterator[_Row]:
+    yield "model", f"{model_facts.model} ({model_facts.family}), {model_facts.dtype} on {model_facts.device}"
+    yield "weights", size_of(model_facts.weights)
+    if model_facts.refusal is not None:
+        yield Text("cannot be extended", "red"), model_facts.refusal
         return
-    yield "window", f"{patient.window:,} tokens ({patient.window_source})"
-    if patient.dual_chunks is not None:
-        yield "dual_chunk_attention_config", ", ".join(f"{k} {v}" for k, v in patient.dual_chunks.items())
-    if patient.rope_scaling is not None:
-        yield "scaled RoPE", ", ".join(f"{k} {v}" for k, v in patient.rope_scaling.items())
-    yield "attached", f"{len(patient.attached)} layers, {len(patient.stock)} stay as they are"
+    yield "window", f"{model_facts.window:,} tokens ({model_facts.window_source})"
+    if model_facts.dual_chunks is not None:
+        yield "dual_chunk_attention_config", ", ".join(f"{k} {v}" for k, v in model_facts.dual_chunks.items())
+    if model_facts.rope_scaling is not None:
+        yield "scaled RoPE", ", ".join(f"{k} {v}" for k, v in model_facts.rope_scaling.items())
+    yield "attached", f"{len(model_facts.attached)} layers, {len(model_facts.stock)} stay as they are"
     if report is not None:
         for warning in report.warnings:
             yield Text("note", "yellow"), warning
 
 
-def _memory(found: Diagnosis) -> Iterator[_Row]:
+def _memory(found: Findings) -> Iterator[_Row]:
     needs = found.needs
     assert needs is not None
     yield "weights", f"{size_of(needs.weights)}, loaded"
@@ -138,7 +135,7 @@ def _memory(found: Diagnosis) -> Iterator[_Row]:
         yield f"tier {fit.tier}", line
 
 
-def _speed(found: Diagnosis) -> Iterator[_Row]:
+def _speed(found: Findings) -> Iterator[_Row]:
     run, rates, estimate, short = found.run, found.rates, found.estimate, found.short_prompts
     assert run is not None and rates is not None and estimate is not None and short is not None and found.length
     rate = found.length / estimate.prefill_seconds

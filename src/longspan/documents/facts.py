@@ -7,7 +7,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-import longspan
 from longspan import rope
 from longspan.documents import fingerprint
 from longspan.documents.contents import Contents
@@ -16,6 +15,7 @@ from longspan.errors import DocumentError
 from longspan.hf.fitting import dtype_name
 from longspan.hf.hooks import Attachment
 from longspan.methods import METHODS, Method
+from longspan.version import __version__
 
 _ANGLES = {kind.__name__: kind for kind in (rope.Angles, rope.PI, rope.NTK, rope.DynamicNTK, rope.YaRN)}
 # What has to be the same to go on from a document, in the order in which it is said, with the way out.
@@ -57,7 +57,7 @@ def facts_of(
     own = {name: value for name, value in method.parameters().items() if name != "angles"}
     return Facts(
         format=FORMAT,
-        longspan=longspan.__version__,
+        longspan=__version__,
         tokens=len(contents.ids),
         tokens_sha256=fingerprint.ids_of(contents.ids),
         tokenizer_sha256=fingerprint.tokenizer_of(tokenizer),

@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-import longspan
 from longspan.calibration import Calibration
 from longspan.documents import fingerprint
 from longspan.documents import segments as files_of_segments
@@ -20,6 +19,7 @@ from longspan.documents.facts import facts_of, method_of, refuse_others
 from longspan.documents.folder import CALIBRATION, Folder, data_name, state_from, tensors_from
 from longspan.documents.manifest import Manifest
 from longspan.errors import DocumentError, LongspanError
+from longspan.hf import extend, restore
 from longspan.hf.attach import attachment_of
 
 _TRIES = 3  # somebody may append while the files of the manifest before are read
@@ -35,7 +35,7 @@ def open_document(
     with ExitStack() as undo:
         if before is None:
             _extend(model, folder, manifest, kv_tier)
-            undo.callback(longspan.restore, model)
+            undo.callback(restore, model)
         attachment = attached(model)
         live = facts_of(
             model, tokenizer, attachment, contents, piece=manifest.facts.piece, layout=manifest.facts.layout
@@ -131,7 +131,7 @@ def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier:
     method = method_of(facts)
     try:
         calibration = Calibration.load(Path(folder.path) / CALIBRATION) if facts.calibration_sha256 else None
-        longspan.extend(model, method, window=facts.window, calibration=calibration, kv_tier=kv_tier)  # type: ignore[arg-type]
+        extend(model, method, window=facts.window, calibration=calibration, kv_tier=kv_tier)  # type: ignore[arg-type]
     except (LongspanError, ValueError) as error:
         raise DocumentError(f"{folder}: the model cannot be extended as the document says: {error}") from None
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-import longspan
 from longspan.calibration import Calibration
 from longspan.documents.contents import NOWHERE, Contents, attached
 from longspan.documents.document import Document
@@ -23,6 +22,7 @@ from longspan.documents.opening import open_document
 from longspan.documents.reading import PIECE, Done, Unnamed, read_on
 from longspan.documents.saving import write_rest
 from longspan.errors import DocumentError, check_count
+from longspan.hf import extend
 from longspan.hf.attach import attachment_of
 from longspan.methods import LongHeads, Method
 from longspan.rope import Angles
@@ -123,7 +123,7 @@ def _attach(model: PreTrainedModel, method: Any, reach: int, options: dict[str, 
     given = {name: value for name, value in options.items() if value is not None and value != "device"}
     if attachment_of(model) is None:
         chosen = LongHeads(score="bounds") if method is None else method
-        longspan.extend(model, chosen, **{**options, "length": options["length"] or reach})
+        extend(model, chosen, **{**options, "length": options["length"] or reach})
     elif method is not None or given:
         names = ", ".join(["method", *given] if method is not None else given)
         raise DocumentError(

@@ -9,10 +9,10 @@ from threading import Lock
 
 from transformers import PreTrainedModel
 
-import longspan
 from longspan.attend import Choice
 from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
+from longspan.recording import record
 
 _turn = Lock()  # one recording at a time
 
@@ -57,6 +57,6 @@ def recorded(model: PreTrainedModel, attachment: Attachment) -> Iterator[Recorde
             "text with longheads, esa, infllm, or lm-infinite with middle_top_k"
         )
     recording = Recorded(attachment)
-    with _turn, longspan.record(model, scores=False) as trace:
+    with _turn, record(model, scores=False) as trace:
         yield recording
         recording.choices = list(trace.choices)

@@ -1,0 +1,141 @@
+"""The findings about a machine and a model, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from longspan.doctor.machine import Machine
+from longspan.doctor.measuring import Rates, Run
+from longspan.doctor.memory import Fit, Needs
+from longspan.doctor.untouched import Untouched
+from longspan.hf import Report
+from longspan.store import Tier
+
+VERSION = 1
+"""Of what ``to_dict`` gives; a field that goes or changes its meaning makes a new one."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The model.
+
+    Attributes:
+        model, family: its class, and the type in its config.
+        dtype, device: of its weights. weights: their bytes.
+        window, window_source: tokens that it was trained on, and what says so; None where it cannot be extended.
+        attached, stock: layers that a method runs in, and those that stay as they are.
+        dual_chunks: the config's ``dual_chunk_attention_config``. rope_scaling: the config's scaled RoPE.
+        refusal: why it cannot be extended; None where it can.
+    """
+
+    model: str
+    family: str
+    dtype: str
+    device: str
+    weights: int
+    window: int | None
+    window_source: str | None
+    attached: tuple[int, ...]
+    stock: tuple[int, ...]
+    dual_chunks: dict[str, Any] | None
+    rope_scaling: dict[str, Any] | None
+    refusal: str | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What reading and writing will take at the length that was asked for.
+
+    Attributes:
+        prefill_seconds: for all of it, read in pieces of ``piece`` tokens.
+        token_seconds: for the token after it.
+    """
+
+    prefill_seconds: float
+    token_seconds: float
+    piece: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The recommendation.
+
+    Attributes:
+        method: as the command line takes it.
+        kv_tier: where keys and values go; None where they fit nowhere.
+        why: in a sentence.
+        commands: to copy; none where nothing fits.
+    """
+
+    method: str
+    kv_tier: Tier | None
+    why: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found of a machine, of a model, and of both together at a length.
+
+    Attributes:
+        machine: always there.
+        model_facts: the model, if one was given. All that follows is None unless it can be extended.
+        length: tokens of prompt and answer.
+        report: the method, as ``longspan.inspect`` reports it.
+        needs, tiers: bytes that it takes, and each tier held against what is free.
+        run, rates: what was measured, and the laws fitted to it.
+        estimate: what they say of the length.
+        short_prompts: whether prompts inside the window are left alone.
+        advice: what to do.
+    """
+
+    machine: Machine
+    model_facts: ModelFacts | None = None
+    length: int | None = None
+    report: Report | None = None
+    needs: Needs | None = None
+    tiers: tuple[Fit, ...] = ()
+    run: Run | None = None
+    rates: Rates | None = None
+    estimate: Estimate | None = None
+    short_prompts: Untouched | None = None
+    advice: Advice | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands in the way: the model can be extended, and the text fits.
+
+        A short prompt whose logits are not what the method states is in the way as well.
+        """
+        if self.model_facts is None:
+            return True
+        short = self.short_prompts
+        return (
+            self.advice is not None
+            and self.advice.kv_tier is not None
+            and short is not None
+            and short.holds is not False
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON; the keys are always the same."""
+        return {
+            "version": VERSION,
+            "ok": self.ok,
+            "machine": asdict(self.machine),
+            "model": _plain(self.model_facts),
+            "length": self.length,
+            "report": None if self.report is None else self.report.to_dict(),
+            "needs": _plain(self.needs),
+            "tiers": [asdict(fit) for fit in self.tiers],
+            "run": _plain(self.run),
+            "rates": _plain(self.rates),
+            "estimate": _plain(self.estimate),
+            "short_prompts": _plain(self.short_prompts),
+            "recommendation": _plain(self.advice),
+        }
+
+
+def _plain(value: Any) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
