@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -210,6 +211,13 @@ def parse(text: bytes) -> Manifest:
     return manifest
 
 
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass and their types."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
 def _sum(held: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
@@ -219,7 +227,8 @@ def _of(kind: Any, value: Any, where: str) -> Any:
     if get_origin(kind) is UnionType:
         return None if value is None else _of(get_args(kind)[0], value, where)
     if is_dataclass(kind) and isinstance(kind, type):
-        hints, names = get_type_hints(kind), {f.name for f in fields(kind)}
+        hints = _hints(kind)
+        names = hints.keys()
         if not isinstance(value, dict):
             raise DocumentError(f"{where} is {_shown(value)}, where it has to be an object")
         for name in sorted(names ^ value.keys()):
