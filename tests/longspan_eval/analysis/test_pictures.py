@@ -63,9 +63,3 @@ def test_files(tmp_path):
     for length in (12, 40):
         pictures.draw_positions(longspan.DCA().resolve(16), length, tmp_path / f"{length}.png")
         assert imread(tmp_path / f"{length}.png").std() > 0
-
-
-def test_matplotlib_is_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
-    with pytest.raises(longspan.LongspanError, match=r"longspan\[plot\]"):
-        pictures.draw_selection([choice([[1]])], SIX, tmp_path / "a.png")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from longspan_eval.reproduce.lab import Lab
 
 import longspan
 from longspan.bundled import FOLDER, load_bundled
 from longspan_eval.reproduce import esa
 from longspan_eval.reproduce.counts import Counted
 from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, counted_ratio, limit, operation_ratio
+from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.texts import at_hand
 from longspan_eval.subject import Subject
 from longspan_eval.windows import build, find_windows
@@ -57,17 +57,17 @@ def test_the_text_at_hand_is_the_one_that_perplexity_reads():
 
 def test_the_code_does_what_is_computed():
     model, tokenizer = load_bundled()
-    lab = Lab(
+    session = PaperSession(
         model, tokenizer, Subject.of(model, tokenizer), scale="quick", calibration=FOLDER / "calibration.safetensors"
     )
     shape, sizes = Shape.of(model), Sizes(8, 256, 128, 8)
     assert shape == Shape(192, 64, 6)
     length = 1025  # the last token begins a piece, so the local ones are those right before it
-    sample = lab.measure(Counted(esa.reduced(lab), at_hand(tokenizer), length, 8))
-    lab.detach()
+    sample = session.measure(Counted(esa.reduced(session), length, text=at_hand(tokenizer), reduced=8))
+    session.detach()
     assert sample.error is None
     assert sample.figures["attended"] == 8 + 256 + 128 + 1
     assert sample.figures["scored"] == length - 1 - 8 - 256
     assert sample.figures["ratio"] == pytest.approx(operation_ratio(length, shape, sizes), rel=1e-9)
     assert sample.figures["overhead"] == pytest.approx(cache_overhead(shape, 8), rel=1e-6)
-    assert longspan.Calibration.load(lab.calibration).reduced == 8
+    assert longspan.Calibration.load(session.calibration).reduced == 8
