@@ -51,7 +51,7 @@ def test_a_model_that_cannot_be_extended(run, not_rope):
         (["bundled", "--method", "dcaa"], "did you mean 'dca'"),
         (["bundled", "--seconds", "0"], "seconds are more than 0"),
         (["bundled", "--kv-dir", "/no/such/folder"], "is not a folder"),
-        (["./nowhere"], "there is no such model folder"),
+        (["./nowhere"], "this model folder does not exist"),
     ],
 )
 def test_errors_are_one_line(run, args, words):

@@ -177,14 +177,14 @@ def test_a_calibration_is_used_where_the_method_has_use_for_it(bundled):
     calibration = longspan.bundled_calibration()
     found = longspan.diagnose(bundled, length=20_000, calibration=calibration, **SHORT)
     assert found.advice.method == "esa" and found.report.calibration and found.needs.index > 0
-    with pytest.raises(longspan.CalibrationError, match="no use for a calibration"):
+    with pytest.raises(longspan.CalibrationError, match="does not use a calibration"):
         longspan.diagnose(bundled, length=20_000, calibration=calibration, method="dca", **SHORT)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"length": 0}, "length is a number of tokens"),
+        ({"length": 0}, "length must be a number of tokens"),
         ({"length": 1 << 25}, "length is at most"),
         ({"seconds": 0}, "seconds are more than 0"),
         ({"method": "dcaa"}, "did you mean 'dca'"),
