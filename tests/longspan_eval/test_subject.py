@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER, load_bundled
+from longspan.hf.weights import weights_hash
 from longspan_eval.subject import Subject, tokenizer_hash
 
 
@@ -55,3 +57,13 @@ def test_using_a_tokenizer_does_not_change_its_hash():
         before = tokenizer_hash(tokenizer)
     tokenizer(["a text", "another that is longer"], padding=True, truncation=True, max_length=3)
     assert tokenizer_hash(tokenizer) == before
+
+
+def test_the_hash_follows_the_weights():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2).to(torch.bfloat16)
+    before = weights_hash(model)
+    assert before == weights_hash(model) and len(before) == 64
+    with torch.no_grad():
+        model.bias[0] += 1
+    assert weights_hash(model) != before
