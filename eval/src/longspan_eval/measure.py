@@ -7,16 +7,14 @@ import json
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from longspan_eval.generate import read
 from longspan_eval.sample import Sample, versions
+from longspan_eval.session import Session
 from longspan_eval.spec import MethodSpec
 from longspan_eval.subject import Subject
 from longspan_eval.task import Record, Task
-
-if TYPE_CHECKING:
-    from longspan_eval.session import Session
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import PreTrainedModel
@@ -12,9 +12,16 @@ from longspan.bundled import load_bundled
 from longspan.errors import out_of_memory
 from longspan.hf import restore
 from longspan.store import Tier
-from longspan_eval.measure import Measure
 from longspan_eval.sample import Sample
 from longspan_eval.spec import MethodSpec
+
+
+class Measurable(Protocol):
+    """A measure, as a session sees it: it runs on the session, or has a sample that says why it did not."""
+
+    def run(self, session: Session) -> Sample: ...
+
+    def failed(self, reason: str) -> Sample: ...
 
 
 class Session:
@@ -67,7 +74,7 @@ class Session:
             self.model.set_attn_implementation(self._stock_attention)
         self._attached = self._stock_attention = None
 
-    def measure(self, measure: Measure) -> Sample:
+    def measure(self, measure: Measurable) -> Sample:
         """The sample of a measure; what goes wrong is a sample with an ``error``, so that a night's run goes on."""
         try:
             return measure.run(self)

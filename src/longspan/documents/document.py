@@ -15,9 +15,11 @@ from longspan.documents.asking import Answer, Stream, answer
 from longspan.documents.contents import NOWHERE, Contents, attached
 from longspan.documents.layout import encode, encode_text
 from longspan.documents.manifest import Layout, Manifest, Source
+from longspan.documents.opening import open_document
 from longspan.documents.passages import passages_of
 from longspan.documents.reading import Done, Unnamed, read_on
 from longspan.documents.recorded import Recorded, recorded
+from longspan.documents.saving import save_document
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
@@ -79,9 +81,12 @@ class Document:
         Raises:
             DocumentError: it is not there, damaged, or of another model, tokenizer or method; one line for each.
         """
-        from longspan.documents.opening import open_document
-
-        return open_document(path, model, tokenizer, verify=verify, kv_tier=kv_tier)
+        folder, manifest, contents = open_document(path, model, tokenizer, verify=verify, kv_tier=kv_tier)
+        facts = manifest.facts
+        return cls(
+            model, tokenizer, contents,
+            layout=facts.layout, piece=facts.piece, source=facts.source, saved=(folder, manifest),
+        )  # fmt: skip
 
     @property
     def path(self) -> str | None:
@@ -227,8 +232,6 @@ class Document:
         Raises:
             DocumentError: another document is there, or somebody changed this one. OSError: it cannot be written.
         """
-        from longspan.documents.saving import save_document
-
         self._saved = save_document(self, path, self._saved)
 
     def attachment(self) -> Attachment:

@@ -14,7 +14,6 @@ from longspan.documents import fingerprint
 from longspan.documents import segments as files_of_segments
 from longspan.documents.canary import check_canary
 from longspan.documents.contents import Contents, attached
-from longspan.documents.document import Document
 from longspan.documents.facts import facts_of, method_of, refuse_others
 from longspan.documents.folder import CALIBRATION, Folder, data_name, state_from, tensors_from
 from longspan.documents.manifest import Manifest
@@ -27,8 +26,8 @@ _TRIES = 3  # somebody may append while the files of the manifest before are rea
 
 def open_document(
     path: str | os.PathLike[str], model: PreTrainedModel, tokenizer: Any, *, verify: bool, kv_tier: str
-) -> Document:
-    """See ``Document.open``."""
+) -> tuple[str, Manifest, Contents]:
+    """The folder, manifest and contents of a saved document, checked; see ``Document.open``."""
     folder = Folder(path)
     manifest, contents = load(folder, verify=verify)
     before = attachment_of(model)
@@ -48,11 +47,7 @@ def open_document(
         except DocumentError as error:
             raise DocumentError("\n".join(f"{folder}: {line}" for line in str(error).splitlines())) from None
         undo.pop_all()
-    facts = manifest.facts
-    return Document(
-        model, tokenizer, contents,
-        layout=facts.layout, piece=facts.piece, source=facts.source, saved=(str(folder), manifest),
-    )  # fmt: skip
+    return str(folder), manifest, contents
 
 
 def load(folder: Folder, *, verify: bool) -> tuple[Manifest, Contents]:

@@ -18,7 +18,6 @@ from longspan.documents.facts import facts_of
 from longspan.documents.folder import Folder, Reading
 from longspan.documents.layout import encode_text, find_layout, head_of
 from longspan.documents.manifest import Manifest, Source, differences, plain
-from longspan.documents.opening import open_document
 from longspan.documents.reading import PIECE, Done, Unnamed, read_on
 from longspan.documents.saving import write_rest
 from longspan.errors import DocumentError, check_count
@@ -97,7 +96,7 @@ def read(
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
     if folder.has_document:
         _refuse_another(folder, folder.manifest(), plain(facts))
-        return open_document(out, model, tokenizer, verify=False, kv_tier=kv_tier)
+        return Document.open(out, model, tokenizer, kv_tier=kv_tier)
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.alone():
         if strange := folder.strange():

@@ -6,28 +6,39 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
+from transformers import PreTrainedModel
 
 from longspan.documents import segments as files_of_segments
 from longspan.documents.canary import make_canary
 from longspan.documents.contents import Contents
 from longspan.documents.facts import facts_of
 from longspan.documents.folder import CALIBRATION, Folder, data_name, state_bytes, tensors_bytes
-from longspan.documents.manifest import Facts, Manifest, Segment, Stored
+from longspan.documents.manifest import Facts, Layout, Manifest, Segment, Stored
 from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
 from longspan.store.segments import read_into
 
-if TYPE_CHECKING:
-    from longspan.documents.document import Document
-
 _AT_ONCE = 2**24  # bytes that are copied at a time
 
 
+class Savable(Protocol):
+    """A document, as far as saving reads and changes it."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    contents: Contents
+    piece: int
+    layout: Layout
+    source: str | None
+
+    def attachment(self) -> Attachment: ...
+
+
 def save_document(
-    document: Document, path: str | os.PathLike[str], saved: tuple[str, Manifest] | None
+    document: Savable, path: str | os.PathLike[str], saved: tuple[str, Manifest] | None
 ) -> tuple[str, Manifest]:
     """See ``Document.save``.
 
