@@ -234,12 +234,12 @@ def harmed(folder: Path, kind: str, count: int) -> tuple[dict, list[str]]:
 
     fingerprint._cache_folder = lambda: folder / "cache"
     if kind == "killed":
-        from killed_documents import KINDS, Killing
+        from support.killed_documents import KINDS, Killing
 
         killing = Killing(lambda: load_bundled()[0], tokenizer, text, folder)
         left = [f"{KINDS[n % 3]}: {killing.one(KINDS[n % 3], n)}" for n in range(count)]
         return {"kills": count, "left": {name: left.count(name) for name in sorted(set(left))}}, []
-    from spoiled_documents import spoilers
+    from support.spoiled_documents import spoilers
 
     saved, model = folder / "saved.longspan", load_bundled()[0]
     longspan.read(model, tokenizer, text, out=saved, piece=1024)

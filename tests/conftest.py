@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +11,7 @@ import torch
 # Triton reads this when it is first imported: without a GPU its kernels run in Python, on CPU tensors.
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "hostile")]  # importlib mode adds no folder
-
-from cases import ROPES  # noqa: E402
+from support.cases import ROPES  # noqa: E402
 
 
 @pytest.fixture(params=list(ROPES))

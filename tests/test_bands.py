@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import VARIANTS, all_cases, build
 from longspan.bands import Grouped, Index, Modulo, Origin
 from longspan.methods import METHODS
+from support.cases import VARIANTS, all_cases, build
 
 
 @pytest.mark.parametrize("case", all_cases(windows=(24, 5, 7, 33, 64), selecting=False))

@@ -9,8 +9,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from cases import HEAD, assert_same, inv_freq, make_qkv
 from longspan.rope import NTK, PI, Angles, DynamicNTK, Rope, Table, YaRN, rotate
+from support.cases import HEAD, assert_same, inv_freq, make_qkv
 
 WINDOW = 512
 SIZES = [(64, 10_000.0), (128, 500_000.0), (16, 10_000.0)]

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import longspan
-from hf_models import VOCABULARY, WINDOW, falcon, make, prompts
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.calibration import Calibration, recall
 from longspan.errors import CalibrationError
@@ -14,6 +13,7 @@ from longspan.hf import calibrate_each, calibrating, measure_recall
 from longspan.hf.attach import attachment_of
 from longspan.hf.collect import collect, encode, token_pieces
 from longspan.hf.weights import weights_hash
+from support.hf_models import VOCABULARY, WINDOW, falcon, make, prompts
 
 TEXTS = list(prompts(6, WINDOW, seed=3))
 

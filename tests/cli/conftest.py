@@ -1,3 +1,3 @@
 """Model folders and a way to run the program, for the tests of its commands."""
 
-from command_line import folder, no_hub, no_window, not_rope, run  # noqa: F401
+from support.command_line import folder, no_hub, no_window, not_rope, run  # noqa: F401

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import longspan
-from hf_models import WINDOW, falcon, gpt2, make, prompts
 from longspan.bundled import load_bundled
 from longspan.doctor import examine, page
 from longspan.doctor.machine import look
 from longspan.methods.parse import parse_method
+from support.hf_models import WINDOW, falcon, gpt2, make, prompts
 
 SHORT = {"seconds": 0.3}
 

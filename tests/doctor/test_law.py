@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import build
 from longspan.doctor.law import Law, fit
 from longspan.doctor.measuring import PIECE, Point, Run, ladder, rates
 from longspan.doctor.work import Counter, LayerShape, Work
 from longspan.methods import METHODS
+from support.cases import build
 
 WINDOW = 512
 LAYERS = tuple(LayerShape(n, 6, 2, 32, 32, 1, 4) for n in range(4))  # the bundled model's

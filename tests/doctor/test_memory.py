@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import longspan
-from hf_models import make, prompts
 from longspan.bundled import bundled_calibration, load_bundled
 from longspan.doctor.measuring import shapes
 from longspan.doctor.memory import Needs, needs, tiers, weights_of
 from longspan.methods import METHODS
 from longspan.store.buffer import SPARE
+from support.hf_models import make, prompts
 
 N = 600
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import WINDOW, all_cases, build, make_qkv
 from longspan.doctor.work import MOST, Counter, LayerShape, refuse_longer
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
 from longspan.selection import Choosing
+from support.cases import WINDOW, all_cases, build, make_qkv
 
 N = 83
 LAYER = LayerShape(number=4, heads=4, kv_heads=2, key_dim=16, value_dim=8, rotations=1, itemsize=4)

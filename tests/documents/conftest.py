@@ -7,8 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import longspan
-from hf_models import make
 from longspan.bundled import FOLDER, heldout_text
+from support.hf_models import make
 
 
 @pytest.fixture(autouse=True)

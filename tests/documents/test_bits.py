@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import longspan
-from cases import VARIANTS, WINDOW, build
-from hf_models import make, prompts
 from longspan.documents.contents import Contents, attached
 from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, forward, read_on
 from longspan.methods import METHODS
+from support.cases import VARIANTS, WINDOW, build
+from support.hf_models import make, prompts
 
 TOKENS, PIECE, STEPS = 221, 50, 4
 CASES = [(name, options) for name in METHODS for options in [{}, *VARIANTS.get(name, [])]]

@@ -12,7 +12,7 @@ import longspan
 from longspan.cli import main
 from longspan.documents import verify
 from longspan.errors import LongspanError
-from spoiled_documents import spoilers
+from support.spoiled_documents import spoilers
 
 SHORT, LONG = 60, 200
 

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from killed_documents import KINDS, Killing
+from support.killed_documents import KINDS, Killing
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 

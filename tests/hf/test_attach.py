@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache
 
 import longspan
-from hf_models import WINDOW, left_padded, make, prompts
+from support.hf_models import WINDOW, left_padded, make, prompts
 
 
 def test_report_names_everything():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import longspan
-from hf_models import make
 from longspan.hf.auto import CROSSOVER, choose
+from support.hf_models import make
 
 FACTS = {"kv_bytes_per_token": 1000, "free": 10**9, "calibrated": False, "on_gpu": False}
 

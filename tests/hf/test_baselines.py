@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import longspan
-from hf_models import make, prompts
 from longspan.methods import InfLLM, LMInfinite
+from support.hf_models import make, prompts
 
 
 @torch.no_grad()

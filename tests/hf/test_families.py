@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import longspan
-from hf_models import (
+from support.hf_models import (
     FAMILIES,
     NOTHING_TO_ATTACH,
     WINDOW,

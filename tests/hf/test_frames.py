@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import longspan
-from hf_models import make, prompts
 from longspan.kernels import cpu
 from longspan.kernels.cpu import library
+from support.hf_models import make, prompts
 
 if cpu.unavailable_reason() is not None:
     pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)

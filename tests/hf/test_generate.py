@@ -5,7 +5,7 @@ import torch
 from transformers import AutoTokenizer, TextIteratorStreamer, pipeline
 
 import longspan
-from hf_models import WINDOW, left_padded, make, prompts
+from support.hf_models import WINDOW, left_padded, make, prompts
 
 NEW = 8
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import longspan
-from hf_models import _COMMON, FAMILIES, WINDOW, build, left_padded, make, prompts
 from longspan.hf import graphs as module
 from longspan.kernels.gpu import tiles
 from longspan.store.buffer import SPARE
+from support.hf_models import _COMMON, FAMILIES, WINDOW, build, left_padded, make, prompts
 
 pytest.importorskip("triton")
 tape = pytest.importorskip("tape")

@@ -11,10 +11,10 @@ from rich.console import Console
 from torch import nn
 
 import longspan
-from hf_models import _COMMON, FAMILIES, build, make
 from longspan.errors import LongspanError
 from longspan.hf import prefill
 from longspan.hf.prefill import Prefill, Watch, following
+from support.hf_models import _COMMON, FAMILIES, build, make
 
 LAYERS = 3
 

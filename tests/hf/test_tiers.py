@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import longspan
-from hf_models import left_padded, make, prompts
 from longspan.errors import CacheError
 from longspan.hf import tiers
 from longspan.hf.cache import StoreLayer
 from longspan.store import KVStore
+from support.hf_models import left_padded, make, prompts
 
 
 @pytest.fixture(scope="module")

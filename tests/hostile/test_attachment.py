@@ -10,8 +10,8 @@ from torch import nn
 from transformers import DynamicCache
 
 import longspan
-from hf_models import make, prompts
 from longspan.errors import LongspanError
+from support.hf_models import make, prompts
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import longspan
-from hf_models import VOCABULARY, WINDOW, make
 from longspan.errors import CacheError
 from longspan.methods import METHODS
+from support.hf_models import VOCABULARY, WINDOW, make
 
 REDUCED = (torch.bfloat16, torch.float16)
 

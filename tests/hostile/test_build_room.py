@@ -11,9 +11,9 @@ from collections import namedtuple
 import pytest
 
 import longspan
-from hf_models import make
 from longspan.kernels import cpu
 from longspan.kernels.cpu import build, failures
+from support.hf_models import make
 
 try:
     build.compiler()

@@ -10,8 +10,8 @@ import torch
 from transformers import DynamicCache
 
 import longspan
-from hf_models import left_padded, make, prompts
 from longspan.errors import CacheError
+from support.hf_models import left_padded, make, prompts
 
 
 @pytest.fixture(autouse=True)

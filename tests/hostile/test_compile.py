@@ -7,8 +7,8 @@ import torch
 from transformers import CompileConfig
 
 import longspan
-from hf_models import make, prompts
 from longspan.kernels import cpu
+from support.hf_models import make, prompts
 
 pytestmark = pytest.mark.long  # compiling takes most of a minute each
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import longspan
-from hf_models import _COMMON, WINDOW, build, make, prompts
 from longspan.hf.window import says_window, trained_on
 from longspan_eval.subject import Subject
+from support.hf_models import _COMMON, WINDOW, build, make, prompts
 
 QWEN_1M = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
 SMALL = {"chunk_size": WINDOW, "local_size": 16, "original_max_position_embeddings": WINDOW}

@@ -9,8 +9,8 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import longspan
-from hf_models import make, prompts
 from longspan.errors import AttachError, LongspanError
+from support.hf_models import make, prompts
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzz_kernels import KERNELS, fuzz
 
-from jobs import per_chunk, per_row
 from longspan.kernels import cpu
 from longspan.kernels.cpu import structs
 from longspan.kernels.gathered import gathered
+from support.fuzz_kernels import KERNELS, fuzz
+from support.jobs import per_chunk, per_row
 
 if cpu.unavailable_reason() is not None:
     pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
@@ -104,7 +104,7 @@ def test_nothing_is_read_or_written_outside(tmp_path):
         "CC": "gcc",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    script = Path(__file__).with_name("fuzz_kernels.py")
+    script = Path(__file__).parents[1] / "support" / "fuzz_kernels.py"
     done = subprocess.run(
         [sys.executable, str(script), "11", "100", "--sanitize"], env=environment, capture_output=True, text=True
     )

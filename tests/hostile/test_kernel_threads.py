@@ -16,7 +16,7 @@ def test_threads_share_nothing_that_they_write(tmp_path):
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip("no gcc here")
-    program, driver = tmp_path / "threads", Path(__file__).with_name("threads.c")
+    program, driver = tmp_path / "threads", Path(__file__).parents[1] / "support" / "threads.c"
     flags = ["-std=gnu11", "-O1", "-g", "-march=native", "-fsanitize=thread", "-pthread", "-fno-strict-aliasing"]
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
     made = subprocess.run(

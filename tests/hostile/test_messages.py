@@ -16,12 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import longspan
-from hf_models import make
 from longspan.bundled import FOLDER
 from longspan.calibration import Calibration
 from longspan.cli import hub, main
 from longspan.errors import AttachError, CalibrationError, LongspanError
 from longspan.methods import METHODS
+from support.hf_models import make
 
 NO_COUNTS = [64.5, 64.0, "64", True, float("nan"), 0, -1, 10**23, [64]]
 

@@ -13,8 +13,8 @@ from torch import multiprocessing
 from transformers import AutoModelForCausalLM
 
 import longspan
-from hf_models import make, prompts
 from longspan.errors import LongspanError
+from support.hf_models import make, prompts
 
 
 def extended(name="llama"):

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import longspan
-from hf_models import make, prompts
 from longspan import files
 from longspan.bundled import FOLDER
 from longspan.cli import main
 from longspan.errors import LongspanError, check_count
+from support.hf_models import make, prompts
 
 
 @pytest.mark.parametrize("value", [np.int64(64), np.int32(64), np.uint8(64), torch.tensor(64)])

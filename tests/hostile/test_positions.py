@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import longspan
-from hf_models import left_padded, make, prompts
 from longspan.errors import LongspanError
+from support.hf_models import left_padded, make, prompts
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import longspan
-from hf_models import make, prompts
 from longspan.errors import CacheError, LongspanError
+from support.hf_models import make, prompts
 
 
 @pytest.fixture(autouse=True)

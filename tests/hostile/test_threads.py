@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import longspan
-from hf_models import VOCABULARY, WINDOW, make
 from longspan.methods import METHODS
+from support.hf_models import VOCABULARY, WINDOW, make
 
 THREADS = 8
 LENGTHS = (5, 40, 63, 64, 65, 90, 130, 200)  # of the threads' prompts: inside the window of 64 tokens and beyond

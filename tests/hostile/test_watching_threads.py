@@ -13,10 +13,10 @@ from rich.console import Console
 from torch import Tensor
 
 import longspan
-from hf_models import make, prompts
 from longspan.hf import prefill
 from longspan.hf.collect import collect
 from longspan.hf.prefill import following
+from support.hf_models import make, prompts
 
 
 @pytest.fixture(autouse=True)

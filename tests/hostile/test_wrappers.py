@@ -15,8 +15,8 @@ from transformers import (
 )
 
 import longspan
-from hf_models import make, prompts
 from longspan.errors import AttachError, LongspanError
+from support.hf_models import make, prompts
 
 
 @pytest.fixture(autouse=True)

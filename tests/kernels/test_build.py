@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import longspan
-from hf_models import make, prompts
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
 from longspan.kernels.cpu import build
+from support.hf_models import make, prompts
 
 try:
     build.compiler()

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, assert_within_budget, in_pieces, inv_freq, make_qkv
-from jobs import DTYPES, check, common, per_chunk, per_row, random, wide
 from longspan.attend import Attender
 from longspan.bands import Band, Index, Interval, Origin
 from longspan.kernels import cpu
@@ -16,6 +14,17 @@ from longspan.kernels.banded import banded, make_plan
 from longspan.kernels.gathered import gather_into, gathered
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
+from support.cases import (
+    HEAD,
+    ROPES,
+    all_cases,
+    assert_lse_within_budget,
+    assert_within_budget,
+    in_pieces,
+    inv_freq,
+    make_qkv,
+)
+from support.jobs import DTYPES, check, common, per_chunk, per_row, random, wide
 
 if cpu.unavailable_reason() is not None:
     pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)

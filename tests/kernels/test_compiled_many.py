@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cases import HEAD, ROPES, assert_within_budget
-from jobs import DTYPES, PLACES, check, common, per_chunk, per_row, random, wide
 from longspan.kernels import cpu
 from longspan.kernels.banded import Plan, banded
 from longspan.kernels.gathered import compiled, gather_into, gathered
 from longspan.kernels.scores import products, representations
+from support.cases import HEAD, ROPES, assert_within_budget
+from support.jobs import DTYPES, PLACES, check, common, per_chunk, per_row, random, wide
 
 pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
 

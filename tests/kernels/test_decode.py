@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import HEAD, ROPES
-from jobs import DTYPES, choice, random
 from longspan.kernels import cpu
 from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, DecodeReference, ScoreSpec
+from support.cases import HEAD, ROPES
+from support.jobs import DTYPES, choice, random
 
 pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
 

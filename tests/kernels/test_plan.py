@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import all_cases
 from longspan.bands import Interval
 from longspan.kernels.banded import make_plan, plan
+from support.cases import all_cases
 
 
 @dataclass

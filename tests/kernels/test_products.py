@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jobs import DTYPES, random
 from longspan.kernels import cpu
 from longspan.kernels.scores import products, torch_ops
+from support.jobs import DTYPES, random
 
 compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
 

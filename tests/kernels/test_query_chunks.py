@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import HEAD
-from jobs import DTYPES, check, per_chunk, random, whole
 from longspan.kernels import cpu
 from longspan.kernels.gathered import gather_into
 from longspan.kernels.scores import QueryChunks, token_scores
+from support.cases import HEAD
+from support.jobs import DTYPES, check, per_chunk, random, whole
 
 IMPLS = ["torch", "reference", *(() if cpu.unavailable_reason() else ("compiled",))]
 compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")

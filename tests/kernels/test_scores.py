@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import HEAD, ROPES, inv_freq
 from longspan.kernels import cpu
 from longspan.kernels.gpu import tiles
 from longspan.kernels.scores import reference, representations, token_scores
 from longspan.rope import Rope, Table
+from support.cases import HEAD, ROPES, inv_freq
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

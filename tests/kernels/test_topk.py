@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jobs import random
 from longspan.kernels import cpu
 from longspan.kernels.topk import max_nearby, topk
+from support.jobs import random
 
 
 @pytest.fixture(params=["torch", "compiled"])

@@ -9,7 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import (
+from longspan.attend import Attender
+from longspan.bands import Index, Interval, KeyMap
+from longspan.kernels.banded import banded, make_plan, reference
+from longspan.kernels.gpu import tiles
+from longspan.rope import Rope, Table
+from longspan.store import KVStore
+from support.cases import (
     HEAD,
     ROPES,
     all_cases,
@@ -21,12 +27,6 @@ from cases import (
     inv_freq,
     make_qkv,
 )
-from longspan.attend import Attender
-from longspan.bands import Index, Interval, KeyMap
-from longspan.kernels.banded import banded, make_plan, reference
-from longspan.kernels.gpu import tiles
-from longspan.rope import Rope, Table
-from longspan.store import KVStore
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("poisoned")

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler is there on Linux alone")
 
-SCRIPT = Path(__file__).with_name("compile_triton.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "compile_triton.py"
 
 
 def compiled(*arguments):

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import HEAD, ROPES, assert_lse_within_budget, assert_within_budget, inv_freq
 from longspan.kernels.gathered import PerQueryChunk, PerRow, gathered, reference
 from longspan.kernels.gpu import tiles
 from longspan.rope import Rope, Table
+from support.cases import HEAD, ROPES, assert_lse_within_budget, assert_within_budget, inv_freq
 
 pytest.importorskip("triton")
 

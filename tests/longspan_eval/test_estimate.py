@@ -8,7 +8,7 @@ from longspan_eval.estimate import Pace, duration
 from longspan_eval.measure import Prompt
 from longspan_eval.spec import parse_spec
 from longspan_eval.subject import Subject
-from studies import DEEP, MADE, answer
+from support.studies import DEEP, MADE, answer
 
 
 def prompt(task, spec, length):

@@ -20,7 +20,7 @@ from longspan.errors import LongspanError
 from longspan_eval.ray_workers import LIVES, Cluster
 from longspan_eval.session import bundled
 from longspan_eval.tasks import TASKS
-from studies import plan_of, study
+from support.studies import plan_of, study
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.long  # a cluster takes half a minute to come up and load its models

@@ -21,7 +21,7 @@ from longspan_eval.session import Session
 from longspan_eval.studies.eval_report import EvalReport
 from longspan_eval.subject import Subject
 from longspan_eval.tasks import TASKS
-from studies import DEEP, MADE, SUBJECT, Answering, answer, plan_of, study
+from support.studies import DEEP, MADE, SUBJECT, Answering, answer, plan_of, study
 
 
 class Stopped(Exception):

@@ -11,7 +11,7 @@ from longspan_eval.measure import Prompt
 from longspan_eval.reduce import count, found, ratio
 from longspan_eval.schedule import Plan
 from longspan_eval.spec import parse_spec
-from studies import MADE, SUBJECT, answer, plan_of, study
+from support.studies import MADE, SUBJECT, answer, plan_of, study
 
 
 def prompts(n, spec="dca", length=512, first=0):

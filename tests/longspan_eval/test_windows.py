@@ -19,8 +19,8 @@ from longspan_eval.spec import parse_specs
 from longspan_eval.studies.eval import Evaluation
 from longspan_eval.tasks import TASKS
 from longspan_eval.windows import PERPLEXITY, STANDARD, build, find_windows
-from sliding import score_new, whole_windows
-from studies import MADE, plan_of, report_of, requests
+from support.sliding import score_new, whole_windows
+from support.studies import MADE, plan_of, report_of, requests
 
 STRIDE = 32
 

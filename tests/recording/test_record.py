@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import longspan
-from hf_models import VOCABULARY, WINDOW, make
 from longspan.hf.attach import attachment_of
 from longspan.selection import tokens
 from longspan_eval.reproduce.ablations import AblatedLongHeads
+from support.hf_models import VOCABULARY, WINDOW, make
 
 N = 150
 METHODS = {

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cases import keys_and_values
 from longspan.errors import CacheError
 from longspan.store import Buffer, KVStore, memory
+from support.cases import keys_and_values
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -7,9 +7,9 @@ import errno
 import pytest
 import torch
 
-from cases import keys_and_values
 from longspan.errors import CacheError
 from longspan.store import Buffer, KVStore, memory
+from support.cases import keys_and_values
 
 
 def same(store, keys, values):

@@ -8,12 +8,12 @@ import random
 import pytest
 import torch
 
-from cases import all_cases, assert_same, build, in_pieces, keys_and_values, make_qkv
 from longspan.attend import Attender
 from longspan.errors import CacheError
 from longspan.rope import DynamicNTK
 from longspan.store import KVStore
 from longspan.store.mirror import Mirror
+from support.cases import all_cases, assert_same, build, in_pieces, keys_and_values, make_qkv
 
 
 @pytest.mark.parametrize("window", [0, 5, 40])

@@ -13,7 +13,7 @@ from longspan.errors import LongspanError
 from longspan_eval.sample import versions
 from longspan_eval.spec import STOCK
 from longspan_eval.tasks import TASKS
-from studies import DEEP, MADE, READ, SUBJECT, plan_of, study, task
+from support.studies import DEEP, MADE, READ, SUBJECT, plan_of, study, task
 
 
 def keys(made, **more):

@@ -15,7 +15,7 @@ import pytest
 
 import longspan
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MEGABYTE = 1_000_000
 HOME = "https://github.com/longspan/longspan"
 

@@ -7,55 +7,21 @@ from copy import deepcopy
 import pytest
 import torch
 
-from cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, make_qkv
 from longspan import errors
 from longspan.attend import Attender, Observer
 from longspan.kernels import cpu
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
-from test_choices import calibration
+from support.cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, make_qkv
+from support.choices import calibration
+from support.steps import PROMPT, SCALE, N, assert_alike, attender, both, feed
 
 if cpu.unavailable_reason() is not None:
     pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
-SCALE = 0.25
-PROMPT, N = 110, 140  # over a border of what is made ahead
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def attender(case, step="auto", given=None):
-    return Attender(case.method, case.window, calibration=given, step=step)
-
-
-def feed(runs, qkv, rope, store, start, stop, **options):
-    """The outputs of tokens ``start : stop``, one at a time, and how many went through one call."""
-    outs, single = [], 0
-    for n in range(start, stop):
-        outs.append(runs(*(x[:, :, n : n + 1] for x in qkv), rope, scale=SCALE, store=store, **options))
-        single += store.bound is not None
-    return torch.cat(outs, dim=2), single
-
-
-def both(case, rope, qkv, prompt=PROMPT, given=None, **options):
-    """Outputs and stores of the short way and the long one, and how many tokens took the short one."""
-    found = []
-    for step in ("auto", "parts"):
-        runs, store = attender(case, step, given), KVStore()
-        if prompt:
-            runs(*(x[:, :, :prompt] for x in qkv), rope, scale=SCALE, store=store, **options)
-        found.append((*feed(runs, qkv, rope, store, prompt, qkv[0].shape[2], **options), store))
-    (out, single, store), (other, none, longer_store) = found
-    assert none == 0
-    return out, other, store, longer_store, single
-
-
-def assert_alike(out, other):
-    """Sums in another order, rounded once instead of twice."""
-    bound = 8 * torch.finfo(out.dtype).eps * max(1.0, other.abs().max().item())
-    assert not out.isnan().any()
-    assert (out - other).abs().max() <= bound, (out - other).abs().max().item()
 
 
 def reason_of(case, rope, dtype=torch.float32):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from cases import HEAD, assert_lse_within_budget, assert_within_budget, inv_freq
 from longspan.kernels.gathered import PerQueryChunk, PerRow, gathered
 from longspan.rope import Rope, Table
+from support.cases import HEAD, assert_lse_within_budget, assert_within_budget, inv_freq
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PLACES = 50

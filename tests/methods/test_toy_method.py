@@ -6,15 +6,15 @@ import pytest
 import torch
 
 import longspan
-import test_attend
-import test_choices
-from cases import all_cases, assert_same, in_pieces, make_qkv
-from hf_models import make
 from longspan.attend import Attender
 from longspan.cli.methods import describe
 from longspan.store import KVStore
 from longspan_eval.spec import parse_spec
-from toy_method import LargestNorm, added
+from support.attention import DTYPES, IMPLS, check
+from support.cases import all_cases, assert_same, in_pieces, make_qkv
+from support.choices import assert_oracle_chooses, assert_tiles
+from support.hf_models import make
+from support.toy_method import LargestNorm, added
 
 N = 83
 
@@ -32,18 +32,18 @@ def one_of_the_librarys():
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_it_chooses_what_is_stated(case, kv_heads, rope):
-    test_choices.test_choices_equal_the_oracle(case, kv_heads, rope)
+    assert_oracle_chooses(case, kv_heads, rope)
 
 
 def test_its_bands_tile_what_is_kept(case, rope):
-    test_choices.test_bands_and_choices_tile_what_is_kept(case, rope)
+    assert_tiles(case, rope)
 
 
-@pytest.mark.parametrize("dtype", test_attend.DTYPES.values(), ids=test_attend.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.usefixtures("poisoned")
 def test_it_equals_the_oracle(case, dtype):
-    for impl in test_attend.IMPLS:
-        test_attend.check(case, impl, dtype)
+    for impl in IMPLS:
+        check(case, impl, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import HEAD, assert_same, build, in_pieces, make_qkv, marks
 from longspan import oracle as exact
 from longspan.attend import Attender, Observer
 from longspan.errors import CacheError
@@ -14,6 +13,7 @@ from longspan.methods import InfLLM, LMInfinite
 from longspan.selection.blocks import Blocks
 from longspan.selection.middle import Middle
 from longspan.store import KVStore
+from support.cases import HEAD, assert_same, build, in_pieces, make_qkv, marks
 
 SCALE = HEAD**-0.5
 WINDOW = 24

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
 from longspan.attend import Attender
 from longspan.kernels import cpu
 from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import AblatedESA
-from test_choices import calibration
+from support.cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
+from support.choices import calibration
 
 if cpu.unavailable_reason() is not None:
     pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from cases import VARIANTS, all_cases, build
 from longspan import rope
 from longspan.methods import METHODS
 from longspan.rope import PI, DynamicNTK
+from support.cases import VARIANTS, all_cases, build
 
 # (method, options, window, the rule that the message names); no window: construction itself must refuse.
 IMPOSSIBLE = [

@@ -10,7 +10,7 @@ import torch
 
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
 
 from evaluate_window import passkey_accuracy, perplexity, unigram_perplexity  # noqa: E402
 

@@ -10,20 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 import longspan
-from cases import (
-    HEAD,
-    all_cases,
-    assert_same,
-    build,
-    in_pieces,
-    inv_freq,
-    make_qkv,
-    recorded,
-)
-from hf_models import make
 from longspan import oracle as exact
 from longspan.attend import Attender, ForwardState
-from longspan.calibration import Calibration, Projection
+from longspan.calibration import Projection
 from longspan.errors import CacheError, CalibrationError
 from longspan.index import ChunkIndex
 from longspan.kernels.topk import topk
@@ -33,19 +22,27 @@ from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
 from longspan.selection.chunks import Chunks
 from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import ABLATIONS, AblatedChunks, AblatedLongHeads
+from support.cases import (
+    HEAD,
+    all_cases,
+    assert_same,
+    build,
+    in_pieces,
+    inv_freq,
+    make_qkv,
+    recorded,
+)
+from support.choices import SCALE, N, assert_oracle_chooses, assert_tiles, calibration
+from support.hf_models import make
 
-N = 83
-SCALE = HEAD**-0.5
-GOLDEN = Path(__file__).parent / "golden" / "longheads_chunks.safetensors"
+GOLDEN = Path(__file__).parents[1] / "golden" / "longheads_chunks.safetensors"
 SCORED = [c for c in all_cases(windows=(24, 7), selecting=True) if getattr(c.values[0].method, "pick", "") != "random"]
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
 @pytest.mark.parametrize("case", SCORED)
 def test_choices_equal_the_oracle(case, kv_heads, rope):
-    q, k, v = make_qkv(N, batch=2, kv_heads=kv_heads)
-    chosen = recorded(case, "auto", q, k, v, rope, scale=SCALE)
-    assert torch.equal(chosen, case.stated(q, k, v, case.rope(rope, N), SCALE))
+    assert_oracle_chooses(case, kv_heads, rope)
 
 
 @pytest.mark.parametrize(
@@ -118,19 +115,7 @@ def test_choices_in_reduced_dtypes_are_as_good(case, dtype, rope):
 
 @pytest.mark.parametrize("case", all_cases(windows=(24, 7), selecting=True))
 def test_bands_and_choices_tile_what_is_kept(case, rope):
-    """Known bands cover exactly what is kept without being chosen, at its distance, and never what can be chosen."""
-    q, k, v = make_qkv(N)
-    chosen = recorded(case, "auto", q, k, v, rope, scale=SCALE)
-    keep, rel = case.laid(chosen)
-    i, j = torch.arange(N)[:, None], torch.arange(N)[None, :]
-    times = chosen.long()
-    for band in case.method.bands(case.window, 0, N):
-        inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
-        times = times + inside
-        assert (band.q_pos(i) >= 0).all()
-        distance = (band.q_pos(i) - band.k_pos(j)).expand_as(rel)
-        assert torch.equal(distance[inside.expand_as(rel)], rel[inside.expand_as(rel)]), band.name
-    assert torch.equal(times, keep.long())
+    assert_tiles(case, rope)
 
 
 def test_kept_distances_stay_inside_the_window(rope):
@@ -251,14 +236,6 @@ def test_full_attention_in_the_encoding_phase(angles, rope):
     alone = Attender(throughout, window)(q, k, v, rope, scale=SCALE)
     assert (step - alone[:, :, last:]).abs().max() < 1e-6
     assert (out - alone[:, :, :last]).abs().max() > 1e-3
-
-
-def calibration(size, channels, kv_heads):
-    g = torch.Generator().manual_seed(3)
-    layer, heads = ((size, channels), (kv_heads, size, channels // kv_heads))
-    maps = [Projection(torch.randn(shape, generator=g), torch.randn(shape, generator=g)) for shape in (layer, heads)]
-    facts = {"solver": "closed_form", "model_id": "none", "weights_sha256": "0" * 64, "dtype": "float32"}
-    return Calibration({0: maps[0]}, {0: maps[1]}, reduced=size, reduced_per_head=size, window=24, tokens=1, **facts)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import test_attend
-import test_choices
-import test_single
-from cases import ROPES, WINDOW, Case, all_cases, make_qkv
 from longspan import oracle as exact
 from longspan.attend import Attender
 from longspan.kernels import cpu
@@ -35,6 +31,10 @@ from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
 from longspan.selection.middle import Middle
 from longspan.selection.tokens import Tokens
+from support import steps
+from support.attention import IMPLS, check
+from support.cases import ROPES, WINDOW, Case, all_cases, make_qkv
+from support.choices import assert_oracle_chooses, assert_tiles
 
 N = 83
 SHARES = ("head", "group", "layer")
@@ -91,23 +91,23 @@ PAIRS = [
 
 @pytest.mark.parametrize("case", PAIRS)
 def test_bands_and_choices_tile_what_is_kept(case, rope):
-    test_choices.test_choices_equal_the_oracle(case, 2, rope)
-    test_choices.test_bands_and_choices_tile_what_is_kept(case, rope)
+    assert_oracle_chooses(case, 2, rope)
+    assert_tiles(case, rope)
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("case", PAIRS)
 def test_equals_the_oracle(case):
-    for impl in test_attend.IMPLS:
-        test_attend.check(case.method.resolve(WINDOW) and case, impl, torch.float32)
+    for impl in IMPLS:
+        check(case.method.resolve(WINDOW) and case, impl, torch.float32)
 
 
 @pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="it runs in C")
 @pytest.mark.parametrize("case", PAIRS)
 def test_a_single_token_in_one_call(case):
-    qkv = make_qkv(test_single.N, batch=2, dtype=torch.float32)
-    out, other, store, longer, single = test_single.both(case, ROPES["half-all"](), qkv)
-    test_single.assert_alike(out, other)
+    qkv = make_qkv(steps.N, batch=2, dtype=torch.float32)
+    out, other, store, longer, single = steps.both(case, ROPES["half-all"](), qkv)
+    steps.assert_alike(out, other)
     fixed = isinstance(case.method.seen_by, FarNear | CappedOrFar)
     in_c = isinstance(case.method.chosen_by, Chunks | Tokens)
     by_row = isinstance(case.method.chosen_by, Chunks) and isinstance(case.method.seen_by, InOrder)

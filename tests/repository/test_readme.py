@@ -15,7 +15,7 @@ from longspan.bundled import FOLDER, heldout_text
 from longspan.methods import METHODS
 from longspan_eval.figure import wilson
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs" / "gen")]
 
 import front  # noqa: E402

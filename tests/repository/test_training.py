@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-TRAINING = Path(__file__).parents[1] / "training"
+TRAINING = Path(__file__).parents[2] / "training"
 
 # Every phase as it is, but for a few steps only; one evaluation at the end of each.
 SHORT = """

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cases import ROPES, all_cases, assert_same, build, in_pieces, make_qkv
 from longspan.attend import Attender
 from longspan.methods import METHODS
 from longspan.store import KVStore
+from support.cases import ROPES, all_cases, assert_same, build, in_pieces, make_qkv
 
 N = 83
 SCALE = 0.25

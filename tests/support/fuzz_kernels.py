@@ -1,6 +1,6 @@
 """Gives every kernel in C inputs of wrong sizes and with indices that lead outside, and counts the outcomes.
 
-    python tests/hostile/fuzz_kernels.py SEED ROUNDS [--sanitize]
+    python tests/support/fuzz_kernels.py SEED ROUNDS [--sanitize]
 
 Each is refused by an exception, or runs. Under AddressSanitizer what reads or writes out of bounds ends the process.
 """
@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-from jobs import DTYPES, common, per_chunk, per_row
 from longspan.bands import Band, Index, Interval
 from longspan.kernels import cpu
 from longspan.kernels.banded import compiled as banded
@@ -33,6 +32,7 @@ from longspan.kernels.gathered import compiled as gathered
 from longspan.kernels.scores import QueryChunks
 from longspan.kernels.scores import compiled as scores
 from longspan.kernels.topk import compiled as topk
+from support.jobs import DTYPES, common, per_chunk, per_row
 
 REFUSED = (ValueError, IndexError, RuntimeError, TypeError)
 FAR = (-(2**62), -1, 7, 63, 10**6, 2**62)  # indices and lengths that are somewhere else

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cases import inv_freq
 from longspan.attend import Attender
 from longspan.methods import METHODS
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
+from support.cases import inv_freq
 
 WINDOW, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, EPS = 64, 64, 2, 4, 2, 16, 1e-6
 BOUND = 2e-5  # the golden file's own, in fp32
@@ -23,7 +23,7 @@ BOUND = 2e-5  # the golden file's own, in fp32
 
 def load_golden() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The model's weights by their transformers names, and the recorded tensors."""
-    tensors = load_file(Path(__file__).parent / "golden" / "chunkllama.safetensors")
+    tensors = load_file(Path(__file__).parents[1] / "golden" / "chunkllama.safetensors")
     weights = {name[2:]: x for name, x in tensors.items() if name.startswith("w.")}
     return weights, {name: x for name, x in tensors.items() if not name.startswith("w.")}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from longspan.methods import ESA, Full, LongHeads
 from longspan.methods.dca import DCA
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import common  # noqa: E402

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import cases
 from longspan.bands import Kept, Origin
 from longspan.calibration import Calibration
 from longspan.methods import METHODS
@@ -25,6 +24,7 @@ from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector
+from support import cases
 
 # The selection with its selector: selection/largest_keys.py
 
@@ -141,7 +141,7 @@ class StatedLargestKeys:
         return keep, borders
 
 
-# Variants for the tests (tests/cases.py), and the line in METHODS (methods/__init__.py)
+# Variants for the tests (tests/support/cases.py), and the line in METHODS (methods/__init__.py)
 
 VARIANTS = [{"initial": 0, "recent": 5, "top_k": 3}, {"initial": 3, "recent": 9, "top_k": 4, "far": 11}]
 

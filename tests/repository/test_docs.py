@@ -20,7 +20,7 @@ from longspan.methods import METHODS, Method
 from longspan.positions import Unchanged
 from longspan.selection import SinksAndRecent
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "gen"))
 

@@ -1,0 +1,1 @@
+"""What tests of several folders share: cases, models, recorders, and the scripts that some of them start."""
