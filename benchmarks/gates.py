@@ -101,7 +101,7 @@ def _layout(one: Longspan, qkv: list[Tensor], observer: Observer, own_choice: bo
         return slots(chosen, **sizes)
     if isinstance(method, ESA):
         initial, local, top_k, _ = method._sizes
-        cut = method.selection(window).pieces
+        cut = method.selection(window).query_chunks
         pieces = [piece for a, b in _pieces() if b > window for piece in cut(max(a, window), b)]
         if own_choice:
             found = {choice.first: choice.units for choice in observer.choices}

@@ -48,7 +48,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "choosing": [(choosing.Chooser, "add")],
     # A single token is stored, rotated, scored and chosen for in its kernel.
     "kernels": [
-        *((general, "banded"), (choosing, "gather_into"), (tokens, "run_into")),
+        *((general, "banded"), (choosing, "gather_into"), (tokens, "gather_into")),
         *((DecodeKernel, name) for name in ("__init__", "takes", "__call__")),
     ],
     "attention, rest": [(Attender, "run")],

@@ -110,13 +110,13 @@ def test_each_thread_is_told_of_its_own_prefill(monkeypatch):
 def test_a_block_inside_another_leaves_the_outer_one_as_it_was(monkeypatch):
     model, ids = make("llama"), prompts(1, 50)
     totals: list[int] = []
-    ends = prefill._Watch.layer_ends
+    ends = prefill.Watch.layer_ends
 
     def layer_ends(self, *args):
         ends(self, *args)
         totals.append(self.now.total)
 
-    monkeypatch.setattr(prefill._Watch, "layer_ends", layer_ends)
+    monkeypatch.setattr(prefill.Watch, "layer_ends", layer_ends)
     with longspan.progress(model, console=silent()):
         with longspan.progress(model, console=silent()):
             pass
