@@ -38,6 +38,7 @@ class Material:
         words = set(re.findall(r"\b[a-z]{3,10}\b", " ".join(documents)))
         self.words = sorted(words - HELDOUT_WORDS)
         self.plain = range(3, len(tokenizer))
+        self.signs = [self.encode(sign)[0] for sign in string.digits + string.ascii_letters + string.punctuation]
 
     def encode(self, text: str) -> list[int]:
         """Tokens of `text` alone, without `<s>`."""
@@ -58,9 +59,10 @@ class Material:
             at += 1
         return units
 
-    def random_tokens(self, count: int) -> list[int]:
-        """Any tokens but the special ones."""
-        return [self.rng.choice(self.plain) for _ in range(count)]
+    def random_tokens(self, count: int, signs: bool) -> list[int]:
+        """Any tokens but the special ones; or single letters, digits and signs, of which few are met so often that
+        copying is found early."""
+        return [self.rng.choice(self.signs if signs else self.plain) for _ in range(count)]
 
     def word(self) -> str:
         """A word of the training text, or a made-up one; none of the evaluation's."""

@@ -94,7 +94,7 @@ def passkeys(draft: Draft, rng: random.Random, room: int) -> None:
 def magic(draft: Draft, rng: random.Random, room: int) -> None:
     """Keys with one value or several, hidden in prose, noise or other keys' sentences."""
     material = draft.material
-    if rng.random() < 0.5:
+    if rng.random() < (0.5 if room > 240 else 0.2):
         wording, uuids = (RULER_UUID, True) if rng.random() < 0.15 and room > 240 else (RULER, False)
     else:
         wording, uuids = rng.choice(WORDINGS), False
@@ -147,10 +147,15 @@ def json_pairs(draft: Draft, rng: random.Random, room: int) -> None:
         for _ in range(rng.randint(2, most))
     }
     start = len(draft)
-    draft.text(JSON_TASK if rng.random() < 0.6 else "\n")
+    full = rng.random() < (0.6 if room > 150 else 0.3)
+    if full:
+        if rng.random() < 0.3:
+            draft.hide([], room - 22 * len(pairs), True)
+        draft.text(JSON_TASK)
+    else:
+        draft.text("\n")
     draft.text("{" + ", ".join(f'"{key}": "{value}"' for key, value in pairs.items()) + "}")
     left = room - (len(draft) - start)
-    full = rng.random() < 0.6
     for key in rng.sample(sorted(pairs), min(len(pairs), max(1, left // (35 if full else 14)))):
         draft.ask(JSON_QUESTION.format(key=key) if full else f'\n"{key}":', f' "{pairs[key]}"')
 

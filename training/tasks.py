@@ -90,9 +90,9 @@ class Sampler:
     def copy(self, draft: Draft, length: int) -> None:
         """Random tokens again and again, at a random period."""
         while len(draft) < length:
-            once = self.material.random_tokens(self.rng.randint(3, max(4, min(60, length // 3))))
+            once = self.material.random_tokens(self.rng.randint(3, max(4, min(40, length // 5))), self.rng.random() < 0.7)
             draft.tokens(once, IGNORE)
-            for _ in range(self.rng.randint(1, 4)):
+            for _ in range(self.rng.randint(2, 6)):
                 draft.tokens(once[:1], IGNORE)
                 draft.tokens(once[1:], ANSWER)
 
@@ -100,11 +100,14 @@ class Sampler:
         """Pairs of random tokens, then the same pairs in another order, several times over."""
         while len(draft) < length:
             keys, values = self.rng.choice(((1, 1), (1, 2), (2, 1), (2, 3), (3, 2)))
-            size = keys + values + 1
+            size, signs = keys + values + 1, self.rng.random() < 0.7
             count = self.rng.randint(2, max(3, min(16, length // size // 3)))
-            between = self.material.random_tokens(1)
-            pairs = [(self.material.random_tokens(keys), self.material.random_tokens(values)) for _ in range(count)]
-            for turn in range(self.rng.randint(2, 4)):
+            between = self.material.random_tokens(1, signs)
+            pairs = [
+                (self.material.random_tokens(keys, signs), self.material.random_tokens(values, signs))
+                for _ in range(count)
+            ]
+            for turn in range(self.rng.randint(2, 5)):
                 self.rng.shuffle(pairs)
                 for key, value in pairs:
                     draft.tokens(key + between, IGNORE)

@@ -71,7 +71,9 @@ def common_words(draft: Draft, rng: random.Random, room: int) -> None:
     listing = common * times + words[count:]
     rng.shuffle(listing)
     if full:
-        draft.text("\n" + ruler_words.CWE_TASK.rstrip("\n"))
+        if rng.random() < 0.3:
+            draft.hide([], room - 90 - 6 * len(listing), True)
+        draft.text("\n" + ruler_words.CWE_TASK.strip())
     draft.text("\n" + " ".join(f"{n}. {word}" for n, word in enumerate(listing, 1)))
     common.sort(key=listing.index)
     question = COMMON_QUESTION if full else "\nThe {count} most common words:"
