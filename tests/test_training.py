@@ -19,11 +19,10 @@ import window_tasks  # noqa: E402
 from documents import HELDOUT_WORDS, Draft  # noqa: E402
 from evaluate_window import TASKS as EVALUATED  # noqa: E402
 from llama import Llama, Shape, export  # noqa: E402
+from longspan.evaluation.tasks.words import ADJECTIVES, NOUNS  # noqa: E402
 from optimizer import Muon, orthogonalized  # noqa: E402
 from tasks import TASKS, Sampler, wordings  # noqa: E402
 from tokenizer import train_tokenizer  # noqa: E402
-
-from longspan.evaluation.tasks.words import ADJECTIVES, NOUNS  # noqa: E402
 
 TEXT = """The quick river runs under a small bridge near the mill. It is a place where people meet in spring.
 Nothing here is about numbers. The method returns whatever was passed to it, unless the flag was set before.

@@ -7,9 +7,9 @@ import re
 import string
 import uuid
 
-from facts import HELDOUT_NAMES, RELATIONS, made_up
 from transformers import PreTrainedTokenizerFast
 
+from facts import HELDOUT_NAMES, RELATIONS, made_up
 from longspan.evaluation.passkey import NOISE
 from longspan.evaluation.tasks.words import ADJECTIVES, NOUNS
 

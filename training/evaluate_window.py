@@ -17,12 +17,11 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
 
-from window_tasks import WINDOW_TASKS  # noqa: E402
-
 from longspan.bundled import FOLDER, heldout_text  # noqa: E402
 from longspan.evaluation import passkey  # noqa: E402
 from longspan.evaluation.task import Task  # noqa: E402
 from longspan.evaluation.tasks.ruler_niah import RULER_NIAH  # noqa: E402
+from window_tasks import WINDOW_TASKS  # noqa: E402
 
 ROWS = 20
 

@@ -53,7 +53,11 @@ RELATIONS = (
         Chicago Nairobi Manila Santiago Jakarta Melbourne Montreal Porto"""),
     ),
     Relation(
-        ("{name} works as a {value}.", "The job of {name} is that of a {value}.", "{name} earns a living as a {value}."),
+        (
+            "{name} works as a {value}.",
+            "The job of {name} is that of a {value}.",
+            "{name} earns a living as a {value}.",
+        ),
         ("What is the job of {name}?", "What does {name} work as?", "What does {name} do for a living?"),
         "For many years now {name} works as a {value} in town.",
         "As what does {name} work?",
@@ -74,7 +78,11 @@ RELATIONS = (
         _split("""hamster lizard donkey falcon peacock ferret canary tortoise llama spaniel raven hedgehog"""),
     ),
     Relation(
-        ("{name} plays the {value}.", "The instrument of {name} is the {value}.", "{name} has learned to play the {value}."),
+        (
+            "{name} plays the {value}.",
+            "The instrument of {name} is the {value}.",
+            "{name} has learned to play the {value}.",
+        ),
         ("What does {name} play?", "Which instrument does {name} play?", "What is the instrument of {name}?"),
         "Every evening {name} plays the {value} for an hour.",
         "What is it that {name} plays?",
@@ -83,7 +91,11 @@ RELATIONS = (
         _split("""violin cello clarinet accordion oboe mandolin trombone saxophone bassoon ukulele"""),
     ),
     Relation(
-        ("{name} likes to eat {value}.", "The favourite food of {name} is {value}.", "What {name} likes to eat is {value}."),
+        (
+            "{name} likes to eat {value}.",
+            "The favourite food of {name} is {value}.",
+            "What {name} likes to eat is {value}.",
+        ),
         ("What does {name} like to eat?", "What is the favourite food of {name}?", "Which food does {name} like?"),
         "When there is time {name} likes to eat {value} at noon.",
         "What is it that {name} likes to eat?",
@@ -102,8 +114,16 @@ RELATIONS = (
         (),
     ),
     Relation(
-        ("The favourite colour of {name} is {value}.", "{name} likes the colour {value}.", "{name} has a {value} coat."),
-        ("What is the favourite colour of {name}?", "Which colour does {name} like?", "What colour does {name} like best?"),
+        (
+            "The favourite colour of {name} is {value}.",
+            "{name} likes the colour {value}.",
+            "{name} has a {value} coat.",
+        ),
+        (
+            "What is the favourite colour of {name}?",
+            "Which colour does {name} like?",
+            "What colour does {name} like best?",
+        ),
         "Since childhood the favourite colour of {name} is {value} of all.",
         "Which is the favourite colour of {name}?",
         "The favourite colour of {name} is",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from documents import Draft
 from facts import training_facts
-
 from longspan.evaluation.passkey import NEEDLE, QUESTION, TASK
 from longspan.evaluation.tasks import ruler_niah
 
@@ -143,7 +142,9 @@ def json_pairs(draft: Draft, rng: random.Random, room: int) -> None:
     most = max(2, min(20, int(room * 0.6) // 14))
     wordy = rng.random() < 0.2
     pairs = {
-        (material.word() if rng.random() < 0.8 else material.digits(5, 5)): material.word() if wordy else material.digits(4, 7)
+        (material.word() if rng.random() < 0.8 else material.digits(5, 5)): material.word()
+        if wordy
+        else material.digits(4, 7)
         for _ in range(rng.randint(2, most))
     }
     start = len(draft)

@@ -3,7 +3,8 @@
 A sequence is token ids with a mark for each token as a target: `TEXT` where the language-model loss counts (prose),
 `ANSWER` where the token can be told from what came before (an answer, a copy), and `IGNORE` for the rest: random keys
 and values, and the wording of tasks. A row holds one document after another, each a task with several questions, so
-that a large part of a row's tokens are answers. Keys, values, depths, words and passages are drawn afresh for every row.
+that a large part of a row's tokens are answers. Keys, values, depths, words and passages are drawn afresh for every
+row.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import re
 from dataclasses import dataclass, field
 
 import torch
-from documents import Draft, Material
-from facts import RELATIONS
-from retrieval import JSON_QUESTION, JSON_TASK, RULER, RULER_UUID, WORDINGS, fact_questions, json_pairs, magic, passkeys
-from tracing import CHAIN_QUESTION, COMMON_QUESTION, common_words, variables
 from transformers import PreTrainedTokenizerFast
 
+from documents import Draft, Material
+from facts import RELATIONS
 from longspan.evaluation.passkey import NEEDLE, NOISE, QUESTION, TASK
 from longspan.evaluation.tasks import ruler_tracing, ruler_words
+from retrieval import JSON_QUESTION, JSON_TASK, RULER, RULER_UUID, WORDINGS, fact_questions, json_pairs, magic, passkeys
+from tracing import CHAIN_QUESTION, COMMON_QUESTION, common_words, variables
 
 ANSWER = Draft.ANSWER
 IGNORE = Draft.IGNORE
@@ -90,7 +91,9 @@ class Sampler:
     def copy(self, draft: Draft, length: int) -> None:
         """Random tokens again and again, at a random period."""
         while len(draft) < length:
-            once = self.material.random_tokens(self.rng.randint(3, max(4, min(40, length // 5))), self.rng.random() < 0.7)
+            once = self.material.random_tokens(
+                self.rng.randint(3, max(4, min(40, length // 5))), self.rng.random() < 0.7
+            )
             draft.tokens(once, IGNORE)
             for _ in range(self.rng.randint(2, 6)):
                 draft.tokens(once[:1], IGNORE)
@@ -116,9 +119,12 @@ class Sampler:
 
 def wordings() -> list[str]:
     """The fixed words of the tasks, so often that the tokenizer learns them as words."""
-    texts = [wording.task + wording.tasks + wording.statement + wording.question + wording.plural for wording in (*WORDINGS, RULER, RULER_UUID)]
+    texts = [
+        wording.task + wording.tasks + wording.statement + wording.question + wording.plural
+        for wording in (*WORDINGS, RULER, RULER_UUID)
+    ]
     texts += [TASK + NEEDLE + QUESTION, NOISE, JSON_TASK + JSON_QUESTION, CHAIN_QUESTION, COMMON_QUESTION]
-    texts += [ruler_tracing.TASK, "\nVAR = VAR = VAR =", ruler_words.CWE_TASK, ' "": "", "": "", "": "'] 
+    texts += [ruler_tracing.TASK, "\nVAR = VAR = VAR =", ruler_words.CWE_TASK, ' "": "", "": "", "": "']
     for relation in RELATIONS:
         texts += [*relation.statements, *relation.questions, relation.answer]
     return [re.sub(r"\{\w*\}", "", text) for text in texts] * TIMES

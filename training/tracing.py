@@ -1,6 +1,6 @@
 """Training documents about a whole text: chains of variables, and the most common words of a list.
 
-Each function appends one document of about `room` tokens at most to a draft, or nothing where not even a small one fits.
+Each function appends one document of about `room` tokens at most to a draft, or nothing where none fits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import random
 import string
 
 from documents import Draft
-
 from longspan.evaluation.tasks import ruler_tracing, ruler_words
 
 CHAIN_QUESTION = ruler_tracing.QUESTION

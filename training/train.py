@@ -29,6 +29,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from corpus import HELDOUT, training_documents  # noqa: E402
 from documents import Draft  # noqa: E402
 from evaluate_window import log_loss, tokens_per_character  # noqa: E402
+from initial import begin  # noqa: E402
 from llama import Llama, Shape, export  # noqa: E402
 from optimizer import Muon  # noqa: E402
 from tasks import Sampler, wordings  # noqa: E402
@@ -56,28 +57,28 @@ class Phase:
 
 
 PHASES = [
-    Phase("copy-64", 0.06, 64, 48, 40, {"copy": 5, "recall": 2, "json": 1, "facts": 1, "prose": 3}),
+    Phase("copy-64", 0.07, 64, 48, 40, {"copy": 4, "recall": 3, "json": 2, "facts": 2, "magic": 2, "prose": 3}),
     Phase(
         "tasks-128",
-        0.07,
+        0.4,
         128,
         24,
         40,
-        {"copy": 1, "recall": 2, "passkeys": 1, "magic": 4, "facts": 3, "json": 3, "variables": 2, "common": 1.5, "prose": 4},
-    ),
-    # Copying had begun in the first phase and was lost in the second: it is brought to its end.
-    Phase("copy-64-again", 0.09, 64, 48, 40, {"copy": 6, "recall": 3, "json": 2, "facts": 2, "prose": 2}),
-    Phase(
-        "tasks-128-again",
-        0.26,
-        128,
-        24,
-        40,
-        {"copy": 1, "recall": 1, "passkeys": 1, "magic": 4, "facts": 3, "json": 3, "variables": 2, "common": 1.5, "prose": 4},
+        {
+            "copy": 1,
+            "recall": 1,
+            "passkeys": 1,
+            "magic": 4,
+            "facts": 3,
+            "json": 3,
+            "variables": 2,
+            "common": 1.5,
+            "prose": 4,
+        },
     ),
     Phase(
         "tasks-256",
-        0.27,
+        0.3,
         256,
         12,
         80,
@@ -85,7 +86,7 @@ PHASES = [
     ),
     Phase(
         "tasks-512",
-        0.25,
+        0.23,
         512,
         6,
         150,
@@ -170,6 +171,7 @@ class Run:
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
         self.sampler = Sampler(self.tokenizer, documents, args.seed)
         self.model = Llama(Shape(len(self.tokenizer)), compiled=args.compile)
+        begin(self.model)
         self.optimizer = Muon(self.model)
         self.taken: dict[str, int] = {phase.name: 0 for phase in PHASES}
         self.checkpoint = out / "checkpoint.pt"

@@ -12,9 +12,6 @@ from functools import partial
 from typing import Any
 
 from facts import heldout_facts
-from retrieval import HELDOUT_WORDING, JSON_QUESTION, JSON_TASK
-from tracing import CHAIN_QUESTION, COMMON_QUESTION, assignments, chain
-
 from longspan.evaluation.metrics import several
 from longspan.evaluation.task import Build, Example, Record, Task
 from longspan.evaluation.tasks import ruler_tracing, ruler_words
@@ -22,6 +19,8 @@ from longspan.evaluation.tasks.haystack import NOISE_LINE, Hay, Needle, hide, no
 from longspan.evaluation.tasks.pieces import check_asked, inside, listed, piece
 from longspan.evaluation.tasks.scores import contained, word_in_answer
 from longspan.evaluation.tasks.words import ADJECTIVES, NOUNS
+from retrieval import HELDOUT_WORDING, JSON_QUESTION, JSON_TASK
+from tracing import CHAIN_QUESTION, COMMON_QUESTION, assignments, chain
 
 HERE = "made for the bundled model"
 RULER = "Hsieh et al., 2024, arXiv 2404.06654"
@@ -209,9 +208,7 @@ class CommonWords:
             return Hay.of([noise_tail(tokenizer, max(0, room - size)), *units])
 
         after = COMMON_QUESTION.format(count=self.common)
-        ids, _ = hide(
-            tokenizer, self.name, grow, [], before="", after=after, length=length, new_tokens=self.new_tokens
-        )
+        ids, _ = hide(tokenizer, self.name, grow, [], before="", after=after, length=length, new_tokens=self.new_tokens)
         return Example(ids, tuple(words[: self.common]), seed, None, None)
 
 
@@ -236,10 +233,24 @@ def _task(name: str, paper: str, summary: str, new_tokens: int, build: Build, sc
 
 WINDOW_TASKS = (
     _task("facts", HERE, "one of 12 facts in prose, asked in plain words", 24, Facts("facts"), first_line, True),
-    _task("magic-heldout", HERE, "one of 4 numbers in prose, wording held out", 16, Magic("magic-heldout"), contained, True),
+    _task(
+        "magic-heldout",
+        HERE,
+        "one of 4 numbers in prose, wording held out",
+        16,
+        Magic("magic-heldout"),
+        contained,
+        True,
+    ),
     _task("key-value", HERE, "the value of one of 16 keys", 16, KeyValues("key-value"), word_in_answer, True),
     _task(
-        "vt-2-hops", RULER, "3 variables of a value, one chain", 24, partial(build_chain, 2, 1, "vt-2-hops", 24), contained, False
+        "vt-2-hops",
+        RULER,
+        "3 variables of a value, one chain",
+        24,
+        partial(build_chain, 2, 1, "vt-2-hops", 24),
+        contained,
+        False,
     ),
     _task(
         "vt-2-hops-2-chains",
