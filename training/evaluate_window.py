@@ -41,12 +41,19 @@ TASKS = {task.name: task for task in (passkey_task("noise"), passkey_task("prose
 
 @torch.no_grad()
 def scores(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: Task, *, count: int, length: int
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Task,
+    *,
+    count: int,
+    length: int,
+    first_seed: int = 0,
 ) -> list[float]:
     """Scores, 0 to 1, of `count` prompts that take `length` tokens with their answers, read greedily."""
     found: list[float] = []
-    for start in range(0, count, ROWS):
-        examples = [task.build(tokenizer, length=length, seed=seed) for seed in range(start, min(start + ROWS, count))]
+    for start in range(first_seed, first_seed + count, ROWS):
+        seeds = range(start, min(start + ROWS, first_seed + count))
+        examples = [task.build(tokenizer, length=length, seed=seed) for seed in seeds]
         ids = torch.tensor([example.input_ids for example in examples])
         out = model.generate(
             ids,
