@@ -87,7 +87,7 @@ def test_json_answers_are_the_keys_values(sampler, tokenizer):
         for before, answer, cut in answers(tokenizer, *sampler.row("json", 512, 150)):
             if not cut:
                 data = json.loads(before[before.rindex("{") : before.rindex("}") + 1])
-                assert data[re.findall(r'"([^"]+)"', before)[-1]] == answer.strip(' "')
+                assert data[re.findall(r'"([^"]+)"', before)[-1]] == re.findall(r'"([^"]+)"', answer)[-1]
 
 
 def test_chains_are_followed(sampler, tokenizer):

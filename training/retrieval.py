@@ -32,6 +32,10 @@ class Wording:
     task: str = ""
     tasks: str = ""
 
+    def fragment(self, key: str, value: str) -> str:
+        """The statement from its key on, without the full stop: answers repeat it where the question ends otherwise."""
+        return self.statement[self.statement.index("{key}") :].rstrip(".").format(key=key, value=value)
+
 
 def _ruler(kind: str) -> Wording:
     one = {"some": "A", "are": "is", "are_all": "is", "values": kind}
@@ -129,11 +133,12 @@ def magic(draft: Draft, rng: random.Random, room: int) -> None:
             draft.ask(wording.plural.format(query=key), f" {listed(order[key])}.")
     elif several and len(names) > 1:
         chosen = names[: rng.randint(2, 4)]
-        pairs_asked = ", ".join(f"{key}: {told[key][0]}" for key in chosen)
+        pairs_asked = ", ".join(wording.fragment(key, told[key][0]) for key in chosen)
         draft.ask(wording.plural.format(query=listed(chosen)), f" {pairs_asked}.")
     else:
         for key in names[: max(1, left // asking)]:
-            draft.ask(wording.question.format(key=key), f" {told[key][0]}.")
+            answer = wording.fragment(key, told[key][0]) if wording.task else told[key][0]
+            draft.ask(wording.question.format(key=key), f" {answer}.")
 
 
 def json_pairs(draft: Draft, rng: random.Random, room: int) -> None:
@@ -158,7 +163,10 @@ def json_pairs(draft: Draft, rng: random.Random, room: int) -> None:
     draft.text("{" + ", ".join(f'"{key}": "{value}"' for key, value in pairs.items()) + "}")
     left = room - (len(draft) - start)
     for key in rng.sample(sorted(pairs), min(len(pairs), max(1, left // (35 if full else 14)))):
-        draft.ask(JSON_QUESTION.format(key=key) if full else f'\n"{key}":', f' "{pairs[key]}"')
+        draft.ask(
+            JSON_QUESTION.format(key=key) if full else f'\n"{key}":',
+            f' "{key}": "{pairs[key]}"' if full else f' "{pairs[key]}"',
+        )
 
 
 def fact_questions(draft: Draft, rng: random.Random, room: int) -> None:

@@ -38,7 +38,7 @@ from tokenizer import train_tokenizer  # noqa: E402
 SAVE_SECONDS = 180
 LOG_EVERY = 50
 EVALUATE_EVERY = 400
-RATE, WARMUP, DECAY_FROM = 0.025, 0.01, 0.5
+RATE, WARMUP, DECAY_FROM = 0.008, 0.01, 0.5
 
 
 @dataclass(frozen=True)
@@ -57,40 +57,30 @@ class Phase:
 
 
 PHASES = [
-    Phase("copy-64", 0.07, 64, 48, 40, {"copy": 4, "recall": 3, "json": 2, "facts": 2, "magic": 2, "prose": 3}),
+    Phase("copy-64", 0.04, 64, 48, 40, {"copy": 2, "recall": 2, "json": 3, "facts": 3, "magic": 3, "prose": 3}),
     Phase(
         "tasks-128",
-        0.4,
+        0.26,
         128,
         24,
         40,
-        {
-            "copy": 1,
-            "recall": 1,
-            "passkeys": 1,
-            "magic": 4,
-            "facts": 3,
-            "json": 3,
-            "variables": 2,
-            "common": 1.5,
-            "prose": 4,
-        },
+        {"recall": 1, "passkeys": 1, "magic": 4, "facts": 3, "json": 3, "variables": 3, "common": 2, "prose": 5},
     ),
     Phase(
         "tasks-256",
-        0.3,
+        0.25,
         256,
         12,
         80,
-        {"recall": 1, "passkeys": 1, "magic": 4, "facts": 3, "json": 2.5, "variables": 2.5, "common": 2, "prose": 5},
+        {"passkeys": 1, "magic": 4, "facts": 2, "json": 3, "variables": 3, "common": 2, "prose": 6},
     ),
     Phase(
         "tasks-512",
-        0.23,
+        0.45,
         512,
         6,
         150,
-        {"passkeys": 1.5, "magic": 4.5, "facts": 3, "json": 2, "variables": 2, "common": 2, "prose": 6},
+        {"passkeys": 1, "magic": 4, "facts": 2, "json": 2, "variables": 2.5, "common": 2, "prose": 8},
     ),
 ]
 STARTS = [0.0, *accumulate(phase.share for phase in PHASES)]
@@ -104,17 +94,21 @@ def rate(progress: float) -> float:
 
 
 def losses(model: Llama, ids: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean loss of the text targets, that of the answer targets; and which answer tokens were right, by row:
-    a pair of counts, shape (rows, 2)."""
+    """Mean loss of the text targets, that of the answer targets; and how many answers were right in every token, of how
+    many, by row: shape (rows, 2)."""
     targets, marks = ids[:, 1:], marks[:, 1:]
     counted = marks != Draft.IGNORE
     logits = model.logits(model(ids)[:, :-1][counted])
     each = F.cross_entropy(logits, targets[counted], reduction="none")
     text, answer = marks[counted] == Draft.TEXT, marks[counted] == Draft.ANSWER
-    rows = torch.arange(len(ids))[:, None].expand_as(marks)[counted][answer]
-    right = (logits[answer].argmax(-1) == targets[counted][answer]).long()
     counts = torch.zeros(len(ids), 2, dtype=torch.long)
-    counts.index_add_(0, rows, torch.stack([right, torch.ones_like(right)], 1))
+    # A run of answer tokens is an answer; its number is how many have begun so far, over all rows.
+    asked = marks == Draft.ANSWER
+    begins = asked & ~F.pad(asked, (1, 0))[:, :-1]
+    number = begins.flatten().cumsum(0).view_as(asked)[asked] - 1
+    wrong = torch.zeros(int(begins.sum()), dtype=torch.long)
+    wrong.index_add_(0, number, (logits[answer].argmax(-1) != targets[counted][answer]).long())
+    counts.index_add_(0, begins.nonzero()[:, 0], torch.stack([wrong == 0, wrong >= 0], 1).long())
     zero = each.new_zeros(())
     return each[text].mean() if text.any() else zero, each[answer].mean() if answer.any() else zero, counts
 
@@ -212,7 +206,7 @@ class Run:
 
     def train(self) -> None:
         """Until the end of the run."""
-        sums, counts = torch.zeros(2), defaultdict(lambda: torch.zeros(2, dtype=torch.long))
+        sums, counts = torch.zeros(3), defaultdict(lambda: torch.zeros(2, dtype=torch.long))
         saved = self.clock.seconds()
         while (progress := self.clock.progress(self.taken)) < 1.0:
             phase = phase_at(progress)
@@ -222,13 +216,13 @@ class Run:
             (text + answer).backward()
             self.optimizer.step(rate(progress))
             self.taken[phase.name] += 1
-            sums += torch.stack([text, answer]).detach()
+            sums += torch.stack([text.detach(), answer.detach(), torch.ones(())])
             for kind, row in zip(kinds, right, strict=True):
                 counts[kind] += row
             step = sum(self.taken.values())
             if step % LOG_EVERY == 0:
                 shares = ", ".join(f"{k} {c[0] / c[1]:.1%}" for k, c in sorted(counts.items()) if c[1])
-                mean = (sums / LOG_EVERY).tolist()
+                mean = (sums / sums[2]).tolist()
                 self.log(
                     f"{step} {phase.name}: text {mean[0]:.3f}, answers {mean[1]:.3f} ({shares}), "
                     f"rate {rate(progress):.1e}, {progress:.1%}, {self.clock.seconds():.0f} s"
