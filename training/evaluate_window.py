@@ -1,6 +1,6 @@
-"""How well the bundled model does inside its window: passkeys over noise and prose, and held-out perplexity.
+"""How well a model does inside its window: every task that it is meant for, and held-out perplexity.
 
-python training/evaluate_window.py [--model DIR] [--count 200]
+python training/evaluate_window.py [--model DIR] [--count 200] [--tasks facts,passkey-noise]
 """
 
 from __future__ import annotations
@@ -15,47 +15,61 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
 
 from longspan.bundled import FOLDER, heldout_text  # noqa: E402
-from longspan_eval.filler import FillerName  # noqa: E402
-from longspan_eval.passkey import build, score  # noqa: E402
+from longspan_eval import passkey  # noqa: E402
+from longspan_eval.task import Task  # noqa: E402
+from longspan_eval.tasks.ruler_niah import RULER_NIAH  # noqa: E402
+from window_tasks import WINDOW_TASKS  # noqa: E402
 
-NEW_TOKENS = 8
+ROWS = 20
+
+
+def passkey_task(filler: str) -> Task:
+    """The passkey task over `"noise"` or `"prose"`."""
+    room = passkey.ANSWER_ROOM
+
+    def build(tokenizer, *, length, seed, depth=None, record=None):  # type: ignore[no-untyped-def]
+        return passkey.build(tokenizer, length=length, seed=seed, depth=depth, filler=filler, answer_room=room)
+
+    return Task(f"passkey-{filler}", passkey.VERSION, "", f"passkey over {filler}", room, build, passkey.score)
+
+
+TASKS = {task.name: task for task in (passkey_task("noise"), passkey_task("prose"), *RULER_NIAH, *WINDOW_TASKS)}
 
 
 @torch.no_grad()
-def passkey_accuracy(
+def scores(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    filler: FillerName,
+    task: Task,
     *,
     count: int,
     length: int,
     first_seed: int = 0,
-    rows: int = 20,
 ) -> list[float]:
-    """Scores, 0 or 1, of `count` prompts of exactly `length` tokens, read greedily `rows` at a time."""
-    scores: list[float] = []
-    for start in range(first_seed, first_seed + count, rows):
-        seeds = range(start, min(start + rows, first_seed + count))
-        examples = [build(tokenizer, length=length, seed=seed, filler=filler) for seed in seeds]
+    """Scores, 0 to 1, of `count` prompts that take `length` tokens with their answers, read greedily."""
+    found: list[float] = []
+    for start in range(first_seed, first_seed + count, ROWS):
+        seeds = range(start, min(start + ROWS, first_seed + count))
+        examples = [task.build(tokenizer, length=length, seed=seed) for seed in seeds]
         ids = torch.tensor([example.input_ids for example in examples])
         out = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            max_new_tokens=NEW_TOKENS,
-            min_new_tokens=NEW_TOKENS,
+            max_new_tokens=task.new_tokens,
+            min_new_tokens=task.new_tokens,
             do_sample=False,
             pad_token_id=tokenizer.pad_token_id,
         )
-        texts = tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)
-        scores += [score(text, example.references) for text, example in zip(texts, examples, strict=True)]
-    return scores
+        texts = tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
+        found += [task.score(text, example.references) for text, example in zip(texts, examples, strict=True)]
+    return found
 
 
 @torch.no_grad()
-def perplexity(
+def log_loss(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     text: str,
@@ -63,7 +77,7 @@ def perplexity(
     length: int,
     spans: int | None = None,
 ) -> float:
-    """Perplexity per token over windows of `length` tokens that start with `<s>` and share no other token.
+    """Mean loss per token, in nats, over windows of `length` tokens that start with `<s>` and share no other token.
 
     `spans` picks that many windows, evenly spread over the text; None takes them all.
     """
@@ -77,14 +91,19 @@ def perplexity(
         batch = torch.tensor(rows)
         logits = model(input_ids=batch, use_cache=False).logits[:, :-1]
         total += F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten(), reduction="sum").item()
-    return math.exp(total / (len(starts) * (length - 1)))
+    return total / (len(starts) * (length - 1))
 
 
-def unigram_perplexity(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
-    """What the best model without any context could reach: the entropy of the text's own token counts."""
+def tokens_per_character(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
+    """How many tokens a character takes, so that tokenizers can be compared."""
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"]) / len(text)
+
+
+def unigram_loss(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
+    """What the best model without any context could reach: the entropy of the text's own token counts, in nats."""
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     shares = [n / len(ids) for n in Counter(ids).values()]
-    return math.exp(-sum(p * math.log(p) for p in shares))
+    return -sum(p * math.log(p) for p in shares)
 
 
 def interval(right: float, count: int, z: float = 1.96) -> tuple[float, float]:
@@ -99,25 +118,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=FOLDER)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--tasks", default=",".join(TASKS), help="names, comma between them")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     args = parser.parse_args()
+    torch.set_num_threads(1)
     model = LlamaForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype)).eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(args.model)
     window = model.config.max_position_embeddings
-    length = window - NEW_TOKENS
-    for filler in ("noise", "prose"):
-        right = sum(passkey_accuracy(model, tokenizer, filler, count=args.count, length=length))
-        low, high = interval(right, args.count)
+    for name in args.tasks.split(","):
+        task = TASKS[name]
+        try:
+            found = scores(model, tokenizer, task, count=args.count, length=window)
+        except ValueError as error:  # too short a window for this tokenizer
+            print(f"| {name} | {task.summary} | not measured: {error} |", flush=True)
+            continue
+        low, high = interval(sum(found), len(found))
         print(
-            f"passkey over {filler}, prompts of {length} tokens: {right:.0f}/{args.count} = "
-            f"{right / args.count:.1%} (95% interval {low:.1%} to {high:.1%})",
+            f"| {name} | {task.summary} | {sum(found) / len(found):.1%} ({low:.1%} to {high:.1%}) | "
+            f"{sum(one == 1.0 for one in found)} of {len(found)} whole |",
             flush=True,
         )
     text = heldout_text()
+    loss, density = log_loss(model, tokenizer, text, length=window), tokens_per_character(tokenizer, text)
+    unigram = unigram_loss(tokenizer, text)
     print(
-        f"held-out perplexity per token, windows of {window}: "
-        f"{perplexity(model, tokenizer, text, length=window):.2f} (unigram of the same text: "
-        f"{unigram_perplexity(tokenizer, text):.1f})"
+        f"held-out text, windows of {window}: perplexity {math.exp(loss):.2f} per token, {loss * density:.4f} nats and "
+        f"{loss * density / math.log(2):.4f} bits per character (unigrams of the same text: {math.exp(unigram):.1f} "
+        f"per token, {unigram * density:.4f} nats per character)"
     )
 
 

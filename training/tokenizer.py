@@ -1,4 +1,4 @@
-"""Train the tokenizer: byte-level BPE of 1024 tokens in which every digit is a token of its own.
+"""Train the tokenizer: byte-level BPE of 2048 tokens in which every digit is a token of its own.
 
 Single digits make a random number a string of tokens that nothing but copying can predict; byte level makes
 any text round-trip. A sequence starts with `<s>`.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-VOCABULARY = 1024
+VOCABULARY = 2048
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 
 

@@ -1,125 +1,116 @@
 """Train the bundled model, tokenizer included: `python training/train.py --out DIR` (see README.md).
 
-Runs through `PHASES`, on one CPU core. A checkpoint is written every `SAVE_EVERY` steps, and the same command
-goes on from it. No position of 512 or beyond is ever trained on.
+Runs through `PHASES` on one CPU thread for `--minutes`, the decay of the learning rate included: phases and rate follow
+the share of the time that is gone. How many steps each phase took is written to `schedule.json`; `--schedule` takes as
+many steps again, whatever the clock says. A checkpoint is written every `SAVE_SECONDS`, and the same command goes on
+from it. No position of the window or beyond is ever trained on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 import transformers
+from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
 
 from corpus import HELDOUT, training_documents  # noqa: E402
-from evaluate_window import passkey_accuracy, perplexity  # noqa: E402
-from tasks import ANSWER, TEXT, Sampler  # noqa: E402
+from documents import Draft  # noqa: E402
+from evaluate_window import log_loss, tokens_per_character  # noqa: E402
+from initial import begin  # noqa: E402
+from llama import Llama, Shape, export  # noqa: E402
+from optimizer import Muon  # noqa: E402
+from tasks import Sampler, wordings  # noqa: E402
 from tokenizer import train_tokenizer  # noqa: E402
 
-WINDOW = 512
-SAVE_EVERY = 50
+SAVE_SECONDS = 180
+LOG_EVERY = 50
+EVALUATE_EVERY = 400
+RATE, WARMUP, DECAY_FROM = 0.008, 0.01, 0.5
 
 
 @dataclass(frozen=True)
 class Phase:
-    """`steps` batches of `kinds` (rows of each); every `shorter`-th batch has a random length, from 120."""
+    """Batches of `rows` rows of `length` tokens for a `share` of the run.
+
+    `kinds` says how often each kind of row is drawn, `least` is the fewest tokens of a document in a row.
+    """
 
     name: str
-    steps: int
+    share: float
     length: int
-    kinds: dict[str, int]
-    lr: float
-    warmup: int = 0
-    decay: int = 0
-    shorter: int = 0
-    eval_every: int = 200
+    rows: int
+    least: int
+    kinds: dict[str, float]
 
 
 PHASES = [
-    Phase("copy-64", 300, 64, {"copy": 20, "echo": 6, "prose": 6}, lr=3e-3, warmup=50),
+    Phase("copy-64", 0.04, 64, 48, 40, {"copy": 2, "recall": 2, "json": 3, "facts": 3, "magic": 3, "prose": 3}),
     Phase(
-        "keys-160", 350, 160, {"copy": 2, "echo": 2, "pairs": 4, "noise_key": 4, "prose_key": 6, "prose": 6}, lr=3e-3
+        "tasks-128",
+        0.26,
+        128,
+        24,
+        40,
+        {"recall": 1, "passkeys": 1, "magic": 4, "facts": 3, "json": 3, "variables": 3, "common": 2, "prose": 5},
     ),
-    Phase("episodes-160", 350, 160, {"tile": 3, "episodes": 8, "noise_key": 4, "prose_key": 5, "prose": 4}, lr=3e-3),
     Phase(
-        "keys-256",
-        250,
+        "tasks-256",
+        0.25,
         256,
-        {"episodes": 2, "tile": 1, "pairs": 1, "noise_key": 2, "prose_key": 3, "prose_keys": 2, "prose": 5},
-        lr=3e-3,
+        12,
+        80,
+        {"passkeys": 1, "magic": 4, "facts": 2, "json": 3, "variables": 3, "common": 2, "prose": 6},
     ),
     Phase(
-        "keys-512",
-        650,
+        "tasks-512",
+        0.45,
         512,
-        {"pairs": 1, "noise_key": 2, "prose_key": 2, "noise_keys": 1, "prose_keys": 1, "prose": 5},
-        lr=3e-3,
-        shorter=4,
-        eval_every=100,
-    ),
-    Phase(
-        "final-512",
-        1250,
-        512,
-        {"episodes": 1, "noise_key": 2, "prose_key": 3, "prose_keys": 1, "prose": 5},
-        lr=3e-3,
-        decay=950,
-        shorter=4,
-        eval_every=100,
+        6,
+        150,
+        {"passkeys": 1, "magic": 4, "facts": 2, "json": 2, "variables": 2.5, "common": 2, "prose": 8},
     ),
 ]
+STARTS = [0.0, *accumulate(phase.share for phase in PHASES)]
 
 
-def make_model(vocabulary: int) -> LlamaForCausalLM:
-    """A Llama of 1.77 million parameters. The wide initialization is what lets it learn to copy early."""
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=WINDOW,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        tie_word_embeddings=True,
-        initializer_range=0.06,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    return LlamaForCausalLM(config)
+def rate(progress: float) -> float:
+    """Learning rate at a share of the run: linear warm-up, flat, linear decay to a fiftieth."""
+    if progress < WARMUP:
+        return RATE * max(0.02, progress / WARMUP)
+    return RATE * max(0.02, min(1.0, (1 - progress) / (1 - DECAY_FROM)))
 
 
-def losses(model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Mean loss of the text targets, that of the answer targets, and the share of answer tokens got right."""
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1)
-    each = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
-    marks = weights[:, 1:].flatten()
-    text, answer = marks == TEXT, marks == ANSWER
-    right = (logits[answer].argmax(-1) == ids[:, 1:].flatten()[answer]).float()
+def losses(model: Llama, ids: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean loss of the text targets, that of the answer targets; and how many answers were right in every token, of how
+    many, by row: shape (rows, 2)."""
+    targets, marks = ids[:, 1:], marks[:, 1:]
+    counted = marks != Draft.IGNORE
+    logits = model.logits(model(ids)[:, :-1][counted])
+    each = F.cross_entropy(logits, targets[counted], reduction="none")
+    text, answer = marks[counted] == Draft.TEXT, marks[counted] == Draft.ANSWER
+    counts = torch.zeros(len(ids), 2, dtype=torch.long)
+    # A run of answer tokens is an answer; its number is how many have begun so far, over all rows.
+    asked = marks == Draft.ANSWER
+    begins = asked & ~F.pad(asked, (1, 0))[:, :-1]
+    number = begins.flatten().cumsum(0).view_as(asked)[asked] - 1
+    wrong = torch.zeros(int(begins.sum()), dtype=torch.long)
+    wrong.index_add_(0, number, (logits[answer].argmax(-1) != targets[counted][answer]).long())
+    counts.index_add_(0, begins.nonzero()[:, 0], torch.stack([wrong == 0, wrong >= 0], 1).long())
     zero = each.new_zeros(())
-    return (
-        each[text].mean() if text.any() else zero,
-        each[answer].mean() if answer.any() else zero,
-        right.mean() if answer.any() else zero,
-    )
-
-
-def rate(phase: Phase, step: int) -> float:
-    """Learning rate: linear warm-up, flat, linear decay to a fiftieth over the last `decay` steps."""
-    if step < phase.warmup:
-        return phase.lr * (step + 1) / phase.warmup
-    left = phase.steps - step
-    return phase.lr * max(0.02, left / phase.decay) if left < phase.decay else phase.lr
+    return each[text].mean() if text.any() else zero, each[answer].mean() if answer.any() else zero, counts
 
 
 class Log:
@@ -133,104 +124,137 @@ class Log:
         print(line, file=self.file, flush=True)
 
 
-def report(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, length: int, heldout: str) -> str:
-    """Twenty passkeys over each filler at this length, and the held-out perplexity of 20 spans of it."""
-    model.eval()
-    parts = []
-    if length >= 100:
-        for filler in ("noise", "prose"):
-            right = passkey_accuracy(model, tokenizer, filler, count=20, length=length - 8)
-            parts.append(f"{filler} {sum(right):.0f}/20")
-    parts.append(f"held-out perplexity {perplexity(model, tokenizer, heldout, length=length, spans=20):.2f}")
-    model.train()
-    return ", ".join(parts)
+class Clock:
+    """Which share of the run is gone: by the time, or by the steps of a schedule."""
+
+    def __init__(self, minutes: float, schedule: dict[str, int] | None, seconds: float) -> None:
+        self.total, self.schedule = 60 * minutes, schedule
+        self.begun = time.monotonic() - seconds
+
+    def seconds(self) -> float:
+        """Seconds of training so far, those before a stop included."""
+        return time.monotonic() - self.begun
+
+    def progress(self, taken: dict[str, int]) -> float:
+        """0 to 1, where the run is over. `taken` is the number of steps of each phase so far."""
+        if self.schedule is None:
+            return min(1.0, self.seconds() / self.total)
+        for phase, start in zip(PHASES, STARTS, strict=False):
+            steps = self.schedule[phase.name]
+            if taken[phase.name] < steps:
+                return start + phase.share * taken[phase.name] / steps
+        return 1.0
+
+
+def phase_at(progress: float) -> Phase:
+    """The phase of a share of the run."""
+    return PHASES[max(n for n in range(len(PHASES)) if STARTS[n] <= progress + 1e-9)]
+
+
+class Run:
+    """A run in a folder: model, optimizer, sampler, and how far they are."""
+
+    def __init__(self, out: Path, args: argparse.Namespace) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out, self.log = out, Log(out / "train.log")
+        torch.manual_seed(args.seed)
+        self.heldout = HELDOUT.read_text(encoding="utf-8")
+        documents = training_documents(self.heldout)
+        if not (out / "tokenizer.json").exists():
+            train_tokenizer([*documents, *wordings()]).save_pretrained(out)
+        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
+        self.sampler = Sampler(self.tokenizer, documents, args.seed)
+        self.model = Llama(Shape(len(self.tokenizer)), compiled=args.compile)
+        begin(self.model)
+        self.optimizer = Muon(self.model)
+        self.taken: dict[str, int] = {phase.name: 0 for phase in PHASES}
+        self.checkpoint = out / "checkpoint.pt"
+        seconds = self.resume() if self.checkpoint.exists() else 0.0
+        schedule = json.loads(args.schedule.read_text(encoding="utf-8")) if args.schedule else None
+        self.clock = Clock(args.minutes, schedule, seconds)
+        size = sum(p.numel() for p in self.model.parameters())
+        self.log(
+            f"{f'resumed after {sum(self.taken.values())} steps' if seconds else 'start'}: seed {args.seed}, "
+            f"{f'schedule {schedule}' if schedule else f'{args.minutes:g} minutes'}, "
+            f"Python {sys.version.split()[0]}, torch {torch.__version__}, transformers {transformers.__version__}, "
+            f"{size:,} parameters, {len(self.sampler.material.stream):,} training tokens, phases {PHASES}"
+        )
+
+    def resume(self) -> float:
+        """Go on from the checkpoint; how many seconds it took to get there."""
+        saved = torch.load(self.checkpoint, weights_only=False)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load(saved["optimizer"])
+        self.sampler.rng.setstate(saved["rng"])
+        self.taken |= saved["taken"]
+        return float(saved["seconds"])
+
+    def save(self) -> None:
+        """Write the checkpoint, whole or not at all."""
+        half = self.checkpoint.with_suffix(".part")
+        torch.save(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state(),
+                "rng": self.sampler.rng.getstate(),
+                "taken": self.taken,
+                "seconds": self.clock.seconds(),
+            },
+            half,
+        )
+        os.replace(half, self.checkpoint)
+
+    def train(self) -> None:
+        """Until the end of the run."""
+        sums, counts = torch.zeros(3), defaultdict(lambda: torch.zeros(2, dtype=torch.long))
+        saved = self.clock.seconds()
+        while (progress := self.clock.progress(self.taken)) < 1.0:
+            phase = phase_at(progress)
+            kinds, ids, marks = self.sampler.batch(phase.kinds, phase.rows, phase.length, phase.least)
+            assert ids.shape[1] <= self.model.shape.window
+            text, answer, right = losses(self.model, ids, marks)
+            (text + answer).backward()
+            self.optimizer.step(rate(progress))
+            self.taken[phase.name] += 1
+            sums += torch.stack([text.detach(), answer.detach(), torch.ones(())])
+            for kind, row in zip(kinds, right, strict=True):
+                counts[kind] += row
+            step = sum(self.taken.values())
+            if step % LOG_EVERY == 0:
+                shares = ", ".join(f"{k} {c[0] / c[1]:.1%}" for k, c in sorted(counts.items()) if c[1])
+                mean = (sums / sums[2]).tolist()
+                self.log(
+                    f"{step} {phase.name}: text {mean[0]:.3f}, answers {mean[1]:.3f} ({shares}), "
+                    f"rate {rate(progress):.1e}, {progress:.1%}, {self.clock.seconds():.0f} s"
+                )
+                sums.zero_()
+                counts.clear()
+            if step % EVALUATE_EVERY == 0:
+                loss = log_loss(export(self.model), self.tokenizer, self.heldout, length=phase.length, spans=20)
+                loss *= tokens_per_character(self.tokenizer, self.heldout)
+                self.log(f"{step} {phase.name}: held-out text {loss:.4f} nats per character, windows of {phase.length}")
+            if self.clock.seconds() - saved > SAVE_SECONDS:
+                self.save()
+                saved = self.clock.seconds()
+        self.save()
+        export(self.model).save_pretrained(self.out)
+        (self.out / "schedule.json").write_text(json.dumps(self.taken) + "\n", encoding="utf-8")
+        self.log(f"finished after {sum(self.taken.values())} steps {self.taken}, {self.clock.seconds():.0f} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=96.0)
+    parser.add_argument("--schedule", type=Path, help="steps of each phase, as schedule.json has them")
+    parser.add_argument("--compile", action="store_true", help="compile the layers (needs a C++ compiler)")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    log = Log(args.out / "train.log")
     torch.set_num_threads(1)
-    torch.manual_seed(args.seed)
-    heldout = HELDOUT.read_text(encoding="utf-8")
-    documents = training_documents(heldout)
-    if not (args.out / "tokenizer.json").exists():
-        train_tokenizer(documents).save_pretrained(args.out)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out)
-    sampler = Sampler(tokenizer, documents, args.seed)
-    model = make_model(len(tokenizer))
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
-    first, done, seconds = 0, 0, 0.0
-    checkpoint = args.out / "checkpoint.pt"
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, weights_only=False)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        sampler.rng.setstate(saved["rng"])
-        first, done, seconds = saved["phase"], saved["step"], saved["seconds"]
-        if first == len(PHASES):
-            print(f"the run in {args.out} is finished; give another --out to begin again")
-            return
-    log(
-        f"{'resumed at ' + PHASES[first].name + f' step {done}' if seconds else 'start'}: seed {args.seed}, "
-        f"Python {sys.version.split()[0]}, torch {torch.__version__}, transformers "
-        f"{transformers.__version__}, {sum(p.numel() for p in model.parameters()):,} parameters, "
-        f"{len(sampler.stream):,} training tokens"
-    )
-    begun = time.monotonic() - seconds
-    model.train()
-    for number in range(first, len(PHASES)):
-        phase = PHASES[number]
-        if done == 0:
-            log(f"phase {phase}")
-        sums = torch.zeros(3)
-        for step in range(done, phase.steps):
-            length, kinds = phase.length, phase.kinds
-            if phase.shorter and step % phase.shorter == phase.shorter - 1:
-                length = sampler.rng.randint(120, phase.length)
-                kinds = {k: v * max(1, phase.length // length) for k, v in kinds.items() if "keys" not in k}
-            ids, weights = sampler.batch(kinds, length)
-            assert ids.shape[1] <= WINDOW
-            text, answer, right = losses(model, ids, weights)
-            (text + answer).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for group in optimizer.param_groups:
-                group["lr"] = rate(phase, step)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            sums += torch.stack([text, answer, right]).detach()
-            now = step + 1
-            if now % 25 == 0:
-                mean = (sums / 25).tolist()
-                sums.zero_()
-                log(
-                    f"{phase.name} {now}/{phase.steps}: text {mean[0]:.3f}, answers {mean[1]:.3f} "
-                    f"({mean[2]:.1%} right), lr {rate(phase, step):.1e}, {time.monotonic() - begun:.0f} s"
-                )
-            if now % SAVE_EVERY == 0 or now == phase.steps:
-                last = now == phase.steps
-                torch.save(
-                    {
-                        "model": model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "rng": sampler.rng.getstate(),
-                        "phase": number + last,
-                        "step": 0 if last else now,
-                        "seconds": time.monotonic() - begun,
-                    },
-                    checkpoint,
-                )
-            if now % phase.eval_every == 0 or now == phase.steps:
-                log(f"{phase.name} {now}/{phase.steps}: {report(model, tokenizer, phase.length, heldout)}")
-        done = 0
-    model.save_pretrained(args.out)
-    log(f"finished after {time.monotonic() - begun:.0f} s")
+    if (args.out / "schedule.json").exists():
+        print(f"the run in {args.out} is finished; give another --out to begin again")
+        return
+    Run(args.out, args).train()
 
 
 if __name__ == "__main__":
