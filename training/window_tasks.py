@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from longspan_eval.tasks.pieces import check_asked, inside, listed, piece
+from longspan_eval.tasks.fragments import check_asked, inside, listed, piece
 
 from facts import heldout_facts
 from longspan_eval.metrics import several
