@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from longspan_eval.tasks.fragments import check_asked, inside, listed, piece
-
 from facts import heldout_facts
 from longspan_eval.metrics import several
 from longspan_eval.task import Build, Example, Record, Task
 from longspan_eval.tasks import ruler_tracing, ruler_words
+from longspan_eval.tasks.fragments import check_asked, inside, listed, piece
 from longspan_eval.tasks.haystack import NOISE_LINE, Hay, Needle, hide, noise, noise_tail, prose
 from longspan_eval.tasks.scores import contained, word_in_answer
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS

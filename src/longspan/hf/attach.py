@@ -26,8 +26,9 @@ from longspan.hf.describe import describe, layer_notes, norm_notes
 from longspan.hf.fitting import fitting
 from longspan.hf.hooks import Attachment
 from longspan.hf.kernels import describe_decoding, describe_kernels
+from longspan.hf.layer import Layer
 from longspan.hf.placement import refuse_unloaded, runs_on
-from longspan.hf.probe import Layer, probe
+from longspan.hf.probe import probe
 from longspan.hf.report import Report
 from longspan.hf.threads import alone
 from longspan.hf.tiers import prepare_tier

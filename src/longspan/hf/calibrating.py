@@ -41,7 +41,7 @@ from longspan.errors import CalibrationError, check_count
 from longspan.hf.attach import attachment_of, extended
 from longspan.hf.collect import collect, token_pieces
 from longspan.hf.fitting import dtype_name, model_name, shapes_of
-from longspan.hf.probe import Layer
+from longspan.hf.layer import Layer
 from longspan.hf.unwrap import unwrap
 from longspan.hf.weights import weights_hash
 from longspan.methods import Method

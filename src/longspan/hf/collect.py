@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from longspan.errors import CalibrationError
 from longspan.hf.attach import attachment_of, extended
-from longspan.hf.probe import Layer
+from longspan.hf.layer import Layer
 from longspan.methods import Method
 
 Sink = Callable[[Layer, Tensor, Tensor], None]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from longspan.attend import Attender
 from longspan.bands import Index, Origin
-from longspan.hf.probe import Layer
+from longspan.hf.layer import Layer
 from longspan.hf.report import LayerReport
 
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
-from longspan.hf.probe import Layer
+from longspan.hf.layer import Layer
 from longspan.hf.weights import weights_hash
 
 

@@ -16,8 +16,8 @@ from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.generation import shadow, unshadow
+from longspan.hf.layer import Layer, unrotated
 from longspan.hf.layer_hooks import GiveInput, InputObserver, LayerHook
-from longspan.hf.probe import Layer, unrotated
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
 from longspan.hf.running import (

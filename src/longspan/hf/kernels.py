@@ -8,7 +8,7 @@ import torch
 
 from longspan.attend import Attender, unrecordable_reason
 from longspan.errors import LongspanError
-from longspan.hf.probe import Layer
+from longspan.hf.layer import Layer
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.gpu import tiles

@@ -12,7 +12,7 @@ from longspan.attend import Attender, LayerCall
 from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
-from longspan.hf.probe import CACHE_NAMES, Layer, scaling
+from longspan.hf.layer import CACHE_NAMES, Layer, scaling
 from longspan.hf.running import NeverCopied, Running, refuse_other_attention
 from longspan.hf.untraced import untraced
 from longspan.rope import Rope

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -21,6 +20,8 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender
 from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
+from longspan.hf.compare import error_of, some_tokens, tolerance
+from longspan.hf.layer import Layer, scaling, unrotated
 from longspan.hf.placement import present, runs_on
 from longspan.hf.rotary import factor_of, frequencies
 from longspan.hf.untraced import untraced_forwards
@@ -28,25 +29,6 @@ from longspan.methods import Full
 from longspan.rope import Layout, Rope, Table, rotate
 
 TOKENS = 24
-CACHE_NAMES = ("past_key_values", "layer_past")  # what attention modules call their cache
-
-
-@dataclass
-class Layer:
-    """One attention layer as probed: attachable with its ``rope``, or stock for a ``reason``; ``note`` is for users."""
-
-    module: nn.Module
-    name: str
-    index: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    itemsize: int
-    sliding: int | None = None  # tokens, 0 where the model does not say
-    rope: Rope | None = None
-    reason: str | None = None
-    note: str | None = None
-    norms: tuple[nn.Module, nn.Module] | None = None
 
 
 @dataclass
@@ -270,24 +252,6 @@ def _replayed(
     return seen
 
 
-def unrotated(position_embeddings: Any) -> Any:
-    """``position_embeddings`` of the same form that rotate by nothing; takes no memory."""
-    if isinstance(position_embeddings, Tensor):  # complex
-        return _filled(1, position_embeddings)
-    cos, sin = position_embeddings
-    return _filled(1, cos), _filled(0, sin)
-
-
-def _filled(value: int, like: Tensor) -> Tensor:
-    return _number(value, like.dtype, like.device).expand(like.shape)
-
-
-@cache  # every step asks for the same; and a recorded one reads it for as long as it is replayed
-@torch.inference_mode(False)  # for steps outside inference mode too
-def _number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.full((), value, dtype=dtype, device=device)
-
-
 def _same_attention(layer: Layer, stock: _Seen, bare: _Seen, implementation: str) -> None:
     """Raise unless the layer's attention, run through longspan without any extension, is what it was."""
     assert layer.rope is not None
@@ -318,12 +282,6 @@ def _same_attention(layer: Layer, stock: _Seen, bare: _Seen, implementation: str
     )
 
 
-def scaling(module: nn.Module, kwargs: dict[str, Any]) -> float:
-    """The factor on the scores, which every model passes to its attention function."""
-    given = kwargs.get("scaling")
-    return float(given if given is not None else module.head_dim**-0.5)  # type: ignore[operator]
-
-
 def _tables(model: PreTrainedModel) -> list[Table]:
     """Every set of frequencies that the model holds, with its attention scaling."""
     tables = []
@@ -344,22 +302,6 @@ def _forward(model: PreTrainedModel) -> None:
             f"{type(model).__name__} does not run on {TOKENS} tokens with longspan's attention and masks: "
             f"{' '.join(str(error).split())}"
         ) from error
-
-
-def some_tokens(model: PreTrainedModel, count: int) -> Tensor:
-    """Token ids ``[count]`` of the model's vocabulary, where it takes them."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    return (torch.arange(count, device=runs_on(model)) * 7 + 1) % vocabulary
-
-
-def error_of(a: Tensor, b: Tensor) -> float:
-    """Largest difference over the largest entry."""
-    return float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-30))
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    # A wrong rotation is off by the size of the entries; a right one by a few roundings.
-    return 1e-4 if dtype in (torch.float32, torch.float64) else 8 * torch.finfo(dtype).eps
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from longspan.errors import CacheError
+from longspan.hf.layer import Layer
 from longspan.hf.placement import devices_of
-from longspan.hf.probe import Layer
 from longspan.methods import Method
 from longspan.store import Tier, check_tier
 

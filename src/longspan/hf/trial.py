@@ -13,9 +13,10 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.errors import AttachError
+from longspan.hf.compare import error_of, some_tokens, tolerance
 from longspan.hf.hooks import Attachment, decoder_of
+from longspan.hf.layer import Layer
 from longspan.hf.placement import runs_on
-from longspan.hf.probe import Layer, error_of, some_tokens, tolerance
 from longspan.hf.report import Report
 from longspan.hf.untraced import untraced_forwards
 from longspan.methods import Full
