@@ -1,0 +1,56 @@
+"""An attention layer of a model, and the arguments that every model passes to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longspan.rope import Rope
+
+CACHE_NAMES = ("past_key_values", "layer_past")  # the cache's argument in attention modules
+
+
+@dataclass
+class Layer:
+    """One attention layer as probed: attachable with its ``rope``, or stock for a ``reason``; ``note`` is for users."""
+
+    module: nn.Module
+    name: str
+    index: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    itemsize: int
+    sliding: int | None = None  # tokens, 0 where the model does not say
+    rope: Rope | None = None
+    reason: str | None = None
+    note: str | None = None
+    norms: tuple[nn.Module, nn.Module] | None = None
+
+
+def unrotated(position_embeddings: Any) -> Any:
+    """``position_embeddings`` of the same form that rotate by nothing; takes no memory."""
+    if isinstance(position_embeddings, Tensor):  # complex
+        return _filled(1, position_embeddings)
+    cos, sin = position_embeddings
+    return _filled(1, cos), _filled(0, sin)
+
+
+def _filled(value: int, like: Tensor) -> Tensor:
+    return _number(value, like.dtype, like.device).expand(like.shape)
+
+
+@cache  # every step asks for the same; and a recorded one reads it for as long as it is replayed
+@torch.inference_mode(False)  # for steps outside inference mode too
+def _number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((), value, dtype=dtype, device=device)
+
+
+def scaling(module: nn.Module, kwargs: dict[str, Any]) -> float:
+    """The factor on the scores, which every model passes to its attention function."""
+    given = kwargs.get("scaling")
+    return float(given if given is not None else module.head_dim**-0.5)  # type: ignore[operator]
