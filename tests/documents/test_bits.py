@@ -16,6 +16,7 @@ from support.cases import VARIANTS, WINDOW, build
 from support.hf_models import make, prompts
 
 TOKENS, PIECE, STEPS = 221, 50, 4
+PAGE = 64  # tokens of the test models in a page of memory, or of two
 CASES = [(name, options) for name in METHODS for options in [{}, *VARIANTS.get(name, [])]]
 
 
@@ -46,14 +47,22 @@ def in_one_process(model, ids, piece=PIECE):
     return cache
 
 
-def same(model, question, ids=None):
+def same(model, question, ids=None, piece=PIECE):
     ids = prompts(1, TOKENS)[0] if ids is None else ids
-    expected = said(model, in_one_process(model, ids), question)
-    contents = read(model, ids)
+    expected = said(model, in_one_process(model, ids, piece), question)
+    contents = read(model, ids, piece)
     assert torch.equal(said(model, contents.cache(model, attached(model)), question), expected)
     # A question leaves nothing behind, and what is small survives a file.
     contents = contents.__class__(**{**vars(contents), "state": state_from(state_bytes(contents.state))})
     assert torch.equal(said(model, contents.cache(model, attached(model)), question), expected)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("tokens", [4 * PAGE, 4 * PAGE + 1], ids=["pages are full", "the last piece is one token"])
+def test_one_token_after_mapped_memory(model, question, name, tokens):
+    """A single token is written by the decoding kernel itself, which must see the room of mapped memory."""
+    with longspan.extended(model, build(name, {}).method, window=WINDOW):
+        same(model, question[:1], prompts(1, tokens)[0], piece=PAGE)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{words(o)}" for name, o in CASES])

@@ -286,11 +286,12 @@ class KVStore:
 
     def adopt(self, streams: Sequence[tuple[Kind, Memory | Segments]], length: int) -> None:
         """Hold ``length`` tokens that lie in blocks: each rotation of the keys, then the values; the store is empty."""
-        self._buffers = [Buffer(self.tier, self.directory) for _ in streams]
-        for buffer, (kind, block) in zip(self._buffers, streams, strict=True):
+        buffers = [Buffer(self.tier, self.directory) for _ in streams]
+        for buffer, (kind, block) in zip(buffers, streams, strict=True):
             buffer.adopt(kind, block)
         self.length = length
-        if self._buffers[0].offloaded:
+        if buffers[0].offloaded:
             recent = max(0, length - self.window)
-            self._mirror = Mirror(self.window)
-            self._mirror.fill(recent, [buffer.fetch(recent, length) for buffer in self._buffers])
+            self.mirror = Mirror(self.window)
+            self.mirror.fill(recent, [buffer.fetch(recent, length) for buffer in buffers])
+        self._hold(buffers)
