@@ -170,7 +170,8 @@ def test_memory_that_is_short(model, monkeypatch, free, disk, method, tier, word
     assert (found.advice.method, found.advice.kv_tier) == (method, tier) and words in found.advice.why
     assert found.ok == (tier is not None) == bool(found.advice.commands)
     if tier == "disk":
-        assert all("--kv-tier disk" in command for command in found.advice.commands)
+        generate, read = found.advice.commands
+        assert "--kv-tier disk" in generate and "--kv-tier" not in read
 
 
 def test_a_calibration_is_used_where_the_method_has_use_for_it(bundled):
@@ -213,3 +214,19 @@ def test_a_method_in_a_command_is_read_back(model):
     spec = "longheads:chunk_length=4,num_chunks=9,score=mean"
     found = longspan.diagnose(model, length=300, method=spec, **SHORT)
     assert parse_method(found.advice.method) == parse_method(spec)
+
+
+def test_every_command_to_copy_is_one_that_the_program_takes(model):
+    import shlex
+
+    import typer
+
+    from longspan.cli.commands import app
+
+    found = longspan.diagnose(model, length=300, name="some model", options="--dtype bfloat16", **SHORT)
+    commands = typer.main.get_command(app).commands
+    assert len(found.advice.commands) == 2
+    for command in found.advice.commands:
+        program, name, *args = shlex.split(command)
+        parsed = commands[name].make_context(name, args).params
+        assert program == "longspan" and parsed["model"] == "some model" and parsed["dtype"] == "bfloat16"

@@ -62,6 +62,7 @@ def doctor(
                 kv_dir=kv_dir,
                 seconds=seconds,
                 name=model or "MODEL",
+                options=" ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v != "auto"),
             )
     except ValueError as error:
         raise LongspanError(str(error)) from error
@@ -79,7 +80,9 @@ def _refuse_too_large(folder: Path) -> None:
 
     from longspan.hf.auto import free_memory
 
-    weights, free = sum(file.stat().st_size for file in folder.glob("*.safetensors")), free_memory(torch.device("cpu"))
+    # Some folders also have the same weights in one file of another name, which transformers does not load.
+    shards = list(folder.glob("model*.safetensors")) or list(folder.glob("*.safetensors"))
+    weights, free = sum(file.stat().st_size for file in shards), free_memory(torch.device("cpu"))
     if free is not None and weights > free:
         raise LongspanError(
             f"{folder}: its weights take {weights / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB of memory are free; "

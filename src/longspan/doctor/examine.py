@@ -41,6 +41,7 @@ class _Asked:
     kv_dir: str | os.PathLike[str] | None
     seconds: float
     name: str
+    options: str
 
 
 def diagnose(
@@ -53,6 +54,7 @@ def diagnose(
     kv_dir: str | os.PathLike[str] | None = None,
     seconds: float = SECONDS,
     name: str = "MODEL",
+    options: str = "",
 ) -> Diagnosis:
     """Look at a machine and a model: whether a text of some length fits, how fast it is read, and by which method.
 
@@ -66,7 +68,8 @@ def diagnose(
         window, calibration: as ``longspan.extend`` takes them.
         kv_dir: the folder for the tier ``"disk"``; the system's folder for temporary files unless given.
         seconds: about how long the model may run.
-        name: what the model is called in the commands to copy.
+        name: the model in the commands to copy.
+        options: further options of these commands, such as ``--dtype bfloat16``.
 
     Raises:
         LongspanError: the length or a parameter cannot be, or the model is extended already. A model that cannot be
@@ -79,7 +82,7 @@ def diagnose(
         refuse_longer(length)
     if check_number("seconds", seconds) <= 0:
         raise LongspanError(f"seconds are more than 0, not {seconds}")
-    asked = _Asked(method, window, length, calibration, kv_dir, seconds, name)
+    asked = _Asked(method, window, length, calibration, kv_dir, seconds, name, options)
     try:
         stock = inspect(model, "full", window=window)
     except AttachError as error:
@@ -234,12 +237,14 @@ def _commands(asked: _Asked, spec: str, tier: Tier) -> Iterator[str]:
         options += f" --window {asked.window}"
     if isinstance(asked.calibration, (str, Path)):
         options += f" --calibration {_quoted(str(asked.calibration))}"
-    if tier != "device":
-        options += f" --kv-tier {tier}"
+    if asked.options:
+        options += f" {asked.options}"
+    place = "" if tier == "device" else f" --kv-tier {tier}"
     if tier == "disk" and asked.kv_dir is not None:
-        options += f" --kv-dir {_quoted(os.fspath(asked.kv_dir))}"
-    yield f"longspan generate {options} --file TEXT --prompt QUESTION"
-    yield f"longspan read TEXT {options} --out DOCUMENT"
+        place += f" --kv-dir {_quoted(os.fspath(asked.kv_dir))}"
+    yield f"longspan generate {options}{place} --file TEXT --prompt QUESTION"
+    if tier != "host":
+        yield f"longspan read TEXT {options} --out DOCUMENT"  # a document lies on disk in any case
 
 
 def _quoted(text: str) -> str:

@@ -24,7 +24,10 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
     except OSError:
         return
     for line in lines:
-        _, controllers, path = line.split(":", 2)
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        _, controllers, path = fields
         if controllers == "":
             folder, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
@@ -35,9 +38,10 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
         # In a container the path may be that of the host, of which nothing is seen here but the last group, as root.
         own = folder / path.strip("/")
         for group in (own, *own.parents):
-            limit, used = _number(group / names[0]), _number(group / names[1])
-            if limit is not None and used is not None and limit < _UNLIMITED:
-                yield limit, used - _cached(group / "memory.stat", names[2])
+            used = _number(group / names[1])
+            for limit in (_number(group / name) for name in (names[0], "memory.high")):
+                if limit is not None and used is not None and limit < _UNLIMITED:
+                    yield limit, used - _cached(group / "memory.stat", names[2])
             if group == folder:
                 break
 
@@ -55,4 +59,5 @@ def _cached(file: Path, name: str) -> int:
         rows = dict(line.split() for line in file.read_text().splitlines())
     except (OSError, ValueError):
         return 0
-    return int(rows.get(name, 0))
+    value = rows.get(name, "0")
+    return int(value) if value.isdigit() else 0

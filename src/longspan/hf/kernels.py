@@ -51,10 +51,21 @@ def describe_decoding(attender: Attender, layers: Sequence[Layer], dtype: torch.
             reasons.setdefault(reason, []).append(layer.index)
     if device.type == "cuda" and reasons:
         unrecordable = unrecordable_reason(attender.method)
-        graph = "longspan.graphed records it" if unrecordable is None else f"no CUDA graph: {unrecordable}"
+        if unrecordable is None and any(layer.rope is None for layer in layers):
+            unrecordable = "layers that stay stock have a cache of their own"
+        if unrecordable is None and attender.impl not in ("auto", "triton"):
+            unrecordable = f"it runs on Triton's kernels, not on impl={attender.impl!r}"
+        graph = "longspan.graphed can record it" if unrecordable is None else f"no CUDA graph: {unrecordable}"
         return f"each part of a token its own kernel; {graph}"
     ways = []
     for reason, numbers in reasons.items():
         where = "" if len(reasons) == 1 else f"layers {', '.join(map(str, numbers))}: "
-        ways.append(where + ("compiled, one call a layer" if reason is None else f"each part its own call: {reason}"))
+        ways.append(
+            where
+            + (
+                "compiled, one call a layer while nothing grows"
+                if reason is None
+                else f"each part its own call: {reason}"
+            )
+        )
     return "; ".join(ways)
