@@ -7,7 +7,29 @@ indices to int64 tensors of the same shape. An index counts the tokens of one ro
 
 Legend of shapes and symbols, for all docstrings, comments and messages of longspan:
 
-============  ==================================================================================="""
+============  ==========================================================================================
+``B``         rows of a batch
+``H``         query heads of a layer
+``Hkv``       key-value heads of a layer; ``H / Hkv`` query heads form the *group* of a key head
+``T``         queries: the tokens of a call, or of a part of it
+``N``         keys: all tokens so far, including those of the call
+``D``         channels of a query or key head
+``Dv``        channels of a value head
+``r``         rotated channels of a head, in ``r / 2`` pairs; cos and sin are ``[..., r / 2]``
+``S``         sets of heads that choose together in a row: ``H`` heads, ``Hkv`` groups, or 1 for the layer
+``P``         query chunks, whose queries choose together
+``n``         units of a text that a selection chooses: chunks, blocks or tokens
+``M``         candidates of a choice, or tokens chosen by a query chunk
+``m``         units chosen by a query
+``d'``        channels of a reduced key, summed over the heads of a layer (``longspan.calibration``)
+``d''``       channels of a reduced key head
+``L``         the trained window, in tokens
+``i``, ``j``  index of a query and of a key in its row
+============  ==========================================================================================
+
+A letter in a paper's notation has its meaning from the docstring of that method. Positions and indices are int64,
+lengths are in tokens, sizes in bytes.
+"""
 
 from __future__ import annotations
 

@@ -82,6 +82,15 @@ def test_chat(run, document, tmp_path, monkeypatch):
     assert [turn["question"] for turn in again["turns"]] == [ASK]
 
 
+def test_chat_when_quiet_says_what_was_asked_for_and_goes_on_after_a_bad_line(run, document, monkeypatch):
+    lines = io.TextIOWrapper(io.BytesIO(b"\xff\xfe bad\n/save /proc/nothing\n" + ASK.encode() + b"\n/passages\n"))
+    monkeypatch.setattr("sys.stdin", lines)
+    ran = run("chat", document, "--max-new-tokens", "5", "-q")
+    assert ran.code == 0 and ran.out.strip()
+    first, second, *passages = ran.err.splitlines()
+    assert first.startswith("error: the question: not UTF-8") and second.startswith("error: ") and passages
+
+
 def test_documents_and_verify(run, document, tmp_path):
     ran = run("documents", tmp_path)
     assert ran.code == 0 and "book.longspan" in ran.out and "whole" in ran.out and "longheads" in ran.out

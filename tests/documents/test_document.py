@@ -153,6 +153,14 @@ def test_passages_are_what_was_looked_at(document):
         assert document.text[one.first : one.last] == one.text and 0 < one.share <= 1
 
 
+def test_passages_of_several_files_lie_in_those_files(fresh, tokenizer, text):
+    parts = {"one.txt": text[: len(text) // 2], "two.txt": text[len(text) // 2 :]}
+    answer = longspan.read(fresh(), tokenizer, list(parts.items()), piece=300).ask(ASK, 4, passages=True)
+    assert {one.source for one in answer.passages} == set(parts)
+    for one in answer.passages:
+        assert parts[one.source][one.first : one.last] == one.text[: len(parts[one.source]) - one.first]
+
+
 def test_a_method_that_chooses_nothing_has_no_passages(fresh, tokenizer, text):
     document = longspan.read(fresh(), tokenizer, text, method="dca")
     with pytest.raises(DocumentError, match="dca keeps keys by their index and chooses none"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
-from longspan.cli.options import Json, Quiet, hushed, notes, print_json, say
+from longspan.cli.options import Json, Quiet, check_text, hushed, notes, print_json, say
 from longspan.errors import LongspanError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def chat(
     """
     from longspan.documents.conversation import Conversation
 
-    console = notes(quiet)
+    console, results = notes(quiet), notes(False)  # what a command was asked for is a result, whether quiet or not
     with hushed(quiet):
         opened = open_with_model(document, model, verify=verify, device=device)
     say(console, f"{opened.tokens:,} tokens. {COMMANDS}")
@@ -49,20 +50,23 @@ def chat(
             break
         try:
             if line.startswith("/"):
-                _obey(talk, line, console)
+                _obey(talk, line, results)
             elif line:
+                check_text("the question", line)
                 answer = talk.say(line, max_new_tokens, stream=None if as_json else typed)
                 if not as_json:
                     print(flush=True)
                 say(console, in_words(answer))
         except (LongspanError, OSError) as error:  # a conversation goes on
-            say(console, f"error: {' '.join(str(error).split())}")
+            say(results, f"error: {' '.join(str(error).split())}")
     if as_json:
         turns: list[dict[str, Any]] = [{"question": t.question, **as_plain(t.answer, False)} for t in talk.turns]
         print_json({"document": str(document), "turns": turns})
 
 
 def _lines(console: Console) -> Iterator[str]:
+    with suppress(AttributeError):  # a line that is not UTF-8 is refused alone, and the conversation goes on
+        sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     while True:
         if sys.stdin.isatty():
             console.print("> ", end="")

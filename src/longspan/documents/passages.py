@@ -17,8 +17,8 @@ class Passage:
     Attributes:
         start, stop: its tokens, ``[start, stop)``, counted from the document's first one.
         text: its characters; None where the text was not kept.
-        first, last: those characters' places in the text.
-        source: what the part is from.
+        first, last: the places of these characters in ``source``, ``[first, last)``.
+        source: the file or name of the text that the part begins in.
         chosen: how often it was chosen, over all heads, layers and tokens of the answer.
         share: that, of how often it could have been.
     """
@@ -72,5 +72,5 @@ def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) 
         return None
     first, last = int(places[:, 0].min()), int(places[:, 1].max())
     text = None if contents.text is None else contents.text[first:last]
-    source = next((s.name for s in contents.sources if s.start <= first < s.stop), "")
-    return Passage(start, stop, text, first, last, source, count, count / max(votes, 1))
+    source, begin = next(((s.name, s.start) for s in contents.sources if s.start <= first < s.stop), ("", 0))
+    return Passage(start, stop, text, first - begin, last - begin, source, count, count / max(votes, 1))
