@@ -161,6 +161,15 @@ def test_passages_of_several_files_lie_in_those_files(fresh, tokenizer, text):
         assert parts[one.source][one.first : one.last] == one.text[: len(parts[one.source]) - one.first]
 
 
+@pytest.mark.parametrize("method", ["self-extend", "yarn", "pi", "string"])
+def test_appending_past_the_length_that_a_method_was_set_for_is_refused(fresh, tokenizer, method):
+    document = longspan.read(fresh(), tokenizer, "First words. " * 60, method=method)
+    tokens, ids = document.tokens, document.contents.ids
+    with pytest.raises(DocumentError, match="was set for .* when it was read; read all of the text"):
+        document.append("More words. " * 4000)
+    assert document.tokens == tokens and document.contents.ids is ids
+
+
 def test_a_method_that_chooses_nothing_has_no_passages(fresh, tokenizer, text):
     document = longspan.read(fresh(), tokenizer, text, method="dca")
     with pytest.raises(DocumentError, match="dca keeps keys by their index and chooses none"):

@@ -107,7 +107,11 @@ def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
     for one in passages[:SHOWN]:
         where = f"{one.source}, " if one.source else ""
         text = "(its text was not kept)" if one.text is None else " ".join(one.text.split())
-        lines += ["", f"chosen in {one.share:.0%} of the choices: {where}characters {one.first:,} to {one.last:,}", f"  {text}"]
+        lines += [
+            "",
+            f"chosen in {one.share:.0%} of the choices: {where}characters {one.first:,} to {one.last:,}",
+            f"  {text}",
+        ]
     return lines
 
 

@@ -23,6 +23,8 @@ from longspan.documents.saving import save_document
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
+from longspan.methods.limits import longest
+from longspan.methods.parse import written
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
 
@@ -210,6 +212,12 @@ class Document:
 
     def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()
+        method, most = attachment.report.method, longest(attachment.report.method, attachment.report.window)
+        if most is not None and len(longer.ids) > most:
+            raise DocumentError(
+                f"the document would have {len(longer.ids):,} tokens, and {written(method)} was set for {most:,} when it "
+                "was read; read all of the text into a new document"
+            )
         self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
 
     def cache(self) -> LongspanCache:

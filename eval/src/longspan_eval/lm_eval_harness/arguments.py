@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from longspan.errors import LongspanError
-from longspan.methods import Full, Method, SelfExtend, String
+from longspan.methods import Method
 from longspan.methods.parse import split_spec
-from longspan.rope import NTK, PI, YaRN
 from longspan_eval.spec import MethodSpec, parse_spec
 
 AUTO = "auto"
@@ -56,33 +55,6 @@ def told(row: MethodSpec, length: int | None) -> MethodSpec:
             "answer, or set its scale, factor, group or target_length yourself"
         )
     return row
-
-
-def reach(method: Method, window: int) -> int | None:
-    """How many tokens a method brings among the positions that a model was trained on; None where it has no limit.
-
-    Full attention without scaled angles has none either: what it makes of a text beyond its window is what a table
-    compares with, and a prompt that was cut to the window would be another prompt.
-
-    Args:
-        method: resolved.
-        window: the trained one, in tokens.
-    """
-    angles = method.angles
-    if isinstance(method, Full):
-        if isinstance(angles, (PI, NTK)):
-            assert angles.scale is not None
-            return round(angles.scale * window)
-        if isinstance(angles, YaRN):
-            assert angles.factor is not None
-            return round(angles.factor * window)
-    if isinstance(method, SelfExtend):
-        assert method.group is not None and method.neighbors is not None
-        return method.group * (window - method.neighbors + method.neighbors // method.group)
-    if isinstance(method, String):
-        assert method.shift is not None and method.local is not None
-        return window + method.shift - method.local
-    return None
 
 
 def row_by_row(method: Method) -> bool:
