@@ -215,8 +215,8 @@ class Document:
         method, most = attachment.report.method, longest(attachment.report.method, attachment.report.window)
         if most is not None and len(longer.ids) > most:
             raise DocumentError(
-                f"the document would have {len(longer.ids):,} tokens, and {written(method)} was set for {most:,} when it "
-                "was read; read all of the text into a new document"
+                f"the document would have {len(longer.ids):,} tokens, and {written(method)} was set for {most:,} when "
+                "it was read; read all of the text into a new document"
             )
         self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
 
