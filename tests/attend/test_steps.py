@@ -233,15 +233,30 @@ def test_what_does_not_fit_changes_nothing():
     assert store.length == 115
 
 
-def test_who_looks_on_sees_every_choice():
-    runs, store, rope = attender(build("esa", {})), KVStore(), ROPES["half-all"]()
-    qkv = make_qkv(N, dtype=torch.float32)
-    runs(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=store)
-    _, single = feed(runs, qkv, rope, store, PROMPT, 120)
-    runs.observer = Observer(every=False, scores=False)
-    runs.observer.begin()
-    _, none = feed(runs, qkv, rope, store, 120, 123)
-    assert (single, none) == (10, 0) and len(runs.observer.choices) == 3
+@pytest.mark.parametrize("name, options", [one for one in ONE_CALL if one[0] in ("esa", "longheads")])
+def test_a_recording_without_scores_has_what_one_call_chose(name, options):
+    """Rows of unequal padding; the outputs are those of tokens that nobody records, to the bit."""
+    rope, qkv, padding = ROPES["half-all"](), make_qkv(N, batch=3, dtype=torch.float32), (0, 2, 2)
+    found = {}
+    for kind, step, observer in (
+        ("stock", "auto", None),
+        ("one call", "auto", Observer(every=False, scores=False)),
+        ("parts", "parts", Observer(every=False, scores=False)),
+        ("scores", "auto", Observer(every=False, scores=True)),
+    ):
+        runs, store = attender(build(name, options), step), KVStore()
+        runs(*(x[:, :, :PROMPT] for x in qkv), rope, scale=SCALE, store=store, padding=padding)
+        runs.observer = observer
+        if observer is not None:
+            observer.begin()
+        found[kind] = *feed(runs, qkv, rope, store, PROMPT, N, padding=padding), observer
+    assert torch.equal(found["one call"][0], found["stock"][0]) and found["one call"][1] == found["stock"][1] > 0
+    assert found["scores"][1] == 0
+    own, parts = (found[kind][2].choices for kind in ("one call", "parts"))
+    assert len(own) == len(parts) > 0
+    for one, other in zip(own, parts, strict=True):
+        assert torch.equal(one.units, other.units)
+        assert vars(one) | {"units": 0} == vars(other) | {"units": 0}
 
 
 def test_a_named_implementation_is_the_one_that_runs():

@@ -10,8 +10,9 @@ import torch
 
 import longspan
 from longspan.cli import main
-from longspan.documents import verify
+from longspan.documents import fingerprint, verify
 from longspan.errors import LongspanError
+from longspan.hf.attach import attachment_of
 from support.spoiled_documents import spoilers
 
 SHORT, LONG = 60, 200
@@ -96,6 +97,36 @@ def test_a_weight_that_was_changed_in_memory(saved, fresh, tokenizer):
         longspan.Document.open(saved, model, tokenizer)
 
 
+def test_one_row_of_a_weight_that_was_changed_in_memory(saved, fresh, tokenizer):
+    """No sample has to have a number of it; and another such change is not taken for the first."""
+    longspan.Document.open(saved, fresh(), tokenizer)
+    hashes = [fingerprint.weights_of(fresh())]
+    for row in (5, 6):
+        model = fresh()
+        with torch.no_grad():
+            model.lm_head.weight[row] += 3
+        hashes.append(fingerprint.weights_of(model))
+        with pytest.raises(LongspanError, match="the weights' hash"):
+            longspan.Document.open(saved, model, tokenizer)
+    assert len(set(hashes)) == 3
+
+
+ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: {}\nCPU revision\t: 1\n"
+
+
+def test_processors_without_a_name_are_told_apart(fresh, tmp_path, monkeypatch):
+    model, found = fresh(), []
+    longspan.extend(model, "dca")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr(fingerprint, "_CPUINFO", tmp_path / "cpuinfo")
+    for parts in (["0xd0c"], ["0xd4f"], ["0xd0c", "0xd4f"], ["0xd0c"]):
+        (tmp_path / "cpuinfo").write_text("\n".join(ARM.format(part) for part in parts))
+        fingerprint._processor.cache_clear()
+        found.append(fingerprint.machine_of(model, attachment_of(model).report))
+    fingerprint._processor.cache_clear()
+    assert len(set(found)) == 3 and found[0] == found[3]
+
+
 def test_another_tokenizer(saved, fresh, folder):
     from transformers import PreTrainedTokenizerFast
 
@@ -136,7 +167,7 @@ def test_each_difference_has_a_line(saved, reader, tokenizer):
 
 def test_the_canary_sees_what_hashes_do_not(saved, fresh, tokenizer, monkeypatch):
     """A kernel that computes something else: on the same machine any difference, elsewhere a large one."""
-    from longspan.documents import canary, fingerprint
+    from longspan.documents import canary
 
     forward = canary.forward
     monkeypatch.setattr(canary, "forward", lambda *args: forward(*args) + 1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 
 import longspan
 from longspan.documents.extract import extract, is_plain
-from longspan.documents.layout import encode_text, find_layout, head_of
+from longspan.documents.facts import layout_for
+from longspan.documents.folder import Folder
+from longspan.documents.layout import _render, encode_text, find_layout, head_of
 from longspan.errors import DocumentError
 
 CHATML = (
@@ -40,6 +43,23 @@ def test_the_prompt_reads_as_the_template_has_it(tokenizer, fresh):
     messages = [{"role": "user", "content": f"{TEXT}\n\n{QUESTION}"}]
     assert asked == own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert document.prompt(QUESTION)[-7:].tolist() != document.contents.ids[-7:].tolist()
+
+
+def test_a_template_that_prints_the_date(tokenizer, fresh, tmp_path, monkeypatch):
+    """A document that was begun yesterday, finished or not, has yesterday's."""
+    own, today = with_template(tokenizer, "{{ '<' + strftime_now('%d %b %Y') + '>' }}" + CHATML), "01 Jan 2026"
+    render = _render
+    moved = lambda *args: re.sub(r"<\d\d \w+ \d{4}>", f"<{today}>", render(*args))  # noqa: E731
+    monkeypatch.setattr("longspan.documents.layout._render", moved)
+    path, other = tmp_path / "a.longspan", with_template(tokenizer, "<02 Feb 2026>" + CHATML)
+    longspan.read(fresh(), own, TEXT, out=path)
+    head = layout_for(own, "chat", Folder(path)).head
+    assert "01 Jan 2026" in head
+    today = "02 Jan 2026"
+    assert layout_for(own, "auto", Folder(path)).head == head
+    assert today in layout_for(own, "auto", None).head == layout_for(own, "auto", Folder(tmp_path / "b")).head
+    assert layout_for(other, "auto", Folder(path)).head != head, "another template"
+    assert layout_for(own, "plain", Folder(path)).name == "plain"
 
 
 @pytest.mark.parametrize(

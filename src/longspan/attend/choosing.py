@@ -25,7 +25,7 @@ class Chooser:
     """Runs the selection of one method that chooses, for all layers of a model.
 
     Attributes:
-        observer: sees what is chosen, where somebody records it.
+        observer: sees what is chosen, where somebody records it; see ``recording``.
         scores_at_once: scores that are held at once (fp32: 128 MB).
         many: whether runs of queries that choose may go through a kernel together; off, each goes by itself.
     """
@@ -59,16 +59,22 @@ class Chooser:
         scores = rows.q.shape[0] * rows.q.shape[1] * selector.columns(rows.stop)
         runs = selection.runs(first, rows.stop, max(1, self.scores_at_once // max(scores, 1)))
         see = partial(selection.see, self.positions, rows)
-        observer = self.observer  # another thread may end the recording meanwhile
+        observer = self.recording()
         if self.many and observer is None and self.impl in ("auto", "compiled"):
             runs = runs[selector.add_many(out, lse, rows, runs, see) :]
         for r0, r1 in runs:
             chosen = selector.choose(rows, r0, r1)
             if observer is not None and observer.wants(r1, rows.stop):
-                observer.add(rows, r0, r1, selection, chosen)
+                about = {"layer": rows.layer, "row": rows.batch.start, "start": rows.start, "padding": rows.padding}
+                observer.add((r0, r1), selection, chosen, **about)
             whole, part = (r0, r1) == (rows.start, rows.stop), rows.part(r0, r1)
             own = (out, lse) if whole else (out[:, :, part], lse[:, :, part])
             gather_into(*own, see(r0, r1, chosen.units), self.impl)
+
+    def recording(self) -> Observer | None:
+        """The observer, if it records the forward that this thread is in: all others run as if there were none."""
+        observer = self.observer  # another thread may end the recording meanwhile
+        return observer if observer is not None and observer.call is not None else None
 
     def places(self, i: Tensor) -> Tensor | None:
         """Where queries ``i`` ``[T]`` that come alone see what they choose from, ``[T, m]`` or ``[1, m]`` int64.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from threading import local
+from threading import get_ident, local
 
 import torch
 from torch import Tensor
 
 from longspan.selection import Choosing
-from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen
 
 Range = tuple[int, int]  # tokens, first and one past the last
@@ -55,39 +54,59 @@ class Observer:
     Args:
         every: all queries that choose, not only the last one of each call.
         scores: whether scores are wanted too.
+        thread: the only thread whose forwards are recorded; None for those of all.
     """
 
-    def __init__(self, every: bool, scores: bool) -> None:
-        self.every, self.scores = every, scores
+    def __init__(self, every: bool, scores: bool, thread: int | None = None) -> None:
+        self.every, self.scores, self._thread = every, scores, thread
         self.choices: list[Choice] = []
         self._numbers, self._running = count(), local()
 
     def begin(self) -> None:
-        """A forward begins in this thread, which runs all of it: number it."""
-        self._running.call = next(self._numbers)
+        """A forward begins in this thread, which runs all of it: number it if it is recorded."""
+        if self._thread in (None, get_ident()):
+            self._running.call = next(self._numbers)
 
     @property
     def call(self) -> int | None:
-        """The number of the forward that this thread is in; None for one that began before the recording."""
+        """The number of the forward that this thread is in; None for one that is not recorded."""
         return getattr(self._running, "call", None)
 
     def wants(self, stop: int, total: int) -> bool:
         """Whether of queries up to ``stop`` in a call that ends at ``total`` any is asked for."""
         return self.call is not None and (self.every or stop == total)
 
-    def add(self, rows: Rows, r0: int, r1: int, selection: Choosing, chosen: Chosen) -> None:
-        """Queries ``r0 : r1`` chose; of a forward that has a number."""
+    def add(
+        self,
+        queries: Range,
+        selection: Choosing,
+        chosen: Chosen,
+        *,
+        layer: int,
+        row: int,
+        start: int,
+        padding: int,
+    ) -> None:
+        """``queries`` chose, in a forward that has a number.
+
+        Args:
+            queries: the first one and one past the last, without padding.
+            row: the first row of the batch that ``chosen`` is of.
+            start: the first query of the call.
+            padding: padding tokens that these rows begin with.
+        """
         call = self.call
         assert call is not None
+        r0, r1 = queries
         for first, query, units, scores in selection.choices(r0, r1, chosen, self.every, self.scores):
-            kept = selection.always(rows.start)
+            kept = selection.always(start)
             border = int(kept.border(torch.tensor([query])))
             for n in range(units.shape[0]):
                 self.choices.append(
                     Choice(
                         call=call,
-                        layer=rows.layer,
-                        row=rows.batch.start + n,
+                        layer=layer,
+                        row=row + n,
                         first=first,
                         query=query,
                         units=units[n].detach().cpu().clone(),
@@ -96,6 +115,6 @@ class Observer:
                         scores=None if scores is None else scores[n].detach().float().cpu().clone(),
                         scored_from=selection.scored_from,
                         kept=tuple((a, b) for a, b in ((0, kept.head), (border, query + 1)) if a < b),
-                        padding=rows.padding,
+                        padding=padding,
                     )
                 )

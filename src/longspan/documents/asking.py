@@ -16,7 +16,6 @@ from longspan.documents.passages import Passage
 from longspan.hf.cache import LongspanCache
 
 Stream = Callable[[str], None]
-_LOOK = 0.01  # seconds between two looks at the memory
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,8 @@ class Answer:
         passages: what the heads looked at while it was written, most often first; None where it was not asked for.
         seconds: from the question to the last token. first_token_seconds: to the first one.
         bytes_read: from disk meanwhile, by the whole process; None where the system does not say.
-        peak_anonymous: the most memory that was no file's (RssAnon), in bytes; None where the system does not say.
+        peak_anonymous: the most memory of the whole process meanwhile that was no file's (RssAnon), in bytes, of looks
+            10 ms apart; None where the system does not say.
     """
 
     text: str
@@ -44,31 +44,21 @@ class Answer:
 
 
 class _Follower(TextStreamer):
-    """Takes time and memory at every token, and hands the text on where somebody wants it."""
+    """Takes the time of the first token, and hands the text on where somebody wants it."""
 
     def __init__(self, tokenizer: Any, stream: Stream | None, token: Callable[[], None] | None) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._stream, self._token, self._tokens = stream, token, -1  # the prompt is handed over first
         self.began, self.first = time.perf_counter(), 0.0
-        self._looked, self.most = 0.0, usage.anonymous()
 
     def put(self, value: Any) -> None:
         self._tokens += 1
-        now = time.perf_counter()
         if self._tokens == 1:
-            self.first = now - self.began
+            self.first = time.perf_counter() - self.began
         if self._tokens and self._token is not None:
             self._token()
-        if now - self._looked > _LOOK:
-            self.look()
         if self._stream is not None:
             super().put(value)
-
-    def look(self) -> None:
-        """The memory at this moment."""
-        self._looked, memory = time.perf_counter(), usage.anonymous()
-        if memory is not None and self.most is not None:
-            self.most = max(self.most, memory)
 
     def end(self) -> None:
         if self._stream is not None:
@@ -102,14 +92,13 @@ def answer(
     if model.generation_config.pad_token_id is None and "pad_token_id" not in settings:
         settings["pad_token_id"] = 0  # of one row none is padded, and without it generate has a remark to make
     # Without the mask generate would look for padding among the document's tokens.
-    with torch.inference_mode():
+    with usage.Peak() as memory, torch.inference_mode():
         output = model.generate(
             prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache, streamer=follower, **settings
         )
-    follower.look()
     seconds, after = time.perf_counter() - follower.began, usage.bytes_read()
     rows = output if isinstance(output, Tensor) else output.sequences
     tokens = rows[0, len(ids) :].tolist()
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     disk = None if read is None or after is None else after - read
-    return Answer(text, tuple(tokens), None, seconds, follower.first, disk, follower.most)
+    return Answer(text, tuple(tokens), None, seconds, follower.first, disk, memory.most)

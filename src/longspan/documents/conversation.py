@@ -14,6 +14,7 @@ from longspan.documents.document import Document
 from longspan.documents.layout import encode
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
+from longspan.hf.cache import LongspanCache
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Conversation:
 
     def __init__(self, document: Document) -> None:
         self.document, self.turns = document, list[Turn]()
-        self._cache: Any = None  # of all turns, as long as nothing was taken back
+        self._cache: LongspanCache | None = None  # of the turns so far
+        self._cached = torch.empty(0, dtype=torch.int64)  # the ids of its tokens
 
     def say(self, question: str, max_new_tokens: int = 200, *, stream: Stream | None = None, **options: Any) -> Answer:
         """Answer a question; see ``Document.ask``."""
@@ -45,10 +47,11 @@ class Conversation:
         before = layout.turn if self.turns else layout.joint
         asked = encode(self.document.tokenizer, f"{before}{question}{layout.end}")
         ids = torch.cat((self.ids(), asked))
-        cache = self._cache if self._cache is not None else self.document.cache()
+        cache = self._cache_of(ids)
         self._cache = None  # what is broken off leaves it in no state to go on from
         answer, _ = self.document.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
         self._cache = cache
+        self._cached = torch.cat((ids, torch.tensor(answer.tokens)))[: cache.get_seq_length()]
         self.turns.append(Turn(question, answer, asked, self._without_end(answer)))
         return answer
 
@@ -86,6 +89,13 @@ class Conversation:
             branch.append_tokens(more, source="conversation")
         branch.save(path)
         return branch
+
+    def _cache_of(self, ids: Tensor) -> LongspanCache:
+        """The cache of the turns before, if its tokens are the first of ``ids`` and not all; else the document's."""
+        known = len(self._cached)
+        if self._cache is not None and known < len(ids) and torch.equal(ids[:known], self._cached):
+            return self._cache
+        return self.document.cache()
 
     def _last(self) -> Turn:
         if not self.turns:

@@ -121,7 +121,8 @@ class Document:
 
         Args:
             max_new_tokens: length of the answer at most.
-            passages: also say which parts of the text the heads looked at, for methods that choose.
+            passages: also say which parts of the text the heads looked at, for methods that choose. The answer is the
+                same to the bit.
             stream: called with the answer's text as it comes.
             options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given.
 

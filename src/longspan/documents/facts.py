@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from longspan import rope
 from longspan.documents import fingerprint
 from longspan.documents.contents import Contents
+from longspan.documents.folder import MANIFEST, Folder
+from longspan.documents.layout import find_layout
 from longspan.documents.manifest import FORMAT, Facts, Layout, differences, plain, shown
 from longspan.errors import DocumentError
 from longspan.hf.fitting import dtype_name
@@ -77,6 +79,26 @@ def facts_of(
         keeps_text=contents.text is not None,
         sources=contents.sources,
     )
+
+
+def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
+    """``find_layout``, or of the same tokenizer's chat template what a folder keeps of it.
+
+    A template may print the date, and a reading that goes on tomorrow goes on from the tokens of today.
+
+    Args:
+        folder: that the document is in, or a reading that was not finished; None where there is none.
+
+    Raises:
+        DocumentError: see ``find_layout``; what is in the folder is damaged.
+    """
+    layout = find_layout(tokenizer, wanted)
+    if folder is None or layout.name != "chat":
+        return layout
+    manifest = folder.manifest() if (folder.path / MANIFEST).is_file() else folder.unfinished()
+    if manifest is None or manifest.facts.layout.name != "chat":
+        return layout
+    return manifest.facts.layout if manifest.facts.tokenizer_sha256 == fingerprint.tokenizer_of(tokenizer) else layout
 
 
 def method_of(facts: Facts) -> Method:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -32,6 +33,10 @@ _PASSING = {
 _PASSING |= {"use_cache", "output_attentions", "output_hidden_states", "return_dict", "architectures"}
 _SAMPLES = 64  # numbers of each weight that are looked at before a hash is believed
 _KEPT = 64  # hashes of weights that are remembered
+_CPUINFO = Path("/proc/cpuinfo")
+# Lines of it that say which processor it is; ARM has no name.
+_TYPES = {"model name", "cpu family", "model", "stepping"}
+_TYPES |= {"CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Hardware"}
 
 
 def config_of(model: PreTrainedModel) -> dict[str, Any]:
@@ -44,17 +49,17 @@ def config_of(model: PreTrainedModel) -> dict[str, Any]:
 def weights_of(model: PreTrainedModel, cache: Path | None = None) -> str:
     """``weights_hash``, remembered for weights that were loaded from files and are still those.
 
-    The files' paths, sizes and times name them, and some numbers of each weight: what was changed in memory after
-    loading is hashed anew.
+    The files' paths, sizes and times name them, and 64 numbers of each weight. Weights that torch saw change in place
+    since they were loaded (``Tensor._version``) are hashed anew and not remembered. What torch does not see, a change
+    through ``Tensor.data`` or numpy, is noticed if it changes one of the 64 numbers.
 
     Args:
         cache: the file of remembered hashes; the user's own unless given.
     """
-    sample = _sample(model)
     stated = _files_of(model)
-    if stated is None:
+    if stated is None or _changed(model):
         return weights_hash(model)
-    key = hashlib.sha256(json.dumps([sample, stated]).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps([_sample(model), stated]).encode()).hexdigest()
     path = cache if cache is not None else _cache_folder() / "weights.json"
     known = _read(path)
     if key not in known:
@@ -106,6 +111,11 @@ def machine_of(model: PreTrainedModel, report: Report) -> str:
     return f"{name}, torch {torch.__version__}, {report.kernels}"
 
 
+def _changed(model: PreTrainedModel) -> bool:
+    """Whether a weight was changed in place, or is a tensor of inference mode, of which torch does not know."""
+    return any(weight.is_inference() or weight._version for weight in model.state_dict().values())
+
+
 def _sample(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
@@ -151,8 +161,14 @@ def _cache_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def _processor() -> str:
+    """The processor's name and type, all types where cores differ."""
+    if platform.system() == "Darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, check=True)
+            return asked.stdout.decode().strip()
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = (line.partition(":") for line in _CPUINFO.read_text().splitlines())
+        found = dict.fromkeys(f"{name.strip()} {value.strip()}" for name, _, value in lines if name.strip() in _TYPES)
+        if found:
+            return ", ".join(found)
     return platform.processor() or platform.machine()

@@ -45,7 +45,7 @@ class Recorded:
 
 @contextmanager
 def recorded(model: PreTrainedModel, attachment: Attachment) -> Iterator[Recorded]:
-    """Record in this block. Blocks of other threads wait; what else they run is not in the result.
+    """Record what this thread runs in this block, which computes the same to the bit. Blocks of other threads wait.
 
     Raises:
         DocumentError: the method chooses nothing.
@@ -57,6 +57,6 @@ def recorded(model: PreTrainedModel, attachment: Attachment) -> Iterator[Recorde
             "text with longheads, esa, infllm, or lm-infinite with middle_top_k"
         )
     recording = Recorded(attachment)
-    with _turn, record(model, scores=False) as trace:
+    with _turn, record(model, scores=False, threads="this") as trace:
         yield recording
         recording.choices = list(trace.choices)

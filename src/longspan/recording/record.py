@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, Literal
 
 from transformers import PreTrainedModel
@@ -14,6 +15,7 @@ from longspan.hf.attach import attachment_of
 from longspan.methods import Method
 
 Queries = Literal["last", "all"]
+Threads = Literal["all", "this"]
 
 
 class Trace:
@@ -72,7 +74,9 @@ class Trace:
 
 
 @contextmanager
-def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = True) -> Iterator[Trace]:
+def record(
+    model: PreTrainedModel, *, queries: Queries = "last", scores: bool = True, threads: Threads = "all"
+) -> Iterator[Trace]:
     """Record the keys that the heads of an extended model choose, and their scores, inside a ``with`` block.
 
     Examples:
@@ -81,15 +85,20 @@ def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = 
         ...     model(input_ids)
         >>> trace.at()  # the last token's choice in every layer
 
-    Recording does not change the computation; it copies the choices to the CPU. A model that is not recorded has no
-    extra cost. Forwards of all threads are recorded, each with its number (``Choice.call``), except forwards that
-    already run when the block begins.
+    A model that is not recorded has no extra cost. Every recorded forward has its number (``Choice.call``); forwards
+    that already run when the block begins are not recorded, and forwards that are not recorded run as without it.
+
+    Without scores a recorded forward gives the same result to the bit: it copies the choices to the CPU. With scores, a
+    single token on the CPU is computed by separate kernels instead of one call, because that call does not keep its
+    scores; the result is the same but for rounding (in bf16 the last bits of the logits), and so, where two units score
+    almost alike, may be the choice.
 
     Args:
         model: extended with a method that chooses keys: longheads, esa, infllm, or lm-infinite with ``middle_top_k``.
         queries: ``"last"``: the last query of each call; ``"all"``: every query that chooses. For ``"all"`` the size
             of the scores is quadratic in the length of the text.
         scores: whether to record scores.
+        threads: ``"all"``: the forwards of all threads; ``"this"``: those of the thread that begins the block.
 
     Yields:
         The trace. It fills as the model runs and stays usable after the block.
@@ -99,6 +108,8 @@ def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = 
     """
     if queries not in ("last", "all"):
         raise LongspanError(f"queries must be 'last' or 'all', not {queries!r}")
+    if threads not in ("all", "this"):
+        raise LongspanError(f"threads must be 'all' or 'this', not {threads!r}")
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, 'longheads') first")
@@ -110,7 +121,7 @@ def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = 
         )
     if attender.observer is not None:
         raise LongspanError("a recording of this model is already active; end it first")
-    observer = Observer(every=queries == "all", scores=scores)
+    observer = Observer(queries == "all", scores, get_ident() if threads == "this" else None)
 
     def begin(*_: Any) -> None:
         observer.begin()

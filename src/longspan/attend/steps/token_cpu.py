@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.attend.layer import LayerCall
+from longspan.attend.observing import Observer
 from longspan.attend.sinks import with_sinks
 from longspan.attend.tables import AHEAD, DecodeTables, Tables
 from longspan.index import equal_runs
@@ -16,7 +17,7 @@ from longspan.kernels import cpu
 from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
 from longspan.kernels.dispatch import Impl
 from longspan.rope import Rope
-from longspan.selection.selector import Selector
+from longspan.selection.selector import Chosen, Selector
 from longspan.store import KVStore
 
 
@@ -85,7 +86,10 @@ class TokenStep:
         Returns:
             ``[B, 1, H, Dv]``, or None where ``unsupported_reason`` has one; then the token was not taken in.
         """
-        if self._never is not None or (self._chooser is not None and self._chooser.observer is not None):
+        if self._never is not None:
+            return None
+        observer = None if self._chooser is None or self._chooser.observer is None else self._chooser.recording()
+        if observer is not None and observer.scores:
             return None
         slot = store.reserve_one()
         if slot is None:
@@ -108,14 +112,17 @@ class TokenStep:
         else:
             out, lse = self._by_run(q, k, v, runs, past, slot.kept_at)
         store.commit_one()
+        if observer is not None:
+            self._observe(observer, runs, past, layer)
         return out if layer.sinks is None else with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
 
     def unsupported_reason(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> str | None:
         """Why this token cannot be taken in by one call of C, or None."""
         if (reason := self.layer_reason(layer.rope, layer.number, q.dtype, q.device)) is not None:
             return reason
-        if self._chooser is not None and self._chooser.observer is not None:
-            return "an observer sees what is chosen"
+        observer = None if self._chooser is None else self._chooser.recording()
+        if observer is not None and observer.scores:
+            return "a recording takes the scores, which one call of C does not keep"
         if store.offloaded:
             return f"keys and values are on tier {store.tier!r}"
         if max(layer.padding) > store.length:
@@ -172,6 +179,17 @@ class TokenStep:
             outs.append(run.kernel(q[own], k[own], v[own], token, row, kept_at, stop, shown))
             lses.append(run.kernel.lse)
         return torch.cat(outs), torch.cat(lses)
+
+    def _observe(self, observer: Observer, runs: Sequence[_Run], past: int, layer: LayerCall) -> None:
+        """Hand over what the token chose that was just taken in."""
+        assert self._chooser is not None
+        selection = self._chooser.selection
+        for run in runs:
+            token, units = past - run.padding, run.kernel.chosen
+            if units is not None and run.tables.stops[token - run.tables.start]:
+                chosen = Chosen(units if selection.together else units[:, :, None], None)
+                about = {"layer": layer.number, "row": run.first, "start": token, "padding": run.padding}
+                observer.add((token, token + 1), selection, chosen, **about)
 
     def _bind(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> BoundKernels | None:
         """Kernels for the next tokens, while the store's memory stays where it is; None where C cannot."""

@@ -35,6 +35,11 @@ class DecodeKernel:
         kept: memory ``[B, H, R, D]`` for copies of queries, ``[B, Hkv, R, D]`` of keys and ``[B, Hkv, R, Dv]`` of
             values, unrotated, their channels in the stored order; None for those of which no copy is kept.
         scoring: how tokens choose; None where they do not.
+
+    Attributes:
+        lse: ``[B, H, 1]`` fp32 of the last token.
+        chosen: ``[B, S, m]`` int64, the units that the last token chose, ascending, if it chose (``stop`` was not 0);
+            None without ``scoring``.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class DecodeKernel:
         width, own = keys[0].shape[-1], values.shape[-1]
         self._shapes = (heads, 1, width), (kv_heads, 1, width), (kv_heads, 1, own)
         self._kind, self._scoring = values.dtype, scoring
+        self.chosen: Tensor | None = None
         self._out = batch, 1, heads, values.shape[-1]
         q = values.new_empty(batch, *self._shapes[0])
         out, self.lse = packing.empty_output(q, values)
@@ -118,7 +124,7 @@ class DecodeKernel:
         formed = _floats(batch, signs, kv_heads if scoring.sums else heads, width)
         scores = _floats(batch, choosing, room)
         nearby = torch.empty_like(scores) if scoring.near else None
-        chosen = torch.empty(batch, choosing, scoring.count, dtype=torch.int64, device="cpu")
+        self.chosen = chosen = torch.empty(batch, choosing, scoring.count, dtype=torch.int64, device="cpu")
         table, positions = packing.fp32_table(scoring.positions.table), scoring.positions.positions.contiguous()
         key = reduced = None
         if scoring.thetas is not None:
