@@ -38,6 +38,7 @@ from tokenizer import train_tokenizer  # noqa: E402
 SAVE_SECONDS = 180
 LOG_EVERY = 50
 EVALUATE_EVERY = 400
+LONGEST_STEP = 120.0  # seconds; the first compiled one takes about a minute
 RATE, WARMUP, DECAY_FROM = 0.008, 0.01, 0.5
 
 
@@ -125,20 +126,26 @@ class Log:
 
 
 class Clock:
-    """Which share of the run is gone: by the time, or by the steps of a schedule."""
+    """Which share of the run is gone: by the time, or by the steps of a schedule.
+
+    Attributes:
+        seconds: of training so far, those before a stop included.
+    """
 
     def __init__(self, minutes: float, schedule: dict[str, int] | None, seconds: float) -> None:
         self.total, self.schedule = 60 * minutes, schedule
-        self.begun = time.monotonic() - seconds
+        self.seconds, self.last = seconds, time.monotonic()
 
-    def seconds(self) -> float:
-        """Seconds of training so far, those before a stop included."""
-        return time.monotonic() - self.begun
+    def tick(self) -> None:
+        """Count the step that has ended. While the process is paused (SIGSTOP) no time counts."""
+        now = time.monotonic()
+        self.seconds += min(now - self.last, LONGEST_STEP)
+        self.last = now
 
     def progress(self, taken: dict[str, int]) -> float:
         """0 to 1, where the run is over. `taken` is the number of steps of each phase so far."""
         if self.schedule is None:
-            return min(1.0, self.seconds() / self.total)
+            return min(1.0, self.seconds / self.total)
         for phase, start in zip(PHASES, STARTS, strict=False):
             steps = self.schedule[phase.name]
             if taken[phase.name] < steps:
@@ -198,7 +205,7 @@ class Run:
                 "optimizer": self.optimizer.state(),
                 "rng": self.sampler.rng.getstate(),
                 "taken": self.taken,
-                "seconds": self.clock.seconds(),
+                "seconds": self.clock.seconds,
             },
             half,
         )
@@ -207,7 +214,7 @@ class Run:
     def train(self) -> None:
         """Until the end of the run."""
         sums, counts = torch.zeros(3), defaultdict(lambda: torch.zeros(2, dtype=torch.long))
-        saved = self.clock.seconds()
+        saved = self.clock.seconds
         while (progress := self.clock.progress(self.taken)) < 1.0:
             phase = phase_at(progress)
             kinds, ids, marks = self.sampler.batch(phase.kinds, phase.rows, phase.length, phase.least)
@@ -216,6 +223,7 @@ class Run:
             (text + answer).backward()
             self.optimizer.step(rate(progress))
             self.taken[phase.name] += 1
+            self.clock.tick()
             sums += torch.stack([text.detach(), answer.detach(), torch.ones(())])
             for kind, row in zip(kinds, right, strict=True):
                 counts[kind] += row
@@ -225,7 +233,7 @@ class Run:
                 mean = (sums / sums[2]).tolist()
                 self.log(
                     f"{step} {phase.name}: text {mean[0]:.3f}, answers {mean[1]:.3f} ({shares}), "
-                    f"rate {rate(progress):.1e}, {progress:.1%}, {self.clock.seconds():.0f} s"
+                    f"rate {rate(progress):.1e}, {progress:.1%}, {self.clock.seconds:.0f} s"
                 )
                 sums.zero_()
                 counts.clear()
@@ -233,13 +241,13 @@ class Run:
                 loss = log_loss(export(self.model), self.tokenizer, self.heldout, length=phase.length, spans=20)
                 loss *= tokens_per_character(self.tokenizer, self.heldout)
                 self.log(f"{step} {phase.name}: held-out text {loss:.4f} nats per character, windows of {phase.length}")
-            if self.clock.seconds() - saved > SAVE_SECONDS:
+            if self.clock.seconds - saved > SAVE_SECONDS:
                 self.save()
-                saved = self.clock.seconds()
+                saved = self.clock.seconds
         self.save()
         export(self.model).save_pretrained(self.out)
         (self.out / "schedule.json").write_text(json.dumps(self.taken) + "\n", encoding="utf-8")
-        self.log(f"finished after {sum(self.taken.values())} steps {self.taken}, {self.clock.seconds():.0f} s")
+        self.log(f"finished after {sum(self.taken.values())} steps {self.taken}, {self.clock.seconds:.0f} s")
 
 
 def main() -> None:

@@ -188,7 +188,7 @@ def test_muon_lowers_a_loss():
 SHORT = """
 import sys
 import train
-train.SAVE_SECONDS = 0
+train.SAVE_SECONDS = -1
 stop_after = int(sys.argv.pop())
 step, taken = train.Muon.step, []
 def counted(self, rate):
