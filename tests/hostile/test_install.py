@@ -37,7 +37,8 @@ PLATFORMS = {
     "macOS": "aarch64-apple-darwin",
     "Windows": "x86_64-pc-windows-msvc",
 }
-# These come as source alone, ours from this checkout; all are pure Python, which pip builds anywhere. Of everything else there must be a wheel.
+# These come as source alone, ours from this checkout; all are pure Python, which pip builds anywhere. Of all else there
+# must be a wheel.
 SOURCE_ONLY = ("fire", "longspan", "longspan-eval", "rouge-score", "sqlitedict", "word2number")
 
 
