@@ -58,6 +58,8 @@ def check_canary(
     if any(place >= logits.shape[1] for place in canary.places):
         raise DocumentError("its canary has places that are no tokens; the manifest is damaged, read the text again")
     if _hash(logits) == canary.sha256:
+        if logits[-1][list(canary.places)].tolist() != list(canary.values):
+            raise DocumentError("its canary contradicts itself; the manifest is damaged, read the text again")
         return
     kept = torch.tensor(canary.values)
     far = float((logits[-1][list(canary.places)] - kept).abs().max()) if len(kept) else 0.0
