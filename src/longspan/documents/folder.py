@@ -48,16 +48,18 @@ class Folder:
         """A file of the folder: a plain one that lies in it, and no link.
 
         Args:
-            write: make it anew, to read and write.
+            write: make it anew, to read and write. Who has an older file of this name open keeps that one.
 
         Raises:
             DocumentError: it is missing, or something else. OSError: it cannot be opened.
         """
         if Path(name).name != name or name in ("", ".", ".."):
             raise DocumentError(f"{self}: its manifest names {name!r}, which is no file of the folder")
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC if write else os.O_RDONLY
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL if write else os.O_RDONLY
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
+            if write:
+                (self.path / name).unlink(missing_ok=True)
             opened = os.open(self.path / name, flags, 0o666)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOENT, errno.EISDIR):
@@ -86,8 +88,8 @@ class Folder:
         return data
 
     def write(self, name: str, data: bytes) -> Stored:
-        """Write a small file, whole or not at all."""
-        files.write(self.path / name, data)
+        """Write a small file, whole or not at all; a link of this name is replaced, and what it leads to stays."""
+        files.write(self.path / name, data, follow=False)
         return Stored(len(data), hashlib.sha256(data).hexdigest())
 
     def manifest(self) -> Manifest:

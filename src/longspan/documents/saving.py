@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -85,8 +85,7 @@ def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment,
     if contents.text is not None:
         write(f"text-{number:04}.txt", contents.text.encode("utf-8", "surrogatepass"))
     if (calibration := attachment.attender.calibration) is not None:
-        calibration.save(folder.path / CALIBRATION)
-        files[CALIBRATION] = stored(folder, CALIBRATION)
+        write(CALIBRATION, calibration.to_bytes())
     manifest = Manifest(
         facts, contents.streams, tuple(_sealed(contents)), files, make_canary(model, attachment, contents)
     )
@@ -94,12 +93,6 @@ def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment,
         os.fsync(file.fileno())
     folder.finish(manifest)
     return manifest
-
-
-def stored(folder: Folder, name: str) -> Stored:
-    """A small file as a manifest names it."""
-    data = folder.read(name)
-    return Stored(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _sealed(contents: Contents) -> Iterable[Segment]:
@@ -135,8 +128,10 @@ def _copy(source: int, target: int, size: int) -> None:
         if hasattr(os, "SEEK_DATA"):
             try:
                 at = os.lseek(source, at, os.SEEK_DATA)
-            except OSError:  # there is no more
-                break
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only zeros follow
+                    break
+                # A file system that cannot tell: the bytes are read, zeros or not.
         data = _read(source, at, min(_AT_ONCE, size - at))
         _write(target, at, data)
         at += len(data)
