@@ -57,3 +57,37 @@ def test_a_planted_link_for_a_calibration(calibrated, tokenizer, text, tmp_path)
     (path / "calibration.safetensors").symlink_to(victim)
     longspan.read(model, tokenizer, text, method="esa", calibration=calibration, out=path)
     assert victim.read_text() == "precious" and not (path / "calibration.safetensors").is_symlink()
+
+
+def test_a_saving_that_ends_early_leaves_the_calibration(calibrated, fresh, tokenizer, text, tmp_path, monkeypatch):
+    """The maps are equal, the settings beside them are not, and the process ends before the manifest is written."""
+    model, calibration = calibrated
+    path = tmp_path / "a.longspan"
+    longspan.read(model, tokenizer, text, method="esa", calibration=calibration, out=path)
+    other = fresh()
+    longspan.extend(other, "esa", calibration=replace(calibration, tokens=calibration.tokens + 1))
+    document = longspan.Document.open(path, other, tokenizer)
+    document.append("\nMore.")
+    with monkeypatch.context() as patched, pytest.raises(Enough):
+        patched.setattr(Folder, "finish", ends)
+        document.save(path)
+    assert longspan.Document.open(path, fresh(), tokenizer, verify=True).text == text
+    document.save(path)
+    assert longspan.Document.open(path, fresh(), tokenizer, verify=True).text.endswith("More.")
+
+
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="a system without SEEK_DATA")
+def test_a_file_system_that_knows_no_holes(fresh, tokenizer, text, tmp_path, monkeypatch):
+    """Its bytes are copied; zeros would be given checksums of their own and pass every check."""
+    document = longspan.read(fresh(), tokenizer, text)
+    tokens, seek = document.ask(ASK, 6).tokens, os.lseek
+
+    def cannot_tell(file, at, how):
+        if how == os.SEEK_DATA:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return seek(file, at, how)
+
+    monkeypatch.setattr(saving.os, "lseek", cannot_tell)
+    document.save(tmp_path / "a.longspan")
+    assert any((tmp_path / "a.longspan" / "data-0000.bin").read_bytes())
+    assert longspan.Document.open(tmp_path / "a.longspan", fresh(), tokenizer).ask(ASK, 6).tokens == tokens

@@ -66,13 +66,25 @@ def save_document(
                 _copy(data[n].fileno(), file.fileno(), size)
             data[n] = folder.open(data_name(n))
         contents = replace(contents, data=tuple(data))
-        manifest = write_rest(folder, facts, document.model, attachment, contents)
+        before = saved[1] if own and saved is not None else None
+        manifest = write_rest(folder, facts, document.model, attachment, contents, before)
         document.contents = replace(contents, segments=manifest.segments)
     return str(folder), manifest
 
 
-def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment, contents: Contents) -> Manifest:
-    """Write all but the segments, whose bytes are in the folder, and the manifest last."""
+def write_rest(
+    folder: Folder,
+    facts: Facts,
+    model: Any,
+    attachment: Attachment,
+    contents: Contents,
+    before: Manifest | None = None,
+) -> Manifest:
+    """Write all but the segments, whose bytes are in the folder, and the manifest last.
+
+    Args:
+        before: of the document that is in the folder already.
+    """
     number = len(contents.segments) - 1
     pair = {"ids": contents.ids.to(torch.int32), "places": contents.places.to(torch.int32)}
     files: dict[str, Stored] = {}
@@ -84,7 +96,10 @@ def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment,
     write(f"state-{number:04}.safetensors", state_bytes(contents.state))
     if contents.text is not None:
         write(f"text-{number:04}.txt", contents.text.encode("utf-8", "surrogatepass"))
-    if (calibration := attachment.attender.calibration) is not None:
+    if before is not None and CALIBRATION in before.files:
+        # Its maps are those of the model. The file has no number, so rewriting it would change the document before.
+        files[CALIBRATION] = before.files[CALIBRATION]
+    elif (calibration := attachment.attender.calibration) is not None:
         write(CALIBRATION, calibration.to_bytes())
     manifest = Manifest(
         facts, contents.streams, tuple(_sealed(contents)), files, make_canary(model, attachment, contents)
