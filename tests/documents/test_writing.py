@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import longspan
 from longspan.documents import saving
 from longspan.documents.folder import Folder
-from longspan.errors import DocumentError
 
 ASK = "Who is the narrator?"
 
@@ -33,7 +31,9 @@ def calibrated(fresh, tokenizer, text):
     return model, longspan.calibrate(model, [ids], tokens=600, progress=False)
 
 
-@pytest.mark.parametrize("name", ["data-0001.bin", "tokens-0001.safetensors", "state-0001.safetensors", "text-0001.txt"])
+@pytest.mark.parametrize(
+    "name", ["data-0001.bin", "tokens-0001.safetensors", "state-0001.safetensors", "text-0001.txt"]
+)
 @pytest.mark.parametrize("plant", [os.symlink, os.link])
 def test_a_planted_link_is_not_written_through(fresh, tokenizer, text, tmp_path, name, plant):
     """A folder from somebody else holds names that a saving will write; what they lead to stays."""

@@ -128,7 +128,7 @@ def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
         if folder.manifest() != mine:
             raise DocumentError(f"{folder}: somebody else changed the document here; save yours under another name")
         return
-    if folder.has_document:
+    if folder.has_document():
         raise DocumentError(f"{folder}: there is a document here already; save this one under another name")
     others = folder.strange()
     if others:
