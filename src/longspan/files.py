@@ -18,7 +18,7 @@ from typing import Any
 _TRIAL = b"\0" * 4096  # a full disk rejects this many bytes but still accepts empty files
 
 
-def write(path: str | os.PathLike[str], content: str | bytes) -> None:
+def write(path: str | os.PathLike[str], content: str | bytes, *, follow: bool = True) -> None:
     """Replace or create a file; text is encoded as UTF-8.
 
     The content goes to a temporary file in the same folder, is synced to the disk and then moved to ``path``. So a
@@ -26,13 +26,16 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
     permissions, a new one gets the user's default; a link stays a link, and its target is replaced. Terminals, pipes
     and devices (``/dev/null``) are written to directly.
 
+    Args:
+        follow: False replaces the name itself, whatever it is: a link in a folder from somebody else may lead anywhere.
+
     Raises:
         OSError: the file cannot be written; ``filename`` is ``path``, and the old file is unchanged.
     """
     # A path in a text may contain bytes that are not UTF-8; backslash escapes keep the file valid UTF-8.
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     with _named(path):
-        target = _target(path)
+        target = _target(path) if follow else Path(os.path.abspath(path))
         if target is None:
             with open(path, "wb", buffering=0) as special:
                 _write_all(special.fileno(), data)
@@ -43,7 +46,7 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
 
 def check(path: str | os.PathLike[str]) -> None:
@@ -128,7 +131,9 @@ def _write_temporary(target: Path, data: bytes) -> Path:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with suppress(FileNotFoundError):
-                _copy_owner_and_mode(os.stat(target), path)
+                old = os.lstat(target)
+                if stat.S_ISREG(old.st_mode):
+                    _copy_owner_and_mode(old, path)
             _write_all(file, data)
             os.fsync(file)
         finally:
@@ -153,8 +158,8 @@ def _write_all(file: int, data: bytes) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def _sync_folder(folder: Path) -> None:
-    """Sync a rename to the disk; some file systems do not support this for folders."""
+def sync_folder(folder: Path) -> None:
+    """Sync the names in a folder to the disk; some file systems do not support this for folders."""
     with suppress(OSError):
         file = os.open(folder, os.O_RDONLY)
         try:

@@ -108,18 +108,23 @@ class Calibration:
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file: the maps as tensors, ``settings()`` as JSON in the header.
+        """Write ``to_bytes()`` to a file.
 
         Raises:
             OSError: the file cannot be written; an existing file stays unchanged.
         """
+        files.write(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """One safetensors file: the maps as tensors, ``settings()`` as JSON in the header."""
         tensors: dict[str, Tensor] = {}
         for field in ("layers", "heads"):
             for index, maps in getattr(self, field).items():
                 tensors[f"{field}.{index}.theta_q"] = maps.theta_q.detach().cpu().contiguous()
                 tensors[f"{field}.{index}.theta_k"] = maps.theta_k.detach().cpu().contiguous()
         header = json.dumps({"version": VERSION, **self.settings()}, sort_keys=True)
-        files.write(path, save(tensors, metadata={_KEY: header}))
+        data: bytes = save(tensors, metadata={_KEY: header})
+        return data
 
     def settings(self) -> dict[str, Any]:
         """All fields except the maps, as values that JSON can represent."""

@@ -63,10 +63,10 @@ def _row(place: Path) -> dict[str, Any]:
 
     own, made = Folder(place), {"document": place.name, "tokens": 0, "method": "", "model": "", "bytes": _size(place)}
     try:
-        manifest = own.manifest() if own.has_document else own.unfinished()
+        manifest = own.manifest() if own.has_document() else own.unfinished()
         assert manifest is not None
         facts, read = manifest.facts, manifest.segments[-1].stop if manifest.segments else 0
-        state = "whole" if own.has_document else f"read up to {read:,}"
+        state = "whole" if own.has_document() else f"read up to {read:,}"
         name = written(method_of(facts))
         return {**made, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
     except DocumentError as error:

@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from longspan import files
-from longspan.documents.contents import Contents
-from longspan.documents.manifest import Facts, Manifest, Stored, differences, parse, plain, shown
+from longspan.documents.manifest import Manifest, Stored, parse
+from longspan.documents.segments import size_of
 from longspan.documents.streams import State
 from longspan.errors import DocumentError
 
@@ -39,25 +38,27 @@ class Folder:
     def __str__(self) -> str:
         return str(self.path)
 
-    @property
     def has_document(self) -> bool:
         """Whether a whole document is here."""
         return (self.path / MANIFEST).is_file()
 
-    def open(self, name: str, *, write: bool = False) -> Any:
+    def open(self, name: str, *, write: bool = False, change: bool = False) -> Any:
         """A file of the folder: a plain one that lies in it, and no link.
 
         Args:
-            write: make it anew, to read and write.
+            write: make it anew, to read and write. Who has an older file of this name open keeps that one.
+            change: open what is there, to read and write.
 
         Raises:
             DocumentError: it is missing, or something else. OSError: it cannot be opened.
         """
         if Path(name).name != name or name in ("", ".", ".."):
             raise DocumentError(f"{self}: its manifest names {name!r}, which is no file of the folder")
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC if write else os.O_RDONLY
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL if write else os.O_RDWR if change else os.O_RDONLY
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
+            if write:
+                (self.path / name).unlink(missing_ok=True)
             opened = os.open(self.path / name, flags, 0o666)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOENT, errno.EISDIR):
@@ -67,7 +68,7 @@ class Folder:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             os.close(opened)
             raise DocumentError(f"{self}: {name} is no plain file; the document is damaged, read the text again")
-        return os.fdopen(opened, "r+b" if write else "rb", buffering=0)
+        return os.fdopen(opened, "r+b" if write or change else "rb", buffering=0)
 
     def read(self, name: str, expected: Stored | None = None) -> bytes:
         """The bytes of a small file, which are those that the manifest says.
@@ -86,8 +87,8 @@ class Folder:
         return data
 
     def write(self, name: str, data: bytes) -> Stored:
-        """Write a small file, whole or not at all."""
-        files.write(self.path / name, data)
+        """Write a small file, whole or not at all; a link of this name is replaced, and what it leads to stays."""
+        files.write(self.path / name, data, follow=False)
         return Stored(len(data), hashlib.sha256(data).hexdigest())
 
     def manifest(self) -> Manifest:
@@ -168,49 +169,25 @@ class Folder:
         return bool(_OURS.fullmatch(name)) or name.startswith(".longspan-") and name.endswith(".part")
 
 
-class Reading:
-    """Keeps a reading in a folder after every piece, so that it can be taken up again; see ``reading.Target``."""
+def open_data(folder: Folder, manifest: Manifest, number: int, *, change: bool = False) -> Any:
+    """The open file of a segment, which has the size that its manifest says.
 
-    def __init__(self, folder: Folder, facts: Facts) -> None:
-        self._folder, self._facts = folder, facts
+    Args:
+        change: open it to write to it too.
 
-    def open(self, number: int) -> Any:
-        return self._folder.open(data_name(number), write=True)
-
-    def keep(self, contents: Contents) -> None:
-        """Bring what was read to the disk, then say so."""
-        for file in contents.data:
-            os.fsync(file.fileno())
-        name = f"reading-{contents.tokens:012}.safetensors"
-        stored = {name: self._folder.write(name, state_bytes(contents.state))}
-        manifest = Manifest(self._facts, contents.streams, contents.segments, stored, None)
-        self._folder.write(READING, manifest.to_json().encode())
-        self._folder.clean({name, READING, *(data_name(n) for n in range(len(contents.segments)))})
-
-    def taken_up(self, contents: Contents) -> Contents:
-        """``contents``, with what an earlier reading of the same text has kept of it.
-
-        Raises:
-            DocumentError: it was of another text, model or method.
-        """
-        begun = self._folder.unfinished()
-        if begun is None:
-            return contents
-        kept, live = plain(begun.facts), plain(self._facts)
-        differ = differences(kept, live)
-        if differ:
-            name, a, b = differ[0]
-            raise DocumentError(
-                f"{self._folder}: holds a reading that was not finished, of another {name} ({shown(a)}, now "
-                f"{shown(b)}); run that one again, or remove the folder"
-            )
-        ((name, stored),) = begun.files.items()
-        state = state_from(self._folder.read(name, stored))
-        data = []
-        for n in range(len(begun.segments)):
-            opened = os.open(self._folder.path / data_name(n), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-            data.append(os.fdopen(opened, "r+b", buffering=0))
-        return replace(contents, streams=begun.streams, segments=begun.segments, data=tuple(data), state=state)
+    Raises:
+        DocumentError: it is missing, no plain file, or of another size.
+    """
+    name, file = data_name(number), folder.open(data_name(number), change=change)
+    wanted = size_of(manifest.streams, manifest.segments[number])
+    size = os.fstat(file.fileno()).st_size
+    if size != wanted:
+        file.close()
+        raise DocumentError(
+            f"{folder}: {name} has {size:,} bytes, and what its manifest says takes {wanted:,}; it is damaged, read "
+            "the text again"
+        )
+    return file
 
 
 def data_name(number: int) -> str:

@@ -42,7 +42,8 @@ class Span:
     Attributes:
         start, stop: those that are new in it.
         room: one past the last entry that it has room for.
-        sha256: over its bytes. edges: over the first and the last bytes of it, which are checked at every opening.
+        sha256: over its bytes; as long as the reading is not finished, over the SHA-256 of each head.
+        edges: over the first and the last bytes of it, which are checked at every opening.
     """
 
     start: int

@@ -15,7 +15,7 @@ from longspan.documents import segments as files_of_segments
 from longspan.documents.canary import check_canary
 from longspan.documents.contents import Contents, attached
 from longspan.documents.facts import facts_of, method_of, refuse_others
-from longspan.documents.folder import CALIBRATION, Folder, data_name, state_from, tensors_from
+from longspan.documents.folder import CALIBRATION, Folder, data_name, open_data, state_from, tensors_from
 from longspan.documents.manifest import Manifest
 from longspan.errors import DocumentError, LongspanError
 from longspan.hf import extend, restore
@@ -94,28 +94,20 @@ def _load(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
             raise DocumentError("its tokens lie outside of its text; read the text again")
     except (DocumentError, KeyError, UnicodeDecodeError) as error:
         raise DocumentError(f"{folder}: {error}") from None
-    data = tuple(_checked(folder, manifest, n, verify) for n in range(len(manifest.segments)))
+    data = tuple(_checked(folder, manifest, n, verify=verify) for n in range(len(manifest.segments)))
     return Contents(ids, places, text, facts.sources, manifest.streams, manifest.segments, data, state)
 
 
-def _checked(folder: Folder, manifest: Manifest, number: int, verify: bool) -> Any:
+def _checked(folder: Folder, manifest: Manifest, number: int, *, verify: bool) -> Any:
     """The open file of a segment, which has the size that it has to have, and its checksums."""
-    name, segment = data_name(number), manifest.segments[number]
-    wanted = files_of_segments.size_of(manifest.streams, segment)
-    file = folder.open(name)
-    size = os.fstat(file.fileno()).st_size
-    if size != wanted:
-        raise DocumentError(
-            f"{folder}: {name} has {size:,} bytes, and what its manifest says takes {wanted:,}; it is damaged, read "
-            "the text again"
-        )
+    segment, file = manifest.segments[number], open_data(folder, manifest, number)
     own = files_of_segments.parts(manifest.streams, segment, file.fileno())
     for stream, span, part in zip(manifest.streams, segment.spans, own, strict=False):
         good = files_of_segments.edges(stream, part) == span.edges
         if not good or (verify and files_of_segments.whole(stream, part) != span.sha256):
             raise DocumentError(
-                f"{folder}: {name} is not what was written (the checksum of layer {stream.layer}, {stream.name}, "
-                "differs); read the text again"
+                f"{folder}: {data_name(number)} is not what was written (the checksum of layer {stream.layer}, "
+                f"{stream.name}, differs); read the text again"
             )
     return file
 

@@ -15,11 +15,12 @@ from longspan.calibration import Calibration
 from longspan.documents.contents import NOWHERE, Contents, attached
 from longspan.documents.document import Document
 from longspan.documents.facts import facts_of
-from longspan.documents.folder import Folder, Reading
+from longspan.documents.folder import Folder
 from longspan.documents.layout import encode_text, find_layout, head_of
-from longspan.documents.manifest import Manifest, Source, differences, plain
+from longspan.documents.manifest import Facts, Source, differences, plain
 from longspan.documents.reading import PIECE, Done, Unnamed, read_on
 from longspan.documents.saving import write_rest
+from longspan.documents.unfinished import Reading
 from longspan.errors import DocumentError, check_count
 from longspan.hf import extend
 from longspan.hf.attach import attachment_of
@@ -94,11 +95,12 @@ def read(
     facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=chosen_layout, source=source)
     if folder.path.exists() and not folder.path.is_dir():
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
-    if folder.has_document:
-        _refuse_another(folder, folder.manifest(), plain(facts))
-        return Document.open(out, model, tokenizer, kv_tier=kv_tier)
+    if folder.has_document():
+        return _opened(folder, facts, model, tokenizer)
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.alone():
+        if folder.has_document():  # another process has finished it meanwhile
+            return _opened(folder, facts, model, tokenizer)
         if strange := folder.strange():
             raise DocumentError(f"{folder}: holds {strange[0]}, which is of no document; name a new folder")
         reading = Reading(folder, facts)
@@ -143,11 +145,12 @@ def _encoded(tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tenso
     return contents
 
 
-def _refuse_another(folder: Folder, manifest: Manifest, live: dict[str, Any]) -> None:
-    kept = plain(manifest.facts)
+def _opened(folder: Folder, facts: Facts, model: PreTrainedModel, tokenizer: Any) -> Document:
+    """The document that is in a folder already; raises ``DocumentError`` if it is not the one that ``facts`` say."""
     passing = {"machine", "longspan", "source"}
-    differ = [one for one in differences(kept, live) if one[0] not in passing]
+    differ = [one for one in differences(plain(folder.manifest().facts), plain(facts)) if one[0] not in passing]
     if differ:
         raise DocumentError(
             f"{folder}: there is a document here already, and its {differ[0][0]} is another; name a new folder"
         )
+    return Document.open(folder.path, model, tokenizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -66,13 +66,25 @@ def save_document(
                 _copy(data[n].fileno(), file.fileno(), size)
             data[n] = folder.open(data_name(n))
         contents = replace(contents, data=tuple(data))
-        manifest = write_rest(folder, facts, document.model, attachment, contents)
+        before = saved[1] if own and saved is not None else None
+        manifest = write_rest(folder, facts, document.model, attachment, contents, before)
         document.contents = replace(contents, segments=manifest.segments)
     return str(folder), manifest
 
 
-def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment, contents: Contents) -> Manifest:
-    """Write all but the segments, whose bytes are in the folder, and the manifest last."""
+def write_rest(
+    folder: Folder,
+    facts: Facts,
+    model: Any,
+    attachment: Attachment,
+    contents: Contents,
+    before: Manifest | None = None,
+) -> Manifest:
+    """Write all but the segments, whose bytes are in the folder, and the manifest last.
+
+    Args:
+        before: of the document that is in the folder already.
+    """
     number = len(contents.segments) - 1
     pair = {"ids": contents.ids.to(torch.int32), "places": contents.places.to(torch.int32)}
     files: dict[str, Stored] = {}
@@ -84,9 +96,11 @@ def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment,
     write(f"state-{number:04}.safetensors", state_bytes(contents.state))
     if contents.text is not None:
         write(f"text-{number:04}.txt", contents.text.encode("utf-8", "surrogatepass"))
-    if (calibration := attachment.attender.calibration) is not None:
-        calibration.save(folder.path / CALIBRATION)
-        files[CALIBRATION] = stored(folder, CALIBRATION)
+    if before is not None and CALIBRATION in before.files:
+        # Its maps are those of the model. The file has no number, so rewriting it would change the document before.
+        files[CALIBRATION] = before.files[CALIBRATION]
+    elif (calibration := attachment.attender.calibration) is not None:
+        write(CALIBRATION, calibration.to_bytes())
     manifest = Manifest(
         facts, contents.streams, tuple(_sealed(contents)), files, make_canary(model, attachment, contents)
     )
@@ -94,12 +108,6 @@ def write_rest(folder: Folder, facts: Facts, model: Any, attachment: Attachment,
         os.fsync(file.fileno())
     folder.finish(manifest)
     return manifest
-
-
-def stored(folder: Folder, name: str) -> Stored:
-    """A small file as a manifest names it."""
-    data = folder.read(name)
-    return Stored(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _sealed(contents: Contents) -> Iterable[Segment]:
@@ -120,7 +128,7 @@ def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
         if folder.manifest() != mine:
             raise DocumentError(f"{folder}: somebody else changed the document here; save yours under another name")
         return
-    if folder.has_document:
+    if folder.has_document():
         raise DocumentError(f"{folder}: there is a document here already; save this one under another name")
     others = folder.strange()
     if others:
@@ -135,8 +143,10 @@ def _copy(source: int, target: int, size: int) -> None:
         if hasattr(os, "SEEK_DATA"):
             try:
                 at = os.lseek(source, at, os.SEEK_DATA)
-            except OSError:  # there is no more
-                break
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only zeros follow
+                    break
+                # A file system that cannot tell: the bytes are read, zeros or not.
         data = _read(source, at, min(_AT_ONCE, size - at))
         _write(target, at, data)
         at += len(data)

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,18 +104,53 @@ def edges(stream: Stream, part: Part) -> str:
     return hashlib.sha256(room).hexdigest()
 
 
-def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int) -> None:
-    """Raise ``DocumentError`` unless segments follow each other, and each stream in them, up to ``tokens`` tokens."""
+class Running:
+    """Checksums of a segment that is being written: of each stream, over the SHA-256 of each of its heads.
+
+    Only what is new is read, so keeping a reading after every piece reads each byte once.
+    """
+
+    def __init__(self) -> None:
+        self._heads: list[list[Any]] = []  # of each stream, a digest for each head
+        self._stops: list[int] = []
+
+    def sums(self, streams: Sequence[Stream], segment: Segment, file: int) -> list[str]:
+        """The checksums of what the segment has now, at least what it had at the call before."""
+        found = []
+        room = memoryview(bytearray(_AT_ONCE))
+        for n, (stream, part) in enumerate(zip(streams, parts(streams, segment, file), strict=False)):
+            if n == len(self._heads):
+                self._heads.append([hashlib.sha256() for _ in range(stream.heads)])
+                self._stops.append(part.first)
+            low, size = (self._stops[n] - part.first) * bytes_of(stream), (part.stop - part.first) * bytes_of(stream)
+            for head, digest in enumerate(self._heads[n]):
+                for at in range(low, size, _AT_ONCE):
+                    own = room[: min(_AT_ONCE, size - at)]
+                    read_into(file, part.offset + head * part.row_bytes + at, own)
+                    digest.update(own)
+            self._stops[n] = part.stop
+            found.append(hashlib.sha256(b"".join(digest.digest() for digest in self._heads[n])).hexdigest())
+        return found
+
+
+def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *, unfinished: bool = False) -> None:
+    """Raise ``DocumentError`` unless segments follow each other, and each stream in them, up to ``tokens`` tokens.
+
+    Args:
+        unfinished: they may end earlier, and the last segment may have room for more.
+    """
     for stream in streams:
         sized = 0 < stream.heads <= 2**20 and 0 < stream.width <= 2**24
         if not sized or not isinstance(getattr(torch, stream.dtype, None), torch.dtype):
             raise DocumentError(f"layer {stream.layer}, {stream.name}: no stream has this size and type: {stream}")
     at, entries = 0, [0] * len(streams)
     for n, segment in enumerate(segments):
-        if segment.start != at or not at < segment.stop == segment.room or len(segment.spans) > len(streams):
+        open_end = unfinished and segment is segments[-1] and segment.stop <= segment.room <= tokens
+        full = segment.stop == segment.room or open_end
+        if segment.start != at or not at < segment.stop or not full or len(segment.spans) > len(streams):
             raise DocumentError(f"segment {n} is of tokens {segment.start} to {segment.stop}, and {at} are before it")
         for k, (stream, span) in enumerate(zip(streams, segment.spans, strict=False)):
-            fits = span.start == entries[k] <= span.stop <= span.room <= _MOST_ENTRIES * segment.stop
+            fits = span.start == entries[k] <= span.stop <= span.room <= _MOST_ENTRIES * segment.room
             if not fits or (stream.name != ENTRIES and span.stop != segment.stop):
                 raise DocumentError(
                     f"segment {n} has entries {span.start} to {span.stop} of layer {stream.layer}, {stream.name}, and "
@@ -124,7 +160,7 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int) -
         if any(entries[len(segment.spans) :]):
             raise DocumentError(f"segment {n} has {len(segment.spans)} streams, fewer than the one before")
         at = segment.stop
-    if at != tokens:
+    if at > tokens or (at < tokens and not unfinished):
         raise DocumentError(f"its segments hold {at} tokens, and it has {tokens}")
 
 

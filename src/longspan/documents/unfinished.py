@@ -1,0 +1,94 @@
+"""A reading that is kept in a folder after every piece, and taken up again from there."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from longspan.documents.contents import Contents
+from longspan.documents.folder import READING, Folder, data_name, open_data, state_bytes, state_from
+from longspan.documents.manifest import Facts, Manifest, Segment, differences, plain, shown
+from longspan.documents.segments import Running, check
+from longspan.errors import DocumentError
+
+_ANEW = "remove the folder to begin anew"
+
+
+class Reading:
+    """Keeps a reading in a folder after every piece, so that it can be taken up again; see ``reading.Target``."""
+
+    def __init__(self, folder: Folder, facts: Facts) -> None:
+        self._folder, self._facts = folder, facts
+        self._running: defaultdict[int, Running] = defaultdict(Running)  # of each segment
+
+    def open(self, number: int) -> Any:
+        return self._folder.open(data_name(number), write=True)
+
+    def keep(self, contents: Contents) -> None:
+        """Bring what was read to the disk, then say so."""
+        for file in contents.data:
+            os.fsync(file.fileno())
+        name = _state_name(contents.tokens)
+        stored = {name: self._folder.write(name, state_bytes(contents.state))}
+        summed = self._summed(contents.streams, contents.segments, contents.data)
+        manifest = Manifest(self._facts, contents.streams, summed, stored, None)
+        self._folder.write(READING, manifest.to_json().encode())
+        self._folder.clean({name, READING, *(data_name(n) for n in range(len(contents.segments)))})
+
+    def taken_up(self, contents: Contents) -> Contents:
+        """``contents``, with what an earlier reading of the same text has kept of it, every byte of it checked.
+
+        Raises:
+            DocumentError: it was of another text, model or method, or is not what was written.
+        """
+        begun = self._folder.unfinished()
+        if begun is None:
+            return contents
+        kept, live = plain(begun.facts), plain(self._facts)
+        differ = differences(kept, live)
+        if differ:
+            name, a, b = differ[0]
+            raise DocumentError(
+                f"{self._folder}: holds a reading that was not finished, of another {name} ({shown(a)}, now "
+                f"{shown(b)}); run that one again, or remove the folder"
+            )
+        try:
+            return self._checked(contents, begun)
+        except DocumentError as error:
+            why = str(error).removeprefix(f"{self._folder}: ").partition(";")[0]
+            raise DocumentError(
+                f"{self._folder}: what is kept of its reading cannot be used ({why}); {_ANEW}"
+            ) from None
+
+    def _checked(self, contents: Contents, begun: Manifest) -> Contents:
+        check(begun.streams, begun.segments, begun.facts.tokens, unfinished=True)
+        name = _state_name(begun.segments[-1].stop if begun.segments else 0)
+        if begun.files.keys() != {name}:
+            raise DocumentError(f"{READING} names the files {sorted(begun.files)}, not {name}")
+        state = state_from(self._folder.read(name, begun.files[name]))
+        data = [open_data(self._folder, begun, n, change=True) for n in range(len(begun.segments))]
+        bare = tuple(
+            replace(segment, spans=tuple(replace(span, sha256="") for span in segment.spans))
+            for segment in begun.segments
+        )
+        summed = self._summed(begun.streams, bare, data)
+        for n, (one, other) in enumerate(zip(begun.segments, summed, strict=True)):
+            if one != other:
+                raise DocumentError(f"{data_name(n)} is not what was written, its checksum differs")
+        return replace(contents, streams=begun.streams, segments=bare, data=tuple(data), state=state)
+
+    def _summed(self, streams: Sequence[Any], segments: Sequence[Segment], data: Sequence[Any]) -> tuple[Segment, ...]:
+        """The segments with the checksums of what they have so far."""
+        found = []
+        for n, (segment, file) in enumerate(zip(segments, data, strict=True)):
+            sums = self._running[n].sums(streams, segment, file.fileno())
+            spans = zip(segment.spans, sums, strict=True)
+            found.append(replace(segment, spans=tuple(replace(span, sha256=own) for span, own in spans)))
+        return tuple(found)
+
+
+def _state_name(tokens: int) -> str:
+    return f"reading-{tokens:012}.safetensors"

@@ -1,0 +1,106 @@
+"""What is kept of a reading that was not finished is checked before it is taken up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import contextmanager
+
+import pytest
+
+import longspan
+from longspan.documents.folder import Folder
+from longspan.errors import DocumentError
+
+ASK = "Who is the narrator?"
+
+
+class Enough(Exception):
+    """Stands for a process that ends here."""
+
+
+@pytest.fixture
+def begun(fresh, tokenizer, text, tmp_path):
+    """A folder with the first 600 tokens of a reading."""
+
+    def done(stop, total):
+        if stop >= 600:
+            raise Enough
+
+    with pytest.raises(Enough):
+        longspan.read(fresh(), tokenizer, text, piece=300, out=tmp_path / "a.longspan", done=done)
+    return tmp_path / "a.longspan"
+
+
+def altered(path):
+    with (path / "data-0000.bin").open("r+b") as file:
+        file.write(b"\x11" * 4_000)
+
+
+def linked(path):
+    (path / "data-0000.bin").rename(path.parent / "away")
+    (path / "data-0000.bin").symlink_to(path.parent / "away")
+
+
+def edited(change):
+    """``reading.json`` with other values and a checksum of them."""
+
+    def edit(path):
+        held = json.loads((path / "reading.json").read_text())
+        del held["sha256"]
+        change(held)
+        own = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+        (path / "reading.json").write_text(json.dumps({"sha256": own, **held}))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: os.truncate(path / "data-0000.bin", 4096), "data-0000.bin has 4,096 bytes"),
+        (altered, "data-0000.bin is not what was written"),
+        (lambda path: (path / "data-0000.bin").unlink(), "data-0000.bin is not there"),
+        (linked, "data-0000.bin is a link"),
+        (edited(lambda held: held.update(files={})), "names the files"),
+        (edited(lambda held: [s.update(heads=2**20) for s in held["streams"]]), "data-0000.bin has"),
+        (edited(lambda held: held["segments"][0].update(room=2**40)), "segment 0"),
+    ],
+    ids=["cut", "altered", "missing", "link", "no files", "absurd heads", "absurd room"],
+)
+def test_what_was_spoiled_is_refused(begun, fresh, tokenizer, text, spoil, said):
+    spoil(begun)
+    with pytest.raises(DocumentError, match=f"what is kept of its reading cannot be used.*{said}.*remove the folder"):
+        longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
+    assert not (begun / "manifest.json").exists()
+
+
+def test_what_comes_after_the_last_whole_piece_is_written_anew(begun, fresh, tokenizer, text):
+    """A piece that was broken off while it was written is no damage."""
+    kept = json.loads((begun / "reading.json").read_text())
+    size = (begun / "data-0000.bin").stat().st_size
+    heads = sum(stream["heads"] for stream in kept["streams"])
+    with (begun / "data-0000.bin").open("r+b") as file:
+        file.seek(size - size // heads // 8)  # the room that the last stream has for what is not read yet
+        file.write(b"\x11" * 64)
+    document = longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
+    assert document.ask(ASK, 6).tokens == longspan.read(fresh(), tokenizer, text, piece=300).ask(ASK, 6).tokens
+
+
+def test_another_process_finishes_first(fresh, tokenizer, text, tmp_path, monkeypatch):
+    """It did so after this one saw no document, and before this one had the folder to itself."""
+    path, alone = tmp_path / "a.longspan", Folder.alone
+
+    @contextmanager
+    def late(self):
+        monkeypatch.setattr(Folder, "alone", alone)
+        longspan.read(fresh(), tokenizer, text, piece=300, out=path)
+        with alone(self):
+            yield
+
+    monkeypatch.setattr(Folder, "alone", late)
+    pieces = []
+    document = longspan.read(fresh(), tokenizer, text, piece=300, out=path, done=lambda *x: pieces.append(x))
+    assert not pieces and document.text == text, "what is there is opened"
+    assert longspan.documents.verify(path).facts.tokens == document.tokens

@@ -1,0 +1,93 @@
+"""What is written to a document's folder stays in it, is on the disk in order, and is what was read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+
+import longspan
+from longspan.documents import saving
+from longspan.documents.folder import Folder
+
+ASK = "Who is the narrator?"
+
+
+class Enough(Exception):
+    """Stands for a process that ends here."""
+
+
+def ends(*args, **kwargs):
+    raise Enough
+
+
+@pytest.fixture
+def calibrated(fresh, tokenizer, text):
+    """A model and a calibration of it."""
+    model = fresh()
+    ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
+    return model, longspan.calibrate(model, [ids], tokens=600, progress=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["data-0001.bin", "tokens-0001.safetensors", "state-0001.safetensors", "text-0001.txt"]
+)
+@pytest.mark.parametrize("plant", [os.symlink, os.link])
+def test_a_planted_link_is_not_written_through(fresh, tokenizer, text, tmp_path, name, plant):
+    """A folder from somebody else holds names that a saving will write; what they lead to stays."""
+    path, victim = tmp_path / "a.longspan", tmp_path / "victim"
+    longspan.read(fresh(), tokenizer, text, out=path)
+    victim.write_text("precious")
+    plant(victim, path / name)
+    document = longspan.Document.open(path, fresh(), tokenizer)
+    document.append("\nMore.")
+    document.save(path)
+    assert victim.read_text() == "precious"
+    assert not (path / name).is_symlink()
+    assert longspan.Document.open(path, fresh(), tokenizer, verify=True).text.endswith("More.")
+
+
+def test_a_planted_link_for_a_calibration(calibrated, tokenizer, text, tmp_path):
+    model, calibration = calibrated
+    path, victim = tmp_path / "a.longspan", tmp_path / "victim"
+    victim.write_text("precious")
+    path.mkdir()
+    (path / "calibration.safetensors").symlink_to(victim)
+    longspan.read(model, tokenizer, text, method="esa", calibration=calibration, out=path)
+    assert victim.read_text() == "precious" and not (path / "calibration.safetensors").is_symlink()
+
+
+def test_a_saving_that_ends_early_leaves_the_calibration(calibrated, fresh, tokenizer, text, tmp_path, monkeypatch):
+    """The maps are equal, the settings beside them are not, and the process ends before the manifest is written."""
+    model, calibration = calibrated
+    path = tmp_path / "a.longspan"
+    longspan.read(model, tokenizer, text, method="esa", calibration=calibration, out=path)
+    other = fresh()
+    longspan.extend(other, "esa", calibration=replace(calibration, tokens=calibration.tokens + 1))
+    document = longspan.Document.open(path, other, tokenizer)
+    document.append("\nMore.")
+    with monkeypatch.context() as patched, pytest.raises(Enough):
+        patched.setattr(Folder, "finish", ends)
+        document.save(path)
+    assert longspan.Document.open(path, fresh(), tokenizer, verify=True).text == text
+    document.save(path)
+    assert longspan.Document.open(path, fresh(), tokenizer, verify=True).text.endswith("More.")
+
+
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="a system without SEEK_DATA")
+def test_a_file_system_that_knows_no_holes(fresh, tokenizer, text, tmp_path, monkeypatch):
+    """Its bytes are copied; zeros would be given checksums of their own and pass every check."""
+    document = longspan.read(fresh(), tokenizer, text)
+    tokens, seek = document.ask(ASK, 6).tokens, os.lseek
+
+    def cannot_tell(file, at, how):
+        if how == os.SEEK_DATA:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return seek(file, at, how)
+
+    monkeypatch.setattr(saving.os, "lseek", cannot_tell)
+    document.save(tmp_path / "a.longspan")
+    assert any((tmp_path / "a.longspan" / "data-0000.bin").read_bytes())
+    assert longspan.Document.open(tmp_path / "a.longspan", fresh(), tokenizer).ask(ASK, 6).tokens == tokens
