@@ -62,6 +62,31 @@ def test_a_template_that_prints_the_date(tokenizer, fresh, tmp_path, monkeypatch
     assert layout_for(own, "plain", Folder(path)).name == "plain"
 
 
+def test_a_reading_goes_on_the_day_after(tokenizer, fresh, tmp_path, monkeypatch):
+    own, today, read = (
+        with_template(tokenizer, "{{ '<' + strftime_now('%d %b %Y') + '>' }}" + CHATML),
+        "01 Jan 2026",
+        [],
+    )
+    render = _render
+    moved = lambda *args: re.sub(r"<\d\d \w+ \d{4}>", f"<{today}>", render(*args))  # noqa: E731
+    monkeypatch.setattr("longspan.documents.layout._render", moved)
+
+    def stop(tokens, total):
+        read.append(tokens)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        longspan.read(fresh(), own, TEXT, piece=100, out=tmp_path / "a", done=stop)
+    today = "02 Jan 2026"
+    document = longspan.read(fresh(), own, TEXT, piece=100, out=tmp_path / "a", done=lambda *now: read.append(now[0]))
+    assert read[:2] == [100, 200] and "01 Jan 2026" in document.layout.head
+    today = "03 Jan 2026"
+    read.clear()
+    again = longspan.read(fresh(), own, TEXT, piece=100, out=tmp_path / "a", done=lambda *now: read.append(now[0]))
+    assert not read and again.layout == document.layout, "what is read is opened"
+
+
 @pytest.mark.parametrize(
     "template",
     [

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from longspan.calibration import Calibration
 from longspan.documents.contents import NOWHERE, Contents, attached
 from longspan.documents.document import Document
-from longspan.documents.facts import facts_of
+from longspan.documents.facts import facts_of, layout_for
 from longspan.documents.folder import Folder
-from longspan.documents.layout import encode_text, find_layout, head_of
+from longspan.documents.layout import encode_text, head_of
 from longspan.documents.manifest import Facts, Source, differences, plain
 from longspan.documents.reading import PIECE, Done, Unnamed, read_on
 from longspan.documents.saving import write_rest
@@ -83,7 +83,7 @@ def read(
     texts = [("", text)] if isinstance(text, str) else list(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
-    chosen_layout = find_layout(tokenizer, layout)
+    chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out))
     contents = _encoded(tokenizer, texts, head_of(tokenizer, chosen_layout), keep_text)
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
     _attach(model, method, len(contents.ids) + _ROOM, options)
