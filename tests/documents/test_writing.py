@@ -6,13 +6,15 @@ import errno
 import hashlib
 import json
 import os
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load, save
 
 import longspan
-from longspan.documents import saving
+from longspan.documents import saving, segments
 from longspan.documents.folder import Folder
 from longspan.errors import DocumentError
 
@@ -137,3 +139,39 @@ def test_a_file_that_is_cut_short_while_open(fresh, tokenizer, text, tmp_path):
     os.truncate(path / "data-0000.bin", 100)
     with pytest.raises(DocumentError, match="cut short meanwhile"):
         document.ask(ASK, 2)
+
+
+@pytest.mark.parametrize("kind", ["read", "save"])
+def test_bytes_are_on_the_disk_before_they_are_named(fresh, tokenizer, text, tmp_path, monkeypatch, kind):
+    """After a power cut a manifest names nothing that is not there: no segment was written to since it was synced."""
+    path = tmp_path / "far" / "a.longspan"
+    unsaved = longspan.read(fresh(), tokenizer, text, piece=300) if kind == "save" else None
+    fsync, move, put = os.fsync, os.replace, segments.write_at
+    unsynced, folders, named = set(), set(), []
+
+    def written(file, at, data):
+        unsynced.add(os.fstat(file).st_ino)
+        put(file, at, data)
+
+    def synced(file):
+        own = os.fstat(file)
+        unsynced.discard(own.st_ino)
+        if stat.S_ISDIR(own.st_mode):
+            folders.add(own.st_ino)
+        fsync(file)
+
+    def moved(source, target):
+        if Path(target).name in ("manifest.json", "reading.json"):
+            named.append(Path(target).name)
+            assert not unsynced, f"{target} names bytes that are not on the disk"
+            assert {(tmp_path).stat().st_ino, path.parent.stat().st_ino} <= folders
+        move(source, target)
+
+    monkeypatch.setattr(segments, "write_at", written)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", moved)
+    if unsaved is None:
+        longspan.read(fresh(), tokenizer, text, piece=300, out=path)
+    else:
+        unsaved.save(path)
+    assert named[-1] == "manifest.json" and ("reading.json" in named) == (kind == "read")

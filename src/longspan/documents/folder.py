@@ -166,6 +166,13 @@ class Folder:
         self.write(MANIFEST, manifest.to_json().encode())
         self.clean({*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))})
 
+    def make(self) -> None:
+        """Make the folder where there is none; its name is on the disk as its files will be."""
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            files.sync_folder(path.parent)
+
     def strange(self) -> list[str]:
         """Files that no document and no reading of one has."""
         known = {MANIFEST, CALIBRATION}
