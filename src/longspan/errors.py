@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
@@ -30,6 +31,14 @@ class DocumentError(LongspanError):
 
 class DataError(LongspanError):
     """A local data file is missing or does not have the format of its task."""
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """A text with its control characters as escapes, which a terminal would obey; tabs and line breaks stay."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 MOST = 2**31  # the largest count of tokens and other items: far above practical sizes, and the limit of the kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -167,3 +168,21 @@ def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
     refused(run("ask", out, ASK), "not finished", "run the same `longspan read` again")
     assert run(*args).code == 0
     assert run("verify", out).code == 0
+
+
+def test_an_append_refuses_options_of_a_reading(run, folder, book, document, tmp_path):
+    given = ["--method", "dca", "--window", "64", "--calibration", tmp_path / "none", "--piece", "9", "--no-text"]
+    ran = run("read", book, "--model", folder, "--out", document, "--append", *given)
+    refused(ran, "leave out --method, --window, --calibration, --piece, --no-text")
+
+
+def test_control_characters_do_not_reach_the_terminal(run, document, tmp_path):
+    held = json.loads((document / "manifest.json").read_text())
+    del held["sha256"]
+    held["facts"]["source"] = "\x1b]0;owned\x07"
+    own = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+    (document / "manifest.json").write_text(json.dumps({"sha256": own, **held}))
+    ran = run("documents", tmp_path)
+    assert "\x1b" not in ran.out and "\x07" not in ran.out and "owned" in ran.out
+    refused(run("ask", document, ASK), "owned")
+    assert "\x1b" not in run("ask", document, ASK).err

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load, save
 
 import longspan
-from longspan.documents import saving
+from longspan.documents import saving, segments
 from longspan.documents.folder import Folder
+from longspan.errors import DocumentError
 
 ASK = "Who is the narrator?"
 
@@ -91,3 +97,81 @@ def test_a_file_system_that_knows_no_holes(fresh, tokenizer, text, tmp_path, mon
     document.save(tmp_path / "a.longspan")
     assert any((tmp_path / "a.longspan" / "data-0000.bin").read_bytes())
     assert longspan.Document.open(tmp_path / "a.longspan", fresh(), tokenizer).ask(ASK, 6).tokens == tokens
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokens-0000.safetensors"])
+def test_a_size_is_not_believed(fresh, tokenizer, text, tmp_path, name):
+    """A file of 40 GiB without any bytes, which its manifest names with that size."""
+    path = tmp_path / "a.longspan"
+    longspan.read(fresh(), tokenizer, text, out=path)
+    held = json.loads((path / "manifest.json").read_text())
+    os.truncate(path / name, 40 * 2**30)
+    if name in held["files"]:
+        held["files"][name]["size"] = 40 * 2**30
+        rewritten(path, held)
+    with pytest.raises(DocumentError, match=f"{name} has 42,949,672,960 bytes, and no more than"):
+        longspan.documents.verify(path)
+
+
+def rewritten(path, held):
+    """The manifest with these values and a checksum of them."""
+    held.pop("sha256", None)
+    own = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps({"sha256": own, **held}))
+
+
+def test_ids_of_another_shape(fresh, tokenizer, text, tmp_path):
+    path, name = tmp_path / "a.longspan", "tokens-0000.safetensors"
+    longspan.read(fresh(), tokenizer, text, out=path)
+    tensors = load((path / name).read_bytes())
+    data = save({**tensors, "ids": tensors["ids"][None]})
+    (path / name).write_bytes(data)
+    held = json.loads((path / "manifest.json").read_text())
+    held["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    rewritten(path, held)
+    with pytest.raises(DocumentError, match="its tokens are others"):
+        longspan.documents.verify(path)
+
+
+def test_a_file_that_is_cut_short_while_open(fresh, tokenizer, text, tmp_path):
+    path = tmp_path / "a.longspan"
+    document = longspan.read(fresh(), tokenizer, text, out=path)
+    os.truncate(path / "data-0000.bin", 100)
+    with pytest.raises(DocumentError, match="cut short meanwhile"):
+        document.ask(ASK, 2)
+
+
+@pytest.mark.parametrize("kind", ["read", "save"])
+def test_bytes_are_on_the_disk_before_they_are_named(fresh, tokenizer, text, tmp_path, monkeypatch, kind):
+    """After a power cut a manifest names nothing that is not there: no segment was written to since it was synced."""
+    path = tmp_path / "far" / "a.longspan"
+    unsaved = longspan.read(fresh(), tokenizer, text, piece=300) if kind == "save" else None
+    fsync, move, put = os.fsync, os.replace, segments.write_at
+    unsynced, folders, named = set(), set(), []
+
+    def written(file, at, data):
+        unsynced.add(os.fstat(file).st_ino)
+        put(file, at, data)
+
+    def synced(file):
+        own = os.fstat(file)
+        unsynced.discard(own.st_ino)
+        if stat.S_ISDIR(own.st_mode):
+            folders.add(own.st_ino)
+        fsync(file)
+
+    def moved(source, target):
+        if Path(target).name in ("manifest.json", "reading.json"):
+            named.append(Path(target).name)
+            assert not unsynced, f"{target} names bytes that are not on the disk"
+            assert {(tmp_path).stat().st_ino, path.parent.stat().st_ino} <= folders
+        move(source, target)
+
+    monkeypatch.setattr(segments, "write_at", written)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", moved)
+    if unsaved is None:
+        longspan.read(fresh(), tokenizer, text, piece=300, out=path)
+    else:
+        unsaved.save(path)
+    assert named[-1] == "manifest.json" and ("reading.json" in named) == (kind == "read")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from longspan import signals
+from longspan.errors import printable
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -60,7 +61,7 @@ def _run(args: list[str]) -> NoReturn:
 
 def _fail(message: str, code: int = 1) -> NoReturn:
     _drop_output()
-    print(f"longspan: error: {message}", file=sys.stderr)
+    print(f"longspan: error: {printable(message)}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -19,7 +19,7 @@ from longspan.cli.options import (
     print_json,
     say,
 )
-from longspan.errors import DocumentError
+from longspan.errors import DocumentError, printable
 from longspan.files import check
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def ask(
     print()
     if passages:
         for line in passage_lines(answer.passages or ()):
-            print(line)
+            print(printable(line))
     say(console, in_words(answer))
 
 

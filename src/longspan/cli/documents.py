@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli.options import Json, Quiet, notes, print_json, say, wide
-from longspan.errors import DocumentError, LongspanError
+from longspan.errors import DocumentError, LongspanError, printable
 from longspan.tables import Column, Sheet
 
 
@@ -33,7 +33,7 @@ def documents(
     columns = [Column("document", style="cyan"), Column("tokens", "right"), Column("method"), Column("model")]
     columns += [Column("MiB", "right"), Column("state")]
     cells = [
-        (r["document"], f"{r['tokens']:,}", r["method"], r["model"], f"{r['bytes'] / 2**20:,.1f}", r["state"])
+        tuple(map(printable, (r["document"], f"{r['tokens']:,}", r["method"], r["model"], _mib(r), r["state"])))
         for r in rows
     ]
     wide().print(Sheet(columns, cells))
@@ -54,6 +54,10 @@ def verify(
         print_json({**about, "bytes": size})
     else:
         print(f"{document}: whole, {facts.tokens:,} tokens, {size / 2**20:,.1f} MiB")
+
+
+def _mib(row: dict[str, Any]) -> str:
+    return f"{row['bytes'] / 2**20:,.1f}"
 
 
 def _row(place: Path) -> dict[str, Any]:

@@ -36,7 +36,15 @@ if TYPE_CHECKING:
 _OFTEN = 0.5  # seconds from one look at the progress to the next
 
 
+# What an append takes from the document that is there.
+_OF_READING = {
+    "method": "--method", "window": "--window", "settings": "--set", "angles": "--angles",
+    "calibration": "--calibration", "layout": "--layout", "piece": "--piece", "text": "--no-text",
+}  # fmt: skip
+
+
 def read(
+    context: typer.Context,
     texts: Annotated[list[Path], typer.Argument(help="Texts, read one after the other; PDF and HTML too; - is stdin.")],
     model: Annotated[str, typer.Option(help="A model folder, a hub name, or 'bundled'.")],
     out: Annotated[Path, typer.Option(help="The document: a new folder, or with --append one that is there.")],
@@ -64,6 +72,8 @@ def read(
 
     A reading that was stopped goes on from its last whole piece: run the same command again.
     """
+    if append:
+        _refuse_options(context)
     one_stdin(texts)
     read_in = [(path.name, _text(path)) for path in texts]
     chosen = method_or_auto(method, settings or (), angles)
@@ -108,6 +118,15 @@ def read(
     except ValueError as error:
         raise LongspanError(str(error)) from error
     _tell(document, out, time.perf_counter() - began, as_json, console)
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Raise ``LongspanError`` if an option was given that an append would leave unused."""
+    given = [
+        flag for name, flag in _OF_READING.items() if (s := context.get_parameter_source(name)) and s.name != "DEFAULT"
+    ]
+    if given:
+        raise LongspanError(f"--append reads on as the document was read; leave out {', '.join(given)}")
 
 
 def _tell(document: Document, out: Path, seconds: float, as_json: bool, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -56,7 +57,18 @@ class Contents:
         return found
 
     def cache(self, model: PreTrainedModel, attachment: Attachment) -> LongspanCache:
-        """A cache that holds these tokens and belongs to whoever asks for it."""
+        """A cache that holds these tokens and belongs to whoever asks for it.
+
+        Raises:
+            DocumentError: a file was cut short since it was opened; the system ends a process that reads beyond it.
+        """
+        for segment, file in zip(self.segments, self.data, strict=True):
+            size, wanted = os.fstat(file.fileno()).st_size, files_of_segments.size_of(self.streams, segment)
+            if size < wanted:
+                raise DocumentError(
+                    f"a file of the document has {size:,} bytes now and had {wanted:,}: it was cut short meanwhile; "
+                    "read the text again"
+                )
         return new_cache(attachment, model.device, self.streams, self.parts(), self.state, self.tokens)
 
     def with_text(self, ids: Tensor, places: Tensor, text: str | None, sources: Sequence[Source]) -> Contents:

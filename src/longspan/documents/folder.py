@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from longspan import files
-from longspan.documents.manifest import Manifest, Stored, parse
+from longspan.documents.manifest import LONGEST, Manifest, Stored, parse
 from longspan.documents.segments import size_of
 from longspan.documents.streams import State
 from longspan.errors import DocumentError
@@ -26,7 +26,12 @@ from longspan.errors import DocumentError
 MANIFEST, READING, CALIBRATION = "manifest.json", "reading.json", "calibration.safetensors"
 _OURS = re.compile(r"(data|tokens|state|text|reading)-\d{4,12}\.(bin|safetensors|txt)|" + re.escape(READING))
 _KEY = "longspan_document"  # one entry of the header: several would come in random order
-_MOST_BESIDE = 2**36  # bytes of a file beside the segments
+# The most bytes of a file, and the most more for each token: many times what longspan writes.
+_LIMITS = {
+    "manifest": (LONGEST, 0), "calibration": (2**30, 0), "tokens": (2**16, 16), "text": (2**20, 2**10),
+    "state": (2**24, 2**20), "reading": (2**24, 2**20),
+}  # fmt: skip
+_MOST_AT_ONCE = 2**34  # bytes of any of them
 
 
 class Folder:
@@ -70,17 +75,26 @@ class Folder:
             raise DocumentError(f"{self}: {name} is no plain file; the document is damaged, read the text again")
         return os.fdopen(opened, "r+b" if write or change else "rb", buffering=0)
 
-    def read(self, name: str, expected: Stored | None = None) -> bytes:
+    def read(self, name: str, expected: Stored | None = None, tokens: int = 0) -> bytes:
         """The bytes of a small file, which are those that the manifest says.
 
+        Args:
+            tokens: of the document, which say how large the file can be.
+
         Raises:
-            DocumentError: they are others.
+            DocumentError: they are others, or more than such a file can have.
         """
+        kind = "manifest" if name == READING else name.partition("-")[0].partition(".")[0]
+        own, more = _LIMITS[kind]
+        limit = min(own + more * tokens, _MOST_AT_ONCE)
         with self.open(name) as file:
             size = os.fstat(file.fileno()).st_size
-            if expected is not None and size != expected.size or size > _MOST_BESIDE:
-                wanted = "" if expected is None else f" where its manifest says {expected.size:,}"
-                raise DocumentError(f"{self}: {name} has {size:,} bytes{wanted}; it is damaged, read the text again")
+            if expected is not None and size != expected.size:
+                wanted = f"where its manifest says {expected.size:,}"
+                raise DocumentError(f"{self}: {name} has {size:,} bytes {wanted}; it is damaged, read the text again")
+            if size > limit:
+                wanted = f"and no more than {limit:,} can be right"
+                raise DocumentError(f"{self}: {name} has {size:,} bytes, {wanted}; it is damaged, read the text again")
             data: bytes = file.readall()
         if expected is not None and hashlib.sha256(data).hexdigest() != expected.sha256:
             raise DocumentError(f"{self}: {name} is not what was written (its checksum differs); read the text again")
@@ -151,6 +165,13 @@ class Folder:
         """Put the manifest there: from now on this is the document. What it does not name goes."""
         self.write(MANIFEST, manifest.to_json().encode())
         self.clean({*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))})
+
+    def make(self) -> None:
+        """Make the folder where there is none; its name is on the disk as its files will be."""
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            files.sync_folder(path.parent)
 
     def strange(self) -> list[str]:
         """Files that no document and no reading of one has."""

@@ -82,12 +82,13 @@ def _load(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
             raise DocumentError(f"its manifest names the files {sorted(manifest.files)}, not {sorted(names)}")
     except DocumentError as error:
         raise DocumentError(f"{folder}: {error}; the manifest is damaged, read the text again") from None
-    read = {name: folder.read(name, stored) for name, stored in manifest.files.items()}
+    read = {name: folder.read(name, stored, facts.tokens) for name, stored in manifest.files.items()}
     try:
         tensors, _ = tensors_from(read[f"tokens-{number:04}.safetensors"])
         state = state_from(read[f"state-{number:04}.safetensors"])
         ids, places = tensors["ids"].long(), tensors["places"].long()
-        if fingerprint.ids_of(ids) != facts.tokens_sha256 or places.shape != (facts.tokens, 2):
+        shapes = tuple(ids.shape), tuple(places.shape)
+        if shapes != ((facts.tokens,), (facts.tokens, 2)) or fingerprint.ids_of(ids) != facts.tokens_sha256:
             raise DocumentError("its tokens are others than its manifest says; read the text again")
         text = read[f"text-{number:04}.txt"].decode("utf-8", "surrogatepass") if facts.keeps_text else None
         if text is not None and int(places.max()) > len(text):

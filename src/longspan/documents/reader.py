@@ -97,7 +97,7 @@ def read(
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
     if folder.has_document():
         return _opened(folder, facts, model, tokenizer)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.make()
     with folder.alone():
         if folder.has_document():  # another process has finished it meanwhile
             return _opened(folder, facts, model, tokenizer)

@@ -55,7 +55,7 @@ def save_document(
         document.model, document.tokenizer, attachment, contents,
         piece=document.piece, layout=document.layout, source=document.source,
     )  # fmt: skip
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.make()
     with folder.alone():
         _refuse_taken(folder, saved[1] if own and saved is not None else None)
         there = len(saved[1].segments) if own and saved is not None else 0

@@ -68,7 +68,7 @@ class Reading:
         name = _state_name(begun.segments[-1].stop if begun.segments else 0)
         if begun.files.keys() != {name}:
             raise DocumentError(f"{READING} names the files {sorted(begun.files)}, not {name}")
-        state = state_from(self._folder.read(name, begun.files[name]))
+        state = state_from(self._folder.read(name, begun.files[name], begun.facts.tokens))
         data = [open_data(self._folder, begun, n, change=True) for n in range(len(begun.segments))]
         bare = tuple(
             replace(segment, spans=tuple(replace(span, sha256="") for span in segment.spans))
