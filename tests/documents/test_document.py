@@ -170,6 +170,17 @@ def test_appending_past_the_length_that_a_method_was_set_for_is_refused(fresh, t
     assert document.tokens == tokens and document.contents.ids is ids
 
 
+@pytest.mark.parametrize("text", [None, 3, ["ab", "cd"], [("name", 3)], Path("book.txt"), ["ab"], [("a", "b", "c")]])
+def test_a_text_that_is_none_is_refused(fresh, tokenizer, text):
+    with pytest.raises(DocumentError, match="text must be a string or a list of"):
+        longspan.read(fresh(), tokenizer, text)
+
+
+def test_a_question_that_is_none_is_refused(document):
+    with pytest.raises(DocumentError, match="the question must be a string"):
+        document.ask(None)
+
+
 def test_a_method_that_chooses_nothing_has_no_passages(fresh, tokenizer, text):
     document = longspan.read(fresh(), tokenizer, text, method="dca")
     with pytest.raises(DocumentError, match="dca keeps keys by their index and chooses none"):

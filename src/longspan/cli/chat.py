@@ -12,7 +12,7 @@ import typer
 
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
 from longspan.cli.options import Json, Quiet, check_text, hushed, notes, print_json, say
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +83,7 @@ def _obey(talk: Conversation, line: str, console: Console) -> None:
         say(console, f"{saved.tokens:,} tokens in {saved.path}")
     elif command == "/passages":
         for shown in passage_lines(talk.passages()):
-            say(console, shown)
+            say(console, printable(shown))
     elif command == "/undo":
         say(console, f"taken back: {talk.undo().question}")
     else:

@@ -73,7 +73,7 @@ def _row(place: Path) -> dict[str, Any]:
         state = "whole" if own.has_document() else f"read up to {read:,}"
         name = written(method_of(facts))
         return {**made, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
-    except DocumentError as error:
+    except (DocumentError, OSError) as error:
         return {**made, "state": str(error).removeprefix(f"{own}: ")}
 
 

@@ -146,6 +146,8 @@ class Document:
 
     def prompt(self, question: str) -> Tensor:
         """The ids of the text and a question after it, ``[T]``."""
+        if not isinstance(question, str):
+            raise DocumentError(f"the question must be a string, not {question!r:.80}")
         if not question.strip():
             raise DocumentError("the question is empty")
         return torch.cat((self.contents.ids, encode(self.tokenizer, self._around(question))))

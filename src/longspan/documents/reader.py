@@ -80,7 +80,7 @@ def read(
         LongspanError: see ``longspan.extend``.
     """
     piece = check_count("piece", piece)
-    texts = [("", text)] if isinstance(text, str) else list(text)
+    texts = _texts(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
     chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out))
@@ -117,6 +117,15 @@ def read(
         source=facts.source,
         saved=saved,
     )
+
+
+def _texts(text: Any) -> list[tuple[str, str]]:
+    """The name and text of each part; one text has no name."""
+    parts = [("", text)] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else None
+    pairs = parts is not None and all(isinstance(part, tuple) and len(part) == 2 for part in parts)
+    if parts is None or not pairs or not all(isinstance(one, str) for part in parts for one in part):
+        raise DocumentError(f"text must be a string or a list of (name, text) tuples of strings, not {text!r:.80}")
+    return parts
 
 
 def _attach(model: PreTrainedModel, method: Any, reach: int, options: dict[str, Any]) -> None:
