@@ -23,7 +23,6 @@ from longspan.documents.saving import save_document
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
-from longspan.methods.limits import longest
 from longspan.methods.parse import written
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
@@ -215,7 +214,8 @@ class Document:
 
     def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()
-        method, most = attachment.report.method, longest(attachment.report.method, attachment.report.window)
+        method = attachment.report.method
+        most = method.longest(attachment.report.window)
         if most is not None and len(longer.ids) > most:
             raise DocumentError(
                 f"the document would have {len(longer.ids):,} tokens, and {written(method)} was set for {most:,} when "

@@ -291,7 +291,7 @@ def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender,
         else f"scores reduced to {calibration.reduced}, solver {calibration.solver}",
         kernels=kernels,
         window_source=trained.source,
-        decode=describe_decoding(attender, layers, model.dtype, device),
+        decode=describe_decoding(model, attender, layers, kv_tier),
     )
     return report, attender, layers
 

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 
-from longspan.attend import RecordedStep, unrecordable_reason
+from longspan.attend import RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.attach import attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
+from longspan.hf.kernels import unrecordable
 from longspan.hf.running import numbering
 from longspan.hf.unwrap import unwrap
 from longspan.kernels.gpu import tiles
@@ -110,20 +111,11 @@ def why_no_graph(device: torch.device) -> str | None:
 
 
 def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
-    if (reason := unrecordable_reason(attachment.attender.method)) is not None:
-        return reason
-    stock = next((layer for layer in attachment.layers if layer.rope is None), None)
-    if stock is not None:
-        return f"{stock.name} stayed stock ({stock.reason}), and its own cache grows by new tensors"
-    if attachment.report.kv_tier != "device":
-        return f"kv_tier={attachment.report.kv_tier!r} brings keys from elsewhere at every step"
-    if attachment.attender.impl not in ("auto", "triton"):
-        return f"it runs on Triton's kernels, and impl={attachment.attender.impl!r} was asked for"
-    devices = {x.device for x in model.parameters()}
-    if len(devices) > 1:
-        return f"the model lies on several devices: {', '.join(sorted(map(str, devices)))}"
-    return why_no_graph(model.device) or tiles.unsupported_reason(
-        torch.empty(0, dtype=model.dtype, device=model.device)
+    reason = unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
+    return (
+        reason
+        or why_no_graph(model.device)
+        or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
     )
 
 

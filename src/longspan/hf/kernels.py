@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from transformers import PreTrainedModel
 
 from longspan.attend import Attender, unrecordable_reason
 from longspan.errors import LongspanError
@@ -12,6 +13,7 @@ from longspan.hf.layer import Layer
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.gpu import tiles
+from longspan.store import Tier
 
 
 def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]:
@@ -42,30 +44,37 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     return "auto (torch's operations)", f"it runs on torch's operations, decoding several times slower: {reason}"
 
 
-def describe_decoding(attender: Attender, layers: Sequence[Layer], dtype: torch.dtype, device: torch.device) -> str:
-    """How the attached layers take in a token that comes alone, for the report; empty where none is attached."""
+def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: Tier) -> str | None:
+    """The reason against a CUDA graph of this model's decoding, whatever the device; None if there is none."""
+    if (reason := unrecordable_reason(attender.method)) is not None:
+        return reason
+    stock = next((layer for layer in layers if layer.rope is None), None)
+    if stock is not None:
+        return f"{stock.name} stayed stock ({stock.reason}), and its own cache grows by new tensors"
+    if kv_tier != "device":
+        return f"kv_tier={kv_tier!r} brings keys from elsewhere at every step"
+    if attender.impl not in ("auto", "triton"):
+        return f"it runs on Triton's kernels, and impl={attender.impl!r} was asked for"
+    devices = {x.device for x in model.parameters()}
+    if len(devices) > 1:
+        return f"the model lies on several devices: {', '.join(sorted(map(str, devices)))}"
+    return None
+
+
+def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: Tier) -> str:
+    """How the attached layers compute a single token, for the report; empty if no layer is attached."""
     reasons: dict[str | None, list[int]] = {}
     for layer in layers:
         if layer.rope is not None:
-            reason = attender.decode_reason(layer.rope, layer.index, dtype, device)
+            reason = attender.decode_reason(layer.rope, layer.index, model.dtype, model.device)
             reasons.setdefault(reason, []).append(layer.index)
-    if device.type == "cuda" and reasons:
-        unrecordable = unrecordable_reason(attender.method)
-        if unrecordable is None and any(layer.rope is None for layer in layers):
-            unrecordable = "layers that stay stock have a cache of their own"
-        if unrecordable is None and attender.impl not in ("auto", "triton"):
-            unrecordable = f"it runs on Triton's kernels, not on impl={attender.impl!r}"
-        graph = "longspan.graphed can record it" if unrecordable is None else f"no CUDA graph: {unrecordable}"
+    if model.device.type == "cuda" and reasons:
+        reason = unrecordable(model, attender, layers, kv_tier)
+        graph = "longspan.graphed can record it" if reason is None else f"no CUDA graph: {reason}"
         return f"each part of a token its own kernel; {graph}"
     ways = []
     for reason, numbers in reasons.items():
         where = "" if len(reasons) == 1 else f"layers {', '.join(map(str, numbers))}: "
-        ways.append(
-            where
-            + (
-                "compiled, one call a layer while nothing grows"
-                if reason is None
-                else f"each part its own call: {reason}"
-            )
-        )
+        compiled = "compiled, one call a layer while nothing grows"
+        ways.append(where + (compiled if reason is None else f"each part its own call: {reason}"))
     return "; ".join(ways)

@@ -205,6 +205,13 @@ class Method:
         exact = self.angles.exact(window, total) and self.query_factor(window, total) == 1.0
         return self.plain_rows(window) if exact else 0
 
+    def longest(self, window: int) -> int | None:
+        """The longest text in tokens that the resolved parameters are set for; None if they set no limit.
+
+        Longer texts leave the positions that the model was trained on.
+        """
+        return None
+
     @property
     def length_dependent(self) -> bool:
         """Whether the rotation depends on the text length of a call; then decoding may differ from prefill."""

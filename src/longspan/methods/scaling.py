@@ -28,6 +28,10 @@ class Full(Method):
     def plain_rows(self, window: int) -> int:
         return window
 
+    def longest(self, window: int) -> int | None:
+        # Without scaled angles the results beyond the window are the baseline of every comparison: no limit.
+        return self.angles.longest(window)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _ScaledFull(Full):

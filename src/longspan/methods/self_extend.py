@@ -87,9 +87,12 @@ class SelfExtend(Method):
         assert self.neighbors is not None and self.group is not None
         return GroupedBeyond(self.neighbors, self.group)
 
-    def warnings(self, window: int) -> list[str]:
+    def longest(self, window: int) -> int:
         assert self.neighbors is not None and self.group is not None
-        longest = self.group * (window - self.neighbors + self.neighbors // self.group)
+        return self.group * (window - self.neighbors + self.neighbors // self.group)
+
+    def warnings(self, window: int) -> list[str]:
+        longest = self.longest(window)
         return [f"Self-Extend keeps positions inside the window up to {longest} tokens; pass target_length for more"]
 
     def plain_rows(self, window: int) -> int:

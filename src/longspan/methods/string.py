@@ -54,7 +54,9 @@ class String(Method):
         assert self.shift is not None
         return self.shift
 
-    def warnings(self, window: int) -> list[str]:
+    def longest(self, window: int) -> int:
         assert self.shift is not None and self.local is not None
-        longest = window + self.shift - self.local
-        return [f"STRING keeps positions inside the window up to {longest} tokens; longer texts exceed it"]
+        return window + self.shift - self.local
+
+    def warnings(self, window: int) -> list[str]:
+        return [f"STRING keeps positions inside the window up to {self.longest(window)} tokens; longer texts exceed it"]

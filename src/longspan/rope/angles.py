@@ -75,6 +75,10 @@ class Angles:
         """The same angles, told to reach ``length`` tokens where they have to know and were not told."""
         return self
 
+    def longest(self, window: int) -> int | None:
+        """The longest text in tokens that resolved angles are set for; None if they set no limit."""
+        return None
+
     def exact(self, window: int, total: int) -> bool:
         """Whether an input of ``total`` tokens sees the model's own angles."""
         return True
@@ -113,6 +117,10 @@ class _Scaled(Angles):
             return self
         target = 4 * window if self.target_length is None else self.target_length
         return replace(self, scale=max(1.0, target / window), target_length=None)
+
+    def longest(self, window: int) -> int | None:
+        assert self.scale is not None
+        return round(self.scale * window)
 
     def exact(self, window: int, total: int) -> bool:
         return self.scale == 1
@@ -199,6 +207,10 @@ class YaRN(Angles):
             factor = max(1.0, (4 * window if self.target_length is None else self.target_length) / window)
         attention = 0.1 * math.log(factor) + 1.0 if self.attention_factor is None else self.attention_factor
         return replace(self, factor=factor, target_length=None, attention_factor=attention)
+
+    def longest(self, window: int) -> int | None:
+        assert self.factor is not None
+        return round(self.factor * window)
 
     def exact(self, window: int, total: int) -> bool:
         return self.factor == 1 and self.attention_factor == 1

@@ -10,7 +10,6 @@ import torch
 from longspan.bundled import FOLDER, load_bundled
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
-from longspan.methods.limits import longest
 from longspan_eval.lm_eval_harness import cli
 from longspan_eval.lm_eval_harness.arguments import row_by_row, row_of, told
 from longspan_eval.lm_eval_harness.tasks import SYNTHETIC, prompts, study_of, write_tasks
@@ -86,16 +85,16 @@ def test_a_length_that_is_none(length):
 def test_scaled_angles_reach_so_many_windows(spec):
     method = parse_spec(spec).method.resolve(WINDOW)
     scale = float(spec.partition("=")[2])
-    assert longest(method, WINDOW) == scale * WINDOW
+    assert method.longest(WINDOW) == scale * WINDOW
 
 
 @pytest.mark.parametrize("name", ["pi", "ntk", "yarn", "self-extend"])
 @pytest.mark.parametrize("length", [32, 64, 65, 100, 256, 1000])
 def test_a_method_that_was_told_a_length_reaches_it(name, length):
     method = told(parse_spec(name), length).method.resolve(WINDOW)
-    assert longest(method, WINDOW) >= max(length, WINDOW)
+    assert method.longest(WINDOW) >= max(length, WINDOW)
     if name != "self-extend":
-        assert longest(method, WINDOW) == max(length, WINDOW)
+        assert method.longest(WINDOW) == max(length, WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_a_method_that_was_told_a_length_reaches_it(name, length):
 )  # fmt: skip
 def test_at_the_reach_and_not_beyond_it_positions_are_trained_ones(spec):
     method = parse_spec(spec).method.resolve(WINDOW)
-    limit = longest(method, WINDOW)
+    limit = method.longest(WINDOW)
 
     def farthest(total):
         rows, keys = torch.arange(total)[:, None], torch.arange(total)[None]
@@ -115,9 +114,9 @@ def test_at_the_reach_and_not_beyond_it_positions_are_trained_ones(spec):
 
 
 def test_only_those_have_a_limit():
-    limited = {name for name, kind in METHODS.items() if longest(kind().resolve(WINDOW), WINDOW) is not None}
+    limited = {name for name, kind in METHODS.items() if kind().resolve(WINDOW).longest(WINDOW) is not None}
     assert limited == {"pi", "ntk", "yarn", "self-extend", "string"}
-    assert longest(parse_spec("dca:angles=yarn,factor=4").method.resolve(WINDOW), WINDOW) is None
+    assert parse_spec("dca:angles=yarn,factor=4").method.resolve(WINDOW).longest(WINDOW) is None
 
 
 def test_which_methods_would_see_the_padding_of_a_batch():

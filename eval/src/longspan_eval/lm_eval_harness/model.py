@@ -19,7 +19,6 @@ from longspan.cli.options import load_model, load_tokenizer
 from longspan.errors import LongspanError, check_count
 from longspan.hf.report import Report
 from longspan.hf.window import window_of
-from longspan.methods.limits import longest
 from longspan_eval.filler import start
 from longspan_eval.lm_eval_harness.arguments import AUTO, UNLIMITED, row_by_row, row_of, told
 from longspan_eval.lm_eval_harness.synthetic import IDS, PROMPT
@@ -86,7 +85,7 @@ class LongspanLM(HFLM):
         except ValueError as error:
             raise LongspanError(str(error)) from error
         trained = self.report.window if self.report is not None else window or window_of(model)
-        limit = None if self.report is None else longest(self.report.method, trained)
+        limit = None if self.report is None else self.report.method.longest(trained)
         batch = str(passed.get("batch_size", 1))
         if batch.startswith("auto") and passed.get("max_length") is None and limit is None:
             raise LongspanError(
