@@ -317,6 +317,6 @@ def make(phase: str, name: str, shape: Shape, dtype: torch.dtype, device: str = 
             return Longspan(name, shape, dtype, method, window, device)
     if name == "esa":
         large = decoding and window >= 8192  # the paper's sizes for Llama-3; else in the same proportions
-        method = ESA(initial=128, local=4096, top_k=2048, piece=512) if large else ESA()
+        method = ESA(initial=128, local=4096, top_k=2048, query_chunk=512) if large else ESA()
         return Longspan(name, shape, dtype, method, window, device, reduced=128 if decoding else None)
     raise ValueError(f"no contestant is called {name!r}; there are {', '.join(dict.fromkeys((*PREFILL, *DECODE)))}")

@@ -22,8 +22,8 @@ OPTIONS: dict[str, dict[str, int]] = {
     "lm-infinite": {"sinks": 3, "recent": 8, "cap": 8},
     "string": {"shift": 8, "local": 2},
     "longheads": {"chunk_length": 2, "num_chunks": 5},
-    "esa": {"initial": 2, "local": 4, "top_k": 3, "piece": 3},
-    "infllm": {"initial": 2, "local": 4, "block": 2, "blocks": 2, "representatives": 1, "piece": 2},
+    "esa": {"initial": 2, "local": 4, "top_k": 3, "query_chunk": 3},
+    "infllm": {"initial": 2, "local": 4, "block": 2, "blocks": 2, "representatives": 1, "query_chunk": 2},
 }
 
 
@@ -67,7 +67,7 @@ def _chosen(method: Method) -> Layout:
         took = [(i, c) for i in range(WINDOW, TOKENS) for c in chunks[0, 0, i].tolist()]
         size = shape["length"]
         return Layout(method, keep, _marked((i, c * size + n) for i, c in took for n in range(size)), rel)
-    cuts = [*range(0, TOKENS, values["piece"]), TOKENS]
+    cuts = [*range(0, TOKENS, values["query_chunk"]), TOKENS]
     pieces = [(a, z) for a, z in zip(cuts[:-1], cuts[1:], strict=True) if a >= WINDOW]
     shape = {"initial": values["initial"], "local": values["local"]}
     if method.name == "esa":

@@ -17,7 +17,7 @@ from support.cases import HEAD, assert_same, build, in_pieces, make_qkv, marks
 
 SCALE = HEAD**-0.5
 WINDOW = 24
-BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, piece=4, window=WINDOW)
+BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, window=WINDOW)
 LONG = 900  # several times what the index keeps of its inputs
 
 
@@ -143,7 +143,14 @@ def test_what_the_index_keeps_of_its_inputs_is_bounded(rope):
 
 def test_infllm_defaults():
     at = InfLLM().resolve(8192)
-    assert (at.initial, at.local, at.block, at.blocks, at.representatives, at.piece) == (128, 4096, 128, 16, 4, 512)
+    assert (at.initial, at.local, at.block, at.blocks, at.representatives, at.query_chunk) == (
+        128,
+        4096,
+        128,
+        16,
+        4,
+        512,
+    )
     small = InfLLM().resolve(512)
     assert (small.block, small.blocks, small.far) == (32, 4, 256)
     assert InfLLM(block=2).resolve(512).representatives == 2

@@ -38,7 +38,7 @@ def test_pieces_that_end_where_the_methods_own_do(case, rope):
     """Methods that choose per piece: prefill in whole pieces, or in several at once, equals prefill at once."""
     qkv = make_qkv(N, batch=2)
     whole = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
-    size = case.method.piece if case.method.call_dependent else 1
+    size = case.method.query_chunk if case.method.call_dependent else 1
     borders = [*range(size, N, size), N]
     for cuts in (borders, sorted({*borders[::3], N}), sorted({case.window, N})):
         out = in_pieces(Attender(case.method, case.window), qkv, rope, cuts, KVStore(), scale=SCALE)

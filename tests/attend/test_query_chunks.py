@@ -32,12 +32,12 @@ def one_thread():
 
 OPTIONS = {
     "defaults": {},
-    "layer": {"initial": 2, "local": 6, "top_k": 9, "piece": 4},
-    "group": {"initial": 2, "local": 6, "top_k": 9, "piece": 5, "share": "group", "proximity": 0},
-    "head": {"initial": 1, "local": 5, "top_k": 4, "piece": 7, "share": "head", "proximity": 3},
-    "largest": {"initial": 3, "piece": 3, "combine": "max", "far": 5},
-    "largest of a group": {"initial": 0, "piece": 3, "combine": "max", "share": "group"},
-    "scored at a distance": {"initial": 2, "local": 6, "top_k": 9, "piece": 4, "score_at": 5},
+    "layer": {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4},
+    "group": {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 5, "share": "group", "proximity": 0},
+    "head": {"initial": 1, "local": 5, "top_k": 4, "query_chunk": 7, "share": "head", "proximity": 3},
+    "largest": {"initial": 3, "query_chunk": 3, "combine": "max", "far": 5},
+    "largest of a group": {"initial": 0, "query_chunk": 3, "combine": "max", "share": "group"},
+    "scored at a distance": {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, "score_at": 5},
 }
 
 
@@ -105,7 +105,7 @@ def test_threads(options, threads):
 
 def test_pieces_longer_than_what_is_scored_at_once():
     """A piece of 130 queries is scored in two parts, whose largest counts."""
-    options = {"initial": 2, "local": 3, "top_k": 5, "piece": 130}
+    options = {"initial": 2, "local": 3, "top_k": 5, "query_chunk": 130}
     method, qkv, found = AblatedESA(**options).resolve(160), make_qkv(900, dtype=torch.float32), []
     with Counting() as counting:
         for many in (True, False):

@@ -98,7 +98,7 @@ def test_what_is_stored_and_given_says_why_not_too():
         ("longheads", {"chunk_length": 5, "num_chunks": 4}),
         ("longheads", {"chunk_length": 5, "num_chunks": 4, "share": "layer", "score": "bounds"}),
         ("longheads", {"chunk_length": 5, "num_chunks": 4, "share": "layer", "score": "mean"}),
-        ("esa", {"initial": 2, "local": 6, "top_k": 9, "piece": 4}),
+        ("esa", {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4}),
     ],
 )
 def test_layouts_and_dtypes(name, options, layout, dtype):
@@ -117,7 +117,7 @@ def test_layouts_and_dtypes(name, options, layout, dtype):
 @pytest.mark.parametrize("options", [{}, {"proximity": 3, "initial": 0}, {"proximity": 0}])
 @pytest.mark.parametrize("size", [5, 8, 40])
 def test_reduced_scores(options, size):
-    case = build("esa", {"initial": 2, "local": 6, "top_k": 9, "piece": 4, **options})
+    case = build("esa", {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, **options})
     given = calibration(size, 2 * HEAD, 2)
     qkv = make_qkv(N, batch=2, dtype=torch.float32)
     out, other, store, longer, single = both(case, ROPES["half-all"](), qkv, given=given)

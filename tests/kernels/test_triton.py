@@ -258,7 +258,7 @@ def test_cpu_tensors_are_for_the_interpreter_only(monkeypatch):
     [
         ("dca", {"chunk_size": 13, "local_window": 4}),
         ("longheads", {"chunk_length": 3}),
-        ("esa", {"initial": 2, "local": 6, "top_k": 9, "piece": 4}),
+        ("esa", {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4}),
     ],
 )
 def test_whole_methods(name, options):

@@ -16,9 +16,9 @@ METHODS = {
     "longheads": longspan.LongHeads(chunk_length=4, num_chunks=8),
     "longheads-head": longspan.LongHeads(chunk_length=4, num_chunks=8, share="head", score="bounds"),
     "longheads-lowest": AblatedLongHeads(chunk_length=4, num_chunks=8, pick="lowest"),
-    "esa": longspan.ESA(initial=3, local=16, top_k=9, piece=8),
-    "esa-group": longspan.ESA(initial=0, local=16, top_k=9, piece=8, share="group", proximity=0),
-    "infllm": longspan.InfLLM(initial=3, local=16, block=4, blocks=3, piece=8),
+    "esa": longspan.ESA(initial=3, local=16, top_k=9, query_chunk=8),
+    "esa-group": longspan.ESA(initial=0, local=16, top_k=9, query_chunk=8, share="group", proximity=0),
+    "infllm": longspan.InfLLM(initial=3, local=16, block=4, blocks=3, query_chunk=8),
     "lm-infinite": longspan.LMInfinite(sinks=3, recent=20, middle_top_k=4, from_layer=1),
 }
 SHARING = {"longheads-head": 4, "esa": 1, "infllm": 1, "lm-infinite": 4}
@@ -101,7 +101,7 @@ def test_every_query_is_what_each_call_records(model, name):
 
 def test_esa_scores_of_what_is_kept_anyway(model):
     """One query: the score of every token before it is Σ_h q_h · k_h less the middle's best, as the paper has it."""
-    longspan.extend(model, longspan.ESA(initial=3, local=16, top_k=9, piece=8, proximity=0))
+    longspan.extend(model, longspan.ESA(initial=3, local=16, top_k=9, query_chunk=8, proximity=0))
     seen = {}
     attachment_of(model).observer = lambda layer, q, k, v, padding: seen.setdefault(layer.index, []).append((q, k))
     cache = longspan.new_cache(model)

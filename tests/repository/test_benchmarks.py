@@ -35,7 +35,7 @@ CHOOSING = {
     "longheads": LongHeads(chunk_length=8, num_chunks=5),
     "longheads, mean": LongHeads(chunk_length=8, num_chunks=5, score="mean"),
     "longheads, bounds": LongHeads(chunk_length=8, num_chunks=8, local_chunks=1, score="bounds"),
-    "esa": ESA(initial=4, local=16, top_k=12, piece=8),
+    "esa": ESA(initial=4, local=16, top_k=12, query_chunk=8),
 }
 
 

@@ -49,7 +49,9 @@ def test_choices_equal_the_oracle(case, kv_heads, rope):
     "options", [{"score": s} for s in ("representation", "submeans", "bounds", "token_max")] + [{}]
 )
 def test_choices_equal_the_oracle_in_every_layout(options, any_rope):
-    case = build("longheads", {"chunk_length": 3, **options}) if options else build("esa", {"piece": 4, "local": 6})
+    case = (
+        build("longheads", {"chunk_length": 3, **options}) if options else build("esa", {"query_chunk": 4, "local": 6})
+    )
     q, k, v = make_qkv(N)
     chosen = recorded(case, "auto", q, k, v, any_rope, scale=SCALE)
     assert torch.equal(chosen, case.stated(q, k, v, any_rope, SCALE))
@@ -57,7 +59,7 @@ def test_choices_equal_the_oracle_in_every_layout(options, any_rope):
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize(
-    ("name", "options"), [("esa", {"piece": 4}), ("longheads", {"chunk_length": 3, "score": "token_max"})]
+    ("name", "options"), [("esa", {"query_chunk": 4}), ("longheads", {"chunk_length": 3, "score": "token_max"})]
 )
 def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, any_rope):
     """θ acts on the channels in the layer's own order, whatever order keys are stored in."""
@@ -240,7 +242,7 @@ def test_full_attention_in_the_encoding_phase(angles, rope):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("esa", {"piece": 4}), ("longheads", {"chunk_length": 3, "score": "token_max"})],
+    [("esa", {"query_chunk": 4}), ("longheads", {"chunk_length": 3, "score": "token_max"})],
     ids=["esa", "longheads"],
 )
 def test_reduced_scores_of_a_padded_batch(name, options, rope):
@@ -258,7 +260,7 @@ def test_reduced_scores_of_a_padded_batch(name, options, rope):
 
 def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
     """ESA with maps that keep everything chooses as exact scores do."""
-    case, both = build("esa", {"piece": 4}), torch.eye(2 * HEAD)
+    case, both = build("esa", {"query_chunk": 4}), torch.eye(2 * HEAD)
     whole = replace(calibration(2 * HEAD, 2 * HEAD, 2), layers={0: Projection(both, both)})
     qkv = make_qkv(N)
     out = Attender(case.method, 24, calibration=whole)(*qkv, rope, scale=SCALE)

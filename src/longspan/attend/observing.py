@@ -17,7 +17,7 @@ Range = tuple[int, int]  # tokens, first and one past the last
 
 @dataclass(frozen=True)
 class Choice:
-    """What one query, or the queries of a piece together, chose in one layer for one row of a batch.
+    """What one query, or one query chunk, chose in one layer for one row of a batch.
 
     Indices are the row's own, padding not counted. Unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
 

@@ -205,7 +205,7 @@ def _products(method: Method, layer: LayerShape, reduced: int | None) -> float:
     if isinstance(method, ESA):
         return reduced if reduced is not None else width * (layer.heads if method.share == "head" else layer.kv_heads)
     if isinstance(method, InfLLM):
-        return width * layer.kv_heads / (method.piece or 1)  # the queries of a piece are summed first
+        return width * layer.kv_heads / (method.query_chunk or 1)  # the queries of a piece are summed first
     return width * (layer.heads if isinstance(method, LMInfinite) else layer.kv_heads)
 
 

@@ -27,7 +27,7 @@ class BlockLayout(Protocol):
     @property
     def size(self) -> int: ...
     @property
-    def piece(self) -> int: ...
+    def query_chunk(self) -> int: ...
     @property
     def window(self) -> int: ...
     def candidates(self, chunk_start: int) -> int: ...
@@ -45,7 +45,7 @@ class BlockIndex(UnitIndex):
     then gives the scores of all its tokens. A block is the same whether it was finished in prefill or in decoding.
 
     Args:
-        blocks: the selection, at whose window a piece ends whatever its length.
+        blocks: the selection, at whose window a query chunk ends whatever its length.
         representatives: how many tokens of a block.
 
     Attributes:
@@ -54,9 +54,9 @@ class BlockIndex(UnitIndex):
 
     def __init__(self, blocks: BlockLayout, representatives: int) -> None:
         self.layout, self.representatives = blocks, representatives
-        self._step = max(blocks.piece, SPARE)  # tokens taken in at a time
+        self._step = max(blocks.query_chunk, SPARE)  # tokens taken in at a time
         # The oldest block that is not finished began at most so long ago, see ``_last_seen``.
-        keep = blocks.local + blocks.piece + blocks.size + self._step + SPARE
+        keep = blocks.local + blocks.query_chunk + blocks.size + self._step + SPARE
         # It holds queries, summed over their key head's group, and keys.
         super().__init__(Tail(keep, keep + max(keep // 4, self._step)))
         self.calls: list[int] = []
@@ -88,15 +88,15 @@ class BlockIndex(UnitIndex):
         self._length += q.shape[2]
 
     def _last_seen(self, tokens: Tensor, pad: int) -> Tensor:
-        """One past the last query to which each of ``tokens`` is local: where the first piece that drops it begins."""
+        """One past the last query to which each of ``tokens`` is local: the start of the first chunk without it."""
         least = tokens + self.layout.local + 1
-        at = -(-least // self.layout.piece) * self.layout.piece
+        at = -(-least // self.layout.query_chunk) * self.layout.query_chunk
         at = torch.where(least <= self.layout.window, at.clamp(max=self.layout.window), at)
         calls = torch.tensor([*(call - pad for call in self.calls), torch.iinfo(torch.int64).max])
         return torch.minimum(at, calls[torch.searchsorted(calls, least)])
 
     def _ends(self, first: int, last: int, pad: int) -> Tensor:
-        """Where the piece begins that can first choose each of the blocks ``first : last``."""
+        """Where the query chunk begins that can first choose each of the blocks ``first : last``."""
         return self._last_seen(self.layout.initial - 1 + torch.arange(first + 1, last + 1) * self.layout.size, pad)
 
     def _finish(self, rows: slice, rope: Rope) -> None:
@@ -125,7 +125,7 @@ class BlockIndex(UnitIndex):
         self._done[rows] = [full] * (rows.stop - rows.start)
 
     def scores(self, q: Tensor, rows: slice, count: int, rope: Rope) -> Tensor:
-        """How well the queries of a piece together go with each of the first ``count`` blocks, all of them finished.
+        """The scores of the first ``count`` blocks for a query chunk; each of these blocks is complete.
 
         Args:
             q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.

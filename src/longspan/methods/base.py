@@ -173,7 +173,7 @@ class Method:
                 "smaller from_layer"
             )
         for layer in layers:
-            if layer.norms and positions.turns_gathered and selection.together:
+            if layer.norms and positions.rotates_gathered and selection.together:
                 raise AttachError(
                     f"{layer.name}: this layer normalises keys after their rotation, and {self.name} with "
                     "remap='slots' would rotate them a second time; use remap='far'"

@@ -25,13 +25,13 @@ class ESA(Method):
     at one far position, and to the local tokens before the chunk and the chunk itself, at their true distance. The
     score of a token is ``Σ_h q_h · k_h`` over all heads, unrotated (Eq 4). The first ``L`` queries attend to all keys.
 
-    The choice depends on the calls: a query chunk ends at each multiple of ``piece`` and at the end of each call.
+    The choice depends on the calls: a query chunk ends at each multiple of ``query_chunk`` and at the end of each call.
 
     Args:
         initial: ``lI``, the number of initial tokens, always kept (default ``L / 64``).
         local: ``lL``, the number of tokens before the query chunk, always kept (default ``L / 2``).
         top_k: ``k``, the number of tokens chosen between the initial and the local tokens (default ``L / 4``).
-        piece: ``lC``, the queries of a query chunk, which choose together in prefill (default ``L / 16``);
+        query_chunk: ``lC``, the most queries of a query chunk, which choose together in prefill (default ``L / 16``);
             ``lI + lL + k + lC ≤ L``.
         proximity: ``ε``: a token takes the highest score within ``ε`` tokens of it (Eq 8).
         remap: the positions of initial and chosen tokens: ``"far"``, one far position, as in the paper; ``"slots"``,
@@ -51,7 +51,7 @@ class ESA(Method):
     initial: int | None = None
     local: int | None = None
     top_k: int | None = None
-    piece: int | None = None
+    query_chunk: int | None = None
     proximity: int = 1
     remap: Remap = "far"
     far: int | None = None
@@ -65,7 +65,7 @@ class ESA(Method):
             require(f"ESA: {field} is one of {', '.join(get_args(words))}", value in get_args(words), **{field: value})
         for low, names in (
             (0, ("initial", "proximity", "far", "score_at")),
-            (1, ("local", "top_k", "piece", "reduced")),
+            (1, ("local", "top_k", "query_chunk", "reduced")),
         ):
             for field in names:
                 value = getattr(self, field)
@@ -78,19 +78,19 @@ class ESA(Method):
             "initial": window // 64,
             "local": local,
             "top_k": max(window // 4, 1),
-            "piece": max(window // 16, 1),
+            "query_chunk": max(window // 16, 1),
         }
         return {**sizes, "far": local} if self.remap == "far" else sizes
 
     def check_window(self, window: int) -> None:
-        initial, local, top_k, piece = self._sizes
+        initial, local, top_k, query_chunk = self._sizes
         require(
-            "ESA: initial + local + top_k + piece ≤ window",
-            initial + local + top_k + piece <= window,
+            "ESA: initial + local + top_k + query_chunk ≤ window",
+            initial + local + top_k + query_chunk <= window,
             initial=initial,
             local=local,
             top_k=top_k,
-            piece=piece,
+            query_chunk=query_chunk,
             window=window,
         )
         require("ESA: far < window", self.far is None or self.far < window, far=self.far, window=window)
@@ -99,8 +99,8 @@ class ESA(Method):
     @property
     def _sizes(self) -> tuple[int, int, int, int]:
         assert self.initial is not None and self.local is not None
-        assert self.top_k is not None and self.piece is not None
-        return self.initial, self.local, self.top_k, self.piece
+        assert self.top_k is not None and self.query_chunk is not None
+        return self.initial, self.local, self.top_k, self.query_chunk
 
     selects = True
     call_dependent = True
@@ -109,8 +109,8 @@ class ESA(Method):
     def selection(self, window: int) -> Tokens:
         from longspan.selection.tokens import Tokens
 
-        initial, local, top_k, piece = self._sizes
-        return Tokens(initial, local, top_k, piece, self.proximity, self.share, self.score_at, window)
+        initial, local, top_k, query_chunk = self._sizes
+        return Tokens(initial, local, top_k, query_chunk, self.proximity, self.share, self.score_at, window)
 
     def positions(self, window: int) -> SeesChosen:
         if self.remap == "dca":

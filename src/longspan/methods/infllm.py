@@ -22,7 +22,7 @@ class InfLLM(Method):
     representatives are the tokens with the highest mean score in the local attention of the queries after them. The
     first ``L`` queries attend to all keys.
 
-    The choice depends on the calls: a query chunk ends at each multiple of ``piece`` and at the end of each call. The
+    The choice depends on the calls: a query chunk ends at each multiple of ``query_chunk`` and with each call. The
     sizes in the paper (128 initial tokens, 4096 local tokens, 16 blocks of 128, query chunks of 512, for windows of 8k
     and 32k) are the defaults at a window of 8192. A smaller window has fewer blocks instead of shorter ones, because a
     block has to keep the passage around a token together.
@@ -34,8 +34,8 @@ class InfLLM(Method):
             begins at ``initial + b · block``.
         blocks: the number of chosen blocks (default 16, fewer if ``blocks · block`` would exceed ``L / 4``).
         representatives: the tokens that represent a block in its score (default 4, at most ``block``).
-        piece: the queries of a query chunk, which choose together in prefill (default ``L / 16``);
-            ``initial + local + blocks · block + piece ≤ L``.
+        query_chunk: the queries of a query chunk, which choose together in prefill (default ``L / 16``);
+            ``initial + local + blocks · block + query_chunk ≤ L``.
         far: the distance of initial and chosen tokens (default ``local``).
     """
 
@@ -46,11 +46,11 @@ class InfLLM(Method):
     block: int | None = None
     blocks: int | None = None
     representatives: int | None = None
-    piece: int | None = None
+    query_chunk: int | None = None
     far: int | None = None
 
     def check(self) -> None:
-        least = {"initial": 0, "local": 1, "block": 1, "blocks": 1, "representatives": 1, "piece": 1, "far": 0}
+        least = {"initial": 0, "local": 1, "block": 1, "blocks": 1, "representatives": 1, "query_chunk": 1, "far": 0}
         for field, low in least.items():
             value = getattr(self, field)
             require(f"InfLLM: {field} ≥ {low}", value is None or value >= low, **{field: value})
@@ -72,7 +72,7 @@ class InfLLM(Method):
             "block": block,
             "blocks": min(16, max(window // 4 // block, 1)),
             "representatives": min(4, block),
-            "piece": max(window // 16, 1),
+            "query_chunk": max(window // 16, 1),
             "far": local,
         }
 
@@ -81,13 +81,13 @@ class InfLLM(Method):
         assert far is not None
         self._fits_the_block(selection.representatives, selection.size)
         require(
-            "InfLLM: initial + local + blocks · block + piece ≤ window",
-            selection.budget + selection.piece <= window,
+            "InfLLM: initial + local + blocks · block + query_chunk ≤ window",
+            selection.budget + selection.query_chunk <= window,
             initial=selection.initial,
             local=selection.local,
             blocks=selection.blocks,
             block=selection.size,
-            piece=selection.piece,
+            query_chunk=selection.query_chunk,
             window=window,
         )
         require("InfLLM: far < window", far < window, far=far, window=window)
@@ -98,9 +98,9 @@ class InfLLM(Method):
     def selection(self, window: int) -> Blocks:
         from longspan.selection.blocks import Blocks
 
-        assert self.initial is not None and self.local is not None and self.piece is not None
+        assert self.initial is not None and self.local is not None and self.query_chunk is not None
         assert self.block is not None and self.blocks is not None and self.representatives is not None
-        return Blocks(self.initial, self.local, self.block, self.blocks, self.piece, self.representatives, window)
+        return Blocks(self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives, window)
 
     def positions(self, window: int) -> FarNear:
         assert self.far is not None

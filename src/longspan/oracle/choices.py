@@ -232,7 +232,7 @@ class StatedTokens:
 
 def pieces_of(own: Any, n: int) -> list[tuple[int, int]]:
     """The query chunks ``(first, one past the last)`` of one call over ``n`` tokens, more than a window."""
-    edges = sorted({own.window, n, *range(0, n, own.piece)})
+    edges = sorted({own.window, n, *range(0, n, own.query_chunk)})
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 

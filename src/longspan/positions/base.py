@@ -53,7 +53,7 @@ class PositionMap:
 
 @dataclass(frozen=True)
 class Gather:
-    """How the queries of a piece see the tokens that they chose together.
+    """How the queries of a query chunk see the tokens that they chose together.
 
     Attributes:
         q_pos: ``[T]`` int64, the queries' positions, one tensor for each run of tokens that are seen alike.
@@ -70,11 +70,11 @@ class SeesChosen(PositionMap):
     """A map that also says at which positions queries see the keys that they chose.
 
     Attributes:
-        turns_gathered: whether keys that a piece chose are turned again once they are gathered, which a normalisation
-            after the rotation rules out.
+        rotates_gathered: whether keys that a query chunk chose are rotated again once they are gathered, which a
+            normalisation after the rotation rules out.
     """
 
-    turns_gathered: ClassVar[bool] = False
+    rotates_gathered: ClassVar[bool] = False
 
     def chosen_keys(self, kept: Kept) -> KeyMap:
         """The stored rotation that chosen keys are read from."""
@@ -92,7 +92,7 @@ class SeesChosen(PositionMap):
         raise NotImplementedError
 
     def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
-        """How the queries ``i`` ``[T]`` of a piece see the tokens ``[B, S, M]`` they chose together, ascending."""
+        """How the queries ``i`` ``[T]`` of a query chunk see the tokens ``[B, S, M]`` it chose, ascending."""
         raise NotImplementedError
 
 

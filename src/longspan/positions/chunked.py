@@ -78,7 +78,7 @@ class Chunked(SeesChosen):
 
     def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
         chunk = i[:1] // self.size
-        # Runs: the chunks before the previous one, the previous one, and the piece's own; for each its first key.
+        # Runs: the chunks before the previous one, the previous one, and the query chunk's own; for each its first key.
         firsts = (torch.zeros_like(chunk), (chunk - 1) * self.size, chunk * self.size)
         edges = torch.cat((*firsts[1:], (chunk + 1) * self.size)).to(tokens.device)
         ends = (tokens[..., None] < edges).sum(dim=-2)

@@ -41,7 +41,7 @@ class Selection:
 
     @property
     def budget(self) -> int | None:
-        """How many tokens a query far into a text keeps, those of its own piece aside; None where that grows."""
+        """How many tokens a query far into a text keeps, those of its own query chunk aside; None where that grows."""
         kept = self.always()
         return None if kept.span is None else kept.head + kept.most + kept.span
 
@@ -51,7 +51,7 @@ class Choosing(Selection):
 
     Attributes:
         window: ``L``.
-        together: whether the queries of a piece choose together.
+        together: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
         grain: what chooses or is chosen does not cross a multiple of this many tokens.

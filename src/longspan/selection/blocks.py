@@ -1,4 +1,4 @@
-"""Blocks chosen by all queries of a piece together: InfLLM's selection."""
+"""Blocks chosen by a query chunk: InfLLM's selection."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from longspan.selection.selector import Chosen, Selector
 
 @dataclass(frozen=True)
 class Blocks(ByQueryChunk):
-    """The first tokens, ``blocks`` chosen blocks, and the ``local`` tokens before a piece together with the piece.
+    """The first tokens, ``blocks`` chosen blocks, and the ``local`` tokens before a query chunk together with it.
 
     Block ``b`` is the ``size`` tokens from ``initial + b · size`` on, and can be chosen once none of it is local. The
     few tokens between the last such block and the local ones are kept by nobody until their block is whole.
 
     Args:
         initial: first tokens that are always kept.
-        local: tokens before the piece that are always kept.
+        local: tokens before the query chunk that are always kept.
         size: tokens of a block.
-        blocks: how many a piece chooses.
-        piece: the most queries of a piece.
+        blocks: how many a query chunk chooses.
+        query_chunk: the most queries of a query chunk.
         representatives: how many tokens of a block stand for it; see ``longspan.index.BlockIndex``.
         window: ``L``; the queries before it keep everything.
     """
@@ -36,13 +36,13 @@ class Blocks(ByQueryChunk):
     local: int
     size: int
     blocks: int
-    piece: int
+    query_chunk: int
     representatives: int = 1
     window: int = 0
 
     @property
     def chosen(self) -> int:
-        """How many blocks a piece chooses."""
+        """How many blocks a query chunk chooses."""
         return self.blocks
 
     @property
@@ -53,7 +53,7 @@ class Blocks(ByQueryChunk):
         return BlockSelector(self)
 
     def candidates(self, chunk_start: int) -> int:
-        """How many blocks a piece chooses from: the first ones, as long as they end before the local tokens."""
+        """How many blocks a query chunk chooses from: the first ones, as long as they end before the local tokens."""
         return max(chunk_start - self.local - self.initial, 0) // self.size
 
     def choose(self, scores: Tensor) -> Tensor:

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 class ByQueryChunk(Choosing):
     """The first tokens, chosen ones, and the ``local`` tokens before a chunk of queries together with the chunk.
 
-    The queries of a chunk choose together: from one multiple of ``piece`` to the next, or as many as arrive at once.
+    A chunk ends at each multiple of ``query_chunk`` and at the end of each call; its queries choose together.
 
     Attributes:
         initial: first tokens that are always kept.
         local: tokens before the chunk that are always kept.
-        piece: the most queries of a chunk.
+        query_chunk: the most queries of a chunk.
     """
 
     initial: int
     local: int
-    piece: int
+    query_chunk: int
     together = True
 
     @property
     def grain(self) -> int:
-        return self.piece
+        return self.query_chunk
 
     def chunk_start(self, first: int) -> IndexMap:
         """Where the chunk of query ``i`` starts, for queries that arrive from ``first`` on."""
 
         def begins(i: Tensor) -> Tensor:
-            borders = (i // self.piece * self.piece).clamp(min=first)
+            borders = (i // self.query_chunk * self.query_chunk).clamp(min=first)
             return torch.where(i >= self.window, borders.clamp(min=self.window), borders)
 
         return begins
@@ -55,11 +55,11 @@ class ByQueryChunk(Choosing):
             lambda i: (begins(i) - self.local).clamp(min=0),
             head=self.initial,
             most=self.chosen * self.size,
-            span=self.local + self.piece,
+            span=self.local + self.query_chunk,
         )
 
     def alone(self) -> Self:
-        return replace(cast(Any, self), piece=1)
+        return replace(cast(Any, self), query_chunk=1)
 
     @property
     def budget(self) -> int:
@@ -69,8 +69,12 @@ class ByQueryChunk(Choosing):
         return self.query_chunks(first, stop)
 
     def query_chunks(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """Queries ``first : stop`` cut into chunks, at multiples of ``piece`` and at the window."""
-        cuts = {first, stop, *range(first // self.piece * self.piece + self.piece, stop, self.piece)}
+        """Queries ``first : stop`` cut into chunks, at multiples of ``query_chunk`` and at the window."""
+        cuts = {
+            first,
+            stop,
+            *range(first // self.query_chunk * self.query_chunk + self.query_chunk, stop, self.query_chunk),
+        }
         if first < self.window < stop:
             cuts.add(self.window)
         edges = sorted(cuts)

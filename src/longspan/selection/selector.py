@@ -23,7 +23,7 @@ class Chosen:
 
     Attributes:
         units: ``[B, S, T, m]`` int64 where each query chose units for itself, ``[B, S, M]`` int64 tokens where the
-            queries of a piece chose together; ascending.
+            queries of a query chunk chose together; ascending.
         scores: gives the scores that decided, ``[B, S, T, N]`` or ``[B, S, N]`` of units; None where none did.
     """
 

@@ -31,13 +31,13 @@ _SCORES = 2**25  # scores that are held at once (128 MB)
 class Tokens(ByQueryChunk):
     """The first tokens, ``top_k`` chosen ones, and the ``local`` tokens before a chunk of queries with that chunk.
 
-    The queries of a chunk choose together: from one multiple of ``piece`` to the next, or as many as arrive at once.
+    A chunk ends at each multiple of ``query_chunk`` and at the end of each call; its queries choose together.
 
     Args:
         initial: ``lI``, first tokens that are always kept.
         local: ``lL``, tokens before the chunk that are always kept.
         top_k: ``k``, chosen of those between.
-        piece: ``lC``.
+        query_chunk: ``lC``.
         proximity: ``ε`` of Eq 8: a token takes the largest score within ``ε`` of it.
         share: which heads choose together: those of the layer, the group of a key head, or every query head by itself.
         score_at: the distance at which scores see their tokens; 0 is unrotated.
@@ -47,7 +47,7 @@ class Tokens(ByQueryChunk):
     initial: int
     local: int
     top_k: int
-    piece: int
+    query_chunk: int
     proximity: int = 1
     share: Share = "layer"
     score_at: int = 0
@@ -157,7 +157,7 @@ class TokenSelector(Selector):
             return 0
         sharing = choosing(selection.share, rows.q.shape[1], rows.keys.shape[1])
         fitting = _SCORES // (rows.q.shape[0] * sharing * rows.keys.shape[2])
-        at_once = min(_ROWS // selection.piece, fitting)
+        at_once = min(_ROWS // selection.query_chunk, fitting)
         nothing = torch.empty(rows.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
         # The last ones go one by one where they are too few to be spread over all threads.
         while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:

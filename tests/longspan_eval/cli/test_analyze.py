@@ -85,7 +85,7 @@ def test_relative_positions(run, tmp_path):
     ("args", "words"),
     [
         (["--method", "magic"], ["magic", "longheads"]),
-        (["--method", "esa:piece"], ["piece", "key=value"]),
+        (["--method", "esa:query_chunk"], ["query_chunk", "key=value"]),
         (["--method", "esa", "--task", "passkey"], ["--model"]),
         (["--method", "esa", "--model", "M"], ["--task", "--file"]),
         (["--method", "esa", "--model", "M", "--task", "passkey", "--file", "BOOK"], ["either --task"]),

@@ -84,7 +84,7 @@ def test_esa_and_methods_of_equal_token_counts(at_window, window):
     rows = esa.methods(session)
     own = made(rows["ESA"], ESA)
     if window == 8192:
-        assert (own.initial, own.local, own.top_k, own.piece) == (128, 4096, 2048, 512)
+        assert (own.initial, own.local, own.top_k, own.query_chunk) == (128, 4096, 2048, 512)
         assert esa.kept(own, window) == 6272
     selecting = ("StreamingLLM", "LM-Infinite", "InfLLM", "ESA")
     assert len({esa.kept(rows[name].method, window) for name in selecting}) == 1

@@ -24,7 +24,7 @@ from longspan_eval.spec import MethodSpec
 
 WINDOW = 8192
 K = 1024
-INITIAL, LOCAL, TOP_K, PIECE, REDUCED = 128, 4096, 2048, 512, 128  # lI, lL, k, lC, d'
+INITIAL, LOCAL, TOP_K, QUERY_CHUNK, REDUCED = 128, 4096, 2048, 512, 128  # lI, lL, k, lC, d'
 LLAMA = {
     "d_H 4,096, 8 of 32 heads for keys": Shape(4096, 1024, 32),
     "d_H 4,096, a key head each": Shape(4096, 4096, 32),
@@ -42,8 +42,8 @@ EASY = "passkey-prose"  # not the paper's: what a small model can do at all
 
 def method(session: PaperSession, more: str = "") -> MethodSpec:
     """ESA with the paper's numbers of tokens."""
-    initial, local, top_k, piece = (session.tokens(n, WINDOW) for n in (INITIAL, LOCAL, TOP_K, PIECE))
-    text = f"esa:initial={initial},local={local},top_k={top_k},piece={piece}"
+    initial, local, top_k, query_chunk = (session.tokens(n, WINDOW) for n in (INITIAL, LOCAL, TOP_K, QUERY_CHUNK))
+    text = f"esa:initial={initial},local={local},top_k={top_k},query_chunk={query_chunk}"
     return parse_spec(f"{text},{more}" if more else text)
 
 
@@ -73,7 +73,7 @@ def methods(session: PaperSession) -> dict[str, MethodSpec]:
 
 
 def kept(method: Method, window: int) -> int:
-    """How many tokens a query far beyond the window attends to, those of its own piece aside."""
+    """How many tokens a query far beyond the window attends to, those of its own query chunk aside."""
     budget = method.resolve(window).selection(window).budget
     if budget is None:
         raise ValueError(f"{method.name} keeps no fixed number of tokens")
