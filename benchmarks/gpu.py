@@ -1,7 +1,7 @@
 """The same on a GPU: Llama-2-7B's and Llama-3-8B's shapes in bf16, whole models at 4k to 128k, and a million tokens.
 
     python benchmarks/gpu.py                          # all of it; it needs CUDA and says so where there is none
-    python benchmarks/gpu.py --what layers            # attention and cache of a layer at 32k and 128k, with the bars
+    python benchmarks/gpu.py --what layers            # attention and cache of a layer, 4k to 1M, with the bars
     python benchmarks/gpu.py --what models            # LongHeads' Table 5: seconds a token and GB at 4k, 16k, 32k, 128k
     python benchmarks/gpu.py --what million           # 1,048,576 tokens, keys and values in the host's memory
 
@@ -45,13 +45,16 @@ TABLE_5 = (
 )
 
 
-def layer_cases(lengths: tuple[int, ...] = (32768, 131072)) -> list[Case]:
-    """Attention and cache of one layer of both shapes."""
+def layer_cases(lengths: tuple[int, ...] = (4096, 16384, 65536, 131072, MILLION)) -> list[Case]:
+    """Attention and cache of one layer of both shapes, shortest first; of a million tokens what is linear in them."""
     cases = []
-    for shape in (LLAMA_3, LLAMA_2):
-        for n in lengths:
-            cases.append(Case("decode", "bf16", n, ("flash", *DECODE), 21, shape))
-            cases.append(Case("prefill", "bf16", n, PREFILL, 5, shape))
+    for n in lengths:
+        for shape in (LLAMA_3, LLAMA_2) if n < MILLION else (LLAMA_3,):
+            linear = ("flash", "longheads", "longheads-bounds", "esa")
+            cases.append(Case("decode", "bf16", n, ("flash", *DECODE) if n < MILLION else linear, 21, shape))
+            cases.append(
+                Case("prefill", "bf16", n, PREFILL if n < MILLION else linear[1:], 5 if n < MILLION else 1, shape)
+            )
     return cases
 
 

@@ -124,15 +124,13 @@ CPU_BARS = [
     Bar("decode", "longheads-mean", 262144, "over_short", 1.3),
 ]
 GPU_BARS = [
-    Bar("prefill", "dca", 32768, "over_flash", 1.10),
-    Bar("prefill", "dca", 131072, "over_flash", 1.10),
+    *(Bar("prefill", "dca", length, "over_flash", 1.05) for length in (16384, 65536)),
+    *(Bar("prefill", method, 65536, "over_flash", 0.25) for method in ("longheads", "esa")),
     Bar("decode", "dca", 131072, "over_flash", 1.10),
-    Bar("decode", "longheads", 131072, "over_full", 1 / 8),
-    Bar("prefill", "longheads", 131072, "over_full", 1 / 4),
+    Bar("decode", "longheads", 131072, "over_full", 1 / 10),
     Bar("decode", "esa", 131072, "over_full", 1 / 5),
-    Bar("prefill", "esa", 131072, "over_full", 1 / 3),
-    Bar("decode", "longheads", 131072, "over_floor", 1 / 0.6),  # 60% of the measured copy bandwidth
-    Bar("decode", "esa", 131072, "over_floor", 1 / 0.6),
+    # 60% of the measured copy rate.
+    *(Bar("decode", method, 131072, "over_floor", 1 / 0.6) for method in ("full", "dca", "longheads", "esa")),
 ]
 
 

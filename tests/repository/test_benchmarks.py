@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from longspan.methods import ESA, Full, LongHeads
 from longspan.methods.dca import DCA
+from longspan_eval.spec import parse_specs
+from longspan_eval.tasks import TASKS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -23,6 +26,7 @@ import contestants  # noqa: E402
 import floors  # noqa: E402
 import gates  # noqa: E402
 import gpu  # noqa: E402
+import gpu_steps  # noqa: E402
 import memory  # noqa: E402
 import parts  # noqa: E402
 import report  # noqa: E402
@@ -245,7 +249,7 @@ def test_filling_is_what_appending_would_have_held():
     assert [store.index._length for store in one.stores] == [105] * 3
     q, k, v = contestants.random_block(SMALL, torch.float32, "cpu")
     assert torch.equal(one.stores[0].values[:, :, :100], v[:, :, :100])
-    bounds = one.stores[0].index._held.held[0, :, :2]
+    bounds = one.stores[0].index._held.allocated[0, :, :2]
     assert torch.equal(bounds, torch.stack((k[0, :, :8].amin(1), k[0, :, :8].amax(1)), 1)[..., one.rope.order])
 
 
@@ -322,6 +326,31 @@ def test_without_cuda_the_gpu_benchmark_refuses(monkeypatch, capsys):
     assert gpu.main([]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: torch ") and "make bench" in said
+
+
+def test_steps_on_a_gpu_end_by_themselves_and_leave_what_they_did(tmp_path):
+    writes = "import pathlib, time; pathlib.Path(r'{out}', 'half').write_text('x'); time.sleep(60)"
+    steps = {
+        "good": gpu_steps.Step(("-c", "import longspan, longspan_eval; print('here')"), 1),
+        "bad": gpu_steps.Step(("-c", "raise SystemExit(3)"), 1),
+        "hangs": gpu_steps.Step(("-c", writes), 0.1),
+        "long": gpu_steps.Step(("-c", ""), 60),
+    }
+    result = gpu_steps.run_steps(list(steps), steps, 2, tmp_path / "out")
+    assert [step["rc"] for step in result["done"].values()] == [0, 3, None] and result["left"] == ["long"]
+    assert "here" in (tmp_path / "out" / "good.log").read_text() and (tmp_path / "out" / "half").exists()
+    assert json.loads((tmp_path / "out" / "steps.json").read_text()) == result
+
+
+@pytest.mark.parametrize("name", gpu_steps.STEPS)
+def test_steps_on_a_gpu_name_what_is_there(name):
+    arguments = gpu_steps.STEPS[name].arguments
+    for part in arguments:
+        if part.startswith(("tests/", "benchmarks/")):
+            assert (gpu_steps.ROOT / part).exists(), part
+    if "eval" in arguments:
+        rows = parse_specs([*arguments][arguments.index("--methods") + 1].split(","))
+        assert rows and all(task in TASKS for task in arguments[arguments.index("eval") + 1].split(","))
 
 
 def test_a_model_without_kvpress_says_how_to_get_it(monkeypatch):

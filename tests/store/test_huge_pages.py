@@ -31,9 +31,9 @@ def flags_at(address):
 def test_a_large_buffer_asks_for_huge_pages():
     buffer, like, tokens = Buffer(), torch.zeros(1, 3, 1, 128, dtype=torch.bfloat16), 2 * HUGE // 256 + 1
     buffer.reserve(like, tokens)
-    assert "hg" in flags_at(buffer.held.data_ptr() + buffer.nbytes // 2)
+    assert "hg" in flags_at(buffer.allocated.data_ptr() + buffer.nbytes // 2)
     buffer.write(tokens - 1, like + 1)
-    assert (buffer.held[:, :, tokens - 1] == 1).all()
+    assert (buffer.allocated[:, :, tokens - 1] == 1).all()
 
 
 def test_a_small_one_does_not(monkeypatch):

@@ -261,7 +261,7 @@ def test_a_buffer(tier):
     held, like = buffer.Buffer(tier), torch.randn(2, 3, 5, 4)
     assert (held.capacity, held.nbytes, held.kind) == (0, 0, None)
     with pytest.raises(ValueError, match="nothing was reserved"):
-        held.held  # noqa: B018
+        held.allocated  # noqa: B018
     held.select(torch.tensor([], dtype=torch.long))
     held.repeat(3)
     held.reserve(like, 5)

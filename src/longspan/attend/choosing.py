@@ -68,8 +68,8 @@ class Chooser:
                 about = {"layer": rows.layer, "row": rows.batch.start, "start": rows.start, "padding": rows.padding}
                 observer.add((r0, r1), selection, chosen, **about)
             whole, part = (r0, r1) == (rows.start, rows.stop), rows.part(r0, r1)
-            own = (out, lse) if whole else (out[:, :, part], lse[:, :, part])
-            gather_into(*own, see(r0, r1, chosen.units), self.impl)
+            merged = (out, lse) if whole else (out[:, :, part], lse[:, :, part])
+            gather_into(*merged, see(r0, r1, chosen.units), self.impl)
 
     def recording(self) -> Observer | None:
         """The observer, if it records the forward that this thread is in: all others run as if there were none."""
@@ -81,12 +81,12 @@ class Chooser:
 
         None where that depends on what they choose.
         """
-        found = self.selection.places(self.positions, i)
-        return found[:1] if found is not None and bool((found == found[:1]).all()) else found
+        positions = self.selection.places(self.positions, i)
+        return positions[:1] if positions is not None and bool((positions == positions[:1]).all()) else positions
 
     def window_table(self, table: Table, device: torch.device) -> CosSin:
         """cos and sin of every position in the window."""
-        made = self._tables.setdefault(table, {})
-        if device not in made:
-            made[device] = cos_sin(table, torch.arange(self.window), device)
-        return made[device]
+        tables = self._tables.setdefault(table, {})
+        if device not in tables:
+            tables[device] = cos_sin(table, torch.arange(self.window), device)
+        return tables[device]

@@ -73,20 +73,20 @@ class Tables:
         self._decode: dict[tuple[Table, int], DecodeTables] = {}
         self._lock = Lock()
 
-    def angles(self, own: Table, total: int = 0, span: TokenSpan | None = None) -> Table:
+    def angles(self, table: Table, total: int = 0, span: TokenSpan | None = None) -> Table:
         """The angles that stand for a layer's ``own`` where there are ``total`` tokens; the same object every time.
 
         Angles that depend on the length are kept by the ``span`` of a forward.
         """
         if self.method.angles.dynamic:
             tables = span.tables if span is not None else {}
-            if (total, own) not in tables:
-                tables[total, own] = self.method.angles.table(own, self.window, total)
-            return tables[total, own]
-        if own not in self._angles:
+            if (total, table) not in tables:
+                tables[total, table] = self.method.angles.table(table, self.window, total)
+            return tables[total, table]
+        if table not in self._angles:
             # By setdefault, so that threads that meet here get one object.
-            self._angles.setdefault(own, self.method.angles.table(own, self.window, total))
-        return self._angles[own]
+            self._angles.setdefault(table, self.method.angles.table(table, self.window, total))
+        return self._angles[table]
 
     def ranges(self, span: TokenSpan, pad: int, start: int, stop: int) -> Ranges:
         """The keys of the queries ``start : stop``, which arrive together, of rows that begin with ``pad`` padding."""
@@ -108,10 +108,10 @@ class Tables:
         if key not in span.keys:
             slots = torch.arange(span.past, span.past + span.tokens)
             if len(set(span.padding)) == 1:
-                own = (slots - span.padding[0]).clamp(min=0)
+                tokens = (slots - span.padding[0]).clamp(min=0)
             else:
-                own = (slots[None, :] - torch.tensor(span.padding)[:, None]).clamp(min=0)
-            span.keys[key] = [cos_sin(table, to(own), device) for to in self.key_maps]
+                tokens = (slots[None, :] - torch.tensor(span.padding)[:, None]).clamp(min=0)
+            span.keys[key] = [cos_sin(table, to(tokens), device) for to in self.key_maps]
         return span.keys[key]
 
     def all_keys(self, span: TokenSpan, pad: int, total: int, table: Table, device: torch.device) -> list[CosSin]:
@@ -144,9 +144,9 @@ class Tables:
         by_row = torch.tensor(factors, dtype=torch.float32, device=cpu)[:, None]
         shown = sum((hi - lo for lo, hi in zip(ranges.plan.lo, ranges.plan.hi, strict=True)), torch.zeros_like(i))
         stops, positions = torch.zeros_like(i), i[:, None]
-        if (chooser := self.chooser) is not None and (own := chooser.places(i)) is not None:
+        if (chooser := self.chooser) is not None and (chosen := chooser.places(i)) is not None:
             stops = torch.where(i < chooser.selection.first_row, 0, chooser.selection.stops(i))
-            positions = own
+            positions = chosen
         return DecodeTables(
             start=start,
             ranges=ranges,

@@ -101,7 +101,7 @@ def extend(
         CacheError: ``kv_tier`` is not for this method on this device; the model is as it was.
         ValueError: parameters that cannot be, ``kv_dir`` included.
     """
-    return _extend(model, _Wanted(method, window, angles, impl, calibration, kv_tier, kv_dir, length))
+    return _extend(model, _Options(method, window, angles, impl, calibration, kv_tier, kv_dir, length))
 
 
 @_one_at_a_time
@@ -130,10 +130,10 @@ def extended(
     length: int | None = None,
 ) -> Iterator[Report]:
     """``extend`` for the length of a ``with`` block; what was attached before is attached again after it."""
-    wanted = _Wanted(method, window, angles, impl, calibration, kv_tier, kv_dir, length)
+    options = _Options(method, window, angles, impl, calibration, kv_tier, kv_dir, length)
     inner = unwrap(model)
     previous = _attached.get(inner)
-    report = _extend(model, wanted)
+    report = _extend(model, options)
     try:
         yield report
     finally:
@@ -159,7 +159,7 @@ def inspect(
     if attachment_of(model) is not None:
         raise LongspanError("the model is extended already; its report is what extend returned")
     with alone(unwrap(model)):
-        return _prepare(model, _Wanted(method, window, angles, "auto", calibration, kv_tier, kv_dir, length))[0]
+        return _prepare(model, _Options(method, window, angles, "auto", calibration, kv_tier, kv_dir, length))[0]
 
 
 def attachment_of(model: PreTrainedModel) -> Attachment | None:
@@ -176,18 +176,18 @@ def new_cache(model: PreTrainedModel) -> LongspanCache:
 
 
 @_one_at_a_time
-def _extend(model: PreTrainedModel, wanted: _Wanted) -> Report:
+def _extend(model: PreTrainedModel, options: _Options) -> Report:
     inner = unwrap(model)
     with alone(inner):
-        return _changed(model, inner, wanted)
+        return _changed(model, inner, options)
 
 
-def _changed(model: PreTrainedModel, inner: PreTrainedModel, wanted: _Wanted) -> Report:
+def _changed(model: PreTrainedModel, inner: PreTrainedModel, options: _Options) -> Report:
     previous = _attached.get(inner)
     if previous is not None:
         restore(inner)
     try:
-        report, attender, layers = _prepare(model, wanted)
+        report, attender, layers = _prepare(model, options)
     except BaseException:
         if previous is not None:
             previous.attach(inner)
@@ -212,7 +212,7 @@ def _refuse_copies(model: PreTrainedModel) -> None:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Options:
     """What ``extend`` was asked for; see there."""
 
     method: str | Method | Angles
@@ -225,18 +225,18 @@ class _Wanted:
     length: int | None
 
 
-def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender, list[Layer]]:
-    model, method, kv_tier, kv_dir = unwrap(given), wanted.method, wanted.kv_tier, wanted.kv_dir
+def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Report, Attender, list[Layer]]:
+    model, method, kv_tier, kv_dir = unwrap(model_or_wrapper), options.method, options.kv_tier, options.kv_dir
     refuse_other_kinds(model)
     refuse_unloaded(model)
     _refuse_copies(model)
-    window = None if wanted.window is None else check_count("window", wanted.window)
-    length = None if wanted.length is None else check_count("length", wanted.length)
+    window = None if options.window is None else check_count("window", options.window)
+    length = None if options.length is None else check_count("length", options.length)
     automatic = isinstance(method, str) and method == "auto"
-    if automatic and wanted.angles is not None:
+    if automatic and options.angles is not None:
         raise LongspanError('"auto" takes no angles; name the method that is to run under them')
     if not automatic:
-        chosen = _method(method, wanted.angles)
+        chosen = _method(method, options.angles)
     config = model.config.get_text_config(decoder=True)
     trained = trained_on(config, window, model=type(model).__name__)
     size = trained.window
@@ -251,7 +251,7 @@ def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender,
             size,
             kv_bytes_per_token=sum(describe(layer, 2).kv_bytes_per_token for layer in layers),
             free=free_memory(device),
-            calibrated=wanted.calibration is not None,
+            calibrated=options.calibration is not None,
             on_gpu=device.type == "cuda",
         )
         resolved, reason = trained.resolve(choice.method), choice.reason
@@ -259,12 +259,12 @@ def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender,
         kv_dir = kv_dir if kv_tier == "disk" else None
     resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
-    calibration = fitting(wanted.calibration, model, layers)
+    calibration = fitting(options.calibration, model, layers)
     if automatic and not resolved.uses_calibration:
         calibration = None  # it fits, and "auto" found a method that does without
-    attender = Attender(resolved, size, wanted.impl, calibration=calibration)
-    kernels, kernel_note = describe_kernels(wanted.impl, device)
-    wrapped = wrapper_note(given)
+    attender = Attender(resolved, size, options.impl, calibration=calibration)
+    kernels, kernel_note = describe_kernels(options.impl, device)
+    wrapped = wrapper_note(model_or_wrapper)
     attached = tuple(describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
     stock = tuple(describe(layer, 1) for layer in layers if layer.rope is None)
     report = Report(

@@ -166,7 +166,7 @@ class LongspanCache(Cache):
                 sizes[tier] += size
         return sizes
 
-    def accept(self, padding: tuple[int, ...], mask_given: bool, held: int) -> None:
+    def accept(self, padding: tuple[int, ...], mask_given: bool, length: int) -> None:
         """Note the padding of a forward; raise ``CacheError`` if it is not that of the rows held.
 
         Args:
@@ -176,14 +176,14 @@ class LongspanCache(Cache):
         """
         if padding == self.padding:
             return
-        if self.padding is None or held == 0:
+        if self.padding is None or length == 0:
             self.padding = padding
         elif len(padding) != len(self.padding):
             raise CacheError(
                 f"the cache holds {len(self.padding)} rows and the input has {len(padding)}; "
                 "start a new cache, or use batch_repeat_interleave or batch_select_indices"
             )
-        elif all(new == old or new > old == held for new, old in zip(padding, self.padding, strict=True)):
+        elif all(new == old or new > old == length for new, old in zip(padding, self.padding, strict=True)):
             self.padding = padding  # a row that has been nothing but padding so far may go on being that
         else:
             hint = "the padding in attention_mask changed" if mask_given else "no attention_mask was passed"

@@ -86,11 +86,11 @@ def calibrate(
         AttachError: the model cannot be extended.
         ValueError: sizes that cannot be.
     """
-    made = calibrate_each(
+    calibrated = calibrate_each(
         model, texts, solvers=(solver,), tokenizer=tokenizer, reduced=reduced, reduced_per_head=reduced_per_head,
         tokens=tokens, window=window, model_id=model_id, seed=seed, progress=progress,
     )  # fmt: skip
-    return made[solver]
+    return calibrated[solver]
 
 
 def calibrate_each(

@@ -36,8 +36,8 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
         else:
             continue
         # In a container the path may be that of the host, of which nothing is seen here but the last group, as root.
-        own = folder / path.strip("/")
-        for group in (own, *own.parents):
+        group_folder = folder / path.strip("/")
+        for group in (group_folder, *group_folder.parents):
             used = _number(group / names[1])
             for limit in (_number(group / name) for name in (names[0], "memory.high")):
                 if limit is not None and used is not None and limit < _UNLIMITED:

@@ -104,10 +104,10 @@ def collect(
         if piece.numel() and not 0 <= int(piece.min()) <= int(piece.max()) < embedding.shape[0]:
             raise CalibrationError(f"a text has token ids outside the model's vocabulary of {embedding.shape[0]}")
 
-    here = get_ident()
+    thread = get_ident()
 
     def observe(layer: Layer, q: Tensor, k: Tensor, v: Tensor, padding: tuple[int, ...]) -> None:
-        if get_ident() != here:
+        if get_ident() != thread:
             return
         assert layer.rope is not None
         norm_q, norm_k = layer.rope.norm_q, layer.rope.norm_k
@@ -126,11 +126,11 @@ def collect(
 
 def _batches(pieces: Sequence[Tensor]) -> Iterator[Tensor]:
     """Consecutive pieces of equal length as ``[B, T]``, so that nothing is padded."""
-    held: list[Tensor] = []
+    batch: list[Tensor] = []
     for piece in pieces:
-        if held and (piece.numel() != held[0].numel() or (len(held) + 1) * piece.numel() > _AT_ONCE):
-            yield torch.stack(held)
-            held = []
-        held.append(piece)
-    if held:
-        yield torch.stack(held)
+        if batch and (piece.numel() != batch[0].numel() or (len(batch) + 1) * piece.numel() > _AT_ONCE):
+            yield torch.stack(batch)
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield torch.stack(batch)

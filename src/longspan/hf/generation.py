@@ -33,9 +33,9 @@ class _OurCache(NeverCopied):
                 f"cache_implementation={generation_config.cache_implementation!r} is not available on an extended "
                 "model, which keeps longspan's own cache; leave it out"
             )
-        made = model_kwargs.get("past_key_values") is None
+        new_cache = model_kwargs.get("past_key_values") is None
         result = self._stock(generation_config, model_kwargs, *args, **kwargs)
-        if made and model_kwargs.get("past_key_values") is not None:
+        if new_cache and model_kwargs.get("past_key_values") is not None:
             model_kwargs["past_key_values"] = self._attachment.new_cache()
             if getattr(generation_config, "is_assistant", False):
                 model_kwargs["past_key_values"].activate_past_recording()
@@ -49,11 +49,11 @@ class _LongPrompts(NeverCopied):
         self._stock = stock
 
     def __call__(self, generation_config: Any, has_default_max_length: bool, *args: Any, **kwargs: Any) -> Any:
-        asked = generation_config.max_length
+        longest = generation_config.max_length
         done = self._stock(generation_config, has_default_max_length, *args, **kwargs)
         if has_default_max_length and done.max_new_tokens is None:
             # transformers cuts the default length at max_position_embeddings, which is what is being extended.
-            done.max_length = max(done.max_length, asked + kwargs["input_ids_length"])
+            done.max_length = max(done.max_length, longest + kwargs["input_ids_length"])
         return done
 
 

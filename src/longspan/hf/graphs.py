@@ -64,14 +64,14 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
         raise LongspanError("the model is inside longspan.graphed already")
     if (reason := _why_not(model, attachment)) is not None:
         raise LongspanError(f"decoding cannot be recorded: {reason}; leave longspan.graphed out")
-    steps, forward, own = _Steps(model, attachment, room), model.forward, vars(model).get("forward")
+    steps, forward, replaced = _Steps(model, attachment, room), model.forward, vars(model).get("forward")
     names = list(inspect.signature(forward).parameters)
 
     @wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | kwargs
-        cache = steps.decodes(given)
-        return steps(cache, given) if cache is not None else forward(*args, **kwargs)
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        cache = steps.decodes(arguments)
+        return steps(cache, arguments) if cache is not None else forward(*args, **kwargs)
 
     model.forward = run  # an instance's own attribute, before its class's
     _entered.add(model)
@@ -79,10 +79,10 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
         yield
     finally:
         _entered.discard(model)
-        if own is None:
+        if replaced is None:
             vars(model).pop("forward", None)
         else:
-            model.forward = own
+            model.forward = replaced
 
 
 def record(run: Callable[[], Any], device: torch.device) -> tuple[Any, Callable[[], None]]:
@@ -138,22 +138,22 @@ class _Steps:
 
     def __init__(self, model: PreTrainedModel, attachment: Attachment, room: int) -> None:
         self.model, self.attachment, self.room, self.forward = model, attachment, room, model.forward
-        self._made: WeakKeyDictionary[LongspanCache, _Recorded] = WeakKeyDictionary()
+        self._recordings: WeakKeyDictionary[LongspanCache, _Recorded] = WeakKeyDictionary()
 
-    def decodes(self, given: dict[str, Any]) -> LongspanCache | None:
+    def decodes(self, arguments: dict[str, Any]) -> LongspanCache | None:
         """The cache of a call that is a decoding step; None for any other."""
-        ids, cache, mask = (given.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
-        others = [x for name, x in given.items() if name not in _PLAIN and x is not None and x is not False]
+        ids, cache, mask = (arguments.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
+        others = [x for name, x in arguments.items() if name not in _PLAIN and x is not None and x is not False]
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
         one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
-        if one and not others and False not in (given.get(name, True) for name in _TRUE):
-            held = {store.length for store in cache.stores} if isinstance(cache, LongspanCache) else {0}
-            if isinstance(cache, LongspanCache) and len(held) == 1 and held != {0}:
+        if one and not others and False not in (arguments.get(name, True) for name in _TRUE):
+            lengths = {store.length for store in cache.stores} if isinstance(cache, LongspanCache) else {0}
+            if isinstance(cache, LongspanCache) and len(lengths) == 1 and lengths != {0}:
                 if (reason := self._why_not_now()) is None:
                     return cache
                 warnings.warn(f"a decoding step inside longspan.graphed was not recorded: {reason}", stacklevel=3)
-        for made in self._made.values():
-            made.others_ran = True
+        for recording in self._recordings.values():
+            recording.others_ran = True
         return None
 
     def _why_not_now(self) -> str | None:
@@ -167,39 +167,39 @@ class _Steps:
             return "gradients are on; call it under torch.no_grad()"
         return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None
 
-    def __call__(self, cache: LongspanCache, given: dict[str, Any]) -> Any:
+    def __call__(self, cache: LongspanCache, arguments: dict[str, Any]) -> Any:
         """One step, from the recording."""
-        ids, mask, past = given["input_ids"], given.get("attention_mask"), cache.stores[0].length
+        ids, mask, past = arguments["input_ids"], arguments.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
         padding = left_padding(mask, ids.shape[0], past + 1)
         cache.accept(padding, mask is not None, past)
         assert cache.padding is not None
-        if given.get("position_ids") is not None:
-            cache.numbering = numbering(given["position_ids"], mask, padding, past, 1, cache.numbering)
+        if arguments.get("position_ids") is not None:
+            cache.numbering = numbering(arguments["position_ids"], mask, padding, past, 1, cache.numbering)
         self.attachment.stood_in()
-        made = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)
-        made.ids.copy_(ids)
-        made.step.move(past)
-        made.replay()
+        recording = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)
+        recording.ids.copy_(ids)
+        recording.step.move(past)
+        recording.replay()
         for store in cache.stores:
             store.commit_one()
-        leaves = [cache if x is _CACHE else x.clone() if isinstance(x, Tensor) else x for x in made.out]
-        return tree_unflatten(leaves, made.form)
+        leaves = [cache if x is _CACHE else x.clone() if isinstance(x, Tensor) else x for x in recording.out]
+        return tree_unflatten(leaves, recording.form)
 
     def _fitting(self, cache: LongspanCache, past: int, padding: tuple[int, ...]) -> _Recorded | None:
         """The cache's recording, if it still holds; it is given up if not."""
-        made = self._made.get(cache)
-        if made is None:
+        recording = self._recordings.get(cache)
+        if recording is None:
             return None
-        if past < made.step.capacity and made.padding == padding:
-            if made.memory == _memory(cache):
-                return made
-            if not made.others_ran:
+        if past < recording.step.capacity and recording.padding == padding:
+            if recording.memory == _memory(cache):
+                return recording
+            if not recording.others_ran:
                 raise CacheError(
                     "the cache was moved between two decoding steps, as beam search does, and a step would be recorded "
                     "each time; run that without longspan.graphed"
                 )
-        del self._made[cache]
+        del self._recordings[cache]
         return None
 
     def _record(self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor) -> _Recorded:
@@ -208,12 +208,12 @@ class _Steps:
         capacity = min(x.shape[2] for store in cache.stores for x in store.allocated)
         step = RecordedStep(self.attachment.attender.tables, padding, capacity, self.model.device)
         with torch.inference_mode(False), torch.no_grad():
-            own = ids.clone()
+            static_ids = ids.clone()
         step.move(past)
         cache.recorded = step
         try:
             out, replay = record(
-                lambda: self.forward(input_ids=own, past_key_values=cache, use_cache=True), self.model.device
+                lambda: self.forward(input_ids=static_ids, past_key_values=cache, use_cache=True), self.model.device
             )
         except LongspanError:
             raise
@@ -227,8 +227,8 @@ class _Steps:
             cache.recorded = None
         leaves, form = tree_flatten(out)
         leaves = [_CACHE if x is cache else x for x in leaves]  # which would keep itself alive
-        made = self._made[cache] = _Recorded(_memory(cache), padding, step, own, leaves, form, replay)
-        return made
+        recording = self._recordings[cache] = _Recorded(_memory(cache), padding, step, static_ids, leaves, form, replay)
+        return recording
 
 
 def _memory(cache: LongspanCache) -> list[int]:

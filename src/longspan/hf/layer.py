@@ -52,5 +52,5 @@ def _number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def scaling(module: nn.Module, kwargs: dict[str, Any]) -> float:
     """The factor on the scores, which every model passes to its attention function."""
-    given = kwargs.get("scaling")
-    return float(given if given is not None else module.head_dim**-0.5)  # type: ignore[operator]
+    factor = kwargs.get("scaling")
+    return float(factor if factor is not None else module.head_dim**-0.5)  # type: ignore[operator]

@@ -63,9 +63,9 @@ class LayerHook(NeverCopied):
         return args, kwargs
 
     def stock(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
-        return interface.stock_attention(self.implementation, module, q, k, v, mask, given)
+        return interface.stock_attention(self.implementation, module, q, k, v, mask, kwargs)
 
     def attend(
         self,

@@ -15,11 +15,11 @@ from longspan.errors import AttachError
 
 def devices_of(module: nn.Module) -> set[torch.device]:
     """Where a module's weights are when it runs."""
-    found = {parameter.device for parameter in module.parameters()}
+    devices = {parameter.device for parameter in module.parameters()}
     # accelerate keeps offloaded weights on "meta" and says beside them where they run.
     for part in module.modules():
-        found |= {torch.device(x) for x in map(_execution_device, _hooks(part)) if x is not None}
-    return {device for device in found if device.type != "meta"}
+        devices |= {torch.device(x) for x in map(_execution_device, _hooks(part)) if x is not None}
+    return {device for device in devices if device.type != "meta"}
 
 
 def runs_on(model: PreTrainedModel) -> torch.device:

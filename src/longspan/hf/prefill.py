@@ -121,9 +121,9 @@ def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Ite
     decoder, layers = decoder_and_layers(model)
     watches = Watches(len(layers), see, Lock() if turn is None else turn)
     handles = [
-        decoder.register_forward_pre_hook(lambda *given: watches.own.begins(*given), with_kwargs=True),
-        decoder.register_forward_hook(lambda *given: watches.own.ends(*given), always_call=True),
-        *(layer.register_forward_hook(lambda *given: watches.own.layer_ends(*given)) for layer in layers),
+        decoder.register_forward_pre_hook(lambda *given: watches.of_thread.begins(*given), with_kwargs=True),
+        decoder.register_forward_hook(lambda *given: watches.of_thread.ends(*given), always_call=True),
+        *(layer.register_forward_hook(lambda *given: watches.of_thread.layer_ends(*given)) for layer in layers),
     ]
     _Expecting.put(model, watches)
     try:
@@ -139,7 +139,7 @@ class _Expecting:
     """Stands for a model's ``_prefill`` while blocks are open: what of a prompt is to be read is known here alone."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._own = vars(model).get("_prefill")
+        self._replaced = vars(model).get("_prefill")
         self._prefill = model._prefill
         self._open: list[Watches] = []
 
@@ -157,24 +157,24 @@ class _Expecting:
     def take(cls, model: PreTrainedModel, watches: Watches) -> None:
         """Tell ``watches`` no more; the model's own is back when nobody is told."""
         with _opening:
-            here = vars(model).get("_prefill")
-            if not isinstance(here, cls):
+            installed = vars(model).get("_prefill")
+            if not isinstance(installed, cls):
                 return
-            here._open = [one for one in here._open if one is not watches]
-            if not here._open:
+            installed._open = [one for one in installed._open if one is not watches]
+            if not installed._open:
                 del model._prefill
-                if here._own is not None:
-                    model._prefill = here._own
+                if installed._replaced is not None:
+                    model._prefill = installed._replaced
 
     def __call__(self, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any], *more: Any, **named: Any) -> Any:
         cache = model_kwargs.get("past_key_values")
-        told = [watches.own for watches in self._open]
-        for watch in told:
+        of_thread = [watches.of_thread for watches in self._open]
+        for watch in of_thread:
             watch.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))
         try:
             return self._prefill(input_ids, config, model_kwargs, *more, **named)
         finally:
-            for watch in told:
+            for watch in of_thread:
                 watch.finish()
 
 
@@ -182,21 +182,21 @@ class Watches:
     """The watch of each thread that runs the model while a block is open; see ``Watch``."""
 
     def __init__(self, layers: int, see: See, turn: Lock) -> None:
-        self._given = layers, see, turn
+        self._arguments = layers, see, turn
         self._local, self._lock, self._open = local(), Lock(), True
         self._all: WeakSet[Watch] = WeakSet()  # a thread's goes when it ends
 
     @property
-    def own(self) -> Watch:
+    def of_thread(self) -> Watch:
         """This thread's."""
-        found: Watch | None = getattr(self._local, "watch", None)
-        if found is None:
+        watch: Watch | None = getattr(self._local, "watch", None)
+        if watch is None:
             with self._lock:
-                found = self._local.watch = Watch(*self._given)
-                self._all.add(found)
+                watch = self._local.watch = Watch(*self._arguments)
+                self._all.add(watch)
                 if not self._open:
-                    found.close()
-        return found
+                    watch.close()
+        return watch
 
     def close(self) -> None:
         """The block ends, in the middle of other threads' forwards perhaps."""
@@ -242,9 +242,9 @@ class Watch:
         """A forward begins; one that runs while another thread registers this hook comes without ``kwargs``."""
         if kwargs is None:
             return
-        given = kwargs.get("input_ids", args[0] if args else None)
-        given = kwargs.get("inputs_embeds") if given is None else given
-        self.tokens = int(given.shape[1]) if isinstance(given, Tensor) and given.dim() > 1 else 1
+        inputs = kwargs.get("input_ids", args[0] if args else None)
+        inputs = kwargs.get("inputs_embeds") if inputs is None else inputs
+        self.tokens = int(inputs.shape[1]) if isinstance(inputs, Tensor) and inputs.dim() > 1 else 1
         self._done = 0
         if self.tokens > 1 and self.thread is None:
             self._begun = self._ended = time.perf_counter()

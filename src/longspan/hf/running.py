@@ -68,18 +68,18 @@ class Running:
         """Raise unless ``position_ids`` number the tokens as longspan does; once a forward."""
         assert self.positions is not None
         before = None if self.cache is None or past == 0 else self.cache.numbering
-        found = numbering(self.positions, self.mask, padding, past, tokens, before)
+        numbered = numbering(self.positions, self.mask, padding, past, tokens, before)
         if self.cache is not None:
-            self.cache.numbering = found
+            self.cache.numbering = numbered
         self.positions = None
 
 
 def refuse_packed(kwargs: dict[str, Any]) -> None:
     """Raise if a forward is given several sequences in one row, or a cache in pages."""
-    found = [] if _PACKED.isdisjoint(kwargs) else sorted(x for x in _PACKED & kwargs.keys() if kwargs[x] is not None)
-    if found:
+    packed = [] if _PACKED.isdisjoint(kwargs) else sorted(x for x in _PACKED & kwargs.keys() if kwargs[x] is not None)
+    if packed:
         raise LongspanError(
-            f"this forward was given {', '.join(found)}: packed sequences, or continuous batching with a cache in "
+            f"this forward was given {', '.join(packed)}: packed sequences, or continuous batching with a cache in "
             "pages, which longspan cannot attend to; pass one sequence per row, or call longspan.restore(model) first"
         )
     if kwargs.get("is_causal") is False:
@@ -89,15 +89,15 @@ def refuse_packed(kwargs: dict[str, Any]) -> None:
 def refuse_inputs(kwargs: dict[str, Any]) -> None:
     """Raise if a forward is given no tokens, or ``position_ids`` that cannot belong to its tokens."""
     ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
-    given = embeds if ids is None else ids
+    tokens = embeds if ids is None else ids
     rows = None
-    if isinstance(given, Tensor) and given.dim() > 1:
-        if 0 in given.shape[:2]:
+    if isinstance(tokens, Tensor) and tokens.dim() > 1:
+        if 0 in tokens.shape[:2]:
             raise LongspanError(
-                f"the input has no tokens: {'inputs_embeds' if ids is None else 'input_ids'} is {list(given.shape)}; "
+                f"the input has no tokens: {'inputs_embeds' if ids is None else 'input_ids'} is {list(tokens.shape)}; "
                 "pass at least one token in each of at least one row"
             )
-        rows = given.shape[0]
+        rows = tokens.shape[0]
     if (positions := kwargs.get("position_ids")) is not None:
         _refuse_form(positions, rows)
 
@@ -109,8 +109,8 @@ def _refuse_form(positions: Any, rows: int | None) -> None:
             f"position_ids are a {type(positions).__name__}, not a tensor [batch, tokens]; leave position_ids out, and "
             "longspan numbers the tokens"
         )
-    found = positions.shape[-2] if positions.dim() > 1 else 1
-    if positions.dim() == 0 or rows is not None and found not in (1, rows):
+    batch = positions.shape[-2] if positions.dim() > 1 else 1
+    if positions.dim() == 0 or rows is not None and batch not in (1, rows):
         raise LongspanError(
             f"position_ids are {list(positions.shape)}, and the batch has {rows} rows; leave position_ids out, and "
             "longspan numbers the tokens"
@@ -176,13 +176,13 @@ def numbering(
         _refuse(positions, past)
     if by_slot and by_token:
         return before
-    found: Numbering = "slots" if by_slot else "tokens"
-    if before not in (None, found):
+    scheme: Numbering = "slots" if by_slot else "tokens"
+    if before not in (None, scheme):
         raise LongspanError(
             f"position_ids count {'a' if by_slot else 'no'} row's padding, and those of the tokens in the cache did "
             f"{'not' if by_slot else 'so'}; leave position_ids out, and longspan numbers the tokens"
         )
-    return found
+    return scheme
 
 
 def _refuse(positions: Tensor, past: int) -> NoReturn:

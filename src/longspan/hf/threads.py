@@ -28,10 +28,10 @@ def alone(model: PreTrainedModel) -> Iterator[None]:
     Raises:
         LongspanError: another thread is in a forward, or in ``generate``.
     """
-    own = get_ident()
+    thread_id = get_ident()
 
     def refuse(module: nn.Module, args: Any) -> None:
-        if get_ident() != own:
+        if get_ident() != thread_id:
             raise LongspanError(
                 "another thread is changing the model by longspan.extend, inspect or restore; run it when that is done"
             )
@@ -42,7 +42,7 @@ def alone(model: PreTrainedModel) -> Iterator[None]:
             if isinstance(part, PreTrainedModel):
                 stack.callback(part.register_forward_pre_hook(refuse, prepend=True).remove)
         # After the hooks: a thread is either seen here, or turned away by them.
-        if any(_is_in(frame, set(parts)) for frame in sys._current_frames().items() if frame[0] != own):
+        if any(_is_in(frame, set(parts)) for frame in sys._current_frames().items() if frame[0] != thread_id):
             raise LongspanError(
                 "another thread runs the model, which can be extended, inspected or restored only when no thread does; "
                 "wait for that one to end"

@@ -38,10 +38,10 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> None:
     names = {layer.module: layer.name for layer in layers}
     modules = [layer.module for layer in layers]
     decoder = decoder_of(model, modules)
-    own = model.config._attn_implementation
+    implementation = model.config._attn_implementation
     training = {module: module.training for module in model.modules()}
     # Where its own attention differs from the model's eager one, that is what longspan computes.
-    reference = "eager" if any(layer.note for layer in layers) else own
+    reference = "eager" if any(layer.note for layer in layers) else implementation
     full = Full().resolve(_TOKENS)
     report = Report(type(model).__name__, full, _TOKENS, None, (), (), ())
     try:
@@ -56,7 +56,7 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> None:
                 raise AttachError(
                     f"{type(model).__name__} does not read a few tokens with a cache: {' '.join(str(error).split())}"
                 ) from error
-            model.set_attn_implementation(own)
+            model.set_attn_implementation(implementation)
             attachment = Attachment(model, Attender(full, _TOKENS), layers, report)
             attachment.attach(model)
             try:
@@ -72,7 +72,7 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> None:
             finally:
                 attachment.detach(model)
     finally:
-        model.set_attn_implementation(own)
+        model.set_attn_implementation(implementation)
         for module, mode in training.items():
             module.training = mode
     for number, (one, other) in enumerate(zip(ours, last, strict=True)):

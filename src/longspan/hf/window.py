@@ -49,14 +49,14 @@ class Trained:
 
         The config's dual chunks have their last query position at ``L``, one beyond those of a window of ``L``.
         """
-        own = self.prescribed(method)
-        if own is method or self.dual_chunks is None:
+        prescribed = self.prescribed(method)
+        if prescribed is method or self.dual_chunks is None:
             return method.resolve(self.window)
         size = max(self.window, self.dual_chunks.window or 0)
-        return replace(own, angles=own.angles.resolve(self.window)).resolve(size)
+        return replace(prescribed, angles=prescribed.angles.resolve(self.window)).resolve(size)
 
 
-def trained_on(config: Any, given: int | None = None, *, model: str = "the model") -> Trained:
+def trained_on(config: Any, window_given: int | None = None, *, model: str = "the model") -> Trained:
     """Read a config.
 
     The window is, in this order: what the caller says; of ``dual_chunk_attention_config``, the
@@ -78,13 +78,13 @@ def trained_on(config: Any, given: int | None = None, *, model: str = "the model
         dual = _number(getattr(config, _DUAL), "chunk_size", model)
     name = next(iter(stated), None)
     read = dual if dual is not None else None if name is None else stated[name]
-    if given is None and read is None:
+    if window_given is None and read is None:
         raise AttachError(
             f"the config of {model} has no max_position_embeddings; pass window=, the number of tokens it was "
             "trained on"
         )
-    window = int(given if given is not None else read or 0)
-    if given is not None and given != read:
+    window = int(window_given if window_given is not None else read or 0)
+    if window_given is not None and window_given != read:
         chunks, source = None, "as given"
         if dual is not None:
             source += f"; its {_DUAL}, for a window of {dual}, is not used"
@@ -99,7 +99,7 @@ def trained_on(config: Any, given: int | None = None, *, model: str = "the model
         source="; ".join([source, *others]),
         original=original if original != window else None,
         dual_chunks=chunks,
-        notes=(*_dual_notes(config, chunks, window), *_notes(config, stated, given, window)),
+        notes=(*_dual_notes(config, chunks, window), *_notes(config, stated, window_given, window)),
     )
 
 
@@ -170,11 +170,11 @@ def _dual_notes(config: Any, chunks: DCA | None, window: int) -> Iterator[str]:
         yield f"{', '.join(sparse)} in the config's {_DUAL}: not used, every key is kept"
 
 
-def _notes(config: Any, stated: dict[str, int], given: int | None, window: int) -> Iterator[str]:
-    if given is not None:
-        most = max(stated.values(), default=given)
-        if given > most:
-            yield f"window={given} is more than the config says the model was trained on, {most} tokens"
+def _notes(config: Any, stated: dict[str, int], window_given: int | None, window: int) -> Iterator[str]:
+    if window_given is not None:
+        most = max(stated.values(), default=window_given)
+        if window_given > most:
+            yield f"window={window_given} is more than the config says the model was trained on, {most} tokens"
         return
     for name, value in stated.items():
         if value < window:

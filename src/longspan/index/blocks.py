@@ -121,7 +121,7 @@ class BlockIndex(UnitIndex):
         bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
         summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)
         self._held.reserve(summed[:1].expand(len(self._pads), -1, -1, -1), full)
-        self._held.held[rows, :, done:full] = summed
+        self._held.allocated[rows, :, done:full] = summed
         self._done[rows] = [full] * (rows.stop - rows.start)
 
     def scores(self, q: Tensor, rows: slice, count: int, rope: Rope) -> Tensor:
@@ -133,7 +133,7 @@ class BlockIndex(UnitIndex):
         Returns:
             ``[B, 1, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
         """
-        held = self._held.held[rows, :, :count]
+        held = self._held.allocated[rows, :, :count]
         q = widen(rope.norm_q(q) if rope.norm_q is not None else q)
         summed = q.unflatten(1, (held.shape[1], -1)).sum(dim=(2, 3))
         return (held @ summed[..., None])[..., 0].sum(dim=1, keepdim=True)

@@ -110,7 +110,7 @@ class ChunkIndex(UnitIndex):
     @property
     def entries(self) -> Tensor | None:
         """``[B, S, N, W]``, the summaries with room for more; None before the first."""
-        return self._held.held if self._held.capacity else None
+        return self._held.allocated if self._held.capacity else None
 
     def _summarise(
         self, row: int, done: int, full: int, new: list[Tensor], past: int, rope: Rope, scale: float
@@ -134,7 +134,7 @@ class ChunkIndex(UnitIndex):
         heads, rows, width = summary.shape
         stop = at * self.parts + rows
         self._held.reserve(summary.new_empty(()).expand(len(self._done), heads, 1, width), stop)
-        self._held.held[row, :, at * self.parts : stop] = summary
+        self._held.allocated[row, :, at * self.parts : stop] = summary
 
     def _summary(self, tokens: list[Tensor], rope: Rope, scale: float) -> Tensor:
         """``[Hkv, n · parts, D]`` of ``n`` chunks, from ``[H, n · l, D]`` of each input.

@@ -33,7 +33,7 @@ class UnitIndex:
 
     def summaries(self, row: int) -> Tensor:
         """``[He, n, W]``, the entries of a batch row's ``n`` finished units; there are some."""
-        return self._held.held[row, :, : self._done[row] * self.parts]
+        return self._held.allocated[row, :, : self._done[row] * self.parts]
 
     @property
     def finished(self) -> tuple[int, ...]:

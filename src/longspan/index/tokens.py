@@ -48,7 +48,7 @@ class TokenIndex:
         if not self._length:
             return None
         if moved := self._length == self._held.capacity:
-            self._held.reserve(self._held.held, self._length + 1)
+            self._held.reserve(self._held.allocated, self._length + 1)
         return Slot(self._length, moved=moved)
 
     def commit_one(self) -> None:
@@ -58,7 +58,7 @@ class TokenIndex:
     @property
     def entries(self) -> Tensor:
         """``[B, 1, N, d']``, the reduced keys with room for more; there are some."""
-        return self._held.held
+        return self._held.allocated
 
     def state(self) -> list[Tensor]:
         """``[B, 1, n, d']``, the reduced keys."""
@@ -70,7 +70,7 @@ class TokenIndex:
 
     def scores(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
         """``f`` of the same: ``[B, 1, T, M]``."""
-        return products(self._reduced(q)[:, None], self._held.held[rows, :, start:stop])
+        return products(self._reduced(q)[:, None], self._held.allocated[rows, :, start:stop])
 
     def _reduced(self, q: Tensor) -> Tensor:
         return self._through(self.theta_q, q.transpose(1, 2).flatten(2).to(self.theta_q))

@@ -28,17 +28,17 @@ class Table:
         self.inv_freq = inv_freq.detach().float()
         self.factor = float(factor)
         none = self.inv_freq.new_empty(0, self.inv_freq.numel())
-        self._held = none, none  # cos and sin; replaced as one, since threads share a table
+        self._cos_sin = none, none  # cos and sin; replaced as one, since threads share a table
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device."""
-        cos, sin = self._held
+        cos, sin = self._cos_sin
         if positions.numel() == 0:
             empty = cos.new_empty(*positions.shape, self.inv_freq.numel())
             return empty, empty
         top = int(positions.max())
         if top >= cos.shape[0]:
-            self._held = cos, sin = self._grown(max(top + 1, 2 * cos.shape[0]))
+            self._cos_sin = cos, sin = self._grown(max(top + 1, 2 * cos.shape[0]))
         positions = positions.to(self.inv_freq.device)
         return cos[positions], sin[positions]
 

@@ -127,12 +127,12 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int) ->
     """The same out of place, in fp32 at least."""
     end = start + 2 * cos.shape[-1]
     wide = x if x.dtype == torch.float64 else x.float()
-    own = wide[..., start:end]
+    rotary = wide[..., start:end]
     if layout == "half":
-        a, b = own.chunk(2, dim=-1)
+        a, b = rotary.chunk(2, dim=-1)
         rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     else:
-        rotated = torch.view_as_real(as_complex(own.contiguous()) * torch.complex(cos, sin)).flatten(-2)
+        rotated = torch.view_as_real(as_complex(rotary.contiguous()) * torch.complex(cos, sin)).flatten(-2)
     if end - start < x.shape[-1]:
         rotated = torch.cat((wide[..., :start], rotated, wide[..., end:]), dim=-1)
     return rotated.to(x.dtype)

@@ -50,9 +50,9 @@ class ByRow(Choosing):
     def choices(
         self, r0: int, r1: int, chosen: Chosen, every: bool, scores: bool
     ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
-        found = chosen.scores() if scores and chosen.scores is not None else None
+        every_score = chosen.scores() if scores and chosen.scores is not None else None
         for query in range(r0 if every else r1 - 1, r1):
             n = query - r0
             # What the last query may choose from is not there yet for all.
-            own = None if found is None else found[:, :, n, : self.scored(query)]
-            yield query, query, chosen.units[:, :, n], own
+            of_query = None if every_score is None else every_score[:, :, n, : self.scored(query)]
+            yield query, query, chosen.units[:, :, n], of_query

@@ -65,9 +65,9 @@ class Rows:
 
     def cos_sin(self, positions: Tensor, *key: Hashable, scaled: bool = True) -> CosSin:
         """cos and sin of the rows' angles, with their factor or without, at positions that ``key`` stands for."""
-        turns, here = self.shared.turns, (self.rope.table, self.q.device, scaled, *key)
-        if here not in turns:
+        turns, place = self.shared.turns, (self.rope.table, self.q.device, scaled, *key)
+        if place not in turns:
             cos, sin = cos_sin(self.rope.table, positions, self.q.device)
             factor = 1.0 if scaled else self.rope.table.factor
-            turns[here] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
-        return turns[here]
+            turns[place] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
+        return turns[place]

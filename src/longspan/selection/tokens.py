@@ -161,20 +161,20 @@ class TokenSelector(Selector):
         nothing = torch.empty(rows.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
         # The last ones go one by one where they are too few to be spread over all threads.
         while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:
-            own = runs[done : done + at_once]
-            r0, r1 = own[0][0], own[-1][1]
+            batch = runs[done : done + at_once]
+            r0, r1 = batch[0][0], batch[-1][1]
             job = cast(PerQueryChunk, see(r0, r1, nothing))
             if job.ends is not None or job.key_cos_sin is not None:  # their positions are those of one chunk
                 return done
-            edges = (*(a - r0 for a, _ in own), r1 - r0)
-            stops = torch.tensor([selection.candidates(a)[1] - selection.initial for a, _ in own], device="cpu")
+            edges = (*(a - r0 for a, _ in batch), r1 - r0)
+            stops = torch.tensor([selection.candidates(a)[1] - selection.initial for a, _ in batch], device="cpu")
             q, keys, together = self.form(rows, r0, r1)
             chunks = QueryChunks(edges, stops.tolist())
             scores = token_scores(q, keys[:, :, selection.initial :], together=together, chunks=chunks)
             chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
             part = rows.part(r0, r1)
             gather_into(out[:, :, part], lse[:, :, part], replace(job, tokens=chosen, edges=edges))
-            done += len(own)
+            done += len(batch)
         return done
 
     def in_one_call(self, table: Table) -> bool:

@@ -38,12 +38,12 @@ def check_tier(tier: Tier, directory: str | os.PathLike[str] | None) -> Path | N
     return path
 
 
-def refuse_unlike(held: Sequence[Kind | None], given: Sequence[Kind]) -> None:
-    """Raise ``CacheError`` unless what is given can be added to what is held."""
-    if held != given:
+def refuse_unlike(stored: Sequence[Kind | None], new: Sequence[Kind]) -> None:
+    """Raise ``CacheError`` unless tensors of these kinds can be added to the stored ones."""
+    if stored != new:
         raise CacheError(
-            f"the cache holds (batch, heads, size, dtype, device) {[tuple(x or ()) for x in held]} and cannot take "
-            f"{[tuple(x) for x in given]}; start a new cache, or repeat or select this one's rows"
+            f"the cache holds (batch, heads, size, dtype, device) {[tuple(x or ()) for x in stored]} and cannot take "
+            f"{[tuple(x) for x in new]}; start a new cache, or repeat or select this one's rows"
         )
 
 
@@ -91,18 +91,18 @@ class Buffer:
         return kind.batch * kind.heads * self.capacity * kind.token_bytes if kind is not None else 0
 
     @property
-    def held(self) -> Tensor:
+    def allocated(self) -> Tensor:
         """``[B, H, capacity, D]``, a view; on the CPU in the tiers ``"host"`` and ``"disk"``."""
-        return self._made().tensor[:, :, : self.capacity]
+        return self._reserved().tensor[:, :, : self.capacity]
 
     def first(self, tokens: int) -> Tensor:
         """``[B, H, tokens, D]``, a view; there must be as many."""
-        return self._made().tensor.narrow(2, 0, tokens)
+        return self._reserved().tensor.narrow(2, 0, tokens)
 
     @property
     def offloaded(self) -> bool:
         """Whether what is held lies elsewhere than on the device it was made for."""
-        return self._kind is not None and self._made().tensor.device != self._kind.device
+        return self._kind is not None and self._reserved().tensor.device != self._kind.device
 
     def reserve(self, like: Tensor, tokens: int) -> None:
         """Have room for ``tokens``; what is held stays, and the new room holds nothing in particular.
@@ -122,21 +122,21 @@ class Buffer:
         old = self._block
         if tokens <= old.capacity:
             return
-        wanted = max(tokens + SPARE, old.capacity * 3 // 2)
-        if not old.affords(wanted):
-            wanted = tokens
-        if not old.widen(wanted):
-            new = self._allocate(kind, wanted)
+        capacity = max(tokens + SPARE, old.capacity * 3 // 2)
+        if not old.affords(capacity):
+            capacity = tokens
+        if not old.widen(capacity):
+            new = self._allocate(kind, capacity)
             new.write(0, old.tensor[:, :, : old.capacity])
             self._block = new
 
     def write(self, start: int, x: Tensor) -> None:
         """Put tokens ``x`` ``[B, H, T, D]`` at ``start``; there must be room."""
-        self._made().write(start, x)
+        self._reserved().write(start, x)
 
     def fetch(self, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)``, ``[B, H, n, D]``, on its device: a view, or a copy if ``offloaded``."""
-        part, kind = self._made().tensor[:, :, start:stop], self._kind
+        part, kind = self._reserved().tensor[:, :, start:stop], self._kind
         assert kind is not None
         if not self.offloaded:
             return part
@@ -172,7 +172,7 @@ class Buffer:
         """Hold what a block has, made for ``kind``; for a buffer that holds nothing."""
         self._kind, self._block = kind, block
 
-    def _made(self) -> Memory | Mapped | Segments:
+    def _reserved(self) -> Memory | Mapped | Segments:
         if self._block is None:
             raise ValueError("nothing was reserved yet")
         return self._block
@@ -193,7 +193,7 @@ class Buffer:
             new._block = self._allocate(new._kind, self.capacity)
             # Row by row, so that no third copy is made on the way.
             for n, row in enumerate(rows):
-                new._block.write(0, self.held[row : row + 1], slice(n, n + 1))
+                new._block.write(0, self.allocated[row : row + 1], slice(n, n + 1))
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:

@@ -20,8 +20,8 @@ class Fetched:
 
     def __init__(self, store: KVStore, stream: int | None, rows: slice, first: int) -> None:
         self._store, self._stream, self._rows, self._first = store, stream, rows, first
-        held = store.values if stream is None else store.keys[stream]
-        self.shape = torch.Size((rows.stop - rows.start, held.shape[1], held.shape[2] - first, held.shape[3]))
+        _, heads, tokens, width = (store.values if stream is None else store.keys[stream]).shape
+        self.shape = torch.Size((rows.stop - rows.start, heads, tokens - first, width))
 
     def __getitem__(self, key: tuple[slice, slice, slice]) -> Tensor:
         start, stop, _ = key[2].indices(self.shape[2])

@@ -100,7 +100,7 @@ class KVStore:
     @property
     def batch(self) -> int:
         """Rows of the batch; 0 when nothing was stored yet."""
-        return self._buffers[0].held.shape[0] if self._buffers else 0
+        return self._buffers[0].allocated.shape[0] if self._buffers else 0
 
     @property
     def offloaded(self) -> bool:
@@ -172,11 +172,11 @@ class KVStore:
         if not self.length or self.tier != "device" and self.offloaded:
             return None
         if self.index is not None:
-            own = self.index.reserve_one()
-            if own is None:
+            slot = self.index.reserve_one()
+            if slot is None:
                 return None
-            kept_at = own.kept_at
-            if own.moved:
+            kept_at = slot.kept_at
+            if slot.moved:
                 self.bound = None
         if moved := self.length == self.capacity:
             self.reserve(self.length + 1)
@@ -196,13 +196,13 @@ class KVStore:
         """
         self.bound = None  # first: where memory lacks for a stream, those before it have moved
         for buffer in self._buffers:
-            buffer.reserve(buffer.held, tokens)
+            buffer.reserve(buffer.allocated, tokens)
         self._hold(self._buffers)
 
     @property
     def allocated(self) -> list[Tensor]:
         """Each rotation of the keys, then the values, ``[B, Hkv, capacity, D]``, with what is not filled yet."""
-        return [buffer.held for buffer in self._buffers]
+        return [buffer.allocated for buffer in self._buffers]
 
     def put(self, place: Tensor, keys: Sequence[Tensor], values: Tensor) -> None:
         """Write the token ``[B, Hkv, 1, D]`` of each stream to where ``place`` ``[1]`` (int64, on the device) says.

@@ -27,7 +27,7 @@ class Mirror:
 
     def part(self, stream: int, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)`` ``[B, H, stop - start, D]``, a view; they must lie inside."""
-        return self._buffers[stream].held[:, :, start - self.start : stop - self.start]
+        return self._buffers[stream].allocated[:, :, start - self.start : stop - self.start]
 
     def fill(self, start: int, streams: Sequence[Tensor]) -> None:
         """Hold ``streams``, ``[B, H, T, D]`` each, which begin with token ``start``, and nothing else."""

@@ -93,14 +93,14 @@ class RecordedStep:
         outs = []
         for run, (a, b, pad) in enumerate(self._runs):
             own_keys, own_values = [x[a:b, :, pad:] for x in distinct], values[a:b, :, pad:]
-            held = triton.Held(own_keys, self._which, own_values, self._ranges[run])
+            laid_out = triton.LaidOut(own_keys, self._which, own_values, self._ranges[run])
             rows, bands = q[a:b], len(self._bands)
             angles = cos[run, :bands, None], sin[run, :bands, None]
             if rope.norm_q is not None:
                 rows = torch.stack([rope.rotate_q(rows, c, s) for c, s in zip(*angles, strict=True)])
             out, lse = triton.launch(
                 rows,
-                held,
+                laid_out,
                 None if rope.norm_q is not None else angles,
                 rope,
                 scale=layer.scale,
@@ -114,23 +114,23 @@ class RecordedStep:
     def _range(self, token: int) -> Tensor:
         """``[bands, 2, 1]``: the keys of a row's ``token`` in each band, none where it uses none."""
         plan = self._tables.single(token).plan
-        found = torch.zeros(len(self._bands), 2, 1, dtype=torch.int32, device="cpu")
+        ranges = torch.zeros(len(self._bands), 2, 1, dtype=torch.int32, device="cpu")
         for band, lo, hi in zip(plan.bands, plan.lo, plan.hi, strict=True):
-            found[band, 0, 0], found[band, 1, 0] = lo[token - plan.start], hi[token - plan.start]
-        return found
+            ranges[band, 0, 0], ranges[band, 1, 0] = lo[token - plan.start], hi[token - plan.start]
+        return ranges
 
-    def _cos_sin(self, own: Table, device: torch.device) -> tuple[Tensor, Tensor]:
-        if own not in self._angles:
-            shape = len(self._runs), len(self._bands) + len(self._maps), own.inv_freq.numel()
-            self._angles[own] = _memory(shape, torch.float32, device), _memory(shape, torch.float32, device)
-            self._fill(own, *self._angles[own])
-        return self._angles[own]
+    def _cos_sin(self, table: Table, device: torch.device) -> tuple[Tensor, Tensor]:
+        if table not in self._angles:
+            shape = len(self._runs), len(self._bands) + len(self._maps), table.inv_freq.numel()
+            self._angles[table] = _memory(shape, torch.float32, device), _memory(shape, torch.float32, device)
+            self._fill(table, *self._angles[table])
+        return self._angles[table]
 
-    def _fill(self, own: Table, cos: Tensor, sin: Tensor) -> None:
+    def _fill(self, table: Table, cos: Tensor, sin: Tensor) -> None:
         new = torch.zeros(2, *cos.shape, dtype=torch.float32, device="cpu")
         for run, (_, _, pad) in enumerate(self._runs):
             token = self._past - pad
-            tables = self._tables.decode(self._tables.angles(own), token)
+            tables = self._tables.decode(self._tables.angles(table), token)
             numbers = [*tables.ranges.plan.bands, *range(len(self._bands), cos.shape[1])]
             for n, angles in zip(numbers, (*tables.queries, *tables.keys), strict=True):
                 for x, part in enumerate(angles):

@@ -240,8 +240,8 @@ class TokenStep:
                 tables.positions,
                 self._chooser.window_table(table, torch.device("cpu")),
             )
-            own = None if scored is None else keys[scored]
-            scoring = selector.scoring(rows, pad, own, heads, values.shape[1], positions)
+            scored_keys = None if scored is None else keys[scored]
+            scoring = selector.scoring(rows, pad, scored_keys, heads, values.shape[1], positions)
             inputs = [x[rows] for x in selector.kept]
             if inputs:  # queries, keys and values, or keys alone
                 kept = [*inputs] if len(inputs) == 3 else [None, *inputs, None]

@@ -38,23 +38,23 @@ def run(
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
     q, v, keys = packing.unit_stride(q), packing.unit_stride(v), [packing.unit_stride(x) for x in keys]
     out, lse = packing.empty_output(q, v)
-    held = plan.kept.get("compiled")
-    if held is None or held[0] is not cos_sin:
-        own = [packing.fp32_table(one) for one in cos_sin]
+    cached = plan.kept.get("compiled")
+    if cached is None or cached[0] is not cos_sin:
+        fp32_tables = [packing.fp32_table(one) for one in cos_sin]
         # The angles are kept along, since the tables are but their addresses.
         low, high = torch.stack(plan.lo), torch.stack(plan.hi)
-        tables = b"".join(packing.table(one, rope) for one in own)
-        held = cos_sin, own, tables, low, high, int((high - low).clamp(min=0).sum())
-        plan.kept["compiled"] = held
-    _, _, tables, low, high, seen = held
+        tables = b"".join(packing.table(one, rope) for one in fp32_tables)
+        cached = cos_sin, fp32_tables, tables, low, high, int((high - low).clamp(min=0).sum())
+        plan.kept["compiled"] = cached
+    _, _, tables, low, high, seen = cached
     items, tokens = q.shape[0] * v.shape[1], cpu.tile_tokens(q.shape[1], v.shape[1])
     job = packing.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)
     for name, ends in (("low", low), ("high", high)):
         packing.expect(name, ends, len(keys), q.shape[2], dtype=torch.int64, contiguous=True)
     packed = _BANDED.pack(job=job, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), tokens=tokens)
-    given = b"".join((packed, *(packing.keys(x, q, v) for x in keys), tables))
+    packed_job = b"".join((packed, *(packing.keys(x, q, v) for x in keys), tables))
     if q.shape[2] <= cpu.DECODE_ROWS:
-        cpu.run("banded_decode", items, given, items * seen * packing.numbers_per_token(q, v))
+        cpu.run("banded_decode", items, packed_job, items * seen * packing.numbers_per_token(q, v))
     else:
-        cpu.run("banded_prefill", items * -(-q.shape[2] // tokens), given)
+        cpu.run("banded_prefill", items * -(-q.shape[2] // tokens), packed_job)
     return out, lse

@@ -17,7 +17,7 @@ _BANDS = 31  # bands of which two bits each of an int64 can name the rotation
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LaidOut:
     """What the kernel reads besides queries.
 
     Attributes:
@@ -55,17 +55,17 @@ def run(
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
-    held = _laid_out(keys, v, plan, q.device)
+    laid_out = _laid_out(keys, v, plan, q.device)
     if rope.norm_q is None:
         angles = _angles(plan, cos_sin)
     else:  # a module of the model's own; the kernel takes what comes out of it
         q, angles = torch.stack([rope.rotate_q(q, cos, sin) for cos, sin in cos_sin]), None
-    return launch(q, held, angles, rope, scale=scale, softcap=softcap, first=plan.start, reach=_reach(plan))
+    return launch(q, laid_out, angles, rope, scale=scale, softcap=softcap, first=plan.start, reach=_reach(plan))
 
 
 def launch(
     q: Tensor,
-    held: Held,
+    laid_out: LaidOut,
     angles: CosSin | None,
     rope: Rope,
     *,
@@ -85,7 +85,7 @@ def launch(
     from longspan.kernels.banded import triton_jit
     from longspan.kernels.gpu import primitives
 
-    bands, values, distinct = held.ranges.shape[0], held.values, held.keys
+    bands, values, distinct = laid_out.ranges.shape[0], laid_out.values, laid_out.keys
     q = tiles.unit_stride(q)
     q = q if angles is None else q[None].expand(bands, *q.shape)
     cos, sin = (q, q) if angles is None else angles
@@ -114,9 +114,9 @@ def launch(
     four = distinct + [distinct[0]] * (_MAPS - len(distinct))
     with tiles.on(q.device):
         triton_jit.banded[(count * parts, columns, batch)](
-            q, *four, values, cos, sin, held.ranges, whole, whole_lse,
+            q, *four, values, cos, sin, laid_out.ranges, whole, whole_lse,
             *q.stride()[1:4], q.stride(0), *four[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
-            heads, rows, shift, held.maps, bands, parts, float(scale), float(softcap or 0.0),
+            heads, rows, shift, laid_out.maps, bands, parts, float(scale), float(softcap or 0.0),
             MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
             D=dk, DV=dv, DP=padded[0], DVP=padded[1],
             START=rope.start, HALF=0 if angles is None else cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
@@ -142,18 +142,18 @@ def _angles(plan: Plan, cos_sin: Sequence[CosSin]) -> CosSin:
     return cos, sin
 
 
-def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device) -> Held:
+def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device) -> LaidOut:
     distinct = list({id(k): k for k in keys}.values())
     maps = which([id(k) for k in keys])
     if not tiles.offloaded(v):
         distinct, values = [tiles.unit_stride(k) for k in distinct], tiles.unit_stride(v)
         if any(k.stride() != distinct[0].stride() for k in distinct):
             distinct = [k.contiguous() for k in distinct]
-        return Held(distinct, maps, values, _ranges(plan, [0] * len(keys), device))
+        return LaidOut(distinct, maps, values, _ranges(plan, [0] * len(keys), device))
     # Kept apart from the device: what any band sees is brought, range by range, and laid side by side.
     spans, moved = _brought(plan)
     packed = [torch.cat([x[:, :, a:z] for a, z in spans], dim=2) for x in (*distinct, v)]
-    return Held(packed[:-1], maps, packed[-1], _ranges(plan, moved, device))
+    return LaidOut(packed[:-1], maps, packed[-1], _ranges(plan, moved, device))
 
 
 def which(keys: Sequence[Hashable]) -> int:

@@ -179,8 +179,8 @@ def banded(
             done += steps
         if first < last:
             cos_sin_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
-            own = q_at + tl.cast(band, tl.int64) * q_sband
-            q = load_rotated(q_ptr, own, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
+            q_rows = q_at + tl.cast(band, tl.int64) * q_sband
+            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
             q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             k_ptr = k0_ptr
             if MAPS > 1:

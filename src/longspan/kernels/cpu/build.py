@@ -37,8 +37,8 @@ class BuildError(Exception):
 
 def cache_folder() -> Path:
     """The folder of compiled libraries, which only the user writes to."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "longspan"
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache_home) if os.path.isabs(cache_home) else Path.home() / ".cache") / "longspan"
 
 
 def compiler() -> tuple[str, ...]:
@@ -51,11 +51,11 @@ def compiler() -> tuple[str, ...]:
         # gcc aligns the stack there to half of what these vectors need (its bug 54412), which ends the process.
         raise BuildError("the kernels in C are not made for Windows")
     named = shlex.split(os.environ.get("CC", ""))
-    found = next(filter(None, map(shutil.which, named[:1] or COMPILERS)), None)
-    if found is None:
+    path = next(filter(None, map(shutil.which, named[:1] or COMPILERS)), None)
+    if path is None:
         wanted = f"CC={' '.join(named)} is not there" if named else f"none of {', '.join(COMPILERS)} is there"
         raise BuildError(f"no C compiler was found ({wanted}); install one, such as gcc")
-    return found, *named[1:]
+    return path, *named[1:]
 
 
 @contextmanager
@@ -73,17 +73,17 @@ def library_for(cc: tuple[str, ...]) -> Iterator[Path]:
     name, folder = f"{library_name(cc)}.so", _folder()
     with ExitStack() as stack:
         if folder is None:
-            yield _made(stack, None, name, cc)
+            yield _compiled(stack, None, name, cc)
         elif _ready(folder / name):
             yield folder / name
         else:
             with _alone(folder):
-                path = folder / name if _ready(folder / name) else _made(stack, folder, name, cc)
+                path = folder / name if _ready(folder / name) else _compiled(stack, folder, name, cc)
             yield path
 
 
 def _ready(library: Path) -> bool:
-    return _own(library) and whole(library)
+    return _only_ours(library) and whole(library)
 
 
 @contextmanager
@@ -104,19 +104,19 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def _made(stack: ExitStack, folder: Path | None, name: str, cc: tuple[str, ...]) -> Path:
+def _compiled(stack: ExitStack, folder: Path | None, name: str, cc: tuple[str, ...]) -> Path:
     """The compiled library; in the folder if possible, else in a temporary one that the stack removes."""
     note = None if folder is None else failures.Note((folder / name).with_suffix(".failed"), cc[0])
     if note is not None and (why := note.read()) is not None:
         raise BuildError(why)
     place, room = _room(folder)
-    made = Path(stack.enter_context(room), name)  # once it is loaded, its file may go
+    library = Path(stack.enter_context(room), name)  # once it is loaded, its file may go
     print("longspan: compiling kernels for this processor, once for each user (some seconds)", file=sys.stderr)
     try:
-        compile_to(made, cc)
+        compile_to(library, cc)
         if folder is None or place != folder:
-            return made
-        os.replace(made, folder / name)
+            return library
+        os.replace(library, folder / name)
         files.write(_seal(folder / name), _digest(folder / name))
     except OSError as error:
         raise BuildError(f"{cc[0]} or its output cannot be used: {error}") from error
@@ -133,7 +133,7 @@ def _room(folder: Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     Raises:
         BuildError: neither can be written to and has room.
     """
-    said = []
+    reasons = []
     for place in (folder, None):
         try:
             where = Path(tempfile.gettempdir()) if place is None else place
@@ -141,13 +141,13 @@ def _room(folder: Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str]]:
             if free >= _NEEDED:
                 prefix = "longspan-" if place is None else "building-"
                 return where, tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
-            said.append(f"{free >> 20} MiB are free in {where}")
+            reasons.append(f"{free >> 20} MiB are free in {where}")
         except OSError as error:
             if place is None:
-                said.append(f"there is no folder for temporary files ({error.strerror})")
+                reasons.append(f"there is no folder for temporary files ({error.strerror})")
             else:
-                said.append(f"{place}: {error.strerror}")
-    raise BuildError(f"no room to compile the kernels, which takes {_NEEDED >> 20} MiB: {', '.join(said)}")
+                reasons.append(f"{place}: {error.strerror}")
+    raise BuildError(f"no room to compile the kernels, which takes {_NEEDED >> 20} MiB: {', '.join(reasons)}")
 
 
 def free_bytes(folder: Path) -> int:
@@ -162,15 +162,15 @@ def _folder() -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # the latter where there is no home
         return None
-    return folder if _own(folder) else None
+    return folder if _only_ours(folder) else None
 
 
-def _own(path: Path) -> bool:
+def _only_ours(path: Path) -> bool:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return False
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return stat.st_uid == os.geteuid() and not stat.st_mode & 0o022
 
 
 def whole(library: Path) -> bool:
@@ -190,16 +190,16 @@ def compile_to(target: Path, cc: tuple[str, ...]) -> None:
         BuildError: the compiler fails; the message is the first line that it says.
     """
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
-    known = next((flag for flag in NATIVE if _knows(cc, flag)), None)
-    for flags in ((known,), ()) if known else ((),):
+    native = next((flag for flag in NATIVE if _knows(cc, flag)), None)
+    for flags in ((native,), ()) if native else ((),):
         status, output = _run([*cc, *FLAGS, *flags, "-o", str(target), *sources, "-lm"], target.parent)
         if status == 0:
             return
         # An assembler may be older than its compiler; nothing else that fails would not fail without the flag.
         if _ASSEMBLER not in output:
             break
-    said = (output.strip().splitlines() or [f"exit status {status}"])[0]
-    raise BuildError(f"{cc[0]} does not compile the kernels: {said}")
+    first_line = (output.strip().splitlines() or [f"exit status {status}"])[0]
+    raise BuildError(f"{cc[0]} does not compile the kernels: {first_line}")
 
 
 def _knows(cc: tuple[str, ...], flag: str) -> bool:
@@ -277,5 +277,5 @@ def processor() -> str:
     except OSError:
         lines = []
     known = ("model name", "flags", "features", "cpu part", "cpu implementer")
-    told = [line for line in lines if line.lower().startswith(known)]
-    return "\n".join([platform.system(), platform.machine(), platform.processor(), *told])
+    lines = [line for line in lines if line.lower().startswith(known)]
+    return "\n".join([platform.system(), platform.machine(), platform.processor(), *lines])

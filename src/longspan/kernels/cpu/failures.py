@@ -66,5 +66,5 @@ class Note:
         return None
 
     def _identity(self) -> list[int]:
-        found = os.stat(self._compiler)
-        return [found.st_ino, found.st_size, found.st_mtime_ns]
+        stat = os.stat(self._compiler)
+        return [stat.st_ino, stat.st_size, stat.st_mtime_ns]

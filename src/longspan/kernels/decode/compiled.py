@@ -58,8 +58,8 @@ class DecodeKernel:
         scoring: ScoreSpec | None,
     ) -> None:
         batch, kv_heads = values.shape[:2]
-        width, own = keys[0].shape[-1], values.shape[-1]
-        self._shapes = (heads, 1, width), (kv_heads, 1, width), (kv_heads, 1, own)
+        width, value_width = keys[0].shape[-1], values.shape[-1]
+        self._shapes = (heads, 1, width), (kv_heads, 1, width), (kv_heads, 1, value_width)
         self._kind, self._scoring = values.dtype, scoring
         self.chosen: Tensor | None = None
         self._out = batch, 1, heads, values.shape[-1]
@@ -70,7 +70,7 @@ class DecodeKernel:
         self._numbers = batch * sharing * packing.numbers_per_token(q, values)
         key_tables = [packing.fp32_table(one) for one in key_cos_sin]
         band_tables = [packing.fp32_table(band.cos_sin) for band in bands]
-        held: list[object] = [q, keys, values, key_tables, band_tables, bands, order, kept]
+        owners: list[object] = [q, keys, values, key_tables, band_tables, bands, order, kept]
         rows = min(cos.shape[0] for cos, _ in (*key_tables, *band_tables))
         for band in bands:
             for name, ends in (("low", band.low), ("high", band.high)):
@@ -84,7 +84,7 @@ class DecodeKernel:
                 packing.expect("kept", x, batch, of_heads, None, of_width, dtype=q.dtype)
                 if x.stride(2) != of_width:
                     raise ValueError(f"kept of shape {list(x.shape)} does not hold token after token: {x.stride()}")
-        query, choice, units = self._scoring_structs(scoring, q, kv_heads, rope, held)
+        query, choice, units = self._scoring_structs(scoring, q, kv_heads, rope, owners)
         packed = _STEP.pack(
             **dict.fromkeys(_NOW_FIELDS, 0) | dict.fromkeys(("q_step", "k_step", "v_step"), (0, 0)),
             job=packing.job(q, values, out, self.lse, rope, scale, softcap, sharing, False),
@@ -105,10 +105,10 @@ class DecodeKernel:
         for band, one in zip(bands, band_tables, strict=True):
             low, high = band.low.data_ptr(), band.high.data_ptr()
             parts.append(_BAND.pack(low=low, high=high, cos_sin=packing.table(one, rope), rotation=band.rotation))
-        self._packed, self._held = b"".join(parts), held
+        self._packed, self._owners = b"".join(parts), owners
 
     def _scoring_structs(
-        self, scoring: ScoreSpec | None, q: Tensor, kv_heads: int, rope: Rope, held: list[object]
+        self, scoring: ScoreSpec | None, q: Tensor, kv_heads: int, rope: Rope, owners: list[object]
     ) -> tuple[bytes, bytes, bytes]:
         """``QueryForScoring``, ``Choice`` and ``ChosenUnits``."""
         if scoring is None:
@@ -141,7 +141,7 @@ class DecodeKernel:
         scored_by = formed.shape[2] * width if scoring.thetas is None else entries.shape[-1]
         if scoring.parts > entries.shape[1] or scoring.parts * choosing * entries.shape[-1] != scored_by:
             raise ValueError(f"entries {list(entries.shape)} are not scored by {heads} heads of {width} channels")
-        held += [scoring, formed, scores, nearby, chosen, table, positions, key, reduced, theta_q, theta_k]
+        owners += [scoring, formed, scores, nearby, chosen, table, positions, key, reduced, theta_q, theta_k]
         step = entries.stride()
         above = entries.data_ptr() + (signs - 1) * step[2] * entries.element_size()
         query = _QUERY.pack(

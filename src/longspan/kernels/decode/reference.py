@@ -97,17 +97,17 @@ class DecodeReference:
         signed = (x.clamp(min=0), x.clamp(max=0)) if scoring.signs == 2 else (x,)
         total = torch.zeros(())
         for sign, query in enumerate(signed):
-            own = entries[:, :, scoring.signs - 1 - sign :: scoring.signs][:, :, scoring.first : stop]
+            keys = entries[:, :, scoring.signs - 1 - sign :: scoring.signs][:, :, scoring.first : stop]
             if scoring.sums:
                 query = query.unflatten(1, (self.values.shape[1], -1)).sum(dim=2)
                 query = query.to(dtype).double() if scoring.rounds else query
             if scoring.thetas is not None:
                 query = _reduced(query[:, :, None], scoring.thetas[0]).to(dtype).double()[:, None]
             if scoring.parts > 1:
-                total = total + torch.einsum("bhw,bhnw->bn", query, own[:, : scoring.parts])[:, None]
+                total = total + torch.einsum("bhw,bhnw->bn", query, keys[:, : scoring.parts])[:, None]
             else:
-                own = own[:, torch.arange(scoring.choosing) * own.shape[1] // scoring.choosing]
-                total = total + torch.einsum("bsw,bsnw->bsn", query, own)
+                keys = keys[:, torch.arange(scoring.choosing) * keys.shape[1] // scoring.choosing]
+                total = total + torch.einsum("bsw,bsnw->bsn", query, keys)
         return total
 
 

@@ -59,7 +59,7 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, accumulate: bool) -> None:
     tokens = max(1, min(rows, ROWS_AT_ONCE // cpu.group_size(q.shape[1], sharing)))
     packing.expect("units", units, q.shape[0], sharing, rows, count, dtype=torch.int64)
     packing.expect("positions", at, q.shape[0], sharing, rows, count, dtype=torch.int64)
-    given = _UNITS.pack(
+    packed = _UNITS.pack(
         job=packing.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, accumulate),
         keys=packing.keys(keys, q, v),
         table=packing.table(table, job.rope),
@@ -74,9 +74,9 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, accumulate: bool) -> None:
         batch=q.shape[0],
     )
     if job.size < _SHORT or rows <= cpu.DECODE_ROWS or rows * count <= available:
-        cpu.run("units_decode", items, given, items * rows * count * job.size * packing.numbers_per_token(q, v))
+        cpu.run("units_decode", items, packed, items * rows * count * job.size * packing.numbers_per_token(q, v))
     else:
-        cpu.run("units_prefill", items * -(-rows // tokens), given)
+        cpu.run("units_prefill", items * -(-rows // tokens), packed)
 
 
 def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bool) -> None:
@@ -99,7 +99,7 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
         for chunk, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True))
         for first in range(start, stop, each)
     ]
-    held = torch.tensor(blocks, dtype=torch.int64, device="cpu")
+    block_rows = torch.tensor(blocks, dtype=torch.int64, device="cpu")
     packing.expect("tokens", tokens, q.shape[0], sharing, len(edges) - 1, None, dtype=torch.int64)
     packing.expect("ends", ends, q.shape[0], sharing, len(edges) - 1, len(cos_sin), dtype=torch.int64)
     packed = _TOKENS.pack(
@@ -107,7 +107,7 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
         keys=packing.keys(keys, q, v),
         tokens=tokens.data_ptr(),
         ends=ends.data_ptr(),
-        blocks=held.data_ptr(),
+        blocks=block_rows.data_ptr(),
         token_step=tokens.stride()[:3],
         end_step=ends.stride()[:3],
         runs=len(cos_sin),

@@ -21,14 +21,14 @@ class _Room:
     """Memory that is used again: on a CPU, new memory costs more than the work on it."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Tensor] = {}
+        self._memory: dict[str, Tensor] = {}
 
     def __call__(self, name: str, like: Tensor, *shape: int) -> Tensor:
         """Uninitialised memory of that shape, in the dtype and on the device of ``like``."""
-        held, size = self._held.get(name), math.prod(shape)
-        if held is None or held.numel() < size:
-            held = self._held[name] = like.new_empty(size)
-        return held[:size].view(shape)
+        memory, size = self._memory.get(name), math.prod(shape)
+        if memory is None or memory.numel() < size:
+            memory = self._memory[name] = like.new_empty(size)
+        return memory[:size].view(shape)
 
 
 def flash_unsupported_reason(q: Tensor, softcap: float | None) -> str | None:
@@ -53,16 +53,17 @@ def by_row(job: PerRow, flash: bool) -> Iterator[Part]:
         run = _gather_rows
     else:
         run = _group_rows
-    held = heads // kv_heads if run is _group_rows else heads
-    step, room, wide = max(1, _BUDGET // max(count * width * held, 1)), _Room(), q.new_empty(0, dtype=accumulator(q))
+    gathered_heads = heads // kv_heads if run is _group_rows else heads
+    step, room = max(1, _BUDGET // max(count * width * gathered_heads, 1)), _Room()
+    wide = q.new_empty(0, dtype=accumulator(q))
     for r0 in range(0, rows, step):
         r1 = min(r0 + step, rows)
         # In memory tokens come before heads, as their parts are made and as what they are merged into lies.
         out = room("part", q, batch, r1 - r0, heads, job.v.shape[-1]).transpose(1, 2)
         lse = room("part's lse", wide, batch, heads, r1 - r0)
         part = slice(r0, r1)
-        own = replace(job, q=q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
-        run(own, flash, room, out, lse)
+        part_job = replace(job, q=q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
+        run(part_job, flash, room, out, lse)
         yield part, out, lse
 
 
@@ -114,10 +115,10 @@ def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor
     parts, part_lses = _empty(job, batch, sharing, rows * count, group)
     for b in range(batch):
         for s in range(sharing):
-            head, own = s * keys.shape[1] // sharing, units[b, s].flatten()
+            head, unit_ids = s * keys.shape[1] // sharing, units[b, s].flatten()
             for x, buffer in zip((keys, v), buffers, strict=True):
                 whole = x[b, head, : x.shape[2] // size * size].unflatten(0, (-1, size)).flatten(1)
-                torch.index_select(whole, 0, own, out=buffer)
+                torch.index_select(whole, 0, unit_ids, out=buffer)
             own_keys, own_v = (x.view(-1, 1, size, x.shape[1] // size).to(q.device) for x in buffers)
             pairs = rotated[b, s].transpose(0, 1)[:, None]  # [T · m, 1, G, D]
             part, part_lse = _attend(job, pairs, own_keys, own_v, flash)
@@ -136,9 +137,9 @@ def _gather_tokens(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tens
     out, lse = out.unflatten(1, (sharing, -1)), lse.unflatten(1, (sharing, -1))
     for b in range(batch):
         for s in range(sharing):
-            head, own = s * job.keys.shape[1] // sharing, units[b, s].flatten()
+            head, unit_ids = s * job.keys.shape[1] // sharing, units[b, s].flatten()
             keys, v = (
-                x[b, head].index_select(0, own).to(q.device, wide).view(rows, count, -1) for x in (job.keys, job.v)
+                x[b, head].index_select(0, unit_ids).to(q.device, wide).view(rows, count, -1) for x in (job.keys, job.v)
             )
             scores = _bounded(job, (rotated[b, s] * keys).sum(dim=-1))  # [G, T, m]
             out[b, s] = (scores.softmax(dim=-1)[..., None] * v).sum(dim=-2)
@@ -230,13 +231,13 @@ def _merged_from(out: Tensor, lse: Tensor, back: Tensor) -> tuple[Tensor, Tensor
     """The same, ``[T, G, Dv]`` and ``[T, G]``, with the parts of row ``t`` at rows ``back[t]`` of ``[T · m, G]``."""
     rows, count = back.shape
     group = lse.shape[1]
-    own = lse.index_select(0, back.flatten()).view(rows, count, group).transpose(1, 2)  # [T, G, m]
-    total = own.logsumexp(dim=-1)
-    weights = (own - total[..., None]).exp_().flatten(0, 1)
+    part_lse = lse.index_select(0, back.flatten()).view(rows, count, group).transpose(1, 2)  # [T, G, m]
+    total = part_lse.logsumexp(dim=-1)
+    weights = (part_lse - total[..., None]).exp_().flatten(0, 1)
     at = (back[:, None, :] * group + torch.arange(group, device=back.device)[:, None]).flatten(0, 1)
     if out.dtype == weights.dtype:
         # A weighted sum of rows is an embedding bag, which reads each part once and writes none.
         bag = torch.nn.functional.embedding_bag(at, out, mode="sum", per_sample_weights=weights)
         return bag.view(rows, group, -1), total
     parts = out.index_select(0, at.flatten()).view(rows, group, count, -1)
-    return _merged(parts, own)
+    return _merged(parts, part_lse)

@@ -44,12 +44,12 @@ def _by_row(job: PerRow) -> tuple[Tensor, Tensor]:
     step = max(1, CHANNELS_AT_ONCE // (out.shape[0] * out.shape[1] * count * out.shape[3]))
     for r0 in range(0, rows, step):
         part = slice(r0, min(r0 + step, rows))
-        own = replace(job, q=job.q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
+        part_job = replace(job, q=job.q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
         if step >= rows:
-            _walk_rows(own, out, lse)
+            _walk_rows(part_job, out, lse)
         else:
             own_lse = torch.empty_like(lse[:, :, part], memory_format=torch.contiguous_format)
-            _walk_rows(own, out[:, :, part], own_lse)
+            _walk_rows(part_job, out[:, :, part], own_lse)
             lse[:, :, part] = own_lse
     return out, lse
 

@@ -109,8 +109,8 @@ def by_row(
         for n in range(begin // STEPS, tl.cdiv(end, STEPS)):
             unit = tl.load(units_ptr + n).to(tl.int64)
             cos_sin_at = tl.load(positions_ptr + n).to(tl.int64) * HALF + tl.zeros([R], tl.int64)
-            own = q_at + tl.cast(n, tl.int64) * q_sn
-            q = load_rotated(q_ptr, own, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
+            q_rows = q_at + tl.cast(n, tl.int64) * q_sn
+            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
             q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             for at in range(tl.maximum(begin - n * STEPS, 0), tl.minimum(end - n * STEPS, STEPS)):
                 token = at * K + e

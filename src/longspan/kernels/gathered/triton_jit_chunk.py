@@ -97,8 +97,8 @@ def by_query_chunk(
         stop = tl.minimum(end, (split + 1) * share)
         if begin < stop:
             cos_sin_at = (tl.cast(run, tl.int64) * rows + t) * HALF
-            own = q_at + tl.cast(run, tl.int64) * q_srun
-            q = load_rotated(q_ptr, own, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
+            q_rows = q_at + tl.cast(run, tl.int64) * q_srun
+            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
             q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
             for first in range(begin, stop, K):
                 place = first + e

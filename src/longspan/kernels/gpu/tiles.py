@@ -126,8 +126,8 @@ def unit_stride(x: Tensor) -> Tensor:
 
 
 def _capability(device: torch.device) -> tuple[int, int]:
-    found = _properties(device)
-    return found.major, found.minor
+    properties = _properties(device)
+    return properties.major, properties.minor
 
 
 def _memory(device: torch.device) -> int:

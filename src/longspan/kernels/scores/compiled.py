@@ -60,7 +60,7 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     tokens = cpu.tile_tokens(heads, k.shape[1])
     table = packing.fp32_table(cos_sin(rope.table, torch.arange(size, device="cpu"), q.device))
     packing.expect("order", channels, width, dtype=torch.int64, contiguous=True)
-    given = _REPRESENTATIONS.pack(
+    packed = _REPRESENTATIONS.pack(
         job=packing.job(q, v, None, None, rope, scale, None, k.shape[1], False),
         keys=packing.keys(k, q, v),
         table=packing.table(table, rope),
@@ -69,7 +69,7 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
         chunks=chunks,
         tokens=tokens,
     )
-    cpu.run("representations", chunks * k.shape[1], given)
+    cpu.run("representations", chunks * k.shape[1], packed)
     return out
 
 
@@ -80,7 +80,7 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     out = torch.empty(batch, heads, rows, count, dtype=torch.float32, device="cpu")
     packing.expect("keys", keys, batch, heads, None, width)
     packing.whole_lanes(width)
-    given = _PRODUCTS.pack(
+    packed = _PRODUCTS.pack(
         q=q.data_ptr(),
         keys=keys.data_ptr(),
         out=out.data_ptr(),
@@ -92,7 +92,7 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
         kind=cpu.KINDS[keys.dtype],
         each=_KEYS,
     )
-    cpu.run("products", batch * heads * -(-count // _KEYS), given, out.numel() * width)
+    cpu.run("products", batch * heads * -(-count // _KEYS), packed, out.numel() * width)
     return out
 
 

@@ -32,13 +32,13 @@ def token_scores(q: Tensor, keys: Tensor, together: int, products: Callable[[Ten
     """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]``, by a function for ``q · k``."""
     parts, kv_heads = q.shape[3], keys.shape[1]
     if parts > 1:
-        found = products(q[:, :, :, 0], keys[:, :1])
+        scores = products(q[:, :, :, 0], keys[:, :1])
         for c in range(1, parts):
-            found += products(q[:, :, :, c], keys[:, c : c + 1])
+            scores += products(q[:, :, :, c], keys[:, c : c + 1])
     else:
         spread = q[:, :, :, 0].unflatten(1, (kv_heads, -1))  # a key head's queries are rows of one product
-        found = products(spread.flatten(2, 3), keys).view(*q.shape[:3], -1)
-    return relative_scores(found.unflatten(1, (-1, together)).amax(dim=2) if together > 1 else found)
+        scores = products(spread.flatten(2, 3), keys).view(*q.shape[:3], -1)
+    return relative_scores(scores.unflatten(1, (-1, together)).amax(dim=2) if together > 1 else scores)
 
 
 def relative_scores(scores: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ def _scores(
     d = tl.arange(0, DP)
     scores = tl.zeros([R, K], tl.float32)
     for c in range(PARTS):
-        own = q_ptr + c * q_sc + t.to(tl.int64)[:, None] * q_st + d[None, :]
-        q = tl.load(own, mask=used[:, None] & (d < D)[None, :], other=0.0)
+        q_rows = q_ptr + c * q_sc + t.to(tl.int64)[:, None] * q_st + d[None, :]
+        q = tl.load(q_rows, mask=used[:, None] & (d < D)[None, :], other=0.0)
         theirs = k_ptr + c * k_sh + m.to(tl.int64)[:, None] * k_sn + d[None, :]
         k = tl.load(theirs, mask=there[:, None] & (d < D)[None, :], other=0.0)
         if WIDEN:
@@ -140,14 +140,14 @@ def representations(
     v_ptr += (head // KV_SHARE) * v_sh + n * v_sc
     d = tl.arange(0, DP)
     channel = tl.load(channels_ptr + d, mask=d < D, other=0)
-    own = q_ptr.dtype.element_ty
+    dtype = q_ptr.dtype.element_ty
     query = tl.zeros([DP], tl.float32)
     for first in range(0, SIZE, R):
         t = first + tl.arange(0, R)
         used = t < SIZE
         cos_sin_at = t * HALF
         q = load_rotated(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
-        q = narrowed(q, own, WIDEN)
+        q = narrowed(q, dtype, WIDEN)
         acc = tl.zeros([R, DP], tl.float32)
         top = tl.full([R], float("-inf"), tl.float32)
         total = tl.zeros([R], tl.float32)
@@ -157,7 +157,7 @@ def representations(
             k = load_rotated(
                 k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False
             )  # fmt: skip
-            k = narrowed(k, own, WIDEN)
+            k = narrowed(k, dtype, WIDEN)
             at = v_ptr + m[:, None] * v_sn + channel[None, :]
             v = tl.load(at, mask=there[:, None] & (d < D)[None, :], other=0.0)
             acc, top, total = step(

@@ -23,18 +23,18 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
     """``[..., T, count]`` int64 of fp32 scores ``[..., T, n]``."""
     rows, n = scores.shape[:-1], scores.shape[-1]
     scores = scores.contiguous()
-    found = torch.empty(*rows, count, dtype=torch.int64, device="cpu")
-    if found.numel() == 0:
-        return found
+    chosen = torch.empty(*rows, count, dtype=torch.int64, device="cpu")
+    if chosen.numel() == 0:
+        return chosen
     ends = stops.contiguous() if stops is not None else None
     tokens = rows[-1] if rows else 1
     packing.expect("scores", scores, *scores.shape, dtype=torch.float32, contiguous=True)
     if ends is not None:
         packing.expect("stops", ends, tokens, dtype=torch.int64, contiguous=True)
-    given = _TOPK.pack(
+    packed = _TOPK.pack(
         scores=scores.data_ptr(),
         stops=0 if ends is None else ends.data_ptr(),
-        to=found.data_ptr(),
+        to=chosen.data_ptr(),
         n=n,
         count=count,
         first=start,
@@ -43,5 +43,5 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
         near=near,
         tie=tie,
     )
-    cpu.run("topk", rows.numel(), given, scores.numel())
-    return found
+    cpu.run("topk", rows.numel(), packed, scores.numel())
+    return chosen

@@ -30,5 +30,5 @@ def _row(scores: list[float], count: int, tie: float, last: bool, near: int, dty
     low, high = float(least - slack), float(least + slack)
     above = [j for j, x in enumerate(nearby) if x > high]
     tied = [j for j, x in enumerate(nearby) if low <= x <= high]
-    wanted = count - len(above)
-    return sorted(above + (tied[len(tied) - wanted :] if last else tied[:wanted]))
+    missing = count - len(above)
+    return sorted(above + (tied[len(tied) - missing :] if last else tied[:missing]))

@@ -43,12 +43,12 @@ def _tie(scores: Tensor, tie: float) -> Tensor:
 
 
 def _topk(scores: Tensor, count: int, slack: Tensor | float, last: bool) -> Tensor:
-    found = scores.topk(count, dim=-1)
-    least = found.values[..., -1:]
+    best = scores.topk(count, dim=-1)
+    least = best.values[..., -1:]
     near = scores >= least - slack
     # To look whether there is a tie is cheap on a CPU; elsewhere it would be to wait.
     if scores.device.type == "cpu" and not bool((near.sum(dim=-1) > count).any()):
-        return found.indices.sort(dim=-1).values
+        return best.indices.sort(dim=-1).values
     n = scores.shape[-1]
     place = torch.arange(n, device=scores.device, dtype=torch.int32)
     rank = (near.int() + (scores > least + slack).int()) * n + (place if last else n - 1 - place)

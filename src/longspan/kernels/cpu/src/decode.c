@@ -59,10 +59,10 @@ int longspan_decode_append(const DecodeStep *of, WorkQueue *queue) {
         memcpy((char *)job->v + place * size, value, (size_t)(job->dv * size));
         for (int64_t n = h * group; n < (h + 1) * group; n++) {
             const char *query = of->q + (b * of->q_step[0] + n * of->q_step[1]) * size;
-            char *own = (char *)query_of(job, b, n, 0);
-            permute_channels(own, query, of->order, dk, size);
+            char *permuted = (char *)query_of(job, b, n, 0);
+            permute_channels(permuted, query, of->order, dk, size);
             if (of->kept[0])
-                memcpy(of->kept[0] + (b * of->kept_step[0][0] + n * of->kept_step[0][1] + of->tail * dk) * size, own,
+                memcpy(of->kept[0] + (b * of->kept_step[0][0] + n * of->kept_step[0][1] + of->tail * dk) * size, permuted,
                        (size_t)(dk * size));
         }
         if (of->kept[1])
@@ -88,8 +88,8 @@ int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
     const Choice *choice = &of->choice;
     const int kind = (int)of->job.kind, width = (int)(of->job.kv_heads * of->job.dk);
     const int64_t parts = (scoring->reduced + THETA_ROWS - 1) / THETA_ROWS, size = bytes_of(kind);
-    float *own = malloc((size_t)width * sizeof(float)), found[BLOCK + LANES];
-    if (!own) return 0;
+    float *row = malloc((size_t)width * sizeof(float)), sums[BLOCK + LANES];
+    if (!row) return 0;
     EACH(item, queue) {
         const int64_t b = item / (2 * parts), from = item % parts * THETA_ROWS;
         const int is_key = item / parts % 2 == 0;
@@ -97,15 +97,15 @@ int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
         const Run run = {.keys = is_key ? scoring->theta_k : scoring->theta_q, .key_step = width * size, .count = scoring->reduced};
         const int n = scoring->reduced - from < THETA_ROWS ? (int)(scoring->reduced - from) : THETA_ROWS;
         char *entry = (char *)choice->entries + (b * choice->step[0] + of->at * choice->step[2]) * size;
-        for (int64_t d = 0; d < width; d++) own[arranged(d, width, kind)] = x[d];
-        if (kind == BF16) products(own, &run, from, n, width, 0, 1, found, 1, BF16);
-        else if (kind == FP16) products(own, &run, from, n, width, 0, 1, found, 1, FP16);
-        else products(own, &run, from, n, width, 0, 1, found, 1, FP32);
+        for (int64_t d = 0; d < width; d++) row[arranged(d, width, kind)] = x[d];
+        if (kind == BF16) products(row, &run, from, n, width, 0, 1, sums, 1, BF16);
+        else if (kind == FP16) products(row, &run, from, n, width, 0, 1, sums, 1, FP16);
+        else products(row, &run, from, n, width, 0, 1, sums, 1, FP32);
         for (int64_t c = 0; c < n; c++)
-            if (is_key) store_one(entry, from + c, found[c], kind);
-            else scoring->reduced_q[b * scoring->reduced + from + c] = rounded(found[c], kind);
+            if (is_key) store_one(entry, from + c, sums[c], kind);
+            else scoring->reduced_q[b * scoring->reduced + from + c] = rounded(sums[c], kind);
     }
-    free(own);
+    free(row);
     return 1;
 }
 
@@ -118,8 +118,8 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
     const int64_t items = (of->stop - choice->first + choice->each - 1) / choice->each;
     const float *query = scoring->theta_q ? scoring->reduced_q : scoring->query;
     const int64_t heads = choice->parts * choice->choosing; /* of `query` */
-    float *own = malloc((size_t)(terms * width) * sizeof(float)), found[BLOCK + LANES];
-    if (!own) return 0;
+    float *row = malloc((size_t)(terms * width) * sizeof(float)), sums[BLOCK + LANES];
+    if (!row) return 0;
     EACH(item, queue) {
         const int64_t row = item / items, b = row / choice->choosing, s = row % choice->choosing;
         const int64_t from = choice->first + item % items * choice->each;
@@ -128,7 +128,7 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
         for (int64_t x = 0; x < terms; x++) {
             const int64_t sign = x / choice->parts, head = choice->parts > 1 ? x % choice->parts : s;
             const float *q = query + ((b * scoring->signs + sign) * heads + head) * width;
-            for (int64_t d = 0; d < width; d++) own[x * width + arranged(d, width, kind)] = q[d];
+            for (int64_t d = 0; d < width; d++) row[x * width + arranged(d, width, kind)] = q[d];
         }
         for (int64_t first = from; first < to; first += BLOCK) {
             const int n = to - first < BLOCK ? (int)(to - first) : BLOCK;
@@ -137,15 +137,15 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
                 const int64_t head = choice->parts > 1 ? x % choice->parts : s * choice->heads / choice->choosing;
                 const int64_t at = b * choice->step[0] + head * choice->step[1] + sign * choice->sign_step;
                 const Run run = {.keys = choice->entries + at * size, .key_step = choice->step[2] * size, .count = to};
-                const float *q = own + x * width;
-                if (kind == BF16) products(q, &run, first, n, width, 0, 1, found, 1, BF16);
-                else if (kind == FP16) products(q, &run, first, n, width, 0, 1, found, 1, FP16);
-                else products(q, &run, first, n, width, 0, 1, found, 1, FP32);
-                for (int c = 0; c < n; c++) scores[first + c] = x ? scores[first + c] + found[c] : found[c];
+                const float *q = row + x * width;
+                if (kind == BF16) products(q, &run, first, n, width, 0, 1, sums, 1, BF16);
+                else if (kind == FP16) products(q, &run, first, n, width, 0, 1, sums, 1, FP16);
+                else products(q, &run, first, n, width, 0, 1, sums, 1, FP32);
+                for (int c = 0; c < n; c++) scores[first + c] = x ? scores[first + c] + sums[c] : sums[c];
             }
         }
     }
-    free(own);
+    free(row);
     return 1;
 }
 
@@ -181,7 +181,7 @@ static void attend_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_
 
 /* An item is a group of heads that share keys and a choice, in a row of the batch. */
 int longspan_decode_attend(const DecodeStep *of, WorkQueue *queue) {
-    Job own = of->job, *job = &own;
+    Job local = of->job, *job = &local;
     const BandRange *bands = band_ranges_of(of);
     Softmax rows;
     job->out = of->out;

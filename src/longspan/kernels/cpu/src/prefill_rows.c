@@ -47,16 +47,16 @@ int longspan_banded_prefill(const Banded *args, WorkQueue *queue) {
     const Table *tables = tables_of(args);
     const int64_t tokens = args->tokens;
     int64_t group = job->heads / job->sharing, parts = (job->rows + tokens - 1) / tokens;
-    int64_t *own = malloc(2 * sizeof(int64_t) * (size_t)tokens), *at = own + tokens;
-    int made = make_tile(&tile, (int)(tokens * group), (int)job->dk, (int)job->dv, (int)job->kind, job->softcap);
-    if (made && own) EACH(item, queue) {
+    int64_t *indices = malloc(2 * sizeof(int64_t) * (size_t)tokens), *at = indices + tokens;
+    int allocated = make_tile(&tile, (int)(tokens * group), (int)job->dk, (int)job->dv, (int)job->kind, job->softcap);
+    if (allocated && indices) EACH(item, queue) {
         int64_t b = item / (job->sharing * parts), s = item / parts % job->sharing;
         int64_t first = (parts - 1 - item % parts) * tokens; /* the last see most: they come first */
         int64_t count = job->rows - first < tokens ? job->rows - first : tokens;
         Group of = {job, b, s, group, first};
         shape(&tile, (int)(count * group));
         begin_rows(&tile, &of, count);
-        for (int64_t t = 0; t < count; t++) own[t] = t, at[t] = first + t;
+        for (int64_t t = 0; t < count; t++) indices[t] = t, at[t] = first + t;
         for (int64_t n = 0; n < args->bands; n++) {
             const int64_t *own_low = args->low + n * job->rows + first, *own_high = args->high + n * job->rows + first;
             int64_t from = INT64_MAX, to = 0;
@@ -66,16 +66,16 @@ int longspan_banded_prefill(const Banded *args, WorkQueue *queue) {
                     to = own_high[t] > to ? own_high[t] : to;
                 }
             if (from >= to) continue;
-            load_rows(&tile, &of, own, at, count, tables + n);
+            load_rows(&tile, &of, indices, at, count, tables + n);
             Run run = part(stored(job, args->keys + n, b, s), from, to);
             limit(&tile, own_low, own_high, count, group, from, to);
             see(&tile, &run, tile.low, tile.high);
         }
         write_rows(&tile, &of, count);
     }
-    if (made) free(tile.held);
-    free(own);
-    return made && own;
+    if (allocated) free(tile.memory);
+    free(indices);
+    return allocated && indices;
 }
 
 /* The tokens that chose a unit attend to it together; the sums of each are held until it has seen all of its units. */
@@ -86,26 +86,26 @@ int longspan_units_prefill(const Units *args, WorkQueue *queue) {
     const int64_t unit_step = args->unit_step[2], position_step = args->position_step[2];
     const int64_t group = job->heads / job->sharing, parts = (job->rows + tokens - 1) / tokens, dv = job->dv;
     const int64_t most = MOST / group > 0 ? MOST / group : 1, rows = tokens * group, pairs = tokens * count;
-    int made = make_tile(&tile, (int)(most * group), (int)job->dk, (int)dv, (int)job->kind, job->softcap);
+    int allocated = make_tile(&tile, (int)(most * group), (int)job->dk, (int)dv, (int)job->kind, job->softcap);
     float *sum = malloc(sizeof(float) * (size_t)(rows * (dv + 2)));
     int64_t *who = malloc(sizeof(int64_t) * (size_t)(2 * pairs + available + 1));
-    const int good = made && sum && who;
+    const int good = allocated && sum && who;
     if (good) EACH(item, queue) {
         int64_t b = item / (job->sharing * parts), s = item / parts % job->sharing, first = item % parts * tokens;
         int64_t here = job->rows - first < tokens ? job->rows - first : tokens;
         float *top = sum + rows * dv, *total = top + rows;
         for (int64_t r = 0; r < here * group; r++)
             read_row(job, b, s * group + r % group, first + r / group, sum + r * dv, top + r, total + r);
-        const int64_t *own = units_of(args, b, s, first), *at = positions_of(args, b, s, first);
+        const int64_t *units = units_of(args, b, s, first), *at = positions_of(args, b, s, first);
         /* The tokens and positions of each unit side by side: a sort by counting. */
         int64_t *place = who + pairs, *ends = place + pairs;
         memset(ends, 0, sizeof(int64_t) * (size_t)(available + 1));
         for (int64_t t = 0; t < here; t++)
-            for (int64_t n = 0; n < count; n++) ends[own[t * unit_step + n] + 1]++;
+            for (int64_t n = 0; n < count; n++) ends[units[t * unit_step + n] + 1]++;
         for (int64_t u = 0; u < available; u++) ends[u + 1] += ends[u];
         for (int64_t t = 0; t < here; t++)
             for (int64_t n = 0; n < count; n++) {
-                int64_t to = ends[own[t * unit_step + n]]++;
+                int64_t to = ends[units[t * unit_step + n]]++;
                 who[to] = t, place[to] = at[t * position_step + n];
             }
         Group of = {job, b, s, group, first};
@@ -122,7 +122,7 @@ int longspan_units_prefill(const Units *args, WorkQueue *queue) {
         for (int64_t r = 0; r < here * group; r++)
             write_row(job, b, s * group + r % group, first + r / group, sum + r * dv, top[r], total[r]);
     }
-    if (made) free(tile.held);
+    if (allocated) free(tile.memory);
     free(sum), free(who);
     return good;
 }
@@ -132,9 +132,9 @@ int longspan_tokens_prefill(const Tokens *args, WorkQueue *queue) {
     Tile tile;
     const Job *job = &args->job;
     const int64_t each = args->each, group = job->heads / job->sharing;
-    int64_t *own = malloc(2 * sizeof(int64_t) * (size_t)each), *at = own + each;
-    int made = make_tile(&tile, (int)(each * group), (int)job->dk, (int)job->dv, (int)job->kind, job->softcap);
-    if (made && own) EACH(item, queue) {
+    int64_t *indices = malloc(2 * sizeof(int64_t) * (size_t)each), *at = indices + each;
+    int allocated = make_tile(&tile, (int)(each * group), (int)job->dk, (int)job->dv, (int)job->kind, job->softcap);
+    if (allocated && indices) EACH(item, queue) {
         const int64_t b = item / (job->sharing * args->row_blocks), s = item / args->row_blocks % job->sharing;
         const int64_t *block = args->blocks + item % args->row_blocks * 3;
         const int64_t first = block[0], count = block[1] - first;
@@ -142,10 +142,10 @@ int longspan_tokens_prefill(const Tokens *args, WorkQueue *queue) {
         Group of = {job, b, s, group, first};
         shape(&tile, (int)(count * group));
         begin_rows(&tile, &of, count);
-        for (int64_t t = 0; t < count; t++) own[t] = t, at[t] = first + t;
+        for (int64_t t = 0; t < count; t++) indices[t] = t, at[t] = first + t;
         for (int64_t n = 0, from = 0; n < args->runs; n++) {
             if (from >= ends[n]) continue;
-            load_rows(&tile, &of, own, at, count, args->tables + n);
+            load_rows(&tile, &of, indices, at, count, args->tables + n);
             Run run = stored(job, &args->keys, b, s);
             run.tokens = tokens + from, run.count = ends[n] - from;
             see(&tile, &run, 0, 0);
@@ -153,7 +153,7 @@ int longspan_tokens_prefill(const Tokens *args, WorkQueue *queue) {
         }
         write_rows(&tile, &of, count);
     }
-    if (made) free(tile.held);
-    free(own);
-    return made && own;
+    if (allocated) free(tile.memory);
+    free(indices);
+    return allocated && indices;
 }

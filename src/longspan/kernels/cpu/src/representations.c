@@ -81,10 +81,10 @@ int longspan_representations(const Representations *args, WorkQueue *queue) {
     Chunk chunk;
     const Job *job = &args->job;
     const int64_t tokens = args->tokens, group = job->heads / job->sharing, dk = job->dk;
-    const int made = make_tile(&tile, (int)(tokens * group), (int)dk, (int)job->dv, FP32, 0.0f);
-    const int held = make_chunk(&chunk, job, group);
+    const int tile_ready = make_tile(&tile, (int)(tokens * group), (int)dk, (int)job->dv, FP32, 0.0f);
+    const int chunk_ready = make_chunk(&chunk, job, group);
     int64_t *each = malloc(sizeof(int64_t) * (size_t)job->rows);
-    const int good = made && held && each;
+    const int good = tile_ready && chunk_ready && each;
     for (int64_t t = 0; good && t < job->rows; t++) each[t] = t;
     if (good) EACH(item, queue) {
         int64_t n = item / job->sharing, s = item % job->sharing;
@@ -95,8 +95,8 @@ int longspan_representations(const Representations *args, WorkQueue *queue) {
             represent(args->out + ((s * group + h) * args->chunks + n) * dk, &chunk, job, chunk.mean + h * job->dv,
                       args->order);
     }
-    if (made) free(tile.held);
-    if (held) free(chunk.keys);
+    if (tile_ready) free(tile.memory);
+    if (chunk_ready) free(chunk.keys);
     free(each);
     return good;
 }

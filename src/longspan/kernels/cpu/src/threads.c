@@ -75,10 +75,10 @@ const char *longspan_run(const Work *all, int64_t count, Check *check, const voi
     if (threads > 1 && start) start(work, &pool, (unsigned)threads, 0);
     else {
         pthread_t others[MOST_THREADS];
-        int made = 0;
-        while (made < threads - 1 && made < MOST_THREADS && !pthread_create(others + made, 0, begin, &pool)) made++;
+        int started = 0;
+        while (started < threads - 1 && started < MOST_THREADS && !pthread_create(others + started, 0, begin, &pool)) started++;
         work(&pool);
-        while (made > 0) pthread_join(others[--made], 0);
+        while (started > 0) pthread_join(others[--started], 0);
     }
     return pool.failed ? "" : 0;
 }

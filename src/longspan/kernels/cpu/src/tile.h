@@ -21,7 +21,7 @@ typedef struct {
     float *rows;            /* [LANES, dk or dv] */
     float *keys, *values;   /* [STEP, dk], [STEP, dv], where they are not stored as fp32 */
     int64_t *low, *high;    /* [panels, wide * LANES]: which keys a row sees, before it sees a run */
-    void *held;
+    void *memory;
 } Tile;
 
 INLINE void shape(Tile *tile, int rows) { shape_of(rows, &tile->panels, &tile->wide); }
@@ -31,7 +31,7 @@ static int make_tile(Tile *tile, int rows, int dk, int dv, int kind, float softc
     *tile = (Tile){.dk = dk, .dv = dv, .kind = kind, .softcap = softcap};
     size_t lanes = (size_t)(rows + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES) + WIDE * LANES;
     size_t numbers = lanes * (size_t)(dk + dv + 2) + (STEP + LANES) * (size_t)(WIDE * LANES + dk + dv);
-    char *at = tile->held = malloc(numbers * sizeof(float) + 2 * lanes * sizeof(int64_t) + 64);
+    char *at = tile->memory = malloc(numbers * sizeof(float) + 2 * lanes * sizeof(int64_t) + 64);
     if (!at) return 0;
     at += 64 - (uintptr_t)at % 64;
     tile->low = (int64_t *)at, tile->high = tile->low + lanes;
@@ -86,10 +86,10 @@ INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float 
                          const int64_t *high, int64_t first, const int wide) {
     const float cap = softcap * LOG2_E;
     for (int c = 0; c < wide; c++) {
-        float *own = scores + c * LANES;
+        float *column = scores + c * LANES;
         if (cap > 0)
             for (int j = 0; j < n; j++)
-                store8(own + j * wide * LANES, cap * tanh_of(load(own + j * wide * LANES, FP32) * (1 / cap)));
+                store8(column + j * wide * LANES, cap * tanh_of(load(column + j * wide * LANES, FP32) * (1 / cap)));
         if (low) { /* not every row sees every key */
             i8 from, to;
             for (int r = 0; r < LANES; r++) {
@@ -97,30 +97,30 @@ INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float 
                 from[r] = (int32_t)(a < 0 ? 0 : a > n ? n : a), to[r] = (int32_t)(z < 0 ? 0 : z > n ? n : z);
             }
             for (int j = 0; j < n; j++) {
-                f8 s = load(own + j * wide * LANES, FP32);
-                store8(own + j * wide * LANES, either((i8)((from <= j) & (to > j)), s, all(-INFINITY)));
+                f8 s = load(column + j * wide * LANES, FP32);
+                store8(column + j * wide * LANES, either((i8)((from <= j) & (to > j)), s, all(-INFINITY)));
             }
         }
         f8 before = load(top + c * LANES, FP32), now = before, other = before;
         int j = 0;
         for (; j + 1 < n; j += 2) { /* two sums at once, which hides half of what each waits */
-            now = larger(load(own + j * wide * LANES, FP32), now);
-            other = larger(load(own + (j + 1) * wide * LANES, FP32), other);
+            now = larger(load(column + j * wide * LANES, FP32), now);
+            other = larger(load(column + (j + 1) * wide * LANES, FP32), other);
         }
-        if (j < n) now = larger(load(own + j * wide * LANES, FP32), now);
+        if (j < n) now = larger(load(column + j * wide * LANES, FP32), now);
         now = larger(now, other);
         f8 shift = either((i8)(now == all(-INFINITY)), all(0.0f), now), added = all(0.0f), more = all(0.0f);
         fade[c] = exp2_of(before - shift);
         for (j = 0; j + 1 < n; j += 2) {
-            f8 weight = exp2_of(load(own + j * wide * LANES, FP32) - shift);
-            f8 next = exp2_of(load(own + (j + 1) * wide * LANES, FP32) - shift);
+            f8 weight = exp2_of(load(column + j * wide * LANES, FP32) - shift);
+            f8 next = exp2_of(load(column + (j + 1) * wide * LANES, FP32) - shift);
             added += weight, more += next;
-            store8(own + j * wide * LANES, weight), store8(own + (j + 1) * wide * LANES, next);
+            store8(column + j * wide * LANES, weight), store8(column + (j + 1) * wide * LANES, next);
         }
         if (j < n) {
-            f8 weight = exp2_of(load(own + j * wide * LANES, FP32) - shift);
+            f8 weight = exp2_of(load(column + j * wide * LANES, FP32) - shift);
             added += weight;
-            store8(own + j * wide * LANES, weight);
+            store8(column + j * wide * LANES, weight);
         }
         added += more;
         store8(top + c * LANES, now);
@@ -193,12 +193,12 @@ static void see(Tile *tile, const Run *run, const int64_t *low, const int64_t *h
                 keys[j] = (const float *)key, values[j] = (const float *)value;
                 continue;
             }
-            float *own = tile->keys + j * dk, *own_value = tile->values + j * dv;
+            float *wide_key = tile->keys + j * dk, *wide_value = tile->values + j * dv;
             for (int d = 0; d < dk; d += LANES)
-                store8(own + d, kind == BF16 ? load(key + d * 2, BF16) : load(key + d * 2, FP16));
+                store8(wide_key + d, kind == BF16 ? load(key + d * 2, BF16) : load(key + d * 2, FP16));
             for (int d = 0; d < dv; d += LANES)
-                store8(own_value + d, kind == BF16 ? load(value + d * 2, BF16) : load(value + d * 2, FP16));
-            keys[j] = own, values[j] = own_value;
+                store8(wide_value + d, kind == BF16 ? load(value + d * 2, BF16) : load(value + d * 2, FP16));
+            keys[j] = wide_key, values[j] = wide_value;
         }
         for (int j = n; j < n + LANES; j++) keys[j] = keys[n - 1];
         int64_t step = kind == FP32 ? run->value_step : dv * 4;

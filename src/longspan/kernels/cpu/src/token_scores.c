@@ -19,13 +19,13 @@ static void score_chunk(ScoreTile *tile, const TokenScores *of, int64_t chooser,
 int longspan_token_scores(const TokenScores *of, WorkQueue *queue) {
     ScoreTile tile;
     float *other = malloc(sizeof(float) * (size_t)of->count);
-    const int made = make_score_tile(&tile, of);
-    if (made && other) EACH(item, queue) {
+    const int allocated = make_score_tile(&tile, of);
+    if (allocated && other) EACH(item, queue) {
         const int64_t chooser = item / of->chunks, chunk = of->chunks - 1 - item % of->chunks;
         score_chunk(&tile, of, chooser, chunk, of->stops[chunk], of->out + (chooser * of->chunks + chunk) * of->count,
                     other);
     }
-    if (made) free(tile.q);
+    if (allocated) free(tile.q);
     free(other);
-    return made && other;
+    return allocated && other;
 }

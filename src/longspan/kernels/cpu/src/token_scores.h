@@ -62,12 +62,12 @@ static void load_keys(ScoreTile *tile, const TokenScores *job, const char *from,
     const int64_t width = job->width, step = job->step[2] * bytes_of((int)job->kind);
     for (int j = 0; j < n; j++) {
         const char *key = from + j * step;
-        float *own = tile->keys + j * width;
-        to[j] = job->kind == FP32 ? (const float *)key : own;
+        float *wide_key = tile->keys + j * width;
+        to[j] = job->kind == FP32 ? (const float *)key : wide_key;
         if (job->kind == BF16)
-            for (int64_t d = 0; d < width; d += LANES) store8(own + d, load(key + 2 * d, BF16));
+            for (int64_t d = 0; d < width; d += LANES) store8(wide_key + d, load(key + 2 * d, BF16));
         if (job->kind == FP16)
-            for (int64_t d = 0; d < width; d += LANES) store8(own + d, load(key + 2 * d, FP16));
+            for (int64_t d = 0; d < width; d += LANES) store8(wide_key + d, load(key + 2 * d, FP16));
     }
     for (int j = n; j < n + LANES; j++) to[j] = to[n - 1];
 }
@@ -91,16 +91,16 @@ static void score_step(ScoreTile *tile, const TokenScores *job, int64_t b, int64
         int64_t at = b * job->step[0] + head * job->step[1] + first * job->step[2];
         load_keys(tile, job, job->keys + at * size, n, keys);
         for (int p = 0; p < tile->panels; p++, q += width * lanes) {
-            float *own = tile->scores + (p * tile->room + first) * lanes, *top = tile->top + p * lanes;
+            float *group_scores = tile->scores + (p * tile->room + first) * lanes, *top = tile->top + p * lanes;
             const int whole = parts == 1 && x > 0;
-            score(whole ? tile->other : own, keys, q, n, (int)width, tile->wide, !whole && x > 0);
+            score(whole ? tile->other : group_scores, keys, q, n, (int)width, tile->wide, !whole && x > 0);
             for (int j = 0; whole && j < n * lanes; j += LANES) {
-                f8 one = load(own + j, FP32); /* NaN stays */
-                store8(own + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
+                f8 one = load(group_scores + j, FP32); /* NaN stays */
+                store8(group_scores + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
             }
             for (int c = 0; x == terms - 1 && c < lanes; c += LANES) {
                 f8 largest = load(top + c, FP32);
-                for (int j = 0; j < n; j++) largest = larger(load(own + j * lanes + c, FP32), largest);
+                for (int j = 0; j < n; j++) largest = larger(load(group_scores + j * lanes + c, FP32), largest);
                 store8(top + c, largest);
             }
         }
@@ -119,8 +119,8 @@ static void compare(ScoreTile *tile, int64_t count, float *to) {
                 const float *scores = tile->scores + (p * tile->room + first) * lanes + c;
 #pragma GCC unroll 8
                 for (int n = 0; n < LANES; n++) {
-                    f8 found = load(scores + n * lanes, FP32) - top;
-                    near[n] = larger(found, near[n]), tile->flaw += found;
+                    f8 relative = load(scores + n * lanes, FP32) - top;
+                    near[n] = larger(relative, near[n]), tile->flaw += relative;
                 }
             }
         transpose(near);

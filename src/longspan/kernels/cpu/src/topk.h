@@ -12,31 +12,31 @@ enum { SORTED = 64, STRIDE = 32 }; /* places up to which the largest are kept so
 
 typedef int64_t l4 __attribute__((vector_size(32)));
 
-INLINE int any(i8 found) {
-    l4 x = (l4)found;
+INLINE int any(i8 matches) {
+    l4 x = (l4)matches;
     return (x[0] | x[1] | x[2] | x[3]) != 0;
 }
 
 INLINE int any_of(const float *scores, float than) {
-    i8 found = {0};
-    for (int c = 0; c < STRIDE; c += LANES) found |= (i8)(load(scores + c, FP32) >= all(than));
-    return any(found);
+    i8 matches = {0};
+    for (int c = 0; c < STRIDE; c += LANES) matches |= (i8)(load(scores + c, FP32) >= all(than));
+    return any(matches);
 }
 
 /* The `count`-th largest of n scores, n >= count: a score above the least of the largest so far is inserted. */
 static float threshold_of_few(const float *scores, int64_t n, int64_t count) {
     float top[SORTED] = {-INFINITY}; /* ascending */
-    int64_t held = 0;
+    int64_t taken = 0;
     for (int64_t j = 0; j < n;) {
-        if (held == count && j + STRIDE <= n && !any_of(scores + j, top[0])) {
+        if (taken == count && j + STRIDE <= n && !any_of(scores + j, top[0])) {
             j += STRIDE;
             continue;
         }
         for (int64_t last = j + STRIDE < n ? j + STRIDE : n; j < last; j++) {
             float x = scores[j];
             int64_t at;
-            if (held < count) {
-                for (at = held++; at > 0 && top[at - 1] > x; at--) top[at] = top[at - 1];
+            if (taken < count) {
+                for (at = taken++; at > 0 && top[at - 1] > x; at--) top[at] = top[at - 1];
             } else {
                 if (!(x > top[0])) continue;
                 for (at = 0; at + 1 < count && top[at + 1] < x; at++) top[at] = top[at + 1];
@@ -72,33 +72,33 @@ static float threshold(const float *scores, int64_t n, int64_t count) {
         prefix |= (uint32_t)digit << shift, known |= digits;
     }
     uint32_t bits_of = prefix ^ (prefix >> 31 ? 0x80000000 : 0xffffffff);
-    float found;
-    memcpy(&found, &bits_of, sizeof found);
-    return found;
+    float value;
+    memcpy(&value, &bits_of, sizeof value);
+    return value;
 }
 
 /* The same for few of many scores: a sample gives a lower bound, and only scores above it are selected from. */
 static float threshold_among(const float *scores, int64_t n, int64_t count) {
     enum { SOME = 1024, LEAST = 8 * SOME };
-    int64_t rank = count * SOME / n, held = 0, room = 4 * count;
+    int64_t rank = count * SOME / n, taken = 0, room = 4 * count;
     rank += 4 * (int64_t)sqrtf((float)rank) + 8;
     float *top = n < LEAST || rank > SOME / 2 ? 0 : malloc(sizeof(float) * (size_t)room);
     if (!top) return threshold(scores, n, count);
     float some[SOME];
     for (int64_t j = 0; j < SOME; j++) some[j] = scores[j * n / SOME];
     const float least = threshold(some, SOME, rank);
-    for (int64_t j = 0; j < n && held >= 0;) {
+    for (int64_t j = 0; j < n && taken >= 0;) {
         int64_t last = j + STRIDE < n ? j + STRIDE : n;
         if (last - j < STRIDE || any_of(scores + j, least)) {
-            if (held + STRIDE > room) held = -1; /* the sample was misleading */
+            if (taken + STRIDE > room) taken = -1; /* the sample was misleading */
             else
-                for (int64_t k = j; k < last; k++) top[held] = scores[k], held += scores[k] >= least;
+                for (int64_t k = j; k < last; k++) top[taken] = scores[k], taken += scores[k] >= least;
         }
         j = last;
     }
-    float found = held < count ? threshold(scores, n, count) : threshold(top, held, count);
+    float value = taken < count ? threshold(scores, n, count) : threshold(top, taken, count);
     free(top);
-    return found;
+    return value;
 }
 
 static float largest(const float *scores, int64_t n) {
@@ -108,32 +108,32 @@ static float largest(const float *scores, int64_t n) {
         f8 x = (f8)((i8)load(scores + j, FP32) & 0x7fffffff);
         most = either((i8)(x > most), x, most);
     }
-    float found = 0.0f;
-    for (int c = 0; c < LANES; c++) found = most[c] > found ? most[c] : found;
-    for (; j < n; j++) found = fabsf(scores[j]) > found ? fabsf(scores[j]) : found;
-    return found;
+    float value = 0.0f;
+    for (int c = 0; c < LANES; c++) value = most[c] > value ? most[c] : value;
+    for (; j < n; j++) value = fabsf(scores[j]) > value ? fabsf(scores[j]) : value;
+    return value;
 }
 
 static int64_t reach(const float *scores, int64_t n, float least, const int equal) {
-    i8 found = {0};
+    i8 matches = {0};
     int64_t j = 0, count = 0;
     for (; j + LANES <= n; j += LANES) {
         f8 x = load(scores + j, FP32);
-        found -= equal ? (i8)(x >= all(least)) : (i8)(x > all(least));
+        matches -= equal ? (i8)(x >= all(least)) : (i8)(x > all(least));
     }
-    for (int c = 0; c < LANES; c++) count += found[c];
+    for (int c = 0; c < LANES; c++) count += matches[c];
     for (; j < n; j++) count += equal ? scores[j] >= least : scores[j] > least;
     return count;
 }
 
 static int has_nan(const float *scores, int64_t n) {
-    i8 found = {0};
+    i8 matches = {0};
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) {
         f8 x = load(scores + j, FP32);
-        found |= (i8)(x != x);
+        matches |= (i8)(x != x);
     }
-    int some = any(found);
+    int some = any(matches);
     for (; j < n; j++) some |= scores[j] != scores[j];
     return some;
 }

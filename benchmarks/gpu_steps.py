@@ -1,0 +1,127 @@
+"""What is to be done on a GPU that is lent for minutes: steps in order of value, each with a limit of its own.
+
+    python benchmarks/gpu_steps.py --minutes 9 --out DIR            # as many steps as fit, from the first one
+    python benchmarks/gpu_steps.py --minutes 9 --out DIR models     # these
+    python benchmarks/gpu_steps.py --list
+
+A step is a command. A step that does not fit into the minutes that are left is not begun, and one that runs past its
+limit is stopped with all its processes; what it has written by then stays. ``steps.json`` in DIR, written after each
+step, says how each ended and which remain; ``STEP.log`` has the output. Nothing has to be installed where torch with
+CUDA, Triton, transformers, safetensors, typer, rich, pytest and hypothesis are: the sources are put on the path. For
+kvpress beside the others carry the wheels of ``WHEELS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# Not part of images for PyTorch; with `pip install --no-deps`, as kvpress asks for an older transformers.
+WHEELS = ("kvpress", "cachetools", "datasets", "dill", "fire", "multiprocess", "termcolor")
+_GPU = "benchmarks/gpu.py"
+_ROWS = "stock,yarn,dca,self-extend,longheads,longheads:score=bounds,esa,infllm,streaming-llm"
+_PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "8", "--maxfail", "20")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of Python.
+
+    Attributes:
+        arguments: of the interpreter; ``{out}`` stands for the folder of results.
+        minutes: the most that it may take.
+    """
+
+    arguments: tuple[str, ...]
+    minutes: float
+
+
+STEPS: dict[str, Step] = {
+    # Every method, kernel and graph against the fp64 oracle; the smallest part first, which shows a broken image.
+    "smoke": Step(("-m", "pytest", "-q", "-x", "tests/kernels/test_triton.py", "-k", "whole_methods"), 2),
+    "correct": Step((*_PYTEST, "tests/kernels", "tests/hf/test_graphs.py", "tests/hf/test_tiers.py"), 6),
+    "layers": Step((_GPU, "--what", "layers", "--out", "{out}"), 8),
+    "models": Step((_GPU, "--what", "models", "--out", "{out}"), 9),
+    "million": Step((_GPU, "--what", "million", "--out", "{out}"), 7),
+    # The cells of the table on a CPU, in bf16; its tables at each length take seconds, so a stop leaves the short ones.
+    "quality": Step(
+        (
+            *("-m", "longspan", "eval", "passkey,passkey-prose", "--model", "bundled", "--methods", _ROWS, "--quiet"),
+            *("--lengths", "1x,2x,4x,8x,16x,64x", "--samples", "50", "--dtype", "bfloat16", "--device", "cuda"),
+            *("--out", "{out}/quality"),
+        ),
+        9,
+    ),
+}
+
+
+def run_step(step: Step, out: Path, log: Path, seconds: float) -> dict[str, object]:
+    """Run a step for at most ``seconds``; how it ended: ``rc``, or None if it was stopped, and its seconds."""
+    paths = [str(ROOT / "src"), str(ROOT / "eval" / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, *(part.replace("{out}", str(out)) for part in step.arguments)]
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            rc: int | None = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            rc = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return {"rc": rc, "seconds": round(time.monotonic() - began, 1)}
+
+
+def run_steps(names: Sequence[str], steps: Mapping[str, Step], minutes: float, out: Path) -> dict[str, object]:
+    """Run steps in their order while they fit into ``minutes``; what ``steps.json`` says in the end.
+
+    A step fits if half of its limit is left, and is stopped at the end of the minutes if not at its own.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    end, done, left = time.monotonic() + 60 * minutes, {}, list(names)
+    for name in names:
+        remaining = end - time.monotonic()
+        if remaining < 30 * steps[name].minutes:
+            break
+        log = out / f"{name}.log"
+        done[name] = run_step(steps[name], out, log, min(60 * steps[name].minutes, remaining))
+        left.remove(name)
+        (out / "steps.json").write_text(json.dumps({"done": done, "left": left}, indent=1) + "\n")
+        tail = log.read_text(errors="replace").splitlines()[-12:]
+        print(f"== {name}: {done[name]}", *tail, sep="\n", flush=True)
+    return {"done": done, "left": left}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)}; all of them unless given")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all steps together")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
+    parser.add_argument("--list", action="store_true", help="say what the steps are, and run none")
+    args = parser.parse_args(argv)
+    if unknown := [name for name in args.steps if name not in STEPS]:
+        parser.error(f"no step is called {', '.join(unknown)}; there are {', '.join(STEPS)}")
+    if args.list:
+        for name, step in STEPS.items():
+            print(f"{name:8} {step.minutes:4g} min  python {' '.join(step.arguments)}")
+        return 0
+    result = run_steps(args.steps or list(STEPS), STEPS, args.minutes, args.out.resolve())
+    print(f"left: {', '.join(map(str, result['left'])) or 'nothing'}")  # type: ignore[arg-type]
+    return 0 if all(step["rc"] == 0 for step in result["done"].values()) else 1  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
