@@ -60,8 +60,8 @@ def facts_of(
     return Facts(
         format=FORMAT,
         longspan=__version__,
-        tokens=len(contents.ids),
-        tokens_sha256=fingerprint.ids_of(contents.ids),
+        tokens=contents.length,
+        tokens_sha256=contents.encoded.sha256,
         tokenizer_sha256=fingerprint.tokenizer_of(tokenizer),
         source=source if source is not None else str(getattr(model.config, "_name_or_path", "") or ""),
         model=type(model).__name__,
@@ -76,7 +76,7 @@ def facts_of(
         machine=fingerprint.machine_of(model, attachment.report),
         piece=piece,
         layout=layout,
-        keeps_text=contents.text is not None,
+        keeps_text=contents.encoded.keeps_text,
         sources=contents.sources,
     )
 

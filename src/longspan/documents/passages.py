@@ -65,7 +65,7 @@ def passages_of(choices: Iterable[Choice], contents: Contents, grain: int) -> tu
 
 
 def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) -> Passage | None:
-    stop = min(stop, len(contents.ids))
+    stop = min(stop, contents.length)
     places = contents.places[start:stop]
     places = places[places[:, 0] >= 0]
     if not len(places):  # of what stands around the text alone

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from longspan.calibration import Calibration
 from longspan.documents.contents import NOWHERE, Contents, attached
 from longspan.documents.document import Document
+from longspan.documents.encoded import InMemory
 from longspan.documents.facts import facts_of, layout_for
 from longspan.documents.folder import Folder
 from longspan.documents.layout import encode_text, head_of
@@ -86,7 +87,7 @@ def read(
     chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out))
     contents = _encoded(tokenizer, texts, head_of(tokenizer, chosen_layout), keep_text)
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
-    _attach(model, method, len(contents.ids) + _ROOM, options)
+    _attach(model, method, contents.length + _ROOM, options)
     attachment = attached(model)
     if out is None:
         contents = read_on(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir), done)
@@ -145,7 +146,7 @@ def _attach(model: PreTrainedModel, method: Any, reach: int, options: dict[str, 
 def _encoded(tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tensor, keep_text: bool) -> Contents:
     """The tokens of what stands before the texts and of those, with nothing read yet."""
     places = torch.tensor([NOWHERE] * len(head)).view(-1, 2)
-    contents = Contents(text="" if keep_text else None).with_text(head, places, "" if keep_text else None, [])
+    contents = Contents(InMemory(text="" if keep_text else None)).with_text(head, places, "" if keep_text else None, [])
     for n, (name, own) in enumerate(texts):
         text = own if n == 0 else f"{_BETWEEN}{own}"
         ids, places = encode_text(tokenizer, text)

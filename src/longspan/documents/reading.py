@@ -64,7 +64,7 @@ def read_on(
     Args:
         contents: its last segment may be one that ``target`` kept before all of its tokens were read.
     """
-    total = len(contents.ids)
+    total = contents.length
     while contents.tokens < total:
         begin = contents.tokens
         stop = min(_next(contents, piece), total)

@@ -68,8 +68,9 @@ class Reading:
         name = _state_name(begun.segments[-1].stop if begun.segments else 0)
         if begun.files.keys() != {name}:
             raise DocumentError(f"{READING} names the files {sorted(begun.files)}, not {name}")
-        state = state_from(self._folder.read(name, begun.files[name], begun.facts.tokens))
         data = [open_data(self._folder, begun, n, change=True) for n in range(len(begun.segments))]
+        size = sum(os.fstat(file.fileno()).st_size for file in data)
+        state = state_from(self._folder.read(name, begun.files[name], data=size))
         bare = tuple(
             replace(segment, spans=tuple(replace(span, sha256="") for span in segment.spans))
             for segment in begun.segments
