@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from longspan.documents import segments as files_of_segments
 from longspan.documents.encoded import Encoded, InMemory
+from longspan.documents.layout import encode_text
 from longspan.documents.manifest import Segment, Source, Stream
 from longspan.documents.streams import State, new_cache
 from longspan.errors import DocumentError
@@ -22,6 +23,7 @@ from longspan.hf.hooks import Attachment
 from longspan.store.segments import Part
 
 NOWHERE = (-1, -1)  # the place of a token that is not of the text
+_BETWEEN = "\n\n"  # between two texts of one document
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,16 @@ class Contents:
             encoded=InMemory(torch.cat((self.ids, ids)), torch.cat((self.places, moved)), both),
             sources=(*self.sources, *more),
         )
+
+
+def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> Contents:
+    """``contents`` with further texts, each a name and a text, and two line breaks before each but a first one."""
+    for name, text in texts:
+        joint = _BETWEEN if contents.sources else ""
+        ids, places = encode_text(tokenizer, joint + text)
+        keep = joint + text if contents.encoded.keeps_text else None
+        contents = contents.with_text(ids, places, keep, [Source(name, len(joint), len(joint) + len(text))])
+    return contents
 
 
 def attached(model: PreTrainedModel) -> Attachment:

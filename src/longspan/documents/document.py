@@ -214,6 +214,12 @@ class Document:
 
     def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()
+        self.refuse_longer(longer)
+        self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
+
+    def refuse_longer(self, longer: Contents) -> None:
+        """Raise ``DocumentError`` if contents are longer than the method was set for when the text was read."""
+        attachment = self.attachment()
         method = attachment.report.method
         most = method.longest(attachment.report.window)
         if most is not None and longer.length > most:
@@ -221,7 +227,6 @@ class Document:
                 f"the document would have {longer.length:,} tokens, and {written(method)} was set for {most:,} when "
                 "it was read; read all of the text into a new document"
             )
-        self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
 
     def cache(self) -> LongspanCache:
         """A cache of its own that holds the document's tokens."""

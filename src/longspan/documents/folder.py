@@ -151,8 +151,13 @@ class Folder:
             return parse(self.read(READING))
         except DocumentError as error:
             raise DocumentError(
-                f"{self}: what is kept of its reading cannot be used ({error}); remove the folder to begin anew"
+                f"{self}: what is kept of its reading cannot be used ({error}); {self.way_to_begin_anew()}"
             ) from None
+
+    def way_to_begin_anew(self) -> str:
+        """What to do with a reading that was not finished and cannot be taken up."""
+        whole = self.has_document()
+        return f"remove {READING} from it to append anew" if whole else "remove the folder to begin anew"
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -177,7 +182,16 @@ class Folder:
     def finish(self, manifest: Manifest) -> None:
         """Put the manifest there: from now on this is the document. What it does not name goes."""
         self.write(MANIFEST, manifest.to_json().encode())
-        self.clean({*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))})
+        self.tidy(manifest)
+
+    def tidy(self, manifest: Manifest) -> None:
+        """Remove files of ours that the document does not name."""
+        self.clean(self.named(manifest))
+
+    @staticmethod
+    def named(manifest: Manifest) -> set[str]:
+        """The files that a manifest names."""
+        return {*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))}
 
     def make(self) -> None:
         """Make the folder where there is none; its name is on the disk as its files will be."""

@@ -13,13 +13,13 @@ import torch
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
-from longspan.documents.contents import NOWHERE, Contents, attached
+from longspan.documents.contents import NOWHERE, Contents, attached, with_texts
 from longspan.documents.document import Document
 from longspan.documents.encoded import InMemory
-from longspan.documents.facts import facts_of, layout_for
+from longspan.documents.facts import difference, facts_of, layout_for
 from longspan.documents.folder import Folder
-from longspan.documents.layout import encode_text, head_of
-from longspan.documents.manifest import Facts, Source, differences, plain
+from longspan.documents.layout import head_of
+from longspan.documents.manifest import Facts
 from longspan.documents.reading import PIECE, Done, Unnamed, pieces
 from longspan.documents.saving import write_rest
 from longspan.documents.unfinished import Reading
@@ -32,7 +32,6 @@ from longspan.rope import Angles
 from longspan.store import Tier
 
 _ROOM = 4096  # tokens of questions and answers that methods reach beyond the text
-_BETWEEN = "\n\n"  # between two texts of one document
 
 
 def read(
@@ -148,7 +147,7 @@ def _unnamed_steps(
 ) -> Steps:
     for longer in pieces(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir)):
         contents = longer
-        yield contents.tokens, len(contents.ids)
+        yield contents.tokens, contents.length
     return document(contents, source=source)
 
 
@@ -175,7 +174,7 @@ def _steps(
         contents = reading.taken_up(contents)
         for longer in pieces(model, attachment, contents, facts.piece, reading):
             contents = longer
-            yield contents.tokens, len(contents.ids)
+            yield contents.tokens, contents.length
         manifest = write_rest(folder, facts, model, attachment, contents)
     contents = replace(contents, segments=manifest.segments)
     return document(contents, source=facts.source, saved=(str(folder), manifest))
@@ -208,20 +207,12 @@ def _encoded(tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tenso
     """The tokens of what stands before the texts and of those, with nothing read yet."""
     places = torch.tensor([NOWHERE] * len(head)).view(-1, 2)
     contents = Contents(InMemory(text="" if keep_text else None)).with_text(head, places, "" if keep_text else None, [])
-    for n, (name, own) in enumerate(texts):
-        text = own if n == 0 else f"{_BETWEEN}{own}"
-        ids, places = encode_text(tokenizer, text)
-        source = Source(name, len(text) - len(own), len(text))
-        contents = contents.with_text(ids, places, text if keep_text else None, [source])
-    return contents
+    return with_texts(contents, tokenizer, texts)
 
 
 def _opened(folder: Folder, facts: Facts, model: PreTrainedModel, tokenizer: Any) -> Document:
     """The document that is in a folder already; raises ``DocumentError`` if it is not the one that ``facts`` say."""
-    passing = {"machine", "longspan", "source"}
-    differ = [one for one in differences(plain(folder.manifest().facts), plain(facts)) if one[0] not in passing]
-    if differ:
-        raise DocumentError(
-            f"{folder}: there is a document here already, and its {differ[0][0]} is another; name a new folder"
-        )
+    differs = difference(folder.manifest().facts, facts, besides={"machine", "longspan", "source"})
+    if differs is not None:
+        raise DocumentError(f"{folder}: there is a document here already, of another {differs}; name a new folder")
     return Document.open(folder.path, model, tokenizer)

@@ -82,7 +82,7 @@ def read_on(
     for longer in pieces(model, attachment, contents, piece, target):
         contents = longer
         if done is not None:
-            done(contents.tokens, len(contents.ids))
+            done(contents.tokens, contents.length)
     return contents
 
 
