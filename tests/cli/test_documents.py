@@ -104,8 +104,14 @@ def test_documents_and_verify(run, document, tmp_path):
     data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
     broken = run("verify", document)
     assert broken.code == 1 and broken.out == "" and len(broken.err.splitlines()) == 1
+    assert run("documents", document).out == run("documents", tmp_path).out, "a document is listed itself"
     (document / "manifest.json").write_text("{}")
-    assert "manifest" in run("documents", tmp_path).out
+    ran = run("documents", tmp_path)
+    table, reason = ran.out.strip().rsplit("\n", 1)
+    assert "cannot be opened" in table and "manifest" not in table, "a sentence does not fill the table"
+    assert reason.startswith("book.longspan: its manifest has no field ")
+    (row,) = json.loads(run("documents", tmp_path, "--json").out)["documents"]
+    assert row["state"] == "cannot be opened" and row["reason"] in reason
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no document in it" in run("documents", empty).err
@@ -117,6 +123,34 @@ def test_append(run, folder, book, document, tmp_path):
     ran = run("read", tmp_path / "more.txt", "--model", folder, "--out", document, "--append")
     assert ran.code == 0, ran.err
     assert json.loads(run("documents", tmp_path, "--json").out)["documents"][0]["tokens"] > before
+
+
+def test_an_append_that_is_done_again_appends_nothing(run, folder, document, tmp_path):
+    (tmp_path / "more.txt").write_text("The narrator is called Ishmael. " * 9)
+    args = ["read", tmp_path / "more.txt", "--model", folder, "--out", document, "--append"]
+    first, manifest = run(*args), (document / "manifest.json").read_bytes()
+    again = run(*args)
+    assert first.code == again.code == 0 and "nothing was appended" not in first.err
+    assert "ends with this text already; nothing was appended" in again.err
+    assert (document / "manifest.json").read_bytes() == manifest
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of its own")
+def test_an_append_that_is_stopped_goes_on(run, folder, book, tmp_path):
+    out = tmp_path / "a.longspan"
+    assert run("read", book, "--model", folder, "--out", out, "--device", "cpu", "--piece", "16").code == 0
+    (tmp_path / "more.txt").write_text("The narrator is called Ishmael. " * 200)
+    args = ["read", str(tmp_path / "more.txt"), "--model", str(folder), "--out", str(out), "--append"]
+    code = "from longspan.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", code, *args], stderr=subprocess.PIPE, text=True)
+    while not (out / "reading.json").exists() and process.poll() is None:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM and "tokens are kept in" in err
+    assert "an append was stopped" in run("documents", tmp_path).out
+    assert run(*args).code == 0 and run("verify", out).code == 0
+    assert "append" not in run("documents", tmp_path).out
 
 
 def test_several_files_of_several_kinds(run, folder, book, tmp_path):

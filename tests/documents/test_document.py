@@ -275,7 +275,7 @@ def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_p
     read.clear()
     again = longspan.read(fresh(), tokenizer, text, piece=300, out=broken, done=lambda *x: read.append(x))
     assert not read and again.tokens == len(again.contents.ids), "what is read is opened"
-    with pytest.raises(DocumentError, match="a document here already, and its piece is another"):
+    with pytest.raises(DocumentError, match="a document here already, of another piece"):
         longspan.read(fresh(), tokenizer, text, piece=299, out=broken)
 
 

@@ -113,6 +113,36 @@ def test_a_size_is_not_believed(fresh, tokenizer, text, tmp_path, name):
         longspan.documents.verify(path)
 
 
+def test_a_state_of_holes_is_not_read(fresh, tokenizer, text, tmp_path):
+    """As large as the document's size would allow, and nothing of it on the disk."""
+    path, name = tmp_path / "a.longspan", "state-0000.safetensors"
+    longspan.read(fresh(), tokenizer, text, out=path)
+    held, most = json.loads((path / "manifest.json").read_text()), 2**24 + 64 * (path / "data-0000.bin").stat().st_size
+    for size, said in ((16 * 2**30, f"no more than {most:,} can be right"), (most, "of which the disk has 0")):
+        (path / name).write_bytes(b"")
+        os.truncate(path / name, size)
+        held["files"][name]["size"] = size
+        rewritten(path, held)
+        with pytest.raises(DocumentError, match=f"{name} has {size:,} bytes, .*{said}"):
+            longspan.documents.verify(path)
+
+
+def test_the_tokens_that_a_manifest_counts_are_those_of_its_segments(fresh, tokenizer, text, tmp_path):
+    """Else a file of any size could be right for a document of so many tokens."""
+    path, name = tmp_path / "a.longspan", "tokens-0000.safetensors"
+    longspan.read(fresh(), tokenizer, text, out=path)
+    held = json.loads((path / "manifest.json").read_text())
+    os.truncate(path / name, 16 * 2**30)
+    held["files"][name]["size"], held["facts"]["tokens"] = 16 * 2**30, 2**30
+    held["segments"][0].update(stop=2**30, room=2**30)
+    for stream, span in zip(held["streams"], held["segments"][0]["spans"], strict=True):
+        if stream["name"] != "entries":
+            span.update(stop=2**30, room=2**30)
+    rewritten(path, held)
+    with pytest.raises(DocumentError, match="data-0000.bin has .* bytes, and what its manifest says takes"):
+        longspan.documents.verify(path)
+
+
 def rewritten(path, held):
     """The manifest with these values and a checksum of them."""
     held.pop("sha256", None)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import longspan
+from longspan.documents.appending import append_texts
 from longspan.errors import DocumentError
 
 PIECE = 64
@@ -44,9 +45,7 @@ class Killing:
         longspan.read(self.fresh(), self.tokenizer, self.text, piece=PIECE, out=path)
 
     def append(self, path: Path) -> None:
-        document = longspan.Document.open(path, self.fresh(), self.tokenizer)
-        document.append(MORE)
-        document.save(path)
+        append_texts(path, self.fresh(), self.tokenizer, [("more", MORE)])
 
     def save(self, path: Path) -> None:
         self.unsaved.save(path)
@@ -86,7 +85,7 @@ class Killing:
         assert left in (("before", "after") if kind == "append" else ("nothing", "before")), (kind, seed, left)
         if left == "before" and kind != "append":
             left = "after"  # of a reading, and of a saving, it is what they end in
-        elif left != "after":
+        elif left != "after" or kind == "append":  # done again, it is not there twice
             if kind == "save" and path.exists():
                 # What was broken off is in the way of nobody.
                 assert not [name for name in os.listdir(path) if name == "manifest.json"]

@@ -13,7 +13,7 @@ from longspan.tables import Column, Sheet
 
 
 def documents(
-    folder: Annotated[Path, typer.Argument(help="A folder with documents in it.")] = Path("."),
+    folder: Annotated[Path, typer.Argument(help="A folder with documents in it, or a document.")] = Path("."),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -22,8 +22,11 @@ def documents(
 
     if not folder.is_dir():
         raise LongspanError(f"{folder}: there is no such folder")
-    places = sorted(p for p in folder.iterdir() if any((p / name).is_file() for name in (MANIFEST, READING)))
-    rows = [_row(place) for place in places]
+
+    def is_one(path: Path) -> bool:
+        return any((path / name).is_file() for name in (MANIFEST, READING))
+
+    rows = [_row(place) for place in ([folder] if is_one(folder) else sorted(filter(is_one, folder.iterdir())))]
     if as_json:
         print_json({"folder": str(folder), "documents": rows})
         return
@@ -36,7 +39,11 @@ def documents(
         tuple(map(printable, (r["document"], f"{r['tokens']:,}", r["method"], r["model"], _mib(r), r["state"])))
         for r in rows
     ]
-    wide().print(Sheet(columns, cells))
+    console = wide()
+    console.print(Sheet(columns, cells))
+    for row in rows:  # a sentence would fill the table
+        if row["reason"]:
+            say(console, printable(f"{row['document']}: {row['reason']}"))
 
 
 def verify(
@@ -65,16 +72,20 @@ def _row(place: Path) -> dict[str, Any]:
     from longspan.documents.folder import Folder
     from longspan.methods.parse import written
 
-    own, made = Folder(place), {"document": place.name, "tokens": 0, "method": "", "model": "", "bytes": _size(place)}
+    folder, row = Folder(place), {"document": place.name or str(place), "tokens": 0, "method": "", "model": ""}
+    row |= {"bytes": _size(place), "reason": None}
     try:
-        manifest = own.manifest() if own.has_document() else own.unfinished()
+        whole, begun = folder.has_document(), folder.unfinished()
+        manifest = folder.manifest() if whole else begun
         assert manifest is not None
         facts, read = manifest.facts, manifest.segments[-1].stop if manifest.segments else 0
-        state = "whole" if own.has_document() else f"read up to {read:,}"
+        state = "whole" if whole else f"read up to {read:,}"
+        if whole and begun is not None and begun.segments[-1].stop > facts.tokens:
+            state = f"whole; an append was stopped at {begun.segments[-1].stop:,} of {begun.facts.tokens:,}"
         name = written(method_of(facts))
-        return {**made, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
+        return {**row, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
     except (DocumentError, OSError) as error:
-        return {**made, "state": str(error).removeprefix(f"{own}: ")}
+        return {**row, "state": "cannot be opened", "reason": str(error).removeprefix(f"{folder}: ")}
 
 
 def _size(place: Path) -> int:

@@ -79,6 +79,8 @@ def read(
     chosen = method_or_auto(method, settings or (), angles)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     import longspan
+    from longspan.documents.appending import append_texts
+    from longspan.documents.folder import Folder
 
     console, began = notes(quiet), time.perf_counter()
     source = model if model == BUNDLED or not Path(model).exists() else str(Path(model).resolve())
@@ -88,12 +90,10 @@ def read(
         kept[:] = stop, total
 
     try:
+        before = Folder(out).manifest().facts.tokens if append else None
         with hushed(quiet), _bar(loaded, console, kept):
             if append:
-                document = longspan.Document.open(out, loaded, tokenizer)
-                for name, own in read_in:
-                    document.append(f"\n\n{own}", source=name, done=done)
-                document.save(out)
+                document = append_texts(out, loaded, tokenizer, read_in, done=done)
             else:
                 document = longspan.read(
                     loaded,
@@ -110,13 +110,14 @@ def read(
                     done=done,
                 )
     except (Stopped, KeyboardInterrupt):
-        if not append:
-            _say_kept(out, console)
+        _say_kept(out, console)
         raise
     except LongspanError:
         raise
     except ValueError as error:
         raise LongspanError(str(error)) from error
+    if append and document.tokens == before:
+        say(console, f"{out}: ends with this text already; nothing was appended")
     _tell(document, out, time.perf_counter() - began, as_json, console)
 
 

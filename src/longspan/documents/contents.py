@@ -12,6 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.documents import segments as files_of_segments
+from longspan.documents.encoded import Encoded, InMemory
+from longspan.documents.layout import encode_text
 from longspan.documents.manifest import Segment, Source, Stream
 from longspan.documents.streams import State, new_cache
 from longspan.errors import DocumentError
@@ -21,6 +23,7 @@ from longspan.hf.hooks import Attachment
 from longspan.store.segments import Part
 
 NOWHERE = (-1, -1)  # the place of a token that is not of the text
+_BETWEEN = "\n\n"  # between two texts of one document
 
 
 @dataclass(frozen=True)
@@ -28,20 +31,34 @@ class Contents:
     """Tokens and what the model made of them. It never changes: a longer text is another one that shares the files.
 
     Attributes:
-        ids: ``[T]`` int64. places: ``[T, 2]``, the characters of each token in the text; ``NOWHERE`` of others.
-        text: None where it was not kept. sources: which characters came from where.
+        encoded: the tokens and the text. sources: which characters came from where.
         streams, segments: what was kept of the tokens. data: the open file of each segment.
         state: what is small.
     """
 
-    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    places: Tensor = field(default_factory=lambda: torch.empty(0, 2, dtype=torch.int64))
-    text: str | None = ""
+    encoded: Encoded = field(default_factory=InMemory)
     sources: tuple[Source, ...] = ()
     streams: tuple[Stream, ...] = ()
     segments: tuple[Segment, ...] = ()
     data: tuple[Any, ...] = ()
     state: State = field(default_factory=State)
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has, those that are not read yet among them."""
+        return self.encoded.length
+
+    @property
+    def ids(self) -> Tensor:
+        return self.encoded.ids
+
+    @property
+    def places(self) -> Tensor:
+        return self.encoded.places
+
+    @property
+    def text(self) -> str | None:
+        return self.encoded.text
 
     @property
     def tokens(self) -> int:
@@ -79,11 +96,19 @@ class Contents:
         more = (replace(s, start=s.start + past, stop=s.stop + past) for s in sources)
         return replace(
             self,
-            ids=torch.cat((self.ids, ids)),
-            places=torch.cat((self.places, moved)),
-            text=both,
+            encoded=InMemory(torch.cat((self.ids, ids)), torch.cat((self.places, moved)), both),
             sources=(*self.sources, *more),
         )
+
+
+def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> Contents:
+    """``contents`` with further texts, each a name and a text, and two line breaks before each but a first one."""
+    for name, text in texts:
+        joint = _BETWEEN if contents.sources else ""
+        ids, places = encode_text(tokenizer, joint + text)
+        keep = joint + text if contents.encoded.keeps_text else None
+        contents = contents.with_text(ids, places, keep, [Source(name, len(joint), len(joint) + len(text))])
+    return contents
 
 
 def attached(model: PreTrainedModel) -> Attachment:

@@ -96,7 +96,7 @@ class Document:
     @property
     def tokens(self) -> int:
         """How many it has, those that stand before the text counted in."""
-        return len(self.contents.ids)
+        return self.contents.length
 
     @property
     def text(self) -> str | None:
@@ -202,26 +202,31 @@ class Document:
         if not text:
             raise DocumentError("there is no text to append")
         ids, places = encode_text(self.tokenizer, text)
-        keep = text if self.contents.text is not None else None
+        keep = text if self.contents.encoded.keeps_text else None
         self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), done)
 
     def append_tokens(self, ids: Tensor, *, source: str = "") -> None:
         """Let the model read the tokens ``ids`` ``[T]``; the text has them decoded."""
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-        keep = text if self.contents.text is not None else None
+        keep = text if self.contents.encoded.keeps_text else None
         places = torch.tensor(NOWHERE).expand(len(ids), 2)
         self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), None)
 
     def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()
+        self.refuse_longer(longer)
+        self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
+
+    def refuse_longer(self, longer: Contents) -> None:
+        """Raise ``DocumentError`` if contents are longer than the method was set for when the text was read."""
+        attachment = self.attachment()
         method = attachment.report.method
         most = method.longest(attachment.report.window)
-        if most is not None and len(longer.ids) > most:
+        if most is not None and longer.length > most:
             raise DocumentError(
-                f"the document would have {len(longer.ids):,} tokens, and {written(method)} was set for {most:,} when "
+                f"the document would have {longer.length:,} tokens, and {written(method)} was set for {most:,} when "
                 "it was read; read all of the text into a new document"
             )
-        self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
 
     def cache(self) -> LongspanCache:
         """A cache of its own that holds the document's tokens."""

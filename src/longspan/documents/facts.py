@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import asdict
 from typing import Any
 
@@ -60,8 +61,8 @@ def facts_of(
     return Facts(
         format=FORMAT,
         longspan=__version__,
-        tokens=len(contents.ids),
-        tokens_sha256=fingerprint.ids_of(contents.ids),
+        tokens=contents.length,
+        tokens_sha256=contents.encoded.sha256,
         tokenizer_sha256=fingerprint.tokenizer_of(tokenizer),
         source=source if source is not None else str(getattr(model.config, "_name_or_path", "") or ""),
         model=type(model).__name__,
@@ -76,7 +77,7 @@ def facts_of(
         machine=fingerprint.machine_of(model, attachment.report),
         piece=piece,
         layout=layout,
-        keeps_text=contents.text is not None,
+        keeps_text=contents.encoded.keeps_text,
         sources=contents.sources,
     )
 
@@ -118,6 +119,26 @@ def method_of(facts: Facts) -> Method:
         return kind(**facts.parameters, angles=scaled(**angles))
     except (TypeError, ValueError) as error:
         raise DocumentError(f"its method {facts.method} cannot be as its manifest says: {error}") from None
+
+
+def difference(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> str | None:
+    """In what two sets of facts differ, as a noun with both values; None where they are the same.
+
+    Args:
+        besides: fields that may differ.
+    """
+    if (kept.tokens, kept.tokens_sha256, kept.sources) != (live.tokens, live.tokens_sha256, live.sources):
+        return f"text ({_text_of(kept)}, now {_text_of(live)})"
+    differ = [one for one in differences(plain(kept), plain(live)) if one[0] not in besides]
+    if not differ:
+        return None
+    name, a, b = differ[0]
+    return f"{name} ({shown(a)}, now {shown(b)})"
+
+
+def _text_of(facts: Facts) -> str:
+    names = ", ".join(dict.fromkeys(one.name for one in facts.sources if one.name)) or "a text without a name"
+    return f"{shown(names)} of {facts.tokens:,} tokens"
 
 
 def refuse_others(kept: Facts, live: Facts) -> None:

@@ -26,12 +26,12 @@ from longspan.errors import DocumentError
 MANIFEST, READING, CALIBRATION = "manifest.json", "reading.json", "calibration.safetensors"
 _OURS = re.compile(r"(data|tokens|state|text|reading)-\d{4,12}\.(bin|safetensors|txt)|" + re.escape(READING))
 _KEY = "longspan_document"  # one entry of the header: several would come in random order
-# The most bytes of a file, and the most more for each token: many times what longspan writes.
+# The most bytes of a file: a number, more for each token, more for each byte of the segments. longspan writes far less.
 _LIMITS = {
-    "manifest": (LONGEST, 0), "calibration": (2**30, 0), "tokens": (2**16, 16), "text": (2**20, 2**10),
-    "state": (2**24, 2**20), "reading": (2**24, 2**20),
+    "manifest": (LONGEST, 0, 0), "calibration": (2**30, 0, 0), "tokens": (2**16, 16, 0), "text": (2**20, 2**10, 0),
+    "state": (2**24, 0, 64), "reading": (2**24, 0, 64),
 }  # fmt: skip
-_MOST_AT_ONCE = 2**34  # bytes of any of them
+_HOLES = 2**24, 64  # bytes from which a file may not be larger than so many times what the disk has of it
 
 
 class Folder:
@@ -75,26 +75,39 @@ class Folder:
             raise DocumentError(f"{self}: {name} is no plain file; the document is damaged, read the text again")
         return os.fdopen(opened, "r+b" if write or change else "rb", buffering=0)
 
-    def read(self, name: str, expected: Stored | None = None, tokens: int = 0) -> bytes:
-        """The bytes of a small file, which are those that the manifest says.
+    def open_small(self, name: str, expected: Stored | None = None, *, tokens: int = 0, data: int = 0) -> Any:
+        """A file beside the segments, open to be read, of a size that the manifest states and that can be.
 
         Args:
-            tokens: of the document, which say how large the file can be.
+            tokens, data: of the document, and the bytes of its segments, which say how large the file can be.
 
         Raises:
-            DocumentError: they are others, or more than such a file can have.
+            DocumentError: it has another size, or more bytes than such a file can have.
         """
         kind = "manifest" if name == READING else name.partition("-")[0].partition(".")[0]
-        own, more = _LIMITS[kind]
-        limit = min(own + more * tokens, _MOST_AT_ONCE)
-        with self.open(name) as file:
-            size = os.fstat(file.fileno()).st_size
-            if expected is not None and size != expected.size:
-                wanted = f"where its manifest says {expected.size:,}"
-                raise DocumentError(f"{self}: {name} has {size:,} bytes {wanted}; it is damaged, read the text again")
-            if size > limit:
-                wanted = f"and no more than {limit:,} can be right"
-                raise DocumentError(f"{self}: {name} has {size:,} bytes, {wanted}; it is damaged, read the text again")
+        fixed, by_token, by_byte = _LIMITS[kind]
+        limit, file = fixed + by_token * tokens + by_byte * data, self.open(name)
+        status = os.fstat(file.fileno())
+        size, stored = status.st_size, 512 * getattr(status, "st_blocks", 2**60)  # Windows does not say
+        wanted = None
+        if expected is not None and size != expected.size:
+            wanted = f" where its manifest says {expected.size:,}"
+        elif size > limit:
+            wanted = f", and no more than {limit:,} can be right"
+        elif size > _HOLES[0] and size > _HOLES[1] * stored:
+            wanted = f", of which the disk has {stored:,}"
+        if wanted is None:
+            return file
+        file.close()
+        raise DocumentError(f"{self}: {name} has {size:,} bytes{wanted}; it is damaged, read the text again")
+
+    def read(self, name: str, expected: Stored | None = None, *, tokens: int = 0, data: int = 0) -> bytes:
+        """The bytes of a file beside the segments, which are those that the manifest states; see ``open_small``."""
+        return self.read_whole(name, self.open_small(name, expected, tokens=tokens, data=data), expected)
+
+    def read_whole(self, name: str, file: Any, expected: Stored | None) -> bytes:
+        """The bytes of such a file, which is closed then; raises ``DocumentError`` if their checksum is another."""
+        with file:
             data: bytes = file.readall()
         if expected is not None and hashlib.sha256(data).hexdigest() != expected.sha256:
             raise DocumentError(f"{self}: {name} is not what was written (its checksum differs); read the text again")
@@ -138,8 +151,13 @@ class Folder:
             return parse(self.read(READING))
         except DocumentError as error:
             raise DocumentError(
-                f"{self}: what is kept of its reading cannot be used ({error}); remove the folder to begin anew"
+                f"{self}: what is kept of its reading cannot be used ({error}); {self.way_to_begin_anew()}"
             ) from None
+
+    def way_to_begin_anew(self) -> str:
+        """What to do with a reading that was not finished and cannot be taken up."""
+        whole = self.has_document()
+        return f"remove {READING} from it to append anew" if whole else "remove the folder to begin anew"
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -164,7 +182,16 @@ class Folder:
     def finish(self, manifest: Manifest) -> None:
         """Put the manifest there: from now on this is the document. What it does not name goes."""
         self.write(MANIFEST, manifest.to_json().encode())
-        self.clean({*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))})
+        self.tidy(manifest)
+
+    def tidy(self, manifest: Manifest) -> None:
+        """Remove files of ours that the document does not name."""
+        self.clean(self.named(manifest))
+
+    @staticmethod
+    def named(manifest: Manifest) -> set[str]:
+        """The files that a manifest names."""
+        return {*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))}
 
     def make(self) -> None:
         """Make the folder where there is none; its name is on the disk as its files will be."""

@@ -10,12 +10,12 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
-from longspan.documents import fingerprint
 from longspan.documents import segments as files_of_segments
 from longspan.documents.canary import check_canary
 from longspan.documents.contents import Contents, attached
+from longspan.documents.encoded import InFiles
 from longspan.documents.facts import facts_of, method_of, refuse_others
-from longspan.documents.folder import CALIBRATION, Folder, data_name, open_data, state_from, tensors_from
+from longspan.documents.folder import CALIBRATION, Folder, data_name, open_data, state_from
 from longspan.documents.manifest import Manifest
 from longspan.errors import DocumentError, LongspanError
 from longspan.hf import extend, restore
@@ -82,21 +82,19 @@ def _load(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
             raise DocumentError(f"its manifest names the files {sorted(manifest.files)}, not {sorted(names)}")
     except DocumentError as error:
         raise DocumentError(f"{folder}: {error}; the manifest is damaged, read the text again") from None
-    read = {name: folder.read(name, stored, facts.tokens) for name, stored in manifest.files.items()}
-    try:
-        tensors, _ = tensors_from(read[f"tokens-{number:04}.safetensors"])
-        state = state_from(read[f"state-{number:04}.safetensors"])
-        ids, places = tensors["ids"].long(), tensors["places"].long()
-        shapes = tuple(ids.shape), tuple(places.shape)
-        if shapes != ((facts.tokens,), (facts.tokens, 2)) or fingerprint.ids_of(ids) != facts.tokens_sha256:
-            raise DocumentError("its tokens are others than its manifest says; read the text again")
-        text = read[f"text-{number:04}.txt"].decode("utf-8", "surrogatepass") if facts.keeps_text else None
-        if text is not None and int(places.max()) > len(text):
-            raise DocumentError("its tokens lie outside of its text; read the text again")
-    except (DocumentError, KeyError, UnicodeDecodeError) as error:
-        raise DocumentError(f"{folder}: {error}") from None
     data = tuple(_checked(folder, manifest, n, verify=verify) for n in range(len(manifest.segments)))
-    return Contents(ids, places, text, facts.sources, manifest.streams, manifest.segments, data, state)
+    size = sum(os.fstat(file.fileno()).st_size for file in data)
+    encoded, name = InFiles(folder, manifest, data=size), f"state-{number:04}.safetensors"
+    if verify:  # else they are read, and their checksums compared, when they are first needed
+        _ = encoded.ids, encoded.text
+    if CALIBRATION in names:
+        folder.read(CALIBRATION, manifest.files[CALIBRATION])
+    try:
+        state = state_from(folder.read(name, manifest.files[name], data=size))
+    except DocumentError as error:
+        said = str(error)
+        raise DocumentError(said if said.startswith(str(folder)) else f"{folder}: {name}: {said}") from None
+    return Contents(encoded, facts.sources, manifest.streams, manifest.segments, data, state)
 
 
 def _checked(folder: Folder, manifest: Manifest, number: int, *, verify: bool) -> Any:

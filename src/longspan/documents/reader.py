@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,25 @@ import torch
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
-from longspan.documents.contents import NOWHERE, Contents, attached
+from longspan.documents.contents import NOWHERE, Contents, attached, with_texts
 from longspan.documents.document import Document
-from longspan.documents.facts import facts_of, layout_for
+from longspan.documents.encoded import InMemory
+from longspan.documents.facts import difference, facts_of, layout_for
 from longspan.documents.folder import Folder
-from longspan.documents.layout import encode_text, head_of
-from longspan.documents.manifest import Facts, Source, differences, plain
-from longspan.documents.reading import PIECE, Done, Unnamed, read_on
+from longspan.documents.layout import head_of
+from longspan.documents.manifest import Facts
+from longspan.documents.reading import PIECE, Done, Unnamed, pieces
 from longspan.documents.saving import write_rest
 from longspan.documents.unfinished import Reading
 from longspan.errors import DocumentError, check_count
 from longspan.hf import extend
 from longspan.hf.attach import attachment_of
+from longspan.hf.hooks import Attachment
 from longspan.methods import LongHeads, Method
 from longspan.rope import Angles
 from longspan.store import Tier
 
 _ROOM = 4096  # tokens of questions and answers that methods reach beyond the text
-_BETWEEN = "\n\n"  # between two texts of one document
 
 
 def read(
@@ -79,6 +81,46 @@ def read(
         DocumentError: the text is empty, ``out`` holds something else, or the model is extended otherwise than asked.
         LongspanError: see ``longspan.extend``.
     """
+    steps = begin(
+        model, tokenizer, text,
+        method=method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir, length=length,
+        layout=layout, piece=piece, keep_text=keep_text, out=out, source=source,
+    )  # fmt: skip
+    while True:
+        try:
+            read_so_far, total = next(steps)
+        except StopIteration as end:
+            document: Document = end.value
+            return document
+        if done is not None:
+            done(read_so_far, total)
+
+
+Steps = Generator[tuple[int, int], None, Document]
+"""A reading that is taken piece by piece: gives tokens read, of how many, and at its end the document."""
+
+
+def begin(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    text: str | Sequence[tuple[str, str]],
+    *,
+    method: str | Method | Angles | None = None,
+    window: int | None = None,
+    calibration: Calibration | str | Path | None = None,
+    kv_tier: Tier = "device",
+    kv_dir: str | os.PathLike[str] | None = None,
+    length: int | None = None,
+    layout: str = "auto",
+    piece: int = PIECE,
+    keep_text: bool = True,
+    out: str | os.PathLike[str] | None = None,
+    source: str | None = None,
+) -> Steps:
+    """``read``, up to where the model begins: the text is encoded, and each step of what is returned reads a piece.
+
+    For who has other work between two pieces. The steps hold the folder until they end or are closed.
+    """
     piece = check_count("piece", piece)
     texts = _texts(text)
     if not any(own for _, own in texts):
@@ -86,13 +128,38 @@ def read(
     chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out))
     contents = _encoded(tokenizer, texts, head_of(tokenizer, chosen_layout), keep_text)
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
-    _attach(model, method, len(contents.ids) + _ROOM, options)
+    _attach(model, method, contents.length + _ROOM, options)
     attachment = attached(model)
+    document = partial(Document, model, tokenizer, layout=chosen_layout, piece=piece)
     if out is None:
-        contents = read_on(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir), done)
-        return Document(model, tokenizer, contents, layout=chosen_layout, piece=piece, source=source)
-    folder = Folder(out)
+        return _unnamed_steps(document, model, attachment, contents, piece, source)
     facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=chosen_layout, source=source)
+    return _steps(document, model, tokenizer, attachment, contents, Folder(out), facts)
+
+
+def _unnamed_steps(
+    document: Callable[..., Document],
+    model: PreTrainedModel,
+    attachment: Attachment,
+    contents: Contents,
+    piece: int,
+    source: str | None,
+) -> Steps:
+    for longer in pieces(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir)):
+        contents = longer
+        yield contents.tokens, contents.length
+    return document(contents, source=source)
+
+
+def _steps(
+    document: Callable[..., Document],
+    model: PreTrainedModel,
+    tokenizer: Any,
+    attachment: Attachment,
+    contents: Contents,
+    folder: Folder,
+    facts: Facts,
+) -> Steps:
     if folder.path.exists() and not folder.path.is_dir():
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
     if folder.has_document():
@@ -105,18 +172,12 @@ def read(
             raise DocumentError(f"{folder}: holds {strange[0]}, which is of no document; name a new folder")
         reading = Reading(folder, facts)
         contents = reading.taken_up(contents)
-        contents = read_on(model, attachment, contents, piece, reading, done)
+        for longer in pieces(model, attachment, contents, facts.piece, reading):
+            contents = longer
+            yield contents.tokens, contents.length
         manifest = write_rest(folder, facts, model, attachment, contents)
-    contents, saved = replace(contents, segments=manifest.segments), (str(folder), manifest)
-    return Document(
-        model,
-        tokenizer,
-        contents,
-        layout=chosen_layout,
-        piece=piece,
-        source=facts.source,
-        saved=saved,
-    )
+    contents = replace(contents, segments=manifest.segments)
+    return document(contents, source=facts.source, saved=(str(folder), manifest))
 
 
 def _texts(text: Any) -> list[tuple[str, str]]:
@@ -145,21 +206,13 @@ def _attach(model: PreTrainedModel, method: Any, reach: int, options: dict[str, 
 def _encoded(tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tensor, keep_text: bool) -> Contents:
     """The tokens of what stands before the texts and of those, with nothing read yet."""
     places = torch.tensor([NOWHERE] * len(head)).view(-1, 2)
-    contents = Contents(text="" if keep_text else None).with_text(head, places, "" if keep_text else None, [])
-    for n, (name, own) in enumerate(texts):
-        text = own if n == 0 else f"{_BETWEEN}{own}"
-        ids, places = encode_text(tokenizer, text)
-        source = Source(name, len(text) - len(own), len(text))
-        contents = contents.with_text(ids, places, text if keep_text else None, [source])
-    return contents
+    contents = Contents(InMemory(text="" if keep_text else None)).with_text(head, places, "" if keep_text else None, [])
+    return with_texts(contents, tokenizer, texts)
 
 
 def _opened(folder: Folder, facts: Facts, model: PreTrainedModel, tokenizer: Any) -> Document:
     """The document that is in a folder already; raises ``DocumentError`` if it is not the one that ``facts`` say."""
-    passing = {"machine", "longspan", "source"}
-    differ = [one for one in differences(plain(folder.manifest().facts), plain(facts)) if one[0] not in passing]
-    if differ:
-        raise DocumentError(
-            f"{folder}: there is a document here already, and its {differ[0][0]} is another; name a new folder"
-        )
+    differs = difference(folder.manifest().facts, facts, besides={"machine", "longspan", "source"})
+    if differs is not None:
+        raise DocumentError(f"{folder}: there is a document here already, of another {differs}; name a new folder")
     return Document.open(folder.path, model, tokenizer)

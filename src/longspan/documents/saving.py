@@ -94,8 +94,8 @@ def write_rest(
 
     write(f"tokens-{number:04}.safetensors", tensors_bytes({k: x.contiguous() for k, x in pair.items()}))
     write(f"state-{number:04}.safetensors", state_bytes(contents.state))
-    if contents.text is not None:
-        write(f"text-{number:04}.txt", contents.text.encode("utf-8", "surrogatepass"))
+    if (text := contents.text) is not None:
+        write(f"text-{number:04}.txt", text.encode("utf-8", "surrogatepass"))
     if before is not None and CALIBRATION in before.files:
         # Its maps are those of the model. The file has no number, so rewriting it would change the document before.
         files[CALIBRATION] = before.files[CALIBRATION]

@@ -9,34 +9,40 @@ from dataclasses import replace
 from typing import Any
 
 from longspan.documents.contents import Contents
+from longspan.documents.facts import difference
 from longspan.documents.folder import READING, Folder, data_name, open_data, state_bytes, state_from
-from longspan.documents.manifest import Facts, Manifest, Segment, differences, plain, shown
+from longspan.documents.manifest import Facts, Manifest, Segment
 from longspan.documents.segments import Running, check
 from longspan.errors import DocumentError
 
-_ANEW = "remove the folder to begin anew"
-
 
 class Reading:
-    """Keeps a reading in a folder after every piece, so that it can be taken up again; see ``reading.Target``."""
+    """Keeps a reading in a folder after every piece, so that it can be taken up again; see ``reading.Target``.
 
-    def __init__(self, folder: Folder, facts: Facts) -> None:
+    Args:
+        facts: of the document that the reading ends in.
+        before: the document in the folder, which the reading appends to; None where there is none.
+    """
+
+    def __init__(self, folder: Folder, facts: Facts, before: Manifest | None = None) -> None:
         self._folder, self._facts = folder, facts
+        self._sealed = () if before is None else before.segments
+        self._named = set() if before is None else folder.named(before)
         self._running: defaultdict[int, Running] = defaultdict(Running)  # of each segment
 
     def open(self, number: int) -> Any:
         return self._folder.open(data_name(number), write=True)
 
     def keep(self, contents: Contents) -> None:
-        """Bring what was read to the disk, then say so."""
-        for file in contents.data:
+        """Write what was read to the disk, then the record of it."""
+        for file in contents.data[len(self._sealed) :]:
             os.fsync(file.fileno())
         name = _state_name(contents.tokens)
         stored = {name: self._folder.write(name, state_bytes(contents.state))}
         summed = self._summed(contents.streams, contents.segments, contents.data)
         manifest = Manifest(self._facts, contents.streams, summed, stored, None)
         self._folder.write(READING, manifest.to_json().encode())
-        self._folder.clean({name, READING, *(data_name(n) for n in range(len(contents.segments)))})
+        self._folder.clean(self._named | {name, READING, *(data_name(n) for n in range(len(contents.segments)))})
 
     def taken_up(self, contents: Contents) -> Contents:
         """``contents``, with what an earlier reading of the same text has kept of it, every byte of it checked.
@@ -47,47 +53,52 @@ class Reading:
         begun = self._folder.unfinished()
         if begun is None:
             return contents
-        kept, live = plain(begun.facts), plain(self._facts)
-        differ = differences(kept, live)
-        if differ:
-            name, a, b = differ[0]
+        differs = difference(begun.facts, self._facts)
+        if differs is not None:
             raise DocumentError(
-                f"{self._folder}: holds a reading that was not finished, of another {name} ({shown(a)}, now "
-                f"{shown(b)}); run that one again, or remove the folder"
+                f"{self._folder}: holds a reading that was not finished, of another {differs}; run that one again, or "
+                f"{self._folder.way_to_begin_anew()}"
             )
         try:
             return self._checked(contents, begun)
         except DocumentError as error:
             why = str(error).removeprefix(f"{self._folder}: ").partition(";")[0]
             raise DocumentError(
-                f"{self._folder}: what is kept of its reading cannot be used ({why}); {_ANEW}"
+                f"{self._folder}: what is kept of its reading cannot be used ({why}); "
+                f"{self._folder.way_to_begin_anew()}"
             ) from None
 
     def _checked(self, contents: Contents, begun: Manifest) -> Contents:
         check(begun.streams, begun.segments, begun.facts.tokens, unfinished=True)
+        first = len(self._sealed)
+        if begun.segments[:first] != self._sealed:
+            raise DocumentError("the document that it appends to is another now")
         name = _state_name(begun.segments[-1].stop if begun.segments else 0)
         if begun.files.keys() != {name}:
             raise DocumentError(f"{READING} names the files {sorted(begun.files)}, not {name}")
-        state = state_from(self._folder.read(name, begun.files[name], begun.facts.tokens))
-        data = [open_data(self._folder, begun, n, change=True) for n in range(len(begun.segments))]
+        opened = [open_data(self._folder, begun, n, change=True) for n in range(first, len(begun.segments))]
+        data = (*contents.data[:first], *opened)
+        size = sum(os.fstat(file.fileno()).st_size for file in data)
+        state = state_from(self._folder.read(name, begun.files[name], data=size))
         bare = tuple(
             replace(segment, spans=tuple(replace(span, sha256="") for span in segment.spans))
-            for segment in begun.segments
+            for segment in begun.segments[first:]
         )
-        summed = self._summed(begun.streams, bare, data)
+        segments = (*self._sealed, *bare)
+        summed = self._summed(begun.streams, segments, data)
         for n, (one, other) in enumerate(zip(begun.segments, summed, strict=True)):
             if one != other:
                 raise DocumentError(f"{data_name(n)} is not what was written, its checksum differs")
-        return replace(contents, streams=begun.streams, segments=bare, data=tuple(data), state=state)
+        return replace(contents, streams=begun.streams, segments=segments, data=data, state=state)
 
     def _summed(self, streams: Sequence[Any], segments: Sequence[Segment], data: Sequence[Any]) -> tuple[Segment, ...]:
-        """The segments with the checksums of what they have so far."""
-        found = []
-        for n, (segment, file) in enumerate(zip(segments, data, strict=True)):
+        """The segments with the checksums of what they have so far; those of the document before have theirs."""
+        summed = list(self._sealed)
+        for n, (segment, file) in list(enumerate(zip(segments, data, strict=True)))[len(self._sealed) :]:
             sums = self._running[n].sums(streams, segment, file.fileno())
             spans = zip(segment.spans, sums, strict=True)
-            found.append(replace(segment, spans=tuple(replace(span, sha256=own) for span, own in spans)))
-        return tuple(found)
+            summed.append(replace(segment, spans=tuple(replace(span, sha256=digest) for span, digest in spans)))
+        return tuple(summed)
 
 
 def _state_name(tokens: int) -> str:

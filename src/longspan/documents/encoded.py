@@ -1,0 +1,119 @@
+"""The tokens of a document and its text: in memory, or in files that are read when they are first needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from longspan.documents import fingerprint
+from longspan.documents.folder import Folder, tensors_from
+from longspan.documents.manifest import Manifest
+from longspan.errors import DocumentError
+
+
+class Encoded(Protocol):
+    """Tokens, and the text that they were made from.
+
+    Attributes:
+        length: how many tokens. sha256: of their ids.
+        keeps_text: whether the text is there.
+        ids: ``[T]`` int64.
+        places: ``[T, 2]`` int64, the characters of each token in the text; ``NOWHERE`` of other tokens.
+        text: None where it was not kept.
+    """
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def keeps_text(self) -> bool: ...
+    @property
+    def ids(self) -> Tensor: ...
+    @property
+    def places(self) -> Tensor: ...
+    @property
+    def text(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """See ``Encoded``."""
+
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    places: Tensor = field(default_factory=lambda: torch.empty(0, 2, dtype=torch.int64))
+    text: str | None = ""
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def sha256(self) -> str:
+        return fingerprint.ids_of(self.ids)
+
+    @property
+    def keeps_text(self) -> bool:
+        return self.text is not None
+
+
+class InFiles:
+    """See ``Encoded``. Opening compares the files' sizes; their checksums are compared when they are read.
+
+    The files stay open, so that an append which replaces them changes nothing here.
+
+    Args:
+        data: bytes of the document's segments.
+
+    Raises:
+        DocumentError: a file is missing or has another size; reading it: it is not what was written.
+    """
+
+    def __init__(self, folder: Folder, manifest: Manifest, *, data: int) -> None:
+        facts, number = manifest.facts, len(manifest.segments) - 1
+        self._folder, self._manifest = folder, manifest
+        self.length, self.sha256, self.keeps_text = facts.tokens, facts.tokens_sha256, facts.keeps_text
+        self._tokens, self._text = f"tokens-{number:04}.safetensors", f"text-{number:04}.txt"
+        self._files: dict[str, Any] = {
+            name: folder.open_small(name, manifest.files[name], tokens=facts.tokens, data=data)
+            for name in (self._tokens, *([self._text] if facts.keeps_text else []))
+        }
+
+    def _read(self, name: str) -> bytes:
+        return self._folder.read_whole(name, self._files[name], self._manifest.files[name])
+
+    @cached_property
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        try:
+            tensors, _ = tensors_from(self._read(self._tokens))
+            ids, places = tensors["ids"].long(), tensors["places"].long()
+        except KeyError as error:
+            raise DocumentError(f"{self._folder}: {self._tokens} has no {error}; read the text again") from None
+        shapes = tuple(ids.shape), tuple(places.shape)
+        if shapes != ((self.length,), (self.length, 2)) or fingerprint.ids_of(ids) != self.sha256:
+            raise DocumentError(f"{self._folder}: its tokens are others than its manifest says; read the text again")
+        return ids, places
+
+    @property
+    def ids(self) -> Tensor:
+        return self._tensors[0]
+
+    @property
+    def places(self) -> Tensor:
+        return self._tensors[1]
+
+    @cached_property
+    def text(self) -> str | None:
+        if not self.keeps_text:
+            return None
+        try:
+            text = self._read(self._text).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise DocumentError(f"{self._folder}: {self._text}: {error}; read the text again") from None
+        if int(self.places.max()) > len(text):
+            raise DocumentError(f"{self._folder}: its tokens lie outside of its text; read the text again")
+        return text

@@ -1,0 +1,128 @@
+"""An append that is stopped is taken up again where it was, and what is in a document is not appended again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import longspan
+from longspan.documents.appending import append_texts
+from longspan.documents.folder import Folder
+from longspan.errors import DocumentError
+
+ASK = "Who is the narrator?"
+MORE = [("one.txt", "The narrator is Ishmael. " * 60), ("two.txt", "The ship sank on Tuesday. " * 30)]
+
+
+class Enough(Exception):
+    """Stands for a process that ends here."""
+
+
+@pytest.fixture
+def path(saved, tmp_path):
+    return Path(shutil.copytree(saved, tmp_path / "a.longspan"))
+
+
+def contents_of(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+def stopped(path, fresh, tokenizer, after, texts=MORE):
+    """An append that ends after so many pieces."""
+    pieces = []
+
+    def done(stop, total):
+        pieces.append(stop)
+        if len(pieces) == after:
+            raise Enough
+
+    with pytest.raises(Enough):
+        append_texts(path, fresh(), tokenizer, texts, done=done)
+    return pieces
+
+
+def test_it_goes_on_where_it_was_stopped(path, fresh, tokenizer, tmp_path):
+    whole = Path(shutil.copytree(path, tmp_path / "whole.longspan"))
+    answer = longspan.Document.open(path, fresh(), tokenizer).ask(ASK, 6)
+    first = stopped(path, fresh, tokenizer, 2)
+    before = longspan.Document.open(path, fresh(), tokenizer, verify=True)
+    assert before.ask(ASK, 6).tokens == answer.tokens, "the document before is there until the append ends"
+    second, third = stopped(path, fresh, tokenizer, 1), []
+    longer = append_texts(path, fresh(), tokenizer, MORE, done=lambda stop, total: third.append(stop))
+    pieces = first + second + third
+    assert pieces == sorted(set(pieces)) and third, "no piece is read twice"
+    append_texts(whole, fresh(), tokenizer, MORE)
+    assert contents_of(path) == contents_of(whole)
+    assert longer.ask(ASK, 6).tokens == longspan.Document.open(whole, fresh(), tokenizer).ask(ASK, 6).tokens
+
+
+@pytest.mark.parametrize("ends_in", ["finish", "tidy"])
+def test_a_kill_around_the_new_manifest(path, fresh, tokenizer, monkeypatch, ends_in, tmp_path):
+    """Before it is there the append is taken up, after it was put there nothing is left to do."""
+
+    def ends(*args):
+        raise Enough
+
+    with monkeypatch.context() as patched, pytest.raises(Enough):
+        patched.setattr(Folder, ends_in, ends)
+        append_texts(path, fresh(), tokenizer, MORE)
+    pieces = []
+    document = append_texts(path, fresh(), tokenizer, MORE, done=lambda *now: pieces.append(now))
+    assert not pieces and document.text.count(MORE[1][1]) == 1
+    names = {file.name for file in path.iterdir()}
+    assert not [name for name in names if name.startswith("reading")]
+    assert names == {"manifest.json"} | Folder.named(Folder(path).manifest())
+    assert longspan.documents.verify(path).facts.tokens == document.tokens
+    append_texts(path, fresh(), tokenizer, [("three.txt", "And the end.")])
+
+
+def test_the_same_texts_are_not_appended_again(path, fresh, tokenizer):
+    append_texts(path, fresh(), tokenizer, MORE)
+    before = contents_of(path)
+    append_texts(path, fresh(), tokenizer, MORE)
+    assert contents_of(path) == before
+    longer = append_texts(path, fresh(), tokenizer, [("three.txt", MORE[1][1])])
+    assert longer.text.count(MORE[1][1]) == 2, "another file with the same text is another text"
+
+
+def test_places_are_counted_in_the_text_that_was_appended(path, fresh, tokenizer):
+    document = append_texts(path, fresh(), tokenizer, MORE)
+    assert [document.text[s.start : s.stop] for s in document.contents.sources[-2:]] == [text for _, text in MORE]
+    assert document.text.endswith(f"\n\n{MORE[0][1]}\n\n{MORE[1][1]}")
+
+
+def test_another_text_than_the_one_that_was_stopped(path, fresh, tokenizer):
+    stopped(path, fresh, tokenizer, 1)
+    with pytest.raises(DocumentError, match="of another text .*one.txt.* now .*other.txt.*remove reading.json") as said:
+        append_texts(path, fresh(), tokenizer, [("other.txt", "Else.")])
+    assert "{" not in str(said.value) and "[" not in str(said.value)
+    (path / "reading.json").unlink()
+    assert append_texts(path, fresh(), tokenizer, [("other.txt", "Else.")]).text.endswith("Else.")
+
+
+def test_a_document_that_changed_meanwhile(path, fresh, tokenizer):
+    stopped(path, fresh, tokenizer, 1)
+    document = longspan.Document.open(path, fresh(), tokenizer)
+    document.append("Something else.")
+    document.save(path)
+    assert append_texts(path, fresh(), tokenizer, MORE).text.endswith(MORE[1][1]), "a saving ends what was stopped"
+
+
+def test_what_was_kept_of_it_is_checked(path, fresh, tokenizer):
+    stopped(path, fresh, tokenizer, 1)
+    name = next(one["name"] for one in json.loads((path / "reading.json").read_text())["streams"])
+    with (path / "data-0002.bin").open("r+b") as file:
+        file.write(b"\x11" * 4_000)
+    with pytest.raises(DocumentError, match=r"data-0002.bin is not what was written.*remove reading.json") as said:
+        append_texts(path, fresh(), tokenizer, MORE)
+    assert name not in str(said.value)
+
+
+def test_nothing_to_append(path, fresh, tokenizer, tmp_path):
+    with pytest.raises(DocumentError, match="no text to append"):
+        append_texts(path, fresh(), tokenizer, [("empty.txt", "")])
+    with pytest.raises(DocumentError, match="no such document"):
+        append_texts(tmp_path / "none", fresh(), tokenizer, MORE)
