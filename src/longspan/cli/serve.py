@@ -114,7 +114,9 @@ def serve(
         run(served, demo=demo)
 
 
-def _host(settings: object, model: str, method: str, window: int | None, layout: str, dtype: str, device: str) -> Host:
+def _host(
+    settings: Settings, model: str, method: str, window: int | None, layout: str, dtype: str, device: str
+) -> Host:
     """The model, loaded and extended, and all that serves it."""
     import longspan
     from longspan.serve.host import Host
