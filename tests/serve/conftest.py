@@ -9,12 +9,13 @@ from longspan.bundled import heldout_text, load_bundled
 from support.serving import NEEDLE, Served
 
 
-@pytest.fixture(autouse=True)
-def remembered(tmp_path_factory, monkeypatch):
-    """Hashes of weights are remembered in a folder of the test's own."""
-    folder = tmp_path_factory.getbasetemp() / "remembered"
-    folder.mkdir(exist_ok=True)
-    monkeypatch.setattr("longspan.documents.fingerprint._cache_folder", lambda: folder)
+@pytest.fixture(autouse=True, scope="session")
+def remembered(tmp_path_factory):
+    """Hashes of weights are remembered in a folder of the tests' own."""
+    folder = tmp_path_factory.mktemp("remembered")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longspan.documents.fingerprint._cache_folder", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")
