@@ -55,7 +55,9 @@ export class Turn {
     if (looked.tokens.length && written === turn.answer) {
       this.answer.setAttribute("role", "group");
       this.answer.setAttribute("aria-label", "Answer by token; arrow keys move");
-      this.answer.replaceChildren(...looked.tokens.map(([text], n) => el("span", { "data-token": n, text })));
+      // A character of several tokens stands at the last of them, and the others have no text.
+      const spans = looked.tokens.map(([text], n) => text && el("span", { "data-token": n, text }));
+      this.answer.replaceChildren(...spans.filter(Boolean));
       reachable(this.answer, "[data-token]");
     }
     this.looked.hidden = false;
@@ -90,8 +92,8 @@ export class Turn {
     const most = Math.max(1, ...parts.map((part) => part.count));
     this.list.replaceChildren(...shown.map((part) => el("li", {}, this.#passage(part, most))));
     reachable(this.list, "button");
-    const whole = el("button", { type: "button", class: "link", text: "whole answer", click: () => this.release() });
-    const of = this.pinned < 0 ? ["for the whole answer"] : [`for “${this.token()}” · `, whole];
+    const whole = el("button", { type: "button", class: "link", text: "back to the whole answer", click: () => this.release() });
+    const of = this.pinned < 0 ? ["over the whole answer"] : [`for “${this.token()}” · `, whole];
     const more = el("button", {
       type: "button",
       class: "link",
@@ -103,7 +105,7 @@ export class Turn {
       },
     });
     this.looked.replaceChildren(
-      el("h4", {}, "Looked at ", ...of),
+      el("h4", {}, "Looked at most ", ...of),
       parts.length ? this.list : el("p", { class: "dim", text: "No passage of the text." }),
       ...(parts.length > shown.length ? [more] : []),
     );
@@ -160,11 +162,13 @@ export class Turn {
 
   /** Mark tokens: `at` is pointed at, `lit` looked at the part of the text that was clicked. */
   mark(at, lit = []) {
-    this.answer.querySelectorAll("[data-token]").forEach((token, n) => {
+    for (const token of this.answer.querySelectorAll("[data-token]")) {
+      const n = Number(token.dataset.token);
       token.classList.toggle("on", n === at);
       token.classList.toggle("lit", lit.includes(n));
-    });
+    }
   }
 }
 
-const oneLine = (text) => text.replace(/\s+/g, " ").trim();
+/** A passage may begin and end anywhere in a word. */
+const oneLine = (text) => `… ${text.replace(/\s+/g, " ").trim()}`;

@@ -106,8 +106,8 @@ const on = {
   point: (view, token) => reading.point(view, token),
   go: (start, end, view) => {
     if (reading.view !== view) reading.point(view, view.pinned, false);
-    reading.visit(start, end);
     panel("text");
+    reading.visit(start, end);
   },
   told: banner,
   changed: (conversation, view) => {

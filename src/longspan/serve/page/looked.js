@@ -4,7 +4,7 @@ export const LEVELS = 5;
 
 /**
  * The server's passages, small enough to keep: each part of the text once, and for each token of the answer
- * its text and [part, times, part, times, ...].
+ * its text and [part, times, share, part, times, share, ...].
  */
 export function compact(passages) {
   const parts = [];
@@ -20,7 +20,7 @@ export function compact(passages) {
     share: p.share,
     text: [...(p.text ?? "").slice(0, 400)].slice(0, 180).join(""),
   }));
-  const tokens = passages.tokens.map((token) => [token.text, token.passages.flatMap((p) => [numberOf(p), p.count])]);
+  const tokens = passages.tokens.map((token) => [token.text, token.passages.flatMap((p) => [numberOf(p), p.count, Number(p.share.toFixed(4))])]);
   return { parts, answer, tokens };
 }
 
@@ -29,17 +29,15 @@ export function partsOf(looked, n = -1) {
   const part = ([start, end], count, share) => ({ start, end, count, share });
   if (n < 0) return looked.answer.map((p) => part(looked.parts[p.part], p.count, p.share));
   const flat = looked.tokens[n]?.[1] ?? [];
-  let all = 0;
-  for (let k = 1; k < flat.length; k += 2) all += flat[k];
   const found = [];
-  for (let k = 0; k < flat.length; k += 2) found.push(part(looked.parts[flat[k]], flat[k + 1], flat[k + 1] / all));
+  for (let k = 0; k < flat.length; k += 3) found.push(part(looked.parts[flat[k]], flat[k + 1], flat[k + 2]));
   return found.sort((a, b) => b.count - a.count || a.start - b.start);
 }
 
 /** The tokens of the answer for which something of [start, end) was looked at. */
 export function tokensAt(looked, start, end) {
   const parts = new Set(looked.parts.flatMap(([a, b], n) => (a < end && b > start ? [n] : [])));
-  return looked.tokens.flatMap(([, flat], n) => (flat.some((x, k) => k % 2 === 0 && parts.has(x)) ? [n] : []));
+  return looked.tokens.flatMap(([, flat], n) => (flat.some((x, k) => k % 3 === 0 && parts.has(x)) ? [n] : []));
 }
 
 /** How strongly to colour: 0 to LEVELS. */

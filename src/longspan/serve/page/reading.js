@@ -66,8 +66,9 @@ export class Reading {
     const parts = looked ? partsOf(looked, token) : [];
     this.#show(parts);
     const top = parts[0];
-    if (!scroll || !top || (top.start >= this.first && top.end <= this.last)) return;
-    this.resting = setTimeout(() => this.text.go(top.start, top.end), REST);
+    if (!scroll || !top) return;
+    this.text.point(top.start, top.end);
+    if (top.start < this.first || top.end > this.last) this.resting = setTimeout(() => this.text.go(top.start), REST);
   }
 
   #show(parts) {
@@ -91,7 +92,8 @@ export class Reading {
       byId("about").textContent = `${said}, underlined there. It is not proof.`;
       announce(`${said}.`);
     }
-    return this.text.go(start, end);
+    this.text.point(start, end);
+    return this.text.go(start);
   }
 
   /** To the next passage in the order of the text, or to the one before. */

@@ -17,7 +17,8 @@ export class TextView {
       const mark = event.target.closest("mark");
       if (mark) chosen(Number(mark.dataset.start), Number(mark.dataset.end));
     });
-    new ResizeObserver(() => this.#scrolled()).observe(box);
+    // In one column the text is not seen at first, and nothing in it has a place.
+    new ResizeObserver(() => (this.unseen === null ? this.#scrolled() : this.go(this.unseen))).observe(box);
   }
 
   close(...instead) {
@@ -25,7 +26,9 @@ export class TextView {
     this.characters = 0;
     this.pieces = []; // {n, start, end, slice, element}, in order and without gaps
     this.parts = [];
-    this.aim = 0; // counts jumps: what was fetched for an earlier one is dropped
+    this.here = [0, 0]; // the characters that are pointed at
+    this.unseen = null; // where to scroll to once the box is seen
+    this.aim ??= 0; // counts jumps: what was fetched for an earlier one is dropped
     this.box.replaceChildren(...instead);
     this.box.setAttribute("aria-busy", "false");
   }
@@ -39,12 +42,24 @@ export class TextView {
   /** Colour these parts: [{start, end, count}]. */
   show(parts) {
     this.parts = parts;
+    this.here = [0, 0];
     for (const one of this.pieces) this.#fill(one);
   }
 
+  /** Point at a coloured part. */
+  point(start, end) {
+    this.here = [start, end];
+    for (const mark of this.box.querySelectorAll("mark")) this.#point(mark);
+  }
+
+  #point(mark) {
+    mark.classList.toggle("here", Number(mark.dataset.start) < this.here[1] && Number(mark.dataset.end) > this.here[0]);
+  }
+
   /** Scroll to a character, a third of the way down. */
-  async go(at, end = at) {
+  async go(at) {
     const aim = ++this.aim;
+    this.unseen = this.box.clientHeight ? null : at;
     const last = Math.max(0, Math.ceil(this.characters / PIECE) - 1);
     const n = Math.min(Math.floor(at / PIECE), last);
     if (!this.pieces.some((one) => one.n === n)) {
@@ -57,7 +72,6 @@ export class TextView {
       this.box.setAttribute("aria-busy", "false");
     }
     this.box.scrollTop += this.#top(at) - this.box.clientHeight / 3;
-    if (end > at) this.#flash(at, end);
     await this.#scrolled();
   }
 
@@ -85,7 +99,9 @@ export class TextView {
         const text = one.slice(start, end);
         if (!count) return text;
         const title = `looked at ${count} ${count === 1 ? "time" : "times"}`;
-        return el("mark", { "data-level": level(count, most), "data-start": start, "data-end": end, title, text });
+        const mark = el("mark", { "data-level": level(count, most), "data-start": start, "data-end": end, title, text });
+        this.#point(mark);
+        return mark;
       }),
     );
   }
@@ -107,11 +123,6 @@ export class TextView {
     }
     const place = range.collapsed ? one.element.getBoundingClientRect() : range.getBoundingClientRect();
     return place.top - this.box.getBoundingClientRect().top;
-  }
-
-  #flash(start, end) {
-    for (const mark of this.box.querySelectorAll("mark"))
-      mark.classList.toggle("here", Number(mark.dataset.start) < end && Number(mark.dataset.end) > start);
   }
 
   async #scrolled() {

@@ -21,6 +21,6 @@ export function duration(seconds) {
 
 export function percent(share) {
   const value = 100 * share;
-  if (value > 0 && value < 0.1) return "< 0.1 %";
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+  if (value > 0 && value < 0.1) return "< 0.1%";
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)}%`;
 }
