@@ -180,7 +180,9 @@ class _Handler(BaseHTTPRequestHandler):
             start, end = (int(parse_qs(query)[name][0]) for name in ("start", "end"))
             text = stub.texts[identifier]
             end = min(end, len(text))
-            return self._json({"id": identifier, "start": start, "end": end, "characters": len(text), "text": text[start:end]})
+            return self._json(
+                {"id": identifier, "start": start, "end": end, "characters": len(text), "text": text[start:end]}
+            )
         if self.command == "DELETE":
             del stub.documents[identifier]
             return self._json({"id": identifier, "object": "document", "deleted": True})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from urllib.parse import urlsplit
 
 import pytest
+from support.chromium import find
 from support.stub_server import Stub, serve
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
 
@@ -24,10 +22,8 @@ def pytest_collection_modifyitems(items):
 def chromium():
     from playwright.sync_api import sync_playwright
 
-    path = os.environ.get("LONGSPAN_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    assert path, "no Chromium: apt-get install chromium, or LONGSPAN_CHROMIUM=/path/to/it; see make test-browser"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=find(), args=FLAGS)
         yield browser
         browser.close()
 
@@ -36,7 +32,7 @@ def chromium():
 def expect():
     from playwright.sync_api import expect
 
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=6_000)
     return expect
 
 
@@ -60,7 +56,12 @@ def opened(chromium, tolerated):
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: (wrong.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
         local = ("data", "blob", "about")
-        page.on("request", lambda r: None if urlsplit(r.url).scheme in local or urlsplit(r.url).netloc == host else wrong.append(r.url))
+        page.on(
+            "request",
+            lambda r: (
+                None if urlsplit(r.url).scheme in local or urlsplit(r.url).netloc == host else wrong.append(r.url)
+            ),
+        )
         page.goto(url)
         return page
 
@@ -88,7 +89,9 @@ def url(stub):
 @pytest.fixture
 def book(stub) -> str:
     """A document of 2,000 sentences that name their number."""
-    return stub.add("book.txt", "".join(f"This is sentence {n} of the book, and nothing more is said in it.\n" for n in range(2000)))
+    return stub.add(
+        "book.txt", "".join(f"This is sentence {n} of the book, and nothing more is said in it.\n" for n in range(2000))
+    )
 
 
 @pytest.fixture

@@ -22,20 +22,30 @@ def test_a_document_of_html_and_scripts_shows_as_text(opened, stub, url, ask, ex
     page.reload()
     expect(page.locator(".doc .name")).to_have_text(name)
     expect(page.locator(".passage .words").first).to_contain_text("<")
-    assert page.locator("img, iframe, svg, #evil, .panel script, .panel style, .panel a, .panel b:not(#bar b)").count() == 0
+    assert (
+        page.locator("img, iframe, svg, #evil, .panel script, .panel style, .panel a, .panel b:not(#bar b)").count()
+        == 0
+    )
 
 
 def test_a_long_text_is_loaded_in_pieces(opened, stub, url, ask, expect):
     """Of 12 million characters a few thousand are on the page, wherever one looks."""
     lines = 170_000
-    book = stub.add("long.txt", "".join(f"Line {n:>9} of a text that no page should hold as a whole, since it is long.\n" for n in range(lines)))
+    book = stub.add(
+        "long.txt",
+        "".join(
+            f"Line {n:>9} of a text that no page should hold as a whole, since it is long.\n" for n in range(lines)
+        ),
+    )
     asked = []
     page = opened(url)
     page.on("request", lambda request: asked.append(request.url) if "/text?" in request.url else None)
     turn = ask(page, "What is it about?")
     expect(page.locator("#page mark.here")).to_be_in_viewport()
     turn.locator(".passage").nth(1).click()
-    expect(page.locator(f"#page mark[data-start='{turn.locator('.passage').nth(1).get_attribute('data-start')}']")).to_be_in_viewport()
+    expect(
+        page.locator(f"#page mark[data-start='{turn.locator('.passage').nth(1).get_attribute('data-start')}']")
+    ).to_be_in_viewport()
     bar = page.get_by_role("slider")
     bar.focus()
     for key in ("End", "Home", "PageUp", "End"):
@@ -85,17 +95,27 @@ def test_a_text_that_cannot_be_had_says_why(opened, stub, book, url, tolerated, 
     tolerated.append("404")
     stub.refusals += [("/text", 404, "the text of this document was not kept")] * 3
     page = opened(url)
-    expect(page.get_by_role("region", name="Text of the document")).to_have_text("the text of this document was not kept")
+    expect(page.get_by_role("region", name="Text of the document")).to_have_text(
+        "the text of this document was not kept"
+    )
 
 
 def test_parts_that_overlap_are_cut_where_they_begin_and_end(page):
     run = "async (parts) => (await import('/page/looked.js')).cut(parts, 100, 200)"
-    parts = [{"start": 90, "end": 120, "count": 2}, {"start": 110, "end": 130, "count": 3}, {"start": 199, "end": 300, "count": 1}]
+    parts = [
+        {"start": 90, "end": 120, "count": 2},
+        {"start": 110, "end": 130, "count": 3},
+        {"start": 199, "end": 300, "count": 1},
+    ]
     got = [(one["start"], one["end"], one["count"]) for one in page.evaluate(run, parts)]
     assert got == [(100, 110, 2), (110, 120, 5), (120, 130, 3), (130, 199, 0), (199, 200, 1)]
 
 
 def test_every_count_lights_its_place_in_the_bar(page):
     run = "async ([parts, n, bins]) => (await import('/page/looked.js')).histogram(parts, n, bins)"
-    parts = [{"start": 0, "end": 10, "count": 2}, {"start": 15, "end": 31, "count": 3}, {"start": 99, "end": 100, "count": 1}]
+    parts = [
+        {"start": 0, "end": 10, "count": 2},
+        {"start": 15, "end": 31, "count": 3},
+        {"start": 99, "end": 100, "count": 1},
+    ]
     assert page.evaluate(run, [parts, 100, 10]) == [2, 3, 3, 3, 0, 0, 0, 0, 0, 1]

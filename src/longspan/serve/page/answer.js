@@ -51,6 +51,7 @@ export class Turn {
     this.foot.replaceChildren(...this.#said());
     const looked = turn.looked;
     if (!looked) return;
+    this.words = new Map(looked.answer.map(({ part, text }) => [looked.parts[part][0], text]));
     const written = looked.tokens.map(([text]) => text).join("");
     if (looked.tokens.length && written === turn.answer) {
       this.answer.setAttribute("role", "group");
@@ -92,7 +93,7 @@ export class Turn {
     const most = Math.max(1, ...parts.map((part) => part.count));
     this.list.replaceChildren(...shown.map((part) => el("li", {}, this.#passage(part, most))));
     reachable(this.list, "button");
-    const whole = el("button", { type: "button", class: "link", text: "back to the whole answer", click: () => this.release() });
+    const whole = el("button", { type: "button", class: "link", text: "back to the whole answer", click: () => this.#back() });
     const of = this.pinned < 0 ? ["over the whole answer"] : [`for “${this.token()}” · `, whole];
     const more = el("button", {
       type: "button",
@@ -112,9 +113,9 @@ export class Turn {
   }
 
   #passage({ start, end, count: times, share }, most) {
-    const known = this.turn.looked.answer.find(({ part }) => this.turn.looked.parts[part].join() === `${start},${end}`);
-    const words = el("span", { class: "words", dir: "auto", text: known?.text ? oneLine(known.text) : "…" });
-    if (!known?.text)
+    const known = this.words.get(start);
+    const words = el("span", { class: "words", dir: "auto", text: known ? oneLine(known) : "…" });
+    if (!known)
       characters(this.id, start, Math.min(end, start + 180)).then(
         (text) => (words.textContent = oneLine(text)),
         () => (words.textContent = `characters ${number(start)} to ${number(end)}`),
@@ -158,6 +159,11 @@ export class Turn {
     this.pinned = -1;
     if (this.turn.looked) this.#list();
     this.on.point(this, -1);
+  }
+
+  #back() {
+    this.release();
+    this.list.querySelector("button")?.focus();
   }
 
   /** Mark tokens: `at` is pointed at, `lit` looked at the part of the text that was clicked. */

@@ -57,7 +57,7 @@ async function request(method, path, { json, signal } = {}) {
     const headers = json === undefined ? key : { ...key, "Content-Type": "application/json" };
     let response;
     try {
-      response = await fetch(path, { method, headers, body: json === undefined ? undefined : JSON.stringify(json), signal });
+      response = await fetch(path, { method, headers, body: json === undefined ? undefined : JSON.stringify(json), signal, cache: "no-store" });
     } catch (error) {
       throw error.name === "AbortError" ? error : new ServerError(GONE);
     }

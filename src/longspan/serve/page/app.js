@@ -13,7 +13,7 @@ const root = document.documentElement;
 const question = byId("question");
 const most = byId("most");
 const conversations = new Map();
-const reading = new Reading();
+const reading = new Reading((error) => banner(error.message));
 let served = null; // the model, as /v1/models tells of it
 let one = null; // the document that is chosen
 let shown = null; // its conversation
@@ -53,7 +53,10 @@ function banner(words, ofTheServer = false) {
   byId("banner-words").textContent = words;
 }
 
-byId("dismiss").addEventListener("click", () => banner(""));
+byId("dismiss").addEventListener("click", () => {
+  banner("");
+  question.focus();
+});
 
 // Documents
 
@@ -63,9 +66,9 @@ const documents = new Documents({
     panel("conversation");
   },
   changed: (changed) => changed.id === one?.id && (changed.status === one.status ? progressed(changed) : open(changed)),
-  removed: (id) => {
-    forget(id);
+  gone: (id, deleted) => {
     conversations.get(id)?.stop();
+    if (deleted) forget(id);
     conversations.delete(id);
     if (one?.id === id) open(null);
   },
@@ -122,9 +125,12 @@ const on = {
 function changed() {
   const ready = one?.status === "ready";
   const busy = Boolean(shown?.busy);
+  const at = document.activeElement;
   byId("send").disabled = !ready;
   byId("send").hidden = busy;
   byId("stop").hidden = !busy;
+  if (at === byId("send") && busy) byId("stop").focus();
+  if (at === byId("stop") && !busy) byId("send").focus();
   byId("new").disabled = !shown?.turns.length;
   const state = el("div", { class: "empty-state" });
   const inside = ready && shown.turns.length ? shown.root : state;

@@ -27,7 +27,8 @@ export class Conversation {
 
   #keep() {
     const said = kept.keep(this.id, this.turns.map((view) => view.turn));
-    if (said) this.on.told(said);
+    if (said && said !== this.told) this.on.told(said);
+    this.told = said;
   }
 
   /** Forget all turns. */
@@ -47,6 +48,7 @@ export class Conversation {
     if (this.busy) return;
     this.turns = this.turns.filter((one) => one !== view);
     view.element.remove();
+    byId("question").focus();
     this.ask(view.turn.question, view.turn.most);
   }
 
@@ -98,10 +100,10 @@ export class Conversation {
       if (text) {
         if (!turn.answer) view.foot.replaceChildren();
         const box = byId("turns");
-        const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
+        const atEnd = this.root.isConnected && box.scrollHeight - box.scrollTop - box.clientHeight < 60;
         view.add(text);
         if (atEnd) box.scrollTop = box.scrollHeight;
-        aloud.add(text);
+        if (this.root.isConnected) aloud.add(text);
       }
       if (choice?.finish_reason) turn.finish = choice.finish_reason;
       if (choice?.passages) turn.looked = compact(choice.passages);

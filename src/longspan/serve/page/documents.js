@@ -11,7 +11,7 @@ const unfinished = (one) => one.status === "queued" || one.status === "reading";
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 export class Documents {
-  /** `on`: chosen(document), changed(document), removed(id), failed(error), answered(). */
+  /** `on`: chosen(document), changed(document), gone(id, deleted), failed(error, asked), answered(). */
   constructor(on) {
     Object.assign(this, { on, all: [], sending: [], items: new Map(), chosen: null, following: false });
     this.list = byId("list");
@@ -33,7 +33,7 @@ export class Documents {
       const old = before.find(({ id }) => id === one.id);
       if (old && old.status !== one.status) this.#changed(one);
     }
-    if (this.chosen && !this.get(this.chosen)) this.on.removed(this.chosen);
+    if (this.chosen && !this.get(this.chosen)) this.on.gone(this.chosen, false);
     this.#follow();
   }
 
@@ -211,7 +211,7 @@ export class Documents {
       this.all = this.all.filter(({ id }) => id !== one.id);
       this.items.delete(one.id);
       this.#show();
-      this.on.removed(one.id);
+      this.on.gone(one.id, true);
       announce(`${one.name} was deleted.`);
       (this.list.querySelector(".doc[tabindex='0']") ?? byId("choose")).focus();
     } catch (error) {

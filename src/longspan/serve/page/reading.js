@@ -10,12 +10,13 @@ const REST = 120; // milliseconds that the mouse rests on a token before the tex
 const ABOUT = "What the heads looked at, not proof.";
 
 export class Reading {
-  constructor() {
+  /** `told(error)` is called where more of the text cannot be had; where none can, the page says so instead of the text. */
+  constructor(told) {
     this.bar = new Bar(byId("bar"), (start, end) => (end === undefined ? this.text.go(start) : this.visit(start, end)));
     this.text = new TextView(byId("page"), {
       moved: (first, last) => this.#moved(first, last),
       chosen: (start, end) => this.visit(start, end),
-      failed: (error) => this.close(error.message),
+      failed: (error) => (this.text.pieces.length ? told(error) : this.close(error.message)),
     });
     byId("before").addEventListener("click", () => this.step(-1));
     byId("after").addEventListener("click", () => this.step(1));
