@@ -10,12 +10,13 @@ FRESH  := build/fresh
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-browser lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test clean
+.PHONY: help demo test test-long test-browser lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
+	@echo "make serve      a server with the bundled model and a document already read; its page is http://127.0.0.1:8000"
 	@echo "make test       the tests"
-	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
+	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
@@ -39,18 +40,21 @@ $(READY): pyproject.toml eval/pyproject.toml constraints.txt
 	@touch $@
 
 $(EXTRAS): $(READY)
-	@echo "Installing Triton, Ray and lm-eval into $(VENV), once."
-	$(BIN)/python $(INSTALL) -e '.[dev,gpu]' -e './eval[ray,lm-eval]'
+	@echo "Installing Triton, Ray, lm-eval and clients of OpenAI's API into $(VENV), once."
+	$(BIN)/python $(INSTALL) -e '.[dev,gpu,clients]' -e './eval[ray,lm-eval]'
 	@touch $@
 
 $(BROWSER): $(READY)
-	@echo "Installing the server and Playwright into $(VENV), once."
-	$(BIN)/python $(INSTALL) --quiet -e '.[dev,serve,browser]'
+	@echo "Installing Playwright into $(VENV), once."
+	$(BIN)/python $(INSTALL) --quiet -e '.[dev,browser]'
 	@touch $@
 
 # Threads that wait by spinning slow each other down several times over where the cores are shared.
 demo: $(READY)
 	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo
+
+serve: $(READY)
+	@OMP_WAIT_POLICY=passive $(BIN)/longspan serve bundled --demo
 
 # Two workers of one thread each: torch's own threads would fight over the cores.
 test: $(READY)

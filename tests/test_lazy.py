@@ -9,7 +9,7 @@ import pytest
 
 import longspan
 
-COMMANDS = ["demo", "generate", "methods", "inspect", "doctor", "calibrate", "analyze", "eval", "reproduce"]
+COMMANDS = ["demo", "generate", "methods", "inspect", "doctor", "calibrate", "analyze", "eval", "reproduce", "serve"]
 
 
 def loaded(code: str) -> set[str]:
@@ -33,7 +33,7 @@ def test_importing_the_package_imports_no_other():
 )  # fmt: skip
 def test_what_computes_nothing_loads_neither(args):
     got = loaded(f"from longspan.cli import main; main({args!r})")
-    assert not got & {"torch", "transformers", "numpy", "safetensors"}
+    assert not got & {"torch", "transformers", "numpy", "safetensors", "fastapi", "openai", "uvicorn"}
 
 
 def test_the_entry_point_loads_nothing_but_the_standard_library():

@@ -1,4 +1,4 @@
-"""A server that keeps the page's contract and does what a test tells it to, such as stopping in the middle of an answer."""
+"""A server that keeps the page's contract and does what a test tells it to, such as to stop half way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from importlib.resources import files
 from threading import Event, Thread
 from urllib.parse import parse_qs, urlsplit
 
-CSP = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 PART = 240  # characters of a part that heads look at
 

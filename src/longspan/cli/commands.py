@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import longspan
-from longspan.cli import ask, calibrate, chat, doctor, documents, generate, inspect, methods, read
+from longspan.cli import ask, calibrate, chat, doctor, documents, generate, inspect, methods, read, serve
 from longspan.errors import LongspanError
 
 GROUP = "longspan.commands"
@@ -41,6 +41,7 @@ for command in (
     chat.chat,
     documents.documents,
     documents.verify,
+    serve.serve,
     generate.generate,
     methods.methods,
     inspect.inspect,

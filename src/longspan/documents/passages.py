@@ -58,7 +58,11 @@ def looked_at(choices: Iterable[Choice], grain: int) -> tuple[Counter[Range], in
 
 def passages_of(choices: Iterable[Choice], contents: Contents, grain: int) -> tuple[Passage, ...]:
     """The parts of the text that were looked at, the most often chosen first; see ``looked_at``."""
-    counts, votes = looked_at(choices, grain)
+    return ranked(*looked_at(choices, grain), contents)
+
+
+def ranked(counts: Counter[Range], votes: int, contents: Contents) -> tuple[Passage, ...]:
+    """``passages_of`` choices that ``looked_at`` has counted."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     passages = (_passage(contents, *tokens, count, votes) for tokens, count in ordered)
     return tuple(one for one in passages if one is not None)

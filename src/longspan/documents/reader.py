@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from longspan.documents.facts import facts_of, layout_for
 from longspan.documents.folder import Folder
 from longspan.documents.layout import encode_text, head_of
 from longspan.documents.manifest import Facts, Source, differences, plain
-from longspan.documents.reading import PIECE, Done, Unnamed, read_on
+from longspan.documents.reading import PIECE, Done, Unnamed, pieces
 from longspan.documents.saving import write_rest
 from longspan.documents.unfinished import Reading
 from longspan.errors import DocumentError, check_count
 from longspan.hf import extend
 from longspan.hf.attach import attachment_of
+from longspan.hf.hooks import Attachment
 from longspan.methods import LongHeads, Method
 from longspan.rope import Angles
 from longspan.store import Tier
@@ -79,6 +81,46 @@ def read(
         DocumentError: the text is empty, ``out`` holds something else, or the model is extended otherwise than asked.
         LongspanError: see ``longspan.extend``.
     """
+    steps = begin(
+        model, tokenizer, text,
+        method=method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir, length=length,
+        layout=layout, piece=piece, keep_text=keep_text, out=out, source=source,
+    )  # fmt: skip
+    while True:
+        try:
+            read_so_far, total = next(steps)
+        except StopIteration as end:
+            document: Document = end.value
+            return document
+        if done is not None:
+            done(read_so_far, total)
+
+
+Steps = Generator[tuple[int, int], None, Document]
+"""A reading that is taken piece by piece: gives tokens read, of how many, and at its end the document."""
+
+
+def begin(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    text: str | Sequence[tuple[str, str]],
+    *,
+    method: str | Method | Angles | None = None,
+    window: int | None = None,
+    calibration: Calibration | str | Path | None = None,
+    kv_tier: Tier = "device",
+    kv_dir: str | os.PathLike[str] | None = None,
+    length: int | None = None,
+    layout: str = "auto",
+    piece: int = PIECE,
+    keep_text: bool = True,
+    out: str | os.PathLike[str] | None = None,
+    source: str | None = None,
+) -> Steps:
+    """``read``, up to where the model begins: the text is encoded, and each step of what is returned reads a piece.
+
+    For who has other work between two pieces. The steps hold the folder until they end or are closed.
+    """
     piece = check_count("piece", piece)
     texts = _texts(text)
     if not any(own for _, own in texts):
@@ -88,11 +130,36 @@ def read(
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
     _attach(model, method, len(contents.ids) + _ROOM, options)
     attachment = attached(model)
+    document = partial(Document, model, tokenizer, layout=chosen_layout, piece=piece)
     if out is None:
-        contents = read_on(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir), done)
-        return Document(model, tokenizer, contents, layout=chosen_layout, piece=piece, source=source)
-    folder = Folder(out)
+        return _unnamed_steps(document, model, attachment, contents, piece, source)
     facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=chosen_layout, source=source)
+    return _steps(document, model, tokenizer, attachment, contents, Folder(out), facts)
+
+
+def _unnamed_steps(
+    document: Callable[..., Document],
+    model: PreTrainedModel,
+    attachment: Attachment,
+    contents: Contents,
+    piece: int,
+    source: str | None,
+) -> Steps:
+    for longer in pieces(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir)):
+        contents = longer
+        yield contents.tokens, len(contents.ids)
+    return document(contents, source=source)
+
+
+def _steps(
+    document: Callable[..., Document],
+    model: PreTrainedModel,
+    tokenizer: Any,
+    attachment: Attachment,
+    contents: Contents,
+    folder: Folder,
+    facts: Facts,
+) -> Steps:
     if folder.path.exists() and not folder.path.is_dir():
         raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
     if folder.has_document():
@@ -105,18 +172,12 @@ def read(
             raise DocumentError(f"{folder}: holds {strange[0]}, which is of no document; name a new folder")
         reading = Reading(folder, facts)
         contents = reading.taken_up(contents)
-        contents = read_on(model, attachment, contents, piece, reading, done)
+        for longer in pieces(model, attachment, contents, facts.piece, reading):
+            contents = longer
+            yield contents.tokens, len(contents.ids)
         manifest = write_rest(folder, facts, model, attachment, contents)
-    contents, saved = replace(contents, segments=manifest.segments), (str(folder), manifest)
-    return Document(
-        model,
-        tokenizer,
-        contents,
-        layout=chosen_layout,
-        piece=piece,
-        source=facts.source,
-        saved=saved,
-    )
+    contents = replace(contents, segments=manifest.segments)
+    return document(contents, source=facts.source, saved=(str(folder), manifest))
 
 
 def _texts(text: Any) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -48,15 +48,10 @@ class Unnamed:
 
 
 @torch.inference_mode()
-def read_on(
-    model: PreTrainedModel,
-    attachment: Attachment,
-    contents: Contents,
-    piece: int,
-    target: Target,
-    done: Done | None = None,
-) -> Contents:
-    """Let the model read the ids of ``contents`` that its segments do not hold yet, into one more segment.
+def pieces(
+    model: PreTrainedModel, attachment: Attachment, contents: Contents, piece: int, target: Target
+) -> Iterator[Contents]:
+    """Let the model read the ids of ``contents`` that its segments do not hold yet; yields after every piece.
 
     Every piece begins from what the files have, so a reading that was taken up again is the same to the bit.
     On a GPU whose cache is on the device, that is copied there before every piece: N² / (2 · piece) tokens in all.
@@ -70,10 +65,24 @@ def read_on(
         stop = min(_next(contents, piece), total)
         cache = contents.cache(model, attachment)
         forward(model, contents.ids[begin:stop], cache)
-        contents = _kept(contents, cache, total, stop, target)
+        contents = keep_cache(contents, cache, total, stop, target)
         target.keep(contents)
+        yield contents
+
+
+def read_on(
+    model: PreTrainedModel,
+    attachment: Attachment,
+    contents: Contents,
+    piece: int,
+    target: Target,
+    done: Done | None = None,
+) -> Contents:
+    """All of ``pieces``, into one more segment."""
+    for longer in pieces(model, attachment, contents, piece, target):
+        contents = longer
         if done is not None:
-            done(stop, total)
+            done(contents.tokens, len(contents.ids))
     return contents
 
 
@@ -88,8 +97,12 @@ def _open(contents: Contents) -> bool:
     return bool(contents.segments) and contents.segments[-1].stop < contents.segments[-1].room
 
 
-def _kept(contents: Contents, cache: LongspanCache, total: int, stop: int, target: Target) -> Contents:
-    """The contents with the tokens up to ``stop``, which the cache holds."""
+def keep_cache(contents: Contents, cache: LongspanCache, total: int, stop: int, target: Target) -> Contents:
+    """The contents with the tokens up to ``stop``, which the cache holds, in the file of their segment.
+
+    Args:
+        total: tokens that the segment is to have room for.
+    """
     stored = streams_of(cache, total)
     segments, data = list(contents.segments), contents.data
     if not _open(contents):

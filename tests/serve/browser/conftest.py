@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import pytest
+
 from support.chromium import find
 from support.stub_server import Stub, serve
 

@@ -19,7 +19,7 @@ NAMED = {
     "article",
 }
 
-# All text that is seen, with its contrast to what is behind it: colours are drawn on a canvas, since they may be mixed in any space.
+# All text that is seen, with its contrast to what is behind it. A canvas says what a colour is that was mixed of others.
 CONTRAST = """() => {
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     const over = (layers) => {
@@ -240,9 +240,11 @@ def test_dark_and_light(page, expect):
 def test_what_is_touched_is_large_enough(opened, stub, book, url, ask):
     page = opened(url, viewport={"width": 360, "height": 740}, has_touch=True)
     ask(page, "Tell me")
-    sizes = page.locator("button:visible:not(.link), input:visible, textarea:visible").evaluate_all(
-        "all => all.map((x) => [x.id || x.className, x.getBoundingClientRect().width, x.getBoundingClientRect().height])"
-    )
+    touched = page.locator("button:visible:not(.link), input:visible, textarea:visible")
+    sizes = touched.evaluate_all("""all => all.map((x) => {
+        const { width, height } = x.getBoundingClientRect();
+        return [x.id || x.className, width, height];
+    })""")
     assert len(sizes) > 6 and [one for one in sizes if min(one[1:]) < 24] == []
 
 

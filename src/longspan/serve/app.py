@@ -1,0 +1,271 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from sse_starlette import EventSourceResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from longspan.errors import LongspanError
+from longspan.serve import answers, schema
+from longspan.serve.documents import routes as document_routes
+from longspan.serve.errors import ApiError, error_body
+from longspan.serve.generation import End, Event, Generation, Part, Wanted
+from longspan.serve.host import Host
+from longspan.serve.prompts import Prompt
+from longspan.serve.sampling import Sampling
+from longspan.serve.security import Guard
+from longspan.version import __version__
+
+PAGE = Path(__file__).parent / "page"
+_GONE = Response(status_code=499)  # nobody reads it
+
+
+def build(host: Host) -> ASGIApp:
+    """The application over a host, which whoever runs it starts and stops."""
+    app = FastAPI(title="longspan", version=__version__, docs_url=None, redoc_url=None)
+    app.add_exception_handler(HTTPException, _said)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _failed)
+    app.include_router(document_routes(host))
+    _answers(app, host)
+    _about(app, host)
+    _page(app)
+    settings = host.settings
+    return Guard(
+        app, api_key=settings.api_key, loopback=settings.loopback, max_body=settings.max_body,
+        requested=host.metrics.requested,
+    )  # fmt: skip
+
+
+def _answers(app: FastAPI, host: Host) -> None:
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request, body: schema.ChatRequest) -> Response:
+        schema.refuse_others(body, schema.ChatParams)
+        _check_model(host, body.model)
+        with_usage = schema.include_usage(body)
+        if body.top_logprobs is not None and not body.logprobs:
+            raise ApiError(400, "top_logprobs is for logprobs=true", param="top_logprobs")
+        document = None if body.document is None else host.asked(body.document)
+        if body.passages and not host.attachment.attender.method.selects:
+            name = host.attachment.attender.method.name
+            raise ApiError(400, f"{name} chooses no keys, so there are no passages to show", param="passages")
+        prompt = await _encoded(host.prompts.chat, body.messages, document)
+        if body.passages and prompt.document is None:
+            raise ApiError(400, "passages are of a document: name one in document", param="passages")
+        limit = body.max_completion_tokens
+        wanted = _wanted(
+            host, body, prompt, body.max_tokens if limit is None else limit,
+            (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
+        )  # fmt: skip
+        form = answers.Chat(body.model, host.tokenizer, logprobs=bool(body.logprobs), with_usage=with_usage)
+        return await _answer(host, request, wanted, form, stream=bool(body.stream))
+
+    @app.post("/v1/completions")
+    async def completions(request: Request, body: schema.CompletionRequest) -> Response:
+        schema.refuse_others(body, schema.CompletionParams)
+        _check_model(host, body.model)
+        with_usage = schema.include_usage(body)
+        prompt = await _encoded(host.prompts.completion, _one_prompt(host, body.prompt))
+        wanted = _wanted(host, body, prompt, body.max_tokens, body.logprobs)
+        form = answers.Text(body.model, host.tokenizer, logprobs=body.logprobs is not None, with_usage=with_usage)
+        return await _answer(host, request, wanted, form, stream=bool(body.stream))
+
+
+def _about(app: FastAPI, host: Host) -> None:
+    report = host.attachment.report
+    about = {"method": report.method.name, "window": report.window, "version": __version__}
+    model = {"id": host.settings.model, "object": "model", "created": 0, "owned_by": "longspan", "longspan": about}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{id:path}")
+    async def one_model(id: str) -> dict[str, Any]:
+        _check_model(host, id)
+        return model
+
+    @app.get("/health/live")
+    async def live() -> dict[str, str]:
+        return {"status": "live"}
+
+    @app.get("/health/ready")
+    async def ready() -> Response:
+        return JSONResponse({"status": "ready" if host.ready else "not ready"}, 200 if host.ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(host.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _page(app: FastAPI) -> None:
+    files = {file.name: file for file in PAGE.glob("*") if file.suffix in (".html", ".css", ".js", ".svg")}
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(files["index.html"], headers={"Cache-Control": "no-cache"})
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def part_of_page(name: str) -> Response:
+        if name not in files:
+            raise ApiError(404, "there is no such file")
+        return FileResponse(files[name], headers={"Cache-Control": "no-cache"})
+
+
+def _check_model(host: Host, name: str) -> None:
+    if name != host.settings.model:
+        raise ApiError(
+            404, f"the model {name[:80]!r} is not here; there is {host.settings.model!r}", param="model",
+            code="model_not_found",
+        )  # fmt: skip
+
+
+def _one_prompt(host: Host, prompt: Any) -> str | list[int]:
+    """A text or ids."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+        prompt = prompt[0]
+    if not prompt:
+        raise ApiError(400, "prompt is empty; there is nothing to go on from", param="prompt")
+    if isinstance(prompt, str):
+        if any("\ud800" <= c <= "\udfff" for c in prompt):
+            raise ApiError(400, "prompt has half of a surrogate pair, which is no character", param="prompt")
+        return prompt
+    if not isinstance(prompt[0], int):
+        raise ApiError(400, "several prompts in one request are not supported; send a request for each", param="prompt")
+    known = host.model.get_input_embeddings().num_embeddings
+    if not all(0 <= token < known for token in prompt):
+        raise ApiError(400, f"prompt has a token that the model does not have: there are {known:,}", param="prompt")
+    ids: list[int] = prompt
+    return ids
+
+
+async def _encoded(encode: Any, *args: Any) -> Prompt:
+    prompt: Prompt = await run_in_threadpool(encode, *args)
+    return prompt
+
+
+def _wanted(
+    host: Host, body: Any, prompt: Prompt, most: int | None, alternatives: int | None, *, passages: bool = False
+) -> Wanted:
+    """What a request asks for, within the limits."""
+    length, longest = len(prompt.ids), host.longest
+    if not length:
+        raise ApiError(400, "the prompt has no tokens", param="messages" if hasattr(body, "messages") else "prompt")
+    if longest is not None and length + (most or 1) > longest:
+        raise ApiError(
+            400, f"the prompt has {length:,} tokens and the answer up to {most or 1:,}, and at most {longest:,} are "
+            "possible in all", param="messages" if hasattr(body, "messages") else "prompt",
+            code="context_length_exceeded",
+        )  # fmt: skip
+    if most is None:
+        most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
+    sampling = Sampling(body.temperature, body.top_p, body.seed, alternatives)
+    return Wanted(prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages)
+
+
+class _Stream(EventSourceResponse):
+    """Ends its answer when the client goes, also before the first event."""
+
+    def __init__(self, host: Host, job: Generation, events: AsyncIterator[dict[str, str]]) -> None:
+        super().__init__(events)
+        self._host, self._job = host, job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _leave(self._host, self._job)
+
+
+def _leave(host: Host, job: Generation) -> None:
+    if not job.cancelled:
+        job.cancelled = True
+        host.metrics.gone()
+
+
+async def _answer(host: Host, request: Request, wanted: Wanted, form: answers.Form, *, stream: bool) -> Response:
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+
+    def emit(event: Event) -> None:
+        with suppress(RuntimeError):  # the server has ended
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+    job = host.submit(wanted, emit)
+    if stream:
+        return _Stream(host, job, _streamed(host, form, events))
+    collected = asyncio.create_task(_collected(host, events))
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait((collected, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not collected.done():
+            return _GONE
+        parts, end = await collected
+    finally:
+        collected.cancel()
+        gone.cancel()
+        _leave(host, job)
+    return Response(form.whole(parts, end), media_type="application/json")
+
+
+async def _collected(host: Host, events: asyncio.Queue[Event]) -> tuple[Sequence[Part], End]:
+    parts = []
+    while not isinstance(event := await events.get(), End):
+        if isinstance(event, Exception):
+            raise ApiError(500, _why(event))
+        parts.append(event)
+    host.metrics.answered(event)
+    return parts, event
+
+
+async def _streamed(host: Host, form: answers.Form, events: asyncio.Queue[Event]) -> AsyncIterator[dict[str, str]]:
+    for text in form.begin():
+        yield {"data": text}
+    while not isinstance(event := await events.get(), End):
+        if isinstance(event, Exception):
+            yield {"data": json.dumps(error_body(500, _why(event)))}
+            return
+        yield {"data": form.part(event)}
+    host.metrics.answered(event)
+    for text in form.end(event):
+        yield {"data": text}
+    yield {"data": "[DONE]"}
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _why(error: Exception) -> str:
+    return " ".join(str(error).split()) if isinstance(error, LongspanError) else "the answer could not be computed"
+
+
+async def _said(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body = error.body() if isinstance(error, ApiError) else error_body(error.status_code, str(error.detail))
+    return JSONResponse(body, error.status_code, error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    field = ".".join(str(part) for part in where[:3])[:120] or None
+    return JSONResponse(error_body(400, f"{field or 'the request'}: {first['msg'][:300]}", field), 400)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse(error_body(500, "the server failed; its log says why"), 500)

@@ -1,0 +1,107 @@
+"""The routes of documents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Query, UploadFile
+from fastapi.concurrency import run_in_threadpool
+from sse_starlette import EventSourceResponse
+
+from longspan.errors import DocumentError
+from longspan.serve.errors import ApiError, busy, draining
+from longspan.serve.host import Host
+from longspan.serve.library import LONGEST_NAME, Held
+from longspan.serve.schema import Rename
+
+_LOOK = 0.2  # seconds from one look at a reading to the next
+_MOST = 1_000_000  # characters of a text at once
+
+
+def routes(host: Host) -> APIRouter:
+    """``/v1/documents`` and below."""
+    router = APIRouter(prefix="/v1/documents", tags=["documents"])
+
+    @router.post("", status_code=202)
+    async def upload(
+        file: UploadFile, name: Annotated[str | None, Form(min_length=1, max_length=LONGEST_NAME)] = None
+    ) -> dict[str, Any]:
+        if host.draining:
+            raise draining()
+        if host.engine.readings >= host.settings.max_queue:
+            raise busy()
+        given = file.filename or "document"
+        try:
+            held = await run_in_threadpool(_taken_in, host, file, name or given[:LONGEST_NAME], Path(given).suffix)
+        except DocumentError as error:
+            raise ApiError(400, str(error), param="file", code="not_a_text") from None
+        return held.as_plain()
+
+    @router.get("")
+    async def all_of_them() -> dict[str, Any]:
+        return {"object": "list", "data": [held.as_plain() for held in host.library.all()]}
+
+    @router.get("/{id}")
+    async def one(id: str) -> dict[str, Any]:
+        return host.held(id).as_plain()
+
+    @router.patch("/{id}")
+    async def rename(id: str, to: Rename) -> dict[str, Any]:
+        held = host.held(id)
+        await run_in_threadpool(host.library.rename, held, to.name)
+        return held.as_plain()
+
+    @router.delete("/{id}")
+    async def delete(id: str) -> dict[str, Any]:
+        held = host.held(id)
+        document = held.document
+        await run_in_threadpool(host.library.delete, held)
+        if document is not None:
+            host.engine.submit_aside(lambda: host.caches.forget(document))
+        return {"id": id, "object": "document", "deleted": True}
+
+    @router.get("/{id}/events", response_class=EventSourceResponse)
+    async def events(id: str) -> EventSourceResponse:
+        return EventSourceResponse(_progress(host, host.held(id)))
+
+    @router.get("/{id}/text")
+    async def text(
+        id: str, start: Annotated[int, Query(ge=0)] = 0, end: Annotated[int | None, Query(ge=0)] = None
+    ) -> dict[str, Any]:
+        whole = host.asked(id).text or ""
+        stop = min(len(whole), start + _MOST) if end is None else min(end, len(whole))
+        if stop - start > _MOST:
+            raise ApiError(400, f"at most {_MOST:,} characters can be had at once", param="end")
+        begin = min(start, stop)
+        return {"id": id, "start": begin, "end": stop, "characters": len(whole), "text": whole[begin:stop]}
+
+    return router
+
+
+def _taken_in(host: Host, file: UploadFile, name: str, suffix: str) -> Held:
+    with NamedTemporaryFile(dir=host.uploads, delete=False) as copy:
+        shutil.copyfileobj(file.file, copy)
+    path = Path(copy.name)
+    try:
+        return host.library.add(name, suffix, path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _progress(host: Host, held: Held) -> AsyncIterator[dict[str, str]]:
+    """The document whenever something about it has changed, until it is read."""
+    told = None
+    while True:
+        now = held.as_plain()
+        if now != told:
+            yield {"data": json.dumps(now)}
+            told = now
+        if now["status"] in ("ready", "failed") or host.draining or host.library.get(held.id) is not held:
+            return
+        await asyncio.sleep(_LOOK)

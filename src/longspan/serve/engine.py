@@ -1,0 +1,172 @@
+"""One thread that owns the model; requests and readings take turns there.
+
+A step is one token of an answer, or one piece of a prompt or text. Those that have but a token or a last piece to
+compute take turns one by one. Whole pieces of long prompts and of texts come between, one at a time and for at most
+half of the time while somebody waits: so a short question waits for one piece, and its answer is never half as fast.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+log = logging.getLogger("longspan.serve")
+
+
+class Job(Protocol):
+    """Work that is done step by step, all of it by the engine's thread.
+
+    Attributes:
+        cancelled: set by any thread when nobody waits for it any more.
+        long: whether the next step is a whole piece of a prompt or a text.
+    """
+
+    cancelled: bool
+
+    @property
+    def long(self) -> bool: ...
+
+    def step(self) -> bool:
+        """Do a little; whether there is more to do."""
+
+    def close(self) -> None:
+        """It was cancelled, or the engine ends."""
+
+    def fail(self, error: Exception) -> None:
+        """A step raised this."""
+
+
+class Full(Exception):
+    """No more can wait."""
+
+
+class Engine:
+    """Runs jobs.
+
+    Args:
+        max_running: requests that take turns; the others wait. max_queue: requests that wait at most.
+
+    Attributes:
+        pieces: whole pieces that were read so far.
+    """
+
+    def __init__(self, max_running: int, max_queue: int) -> None:
+        self._max_running, self._max_queue = max_running, max_queue
+        self._changed = threading.Condition()
+        self._waiting, self._readings = deque[Job](), deque[Job]()
+        self._calls = deque[Callable[[], None]]()
+        self._running: list[Job] = []
+        self._turns: dict[int, int] = {}  # when each job with a long step had its last one
+        self._quick_seconds = self._piece_seconds = 0.0
+        self._draining = self._stopped = False
+        self.pieces = 0
+        self._thread = threading.Thread(target=self._run, name="longspan-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Answer a request. Raises ``Full``."""
+        with self._changed:
+            self._waiting = deque(one for one in self._waiting if not one.cancelled)
+            if len(self._waiting) >= self._max_queue:
+                raise Full
+            self._waiting.append(job)
+            self._changed.notify_all()
+
+    def read(self, job: Job) -> None:
+        """Read a text in the background, after those that came before."""
+        with self._changed:
+            self._readings.append(job)
+            self._changed.notify_all()
+
+    def submit_aside(self, call: Callable[[], None]) -> None:
+        """Have the engine's thread make a call between two steps."""
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def readings(self) -> int:
+        return len(self._readings)
+
+    def drain(self) -> None:
+        """Take no more pieces of texts, and wait until all requests are answered."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._waiting and not self._running or not self._thread.is_alive())
+
+    def stop(self) -> None:
+        """End after the step that runs; what is not done is closed."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._admit():
+            quick = [job for job in self._running if not job.long]
+            began = time.perf_counter()
+            for job in quick:
+                self._step(job, self._running)
+            self._quick_seconds += time.perf_counter() - began
+            if not quick or self._quick_seconds >= self._piece_seconds:
+                self._piece()
+        for job in [*self._running, *self._waiting, *self._readings]:
+            job.close()
+
+    def _admit(self) -> bool:
+        """Let those in that wait, and wait where there is nothing to do; False when it is over."""
+        with self._changed:
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._stopped or self._calls or self._running or self._waiting or self._readings_go_on()
+            )
+            while self._calls:
+                self._calls.popleft()()
+            while self._waiting and len(self._running) < self._max_running:
+                self._running.append(self._waiting.popleft())
+            return not self._stopped
+
+    def _readings_go_on(self) -> bool:
+        return bool(self._readings) and not self._draining
+
+    def _piece(self) -> None:
+        """One piece of whoever had the last one longest ago."""
+        candidates = [job for job in self._running if job.long]
+        if self._readings_go_on():
+            candidates.append(self._readings[0])
+        if not candidates:
+            return
+        job = min(candidates, key=lambda job: self._turns.get(id(job), 0))
+        self.pieces += 1
+        self._turns = {id(other): self._turns.get(id(other), 0) for other in candidates} | {id(job): self.pieces}
+        began = time.perf_counter()
+        self._step(job, self._running if job in self._running else self._readings)
+        self._piece_seconds, self._quick_seconds = time.perf_counter() - began, 0.0
+
+    def _step(self, job: Job, jobs: list[Job] | deque[Job]) -> None:
+        going_on = False
+        try:
+            if job.cancelled:
+                job.close()
+            else:
+                going_on = job.step()
+        except Exception as error:  # of one job, which ends; the others go on
+            job.fail(error)
+        if not going_on:
+            with self._changed:
+                jobs.remove(job)

@@ -1,0 +1,148 @@
+"""What a server consists of: the model in its engine, documents, caches, and how prompts are encoded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from longspan.documents import Document
+from longspan.documents.contents import attached
+from longspan.documents.folder import Folder
+from longspan.documents.layout import find_layout
+from longspan.errors import LongspanError
+from longspan.serve.caches import Caches
+from longspan.serve.engine import Engine, Full
+from longspan.serve.errors import ApiError, busy, draining
+from longspan.serve.generation import Emit, Generation, Wanted
+from longspan.serve.library import Held, Library
+from longspan.serve.metrics import Metrics
+from longspan.serve.prompts import Prompts, Said
+from longspan.serve.settings import Settings
+
+
+class Host:
+    """One server, without what speaks HTTP.
+
+    Args:
+        model: extended. tokenizer: its own.
+
+    Raises:
+        LongspanError: the model is not extended, or another server has the folder of documents.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, settings: Settings, *, layout: str = "auto") -> None:
+        self.model, self.tokenizer, self.settings, self.piece = model, tokenizer, settings, settings.piece
+        self.attachment = attached(model)
+        found = find_layout(tokenizer, layout)
+        self.engine = Engine(settings.max_running, settings.max_queue)
+        self.caches = Caches(model, memory=settings.memory, directory=settings.kv_dir, disk=settings.kv_disk)
+        self.said, self.metrics = Said(), Metrics()
+        self.library = Library(
+            settings.documents, self.engine, model, tokenizer,
+            source=settings.source, layout=layout, piece=settings.piece,
+        )  # fmt: skip
+        self.prompts = Prompts(deepcopy(tokenizer), found, self.library.ready, self.said)
+        self.draining = False
+        self._open = ExitStack()
+        self._gauges()
+
+    def start(self) -> None:
+        """Take the folder of documents, and begin to work."""
+        folder = Folder(self.settings.documents)
+        folder.make()
+        try:
+            self._open.enter_context(folder.alone())
+        except LongspanError:
+            raise LongspanError(f"{folder}: another server has it; give each its own --documents") from None
+        self._uploads = self._open.enter_context(tempfile.TemporaryDirectory(prefix="longspan-uploads-"))
+        self.library.load()
+        self.engine.start()
+
+    def drain(self) -> None:
+        """Take no more requests, and wait until those that were taken are answered."""
+        self.draining = True
+        self.engine.drain()
+
+    def stop(self) -> None:
+        """End: readings go on at the next start."""
+        self.draining = True
+        self.library.close()
+        self.engine.stop()
+        self._open.close()
+
+    @property
+    def uploads(self) -> str:
+        """A folder for files that come in."""
+        return self._uploads
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        return not self.draining and self.library.loaded
+
+    def documents(self) -> Iterable[Document]:
+        return self.library.ready()
+
+    def submit(self, wanted: Wanted, emit: Emit) -> Generation:
+        """Begin an answer.
+
+        Raises:
+            ApiError: 429, too many wait; 503, the server ends.
+        """
+        if self.draining:
+            raise draining()
+        job = Generation(self, wanted, emit)
+        try:
+            self.engine.submit(job)
+        except Full:
+            raise busy() from None
+        return job
+
+    def held(self, id: str) -> Held:
+        """A document of the API.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        held = self.library.get(id)
+        if held is None:
+            raise ApiError(404, "there is no such document", param="document", code="document_not_found")
+        return held
+
+    def asked(self, id: str) -> Document:
+        """A document that is to be asked.
+
+        Raises:
+            ApiError: 404, there is none; 409, it cannot be asked, or not yet.
+        """
+        held = self.held(id)
+        document = held.document
+        if document is None:
+            why = f"could not be read: {held.error}" if held.status == "failed" else "is still being read"
+            raise ApiError(409, f"the document {why}", param="document", code=f"document_{held.status}")
+        return document
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that a prompt and its answer can have."""
+        report = self.attachment.report
+        limits = (report.method.longest(report.window), self.settings.max_length)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _gauges(self) -> None:
+        gauge, engine, caches, counts = self.metrics.gauge, self.engine, self.caches, self.library.counts
+        gauge("requests_waiting", "Requests that wait for their turn.", lambda: engine.waiting)
+        gauge("requests_running", "Requests that are being answered.", lambda: engine.running)
+        gauge("texts_waiting", "Texts that are being read or wait for that.", lambda: engine.readings)
+        gauge("pieces", "Whole pieces of prompts and texts that were read.", lambda: engine.pieces)
+        gauge("conversations", "Caches of conversations.", lambda: len(caches))
+        gauge("conversations_bytes", "Bytes of those in memory.", lambda: caches.nbytes)
+        gauge("conversations_disk_bytes", "Bytes of those on disk.", lambda: caches.disk_nbytes)
+        for status in counts():
+            gauge(f"documents_{status}", f"Documents that are {status}.", partial(lambda s: counts()[s], status))

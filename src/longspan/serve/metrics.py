@@ -1,0 +1,43 @@
+"""What ``/metrics`` says, in a registry of the server's own. No label is from a request's text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from longspan.serve.generation import End
+
+_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class Metrics:
+    """Counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter("requests", "Requests that were answered.", "route", "status")
+        self._tokens = self._counter("tokens", "Tokens of prompts and answers.", "kind")
+        self._gone = self._counter("clients_gone", "Answers that nobody waited for.")
+        self._seconds = Histogram(
+            "longspan_seconds", "Seconds of answers by phase.", ["phase"], buckets=_SECONDS, registry=self.registry
+        )
+
+    def _counter(self, name: str, says: str, *labels: str) -> Counter:
+        return Counter(f"longspan_{name}", says, labels, registry=self.registry)
+
+    def gauge(self, name: str, says: str, value: Callable[[], float]) -> None:
+        """A number that is looked up when it is asked for."""
+        Gauge(f"longspan_{name}", says, registry=self.registry).set_function(value)
+
+    def requested(self, route: str, status: int) -> None:
+        self._requests.labels(route, str(status)).inc()
+
+    def answered(self, end: End) -> None:
+        for kind, count in (("prompt", end.prompt), ("cached", end.cached), ("completion", end.completion)):
+            self._tokens.labels(kind).inc(count)
+        for phase in ("queued", "prefill", "decode"):
+            self._seconds.labels(phase).observe(getattr(end, phase))
+
+    def gone(self) -> None:
+        self._gone.inc()

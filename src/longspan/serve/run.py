@@ -1,0 +1,94 @@
+"""The process of a server: it listens, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from longspan.serve.app import build
+from longspan.serve.demo import add_demo
+from longspan.serve.host import Host
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server(uvicorn.Server):
+    """Answers what it was asked before it ends: at the first signal it drains, at the second it ends at once."""
+
+    def __init__(self, host: Host, **options: Any) -> None:
+        settings = host.settings
+        super().__init__(
+            uvicorn.Config(
+                build(host), host=settings.host, port=settings.port, lifespan="off", log_level="warning",
+                access_log=False, server_header=False, **options,
+            )
+        )  # fmt: skip
+        self._host = host
+        self._draining: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self.end)
+        except NotImplementedError:  # Windows
+            for number in _SIGNALS:
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.end))
+        yield
+
+    def end(self) -> None:
+        """Drain, then end; called once more, end."""
+        if self._draining is not None:
+            self.force_exit = self.should_exit = True
+            return
+        self._host.draining = True
+        self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        await asyncio.to_thread(self._host.drain)
+        self.should_exit = True
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        port = self.servers[0].sockets[0].getsockname()[1]
+        name = self._host.settings.host
+        return f"http://{f'[{name}]' if ':' in name else name}:{port}"
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.announce()
+
+    def announce(self) -> None:
+        """Say where it listens."""
+        print(f"longspan serves {self._host.settings.model} at {self.address}", file=sys.stderr, flush=True)
+
+
+def serve(host: Host, *, demo: bool = False) -> None:
+    """Serve until a signal says so.
+
+    Args:
+        demo: with a document that is read first.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    try:
+        host.start()
+        if demo:
+            print("reading the document of the demo", file=sys.stderr, flush=True)
+            add_demo(host)
+        asyncio.run(Server(host).serve())
+    finally:
+        host.stop()

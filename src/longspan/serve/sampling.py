@@ -1,0 +1,95 @@
+"""The next token out of logits, by transformers' own processors."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen.
+
+    Attributes:
+        temperature, top_p: None takes what the model's generation config says; greedy where it says nothing.
+            A temperature of 0 is greedy.
+        seed: of this request's own generator; None takes one at random.
+        alternatives: how many of the likeliest tokens are reported beside each; None reports no probabilities.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    alternatives: int | None = None
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that was chosen.
+
+    Attributes:
+        id, logprob: it and the log of its probability under the model, before temperature and top_p.
+        likeliest: ids and logprobs of the likeliest tokens.
+    """
+
+    id: int
+    logprob: float | None = None
+    likeliest: tuple[tuple[int, float], ...] = ()
+
+
+class Sampler:
+    """Chooses the tokens of one request."""
+
+    def __init__(self, model: PreTrainedModel, sampling: Sampling, prompt_tokens: int) -> None:
+        config = _config(model.generation_config, sampling)
+        self._sampling, self._samples = sampling, bool(config.do_sample)
+        self._processors = model._get_logits_processor(
+            generation_config=config, input_ids_seq_length=prompt_tokens, device=str(model.device)
+        )
+        self._generator = torch.Generator(device=model.device)
+        if sampling.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(sampling.seed % 2**63)
+
+    def __call__(self, ids: Tensor, logits: Tensor) -> Token:
+        """The token after ``ids`` ``[T]``, of the last one's logits ``[V]``."""
+        raw = logits.float()
+        scores = self._processors(ids[None].to(raw.device), raw[None].clone())[0] if self._processors else raw
+        if self._samples:
+            chosen = int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
+        else:
+            chosen = int(scores.argmax())
+        many = self._sampling.alternatives
+        if many is None:
+            return Token(chosen)
+        logprobs = raw.log_softmax(-1)
+        best = logprobs.topk(min(many, len(logprobs)))
+        likeliest = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        return Token(chosen, float(logprobs[chosen]), likeliest)
+
+
+def _config(own: Any, sampling: Sampling) -> GenerationConfig:
+    """The model's generation config with what a request asks for; what both leave out is transformers' default."""
+    config: GenerationConfig = deepcopy(own)
+    if sampling.temperature == 0:
+        config.do_sample = False
+    elif sampling.temperature is not None:
+        config.do_sample, config.temperature = True, sampling.temperature
+        config.top_k, config.top_p = 0, 1.0  # a request that samples has the API's defaults, not the model's
+    if sampling.top_p is not None:
+        config.top_p = sampling.top_p
+        if sampling.temperature is None and sampling.top_p < 1:
+            config.do_sample = True
+    return config
+
+
+def ends_of(model: PreTrainedModel) -> frozenset[int]:
+    """The tokens that end an answer."""
+    end = model.generation_config.eos_token_id
+    return frozenset() if end is None else frozenset([end] if isinstance(end, int) else end)

@@ -1,0 +1,136 @@
+"""What requests may say: the fields of OpenAI's own types, of those that this server honours; and what it adds.
+
+A field that OpenAI knows and this server does not is taken where it asks for nothing, and refused by its name else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
+
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as _Chat
+from openai.types.completion_create_params import CompletionCreateParamsBase as _Completion
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from longspan.serve.errors import ApiError
+
+ChatParams: Any = _Chat
+CompletionParams: Any = _Completion
+
+_COMMON: dict[str, Any] = {
+    "model": Field(min_length=1),
+    "max_tokens": Field(default=None, ge=1, le=2**31),
+    "seed": Field(default=None, ge=-(2**63), lt=2**63),
+    "stop": Field(default=None),
+    "stream_options": Field(default=None),
+    "temperature": Field(default=None, ge=0, le=2, allow_inf_nan=False),
+    "top_p": Field(default=None, gt=0, le=1, allow_inf_nan=False),
+}
+_CHAT = _COMMON | {
+    "max_completion_tokens": Field(default=None, ge=1, le=2**31),
+    "logprobs": Field(default=None),
+    "top_logprobs": Field(default=None, ge=0, le=20),
+}
+_COMPLETION = _COMMON | {"logprobs": Field(default=None, ge=0, le=5)}
+
+# What asks for nothing, beside null and what is empty.
+_NOTHING: dict[str, tuple[Any, ...]] = {
+    "n": (1,), "best_of": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "echo": (False,),
+    "store": (False,), "suffix": ("",), "parallel_tool_calls": (True, False), "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
+    "service_tier": ("auto", "default"), "verbosity": ("medium",),
+}  # fmt: skip
+_NAMES_ONLY = {"user", "safety_identifier", "prompt_cache_key"}  # say who asks; nothing here depends on it
+
+
+def _bare(hint: Any) -> Any:
+    """A type without the mark whether it has to be given."""
+    return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
+
+
+def _model(name: str, params: Any, fields: dict[str, Any], **more: Any) -> type[BaseModel]:
+    hints = {key: _bare(hint) for key, hint in get_type_hints(params, include_extras=True).items()}
+    hints["model"] = str  # OpenAI's is a list of its own models
+    own: dict[str, Any] = {
+        key: (hints[key] if field.is_required() else hints[key] | None, field) for key, field in fields.items()
+    }
+    # Strict: no text is a number.
+    return create_model(name, __config__=ConfigDict(extra="allow", strict=True), **own, **more)
+
+
+_Stream = (bool | None, None)
+ChatRequest: Any = _model(
+    "ChatRequest",
+    ChatParams,
+    _CHAT,
+    messages=(Annotated[list[dict[str, Any]], Field(min_length=1)], ...),
+    stream=_Stream,
+    document=(Annotated[str | None, Field(description="a document that the messages are about")], None),
+    passages=(Annotated[bool | None, Field(description="return what the heads looked at of the document")], None),
+)
+CompletionRequest: Any = _model(
+    "CompletionRequest",
+    CompletionParams,
+    _COMPLETION,
+    prompt=(str | list[str] | list[int] | list[list[int]], ...),
+    stream=_Stream,
+)
+
+
+class Rename(BaseModel):
+    """A document's new name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+
+
+def refuse_others(request: BaseModel, params: Any) -> None:
+    """Refuse what is not honoured.
+
+    Args:
+        params: OpenAI's type of this request.
+
+    Raises:
+        ApiError: 400, by the name of the field.
+    """
+    known = get_type_hints(params)
+    for name, value in (request.model_extra or {}).items():
+        if name not in known:
+            raise ApiError(400, f"unknown field {name[:80]!r}", param=name[:80], code="unknown_parameter")
+        nothing = value is None or value in ([], {}) or any(_same(value, x) for x in _NOTHING.get(name, ()))
+        if not nothing and name not in _NAMES_ONLY:
+            raise ApiError(
+                400, f"{name} is not supported by this server; leave it out", param=name, code="unsupported_parameter"
+            )
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Equal, and of one type but for numbers: true is not 1."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def stops(value: Any) -> tuple[str, ...]:
+    """The stop strings of a request.
+
+    Raises:
+        ApiError: 400, there are more than four, or one is empty.
+    """
+    found = (value,) if isinstance(value, str) else tuple(value or ())
+    if len(found) > 4 or not all(isinstance(x, str) and x for x in found):
+        raise ApiError(400, "stop must be at most four texts, none of them empty", param="stop")
+    return found
+
+
+def include_usage(request: Any) -> bool:
+    """Whether a stream ends with the usage.
+
+    Raises:
+        ApiError: 400, there are options and no stream, or one that is not honoured.
+    """
+    options = dict(request.stream_options or {})
+    if options and not request.stream:
+        raise ApiError(400, "stream_options is for stream=true", param="stream_options")
+    wanted = options.pop("include_usage", None)
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ApiError(400, f"stream_options.{name} is not supported", param=f"stream_options.{name}"[:80])
+    return bool(wanted)

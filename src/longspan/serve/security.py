@@ -1,0 +1,123 @@
+"""What stands before every route: who may ask, how much may be sent, and what no answer goes without."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from longspan.serve.errors import ApiError
+
+_OPEN = ("/page/", "/health/")  # what needs no key, beside the page itself
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Guard:
+    """Around the application.
+
+    Args:
+        api_key: what a request has to show. loopback: whether only this machine can reach the server; then a name of
+            another one in ``Host`` is that of a page that wants to be taken for this server.
+        max_body: bytes of a request.
+        requested: told the route and the status of every answer.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, api_key: str | None, loopback: bool, max_body: int, requested: Callable[[str, int], None]
+    ) -> None:
+        self._app, self._loopback, self._max_body, self._requested = app, loopback, max_body, requested
+        self._key = None if api_key is None else api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["Cache-Control"] = "no-store"
+                self._requested(getattr(scope.get("route"), "path", "other"), message["status"])
+            await send(message)
+
+        try:
+            self._check(scope["path"], Headers(scope=scope))
+            await self._app(scope, self._limited(receive), guarded)
+        except ApiError as error:
+            if begun:
+                raise
+            response = JSONResponse(error.body(), error.status_code, error.headers)
+            await response(scope, receive, guarded)
+
+    def _check(self, path: str, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if self._loopback and _name(host) not in _LOOPBACK:
+            raise ApiError(403, "this server answers to localhost and 127.0.0.1 alone", code="wrong_host")
+        origin = headers.get("origin")
+        if origin is not None and _netloc(origin) != host:
+            raise ApiError(403, "pages of other places may not ask this server", code="wrong_origin")
+        if self._key is not None and path != "/" and not path.startswith(_OPEN):
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            given = key.strip().encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
+                raise ApiError(
+                    401, "this server needs its key: Authorization: Bearer KEY", code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )  # fmt: skip
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._max_body:
+            raise self._too_large()
+
+    def _limited(self, receive: Receive) -> Receive:
+        """A body that did not say how long it is is counted as it comes."""
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_body:
+                raise self._too_large()
+            return message
+
+        return counted
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"the request has more than {self._max_body:,} bytes", code="request_too_large")
+
+
+def _name(host: str) -> str:
+    """The host without its port."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""

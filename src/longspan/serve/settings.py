@@ -1,0 +1,66 @@
+"""What a server is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from longspan.errors import LongspanError
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Of one server.
+
+    Attributes:
+        model: the name that it has in the API.
+        source: what the model was loaded from, for the documents' manifests.
+        documents: the folder that documents are kept in.
+        host, port: where it listens; port 0 takes a free one.
+        api_key: what every request has to show; None where nobody else can reach the server.
+        piece: tokens of a prompt or a text that are read at a time.
+        max_new_tokens: length of an answer where a request names none.
+        max_length: tokens of a prompt and its answer; None leaves it to the method.
+        max_running: requests that take turns. max_queue: those that wait for that, and texts that wait to be read.
+        max_body: bytes of a request.
+        memory: bytes of conversations' caches that are kept.
+        kv_dir: where those go that memory has no room for; None drops them. kv_disk: bytes of those.
+    """
+
+    model: str
+    source: str
+    documents: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    piece: int = 1024
+    max_new_tokens: int = 256
+    max_length: int | None = None
+    max_running: int = 32
+    max_queue: int = 64
+    max_body: int = 64 * MIB
+    memory: int = 1024 * MIB
+    kv_dir: Path | None = None
+    kv_disk: int = 16 * 1024 * MIB
+
+    def __post_init__(self) -> None:
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
+            raise LongspanError("--api-key must be printable ASCII, and not empty")
+        if not self.loopback and self.api_key is None:
+            raise LongspanError(
+                f"--host {self.host} can be reached from other machines; give --api-key (or LONGSPAN_API_KEY), or "
+                "listen on 127.0.0.1"
+            )
+        if self.kv_dir is not None and not self.kv_dir.is_dir():
+            raise LongspanError(f"--kv-dir {self.kv_dir} is not a folder; make it, or leave --kv-dir out")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return self.host == "localhost"

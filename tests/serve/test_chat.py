@@ -1,0 +1,206 @@
+"""Chats and completions: the tokens are those of the model itself, and every option does what it says."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from longspan.documents.conversation import Conversation
+from support.serving import KEY, QUESTION, cached, chat, events, said
+
+PROMPTS = [f"{n} things that were found on the way to the sea:" for n in range(17)]
+
+
+def generated(model, tokenizer, ids, tokens):
+    """What `generate` writes after ids, without the token that ends it."""
+    ids = torch.as_tensor(ids)[None]
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens, pad_token_id=0
+    )
+    return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("windows", [0.1, 2.5])
+def test_greedy_is_generate(served, bundled, book, windows):
+    model, tokenizer = bundled
+    text = book[: int(1400 * windows)]
+    expected = generated(model, tokenizer, tokenizer(text)["input_ids"], 24)
+    body = {"model": "tiny", "prompt": text, "max_tokens": 24, "temperature": 0}
+    answer = served.http.post("/v1/completions", json=body).json()
+    assert answer["choices"][0]["text"] == expected
+    assert answer["usage"]["prompt_tokens"] == len(tokenizer(text)["input_ids"])
+    by_ids = served.http.post("/v1/completions", json={**body, "prompt": [tokenizer(text)["input_ids"]]}).json()
+    assert by_ids["choices"][0]["text"] == expected
+
+
+def test_greedy_is_generate_among_sixteen_others(served, bundled):
+    model, tokenizer = bundled
+    expected = [generated(model, tokenizer, tokenizer(prompt)["input_ids"], 8) for prompt in PROMPTS]
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        got = list(pool.map(lambda prompt: said(served.ask(prompt, max_tokens=8)), PROMPTS))
+    assert got == expected
+
+
+def test_a_document_answers_as_it_does_alone(served, document):
+    alone = served.host.library.get(document).document.ask(QUESTION, 12)
+    answer = served.ask(QUESTION, document=document, max_tokens=12)
+    assert said(answer) == alone.text and KEY in said(answer)
+    usage = answer["usage"]
+    assert cached(answer) >= served.document(document)["tokens"]
+    assert usage["completion_tokens"] == len(alone.tokens) and answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_conversation_is_that_of_the_library(served, document):
+    talk = Conversation(served.host.library.get(document).document)
+    questions = [QUESTION, "And where does the road go?", "Who says so?"]
+    messages = []
+    for question in questions:
+        messages.append({"role": "user", "content": question})
+        answer = served.ask(messages, document=document, max_tokens=10)
+        assert said(answer) == talk.say(question, 10).text
+        messages.append({"role": "assistant", "content": said(answer)})
+    assert cached(answer) > served.document(document)["tokens"] + 10, "the turns before were read again"
+
+
+def test_a_stream_tells_the_same(served, document):
+    body = chat(QUESTION, document=document, max_tokens=12)
+    whole = served.ask(QUESTION, document=document, max_tokens=12)
+    with served.http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        chunks = events(response)
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"} and len({c["id"] for c in chunks}) == 1
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == said(whole)
+    assert [c["choices"][0]["finish_reason"] for c in chunks[-2:]] == [None, "length"]
+    assert not any("usage" in chunk for chunk in chunks)
+
+    with_usage = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    with served.http.stream("POST", "/v1/chat/completions", json=with_usage) as response:
+        *others, last = events(response)
+    assert all(chunk["usage"] is None for chunk in others) and last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 12
+
+    text = {"model": "tiny", "prompt": "The road", "max_tokens": 9, "temperature": 0}
+    alone = served.http.post("/v1/completions", json=text).json()["choices"][0]["text"]
+    with served.http.stream("POST", "/v1/completions", json={**text, "stream": True}) as response:
+        chunks = events(response)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == alone
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_stop(served, document):
+    answer = served.ask(QUESTION, document=document, max_tokens=12, stop="42")
+    assert said(answer) == " 71" and answer["choices"][0]["finish_reason"] == "stop"
+    assert said(served.ask(QUESTION, document=document, max_tokens=12, stop=["28.", "zzz"])) == " 714"
+
+
+def test_seed_and_temperature(served):
+    def ask(**more):
+        return said(served.ask("Once upon a time", max_tokens=10, temperature=1.2, **more))
+
+    assert ask(seed=5) == ask(seed=5)
+    assert len({ask(seed=n) for n in range(4)}) > 1
+    greedy = said(served.ask("Once upon a time", max_tokens=10))
+    assert ask(seed=7, top_p=1e-9) == greedy, "of the likeliest token alone there is nothing to draw"
+    assert said(served.ask("Once upon a time", max_tokens=10, temperature=None)) == greedy, "as the model's own config"
+
+
+def test_logprobs(served, bundled):
+    model, tokenizer = bundled
+    answer = served.ask("The road", max_tokens=5, logprobs=True, top_logprobs=3)
+    content = answer["choices"][0]["logprobs"]["content"]
+    assert "".join(token["token"] for token in content) == said(answer) and len(content) == 5
+    with torch.inference_mode():
+        logits = model(torch.tensor([tokenizer("The road")["input_ids"]])).logits[0, -1].log_softmax(-1)
+    assert content[0]["logprob"] == pytest.approx(float(logits.max()), abs=1e-3)
+    for token in content:
+        likeliest = token["top_logprobs"]
+        assert len(likeliest) == 3 and likeliest[0]["token"] == token["token"], "greedy takes the likeliest"
+        assert [x["logprob"] for x in likeliest] == sorted((x["logprob"] for x in likeliest), reverse=True)
+        assert sum(math.exp(x["logprob"]) for x in likeliest) <= 1.0001
+    body = {"model": "tiny", "prompt": "The road", "max_tokens": 4, "temperature": 0, "logprobs": 2}
+    old = served.http.post("/v1/completions", json=body).json()["choices"][0]
+    assert "".join(old["logprobs"]["tokens"]) == old["text"]
+    assert old["logprobs"]["text_offset"][0] == 0 and len(old["logprobs"]["top_logprobs"][0]) == 2
+
+
+def test_passages(served, document, book):
+    alone = served.host.library.get(document).document.ask(QUESTION, 6, passages=True)
+    answer = served.ask(QUESTION, document=document, max_tokens=6, passages=True)
+    assert said(answer) == alone.text
+    found = answer["choices"][0]["passages"]
+    expected = [(one.first, one.last, one.chosen) for one in alone.passages]
+    assert [(p["start"], p["end"], p["count"]) for p in found["answer"]] == expected
+    assert all(p["text"] == book[p["start"] : p["end"]] for p in found["answer"])
+    assert any(KEY in p["text"] for p in found["answer"][:3]), "the heads looked elsewhere"
+    assert [token["text"] for token in found["tokens"]] == list(" 71428")
+    assert sum(p["count"] for token in found["tokens"] for p in token["passages"]) == sum(
+        p["count"] for p in found["answer"]
+    )
+    assert all(p["share"] == pytest.approx(p["count"] / found["units"], abs=1e-5) for p in found["answer"])
+    body = chat(QUESTION, document=document, max_tokens=6, passages=True, stream=True)
+    with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        chunks = events(response)
+    assert chunks[-1]["choices"][0]["passages"] == found and "passages" not in chunks[-2]["choices"][0]
+
+
+def test_a_chat_that_begins_with_a_document_is_about_it(served, document, book):
+    answer = served.ask(f"{book}\n{QUESTION}", max_tokens=6, passages=True)
+    assert KEY in said(answer) and answer["choices"][0]["passages"]["answer"]
+    assert cached(answer) >= served.document(document)["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"n": 2}, "n"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"logit_bias": {"5": 3}}, "logit_bias"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"temprature": 0.5}, "temprature"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"seed": "x"}, "seed"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"passages": True}, "passages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+         "messages[0].content[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ],
+)  # fmt: skip
+def test_what_is_not_honoured_is_named(served, more, field):
+    response = served.http.post("/v1/chat/completions", json={**chat("hello"), **more})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"].startswith(field) and error["type"] == "invalid_request_error"
+    assert field.partition("[")[0] in error["message"] and "\n" not in error["message"]
+
+
+def test_what_asks_for_nothing_is_taken(served):
+    nothing = {"n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "logit_bias": {}}
+    nothing |= {"frequency_penalty": 0, "presence_penalty": 0.0, "store": False, "user": "somebody", "stop": None}
+    served.ask("hello", max_tokens=1, **nothing)
+
+
+def test_other_names(served):
+    response = served.http.post("/v1/chat/completions", json=chat("hello", model="gpt-4"))
+    assert response.status_code == 404 and response.json()["error"]["code"] == "model_not_found"
+    assert served.http.get("/v1/models/tiny").json()["longspan"]["window"] == 512
+    assert [model["id"] for model in served.http.get("/v1/models").json()["data"]] == ["tiny"]
+    unknown = served.http.post("/v1/chat/completions", json=chat("hello", document="doc-" + 24 * "0"))
+    assert unknown.status_code == 404 and unknown.json()["error"]["param"] == "document"
+    system = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+    assert said(served.ask(system, max_tokens=3)) == said(served.ask("Be brief.\nhello", max_tokens=3))

@@ -1,0 +1,154 @@
+"""Documents of a server: taken in, read in the background, kept, and there after a restart."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from support.serving import KEY, QUESTION, chat, said, wait_for
+
+
+def test_what_is_said_of_a_document(served, document, book):
+    found = served.document(document)
+    assert found["status"] == "ready" and found["name"] == "book.txt" and found["object"] == "document"
+    assert found["bytes"] == found["characters"] == len(book) and found["error"] is None
+    assert found["tokens"] == found["tokens_read"] == served.host.library.get(document).document.tokens
+    assert document in [one["id"] for one in served.http.get("/v1/documents").json()["data"]]
+    part = served.http.get(f"/v1/documents/{document}/text", params={"start": 10, "end": 50}).json()
+    assert part == {"id": document, "start": 10, "end": 50, "characters": len(book), "text": book[10:50]}
+    assert served.http.get(f"/v1/documents/{document}/text").json()["text"] == book
+    assert served.http.get(f"/v1/documents/{document}/text", params={"start": 10**9}).json()["text"] == ""
+    assert served.http.get(f"/v1/documents/{document}/text", params={"start": -1}).status_code == 400
+
+
+def test_progress_is_told_until_it_is_read(served, book):
+    id = served.add(book, "again.txt", wait=False)
+    with served.http.stream("GET", f"/v1/documents/{id}/events") as response:
+        told = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line.startswith("data: ")]
+    read = [one["tokens_read"] for one in told]
+    assert read == sorted(read) and read[-1] == told[-1]["tokens"] and told[-1]["status"] == "ready"
+    assert len(told) > 2 and any(one["seconds_left"] for one in told), "it was told at its end alone"
+
+
+def test_names_are_data(served, book):
+    name = "<script>alert(1)</script>/../../etc/passwd\u202e"
+    response = served.http.post("/v1/documents", files={"file": ("x.txt", book)}, data={"name": name})
+    id = response.json()["id"]
+    assert response.json()["name"] == name
+    renamed = served.http.patch(f"/v1/documents/{id}", json={"name": "../x"})
+    assert renamed.json()["name"] == served.document(id)["name"] == "../x"
+    for bad in ({}, {"name": ""}, {"name": "x" * 256}, {"name": 3}, {"name": "x", "id": "y"}):
+        assert served.http.patch(f"/v1/documents/{id}", json=bad).status_code == 400
+    assert served.http.delete(f"/v1/documents/{id}").json() == {"id": id, "object": "document", "deleted": True}
+    assert served.http.get(f"/v1/documents/{id}").status_code == 404
+    assert served.http.delete(f"/v1/documents/{id}").status_code == 404
+    assert sorted(path.name for path in served.host.settings.documents.iterdir()) == sorted(
+        one["id"] for one in served.http.get("/v1/documents").json()["data"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.txt", b""), ("a.txt", b" \n"), ("a.txt", b"\xff\xfe\x00"), ("a.pdf", b"no pdf"), ("a.html", b"<p>")],
+)
+def test_files_without_a_text_are_refused(served, name, data):
+    before = served.http.get("/v1/documents").json()
+    response = served.http.post("/v1/documents", files={"file": (name, data)})
+    assert response.status_code == 400 and response.json()["error"]["param"] == "file"
+    assert str(served.host.uploads) not in response.text
+    assert served.http.get("/v1/documents").json() == before
+    assert served.http.post("/v1/documents", data={"name": "x"}).json()["error"]["param"] == "file"
+
+
+def test_html_is_read_as_its_text(served):
+    id = served.add("<html><body><p>One.</p><script>no()</script><p>Two.</p></body></html>", "page.html")
+    assert served.http.get(f"/v1/documents/{id}/text").json()["text"] == "One.\nTwo."
+
+
+def test_what_looks_like_markup_stays_text(served):
+    text = "<script>alert(1)</script> & <b>bold</b> </s> <s>\n" * 5
+    id = served.add(text)
+    assert served.http.get(f"/v1/documents/{id}/text").json()["text"] == text
+
+
+def test_one_that_is_still_being_read_cannot_be_asked(start, book):
+    served = start(piece=16)
+    id = served.add(book, wait=False)
+    response = served.http.post("/v1/chat/completions", json=chat(QUESTION, document=id))
+    assert response.status_code == 409 and response.json()["error"]["param"] == "document"
+    assert served.http.get(f"/v1/documents/{id}/text").status_code == 409
+    served.http.delete(f"/v1/documents/{id}")
+    wait_for(lambda: not served.host.engine.readings)
+    assert list(served.host.settings.documents.iterdir()) == []
+
+
+def test_a_short_question_while_a_text_is_read(start, book):
+    """Its first token comes within the time of three pieces: the one that runs, and at most two more."""
+    served = start(piece=64)
+    served.ask("warm", max_tokens=1)
+    id = served.add(book * 3, wait=False)
+    wait_for(lambda: served.document(id)["status"] == "reading")
+    for question in ("one", "two", "three"):
+        before = served.host.engine.pieces
+        served.ask(question, max_tokens=1)
+        assert served.host.engine.pieces - before <= 3
+    assert served.document(id)["status"] == "reading", "the text was too short to say anything"
+
+
+def test_a_restart_goes_on(start, book, tmp_path):
+    place = tmp_path / "kept"
+    served = start(documents=place, piece=64)
+    done = served.add(book[:600], "done.txt")
+    begun = served.add(book, "begun.txt", wait=False)
+    wait_for(lambda: served.document(begun)["tokens_read"] > 128)
+    answer = said(served.ask("Where?", document=done, max_tokens=6))
+    served.close()
+    left = json.loads((place / begun / "document" / "reading.json").read_text())["segments"][-1]["stop"]
+
+    again = start(documents=place, piece=64)
+    wait_for(lambda: all(one["status"] == "ready" for one in again.http.get("/v1/documents").json()["data"]))
+    assert {one["id"]: one["name"] for one in again.http.get("/v1/documents").json()["data"]} == {
+        done: "done.txt", begun: "begun.txt",
+    }  # fmt: skip
+    assert 128 < left < again.document(begun)["tokens"]
+    assert said(again.ask("Where?", document=done, max_tokens=6)) == answer
+    assert KEY in said(again.ask(QUESTION, document=begun, max_tokens=8))
+    assert not (place / begun / "text.txt").exists()
+
+
+def test_what_is_damaged_is_said_and_the_rest_is_there(start, book, tmp_path):
+    place = tmp_path / "kept"
+    served = start(documents=place)
+    good, bad = served.add(book[:500]), served.add(book[:700])
+    served.close()
+    data = place / bad / "document" / "data-0000.bin"
+    data.write_bytes(data.read_bytes()[:-1])
+    (place / "doc-0123456789abcdef01234567").mkdir()  # it was not taken in: nobody was told so
+    (place / "notes.txt").write_text("mine")
+
+    again = start(documents=place)
+    wait_for(lambda: again.host.ready)
+    found = {one["id"]: one for one in again.http.get("/v1/documents").json()["data"]}
+    assert found.keys() == {good, bad}
+    assert found[good]["status"] == "ready" and found[bad]["status"] == "failed" and "bytes" in found[bad]["error"]
+    response = again.http.post("/v1/chat/completions", json=chat(QUESTION, document=bad))
+    assert response.status_code == 409
+    assert (place / "notes.txt").exists() and not (place / "doc-0123456789abcdef01234567").exists()
+
+
+def test_two_servers_never_have_one_folder(start, tmp_path, bundled):
+    start(documents=tmp_path / "kept")
+    with pytest.raises(ValueError, match="another server has it"):
+        start(documents=tmp_path / "kept")
+
+
+def test_uploads_at_once(served, book):
+    before = len(served.http.get("/v1/documents").json()["data"])
+    threads = [threading.Thread(target=served.add, args=(book[:300], f"{n}.txt")) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(served.http.get("/v1/documents").json()["data"]) == before + 6

@@ -1,0 +1,139 @@
+"""Nobody gets in, and nobody sends too much."""
+
+from __future__ import annotations
+
+import pytest
+
+from longspan.errors import LongspanError
+from longspan.serve.settings import Settings
+from support.serving import QUESTION, chat, wait_for
+
+KEY = "a-key-of-its-own"
+
+
+@pytest.fixture(scope="module")
+def locked(bundled, tmp_path_factory):
+    """A server with a key and narrow limits."""
+    from support.serving import Served
+
+    limits = {"api_key": KEY, "max_body": 20_000, "max_length": 300, "max_running": 1, "max_queue": 1}
+    server = Served(*bundled, tmp_path_factory.mktemp("documents"), **limits)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "given", [None, "", "Bearer", "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer \xe9"]
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/documents", "/metrics", "/openapi.json", "/nothing"])
+def test_without_the_key_nobody_is_answered(locked, given, path):
+    headers = {"Authorization": "" if given is None else given.encode("latin-1")}
+    response = locked.http.get(path, headers=headers)
+    assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
+    assert locked.http.get("/v1/models").status_code == 200
+
+
+def test_health_and_the_page_need_no_key(locked):
+    bare = {"Authorization": ""}
+    assert locked.http.get("/health/live", headers=bare).status_code == 200
+    assert locked.http.get("/health/ready", headers=bare).status_code == 200
+    assert locked.http.get("/", headers=bare).status_code != 401
+    assert locked.http.get("/page/../metrics", headers=bare).status_code == 401
+    assert locked.http.get("/page/nothing.js", headers=bare).status_code == 404
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
+def test_other_addresses_demand_a_key(tmp_path, host):
+    with pytest.raises(LongspanError, match="--api-key"):
+        Settings(model="x", source="x", documents=tmp_path, host=host)
+    assert not Settings(model="x", source="x", documents=tmp_path, host=host, api_key="k").loopback
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
+def test_loopback_does_not(tmp_path, host):
+    assert Settings(model="x", source="x", documents=tmp_path, host=host).loopback
+
+
+@pytest.mark.parametrize("key", ["", "line\nbreak", "clé"])
+def test_keys_that_no_header_can_have(tmp_path, key):
+    with pytest.raises(LongspanError, match="printable"):
+        Settings(model="x", source="x", documents=tmp_path, api_key=key)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::1", "1.2.3.4"])
+def test_a_name_that_leads_here_is_refused(locked, host):
+    response = locked.http.get("/v1/models", headers={"Host": host})
+    assert response.status_code in (400, 403)
+    assert locked.http.get("/v1/models", headers={"Host": "localhost:1"}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://[", "file://"])
+def test_other_origins_are_refused(locked, origin):
+    assert locked.http.post("/v1/documents", headers={"Origin": origin}).status_code == 403
+    assert locked.http.get("/v1/models", headers={"Origin": locked.url}).status_code == 200
+
+
+def test_large_bodies(locked):
+    long = chat("x" * 30_000)
+    response = locked.http.post("/v1/chat/completions", json=long)
+    assert response.status_code == 413 and response.json()["error"]["code"] == "request_too_large"
+    pieces = (b"x" * 1_000 for _ in range(50))  # in chunks, which do not say how many they are
+    headers = {"Content-Type": "application/json"}
+    assert locked.http.post("/v1/chat/completions", content=pieces, headers=headers).status_code == 413
+    response = locked.http.post("/v1/documents", files={"file": ("a.txt", b"x" * 30_000)})
+    assert response.status_code == 413
+    assert locked.http.get("/v1/documents").json()["data"] == []
+
+
+def test_long_prompts(locked):
+    response = locked.http.post("/v1/chat/completions", json=chat("walk " * 400))
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["code"] == "context_length_exceeded" and "300" in error["message"]
+    response = locked.http.post("/v1/chat/completions", json=chat("walk", max_tokens=299))
+    assert response.status_code == 400 and "300" in response.json()["error"]["message"]
+
+
+def test_a_full_queue(start):
+    served = start(max_running=1, max_queue=1)
+    with served.http.stream("POST", "/v1/chat/completions", json=chat("x", max_tokens=5_000, stream=True)) as first:
+        next(first.iter_lines())
+        with served.http.stream("POST", "/v1/chat/completions", json=chat("y", max_tokens=5_000, stream=True)):
+            wait_for(lambda: served.host.engine.waiting)
+            refused = served.http.post("/v1/chat/completions", json=chat("z"))
+            assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
+            assert refused.json()["error"]["type"] == "rate_limit_error"
+    wait_for(served.idle)  # both clients went away
+    served.ask("z", max_tokens=2)
+    assert "longspan_clients_gone_total 2.0" in served.http.get("/metrics").text
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/nothing", "/health/live", "/v1/documents/doc-x", "/metrics"])
+@pytest.mark.parametrize("key", [True, False])
+def test_no_answer_goes_without_headers(locked, path, key):
+    headers = locked.http.get(path, headers={} if key else {"Authorization": ""}).headers
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "no-referrer" and "server" not in headers
+
+
+@pytest.mark.parametrize(
+    "id", ["..", "%2e%2e", "..%2f..%2fetc", "doc-../../x", "doc-" + "g" * 24, "doc-" + "0" * 23, "%00"]
+)
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH"])
+def test_ids_are_no_paths(locked, id, method):
+    body = {"json": {"name": "x"}} if method == "PATCH" else {}
+    response = locked.http.request(method, f"{locked.url}/v1/documents/{id}", **body)
+    assert response.status_code in (404, 405)
+    asked = locked.http.post("/v1/chat/completions", json=chat(QUESTION, document=id))
+    assert asked.status_code == 404
+
+
+def test_a_request_that_failed_leaves_the_others_alone(start, monkeypatch, caplog):
+    served = start()
+    monkeypatch.setattr(served.host.caches, "take", lambda *_: 1 / 0)
+    response = served.http.post("/v1/chat/completions", json=chat("x"))
+    assert response.status_code == 500 and "division" not in response.text, "nothing of the inside is told"
+    assert "a request failed" in caplog.text
+    monkeypatch.undo()
+    served.ask("x", max_tokens=2)
