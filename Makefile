@@ -5,17 +5,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
+BROWSER := $(VENV)/.browser
 FRESH  := build/fresh
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
+.PHONY: help demo test test-long test-browser lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
 	@echo "make serve      a server with the bundled model and a document already read; its page is http://127.0.0.1:8000"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
+	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make docs       the documentation, into site/ (no network is used to build or to read it)"
@@ -42,6 +44,11 @@ $(EXTRAS): $(READY)
 	$(BIN)/python $(INSTALL) -e '.[dev,gpu,clients]' -e './eval[ray,lm-eval]'
 	@touch $@
 
+$(BROWSER): $(READY)
+	@echo "Installing Playwright into $(VENV), once."
+	$(BIN)/python $(INSTALL) --quiet -e '.[dev,browser]'
+	@touch $@
+
 # Threads that wait by spinning slow each other down several times over where the cores are shared.
 demo: $(READY)
 	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo
@@ -56,6 +63,13 @@ test: $(READY)
 test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-seed=0 tests/longspan_eval/lm_eval_harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
+
+# The system's Chromium: Playwright's own is a download from elsewhere.
+test-browser: $(BROWSER)
+	@$(BIN)/python tests/support/chromium.py >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null \
+		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null)
+	@$(BIN)/python tests/support/chromium.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
 
 lint: $(READY)
 	$(BIN)/ruff check .

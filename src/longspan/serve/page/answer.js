@@ -1,0 +1,180 @@
+// One question with its answer: the tokens that can be pointed at, and the passages that the heads looked at most.
+
+import { announce, el, reachable, roving } from "./dom.js";
+import { partsOf } from "./looked.js";
+import { characters } from "./pieces.js";
+import { count, duration, number, percent } from "./words.js";
+
+const FEW = 4; // passages that are listed before one asks for more
+
+export class Turn {
+  /**
+   * `turn`: {question, answer, state: "writing" | "done" | "stopped" | "failed", error, finish, usage, seconds, looked}.
+   * `on`: point(turn, token) colours what was looked at, go(start, end) scrolls to it, again(turn) asks once more.
+   */
+  constructor(id, turn, on) {
+    Object.assign(this, { id, turn, on, pinned: -1, all: false });
+    this.answer = el("div", { class: "answer", dir: "auto" });
+    this.foot = el("div", { class: "foot" });
+    this.list = el("ol", { class: "passages" });
+    this.looked = el("div", { class: "looked", hidden: true });
+    this.element = el(
+      "article",
+      { class: "turn", "aria-label": `Question: ${turn.question}` },
+      el("h3", { class: "question", dir: "auto", text: turn.question }),
+      this.answer,
+      this.foot,
+      this.looked,
+    );
+    this.text = document.createTextNode(turn.answer);
+    this.answer.append(this.text);
+    roving(this.answer, "[data-token]", { along: "x" });
+    roving(this.list, "button");
+    this.answer.addEventListener("mouseover", (event) => this.#over(event));
+    this.answer.addEventListener("mouseleave", () => this.on.point(this, this.pinned));
+    this.answer.addEventListener("focusin", (event) => this.#pin(event.target.closest("[data-token]"), false));
+    this.answer.addEventListener("click", (event) => this.#pin(event.target.closest("[data-token]"), true));
+    this.settle();
+  }
+
+  /** More of the answer. */
+  add(text) {
+    this.turn.answer += text;
+    this.text.appendData(text);
+  }
+
+  /** Show what the turn has become. */
+  settle() {
+    const { turn } = this;
+    this.element.dataset.state = turn.state;
+    this.answer.setAttribute("aria-busy", String(turn.state === "writing"));
+    this.foot.replaceChildren(...this.#said());
+    const looked = turn.looked;
+    if (!looked) return;
+    this.words = new Map(looked.answer.map(({ part, text }) => [looked.parts[part][0], text]));
+    const written = looked.tokens.map(([text]) => text).join("");
+    if (looked.tokens.length && written === turn.answer) {
+      this.answer.setAttribute("role", "group");
+      this.answer.setAttribute("aria-label", "Answer by token; arrow keys move");
+      // A character of several tokens stands at the last of them, and the others have no text.
+      const spans = looked.tokens.map(([text], n) => text && el("span", { "data-token": n, text }));
+      this.answer.replaceChildren(...spans.filter(Boolean));
+      reachable(this.answer, "[data-token]");
+    }
+    this.looked.hidden = false;
+    this.#list();
+  }
+
+  #said() {
+    const { turn } = this;
+    const again = () => el("button", { type: "button", class: "link", text: "Ask again", click: () => this.on.again(this) });
+    if (turn.state === "writing") return [el("p", { class: "dim", text: "Reading the question …" })];
+    if (turn.state === "failed") return [el("p", { class: "error", role: "alert", text: turn.error }), again()];
+    if (turn.state === "stopped")
+      return [el("p", { class: "dim", text: "Stopped. What the heads looked at comes with a whole answer." }), again()];
+    const said = [];
+    if (turn.usage) {
+      const { completion_tokens: written, prompt_tokens: asked, prompt_tokens_details: of } = turn.usage;
+      said.push(count(written, "token"));
+      if (turn.seconds !== undefined) said.push(duration(turn.seconds));
+      if (of?.cached_tokens) said.push(`${number(of.cached_tokens)} of ${number(asked)} tokens of the prompt were read before`);
+    }
+    if (turn.finish === "length") said.push("cut off at the most that was asked for");
+    if (!turn.answer) said.unshift("The model wrote nothing.");
+    return said.length ? [el("p", { class: "dim", text: said.join(" · ") })] : [];
+  }
+
+  // Passages
+
+  #list() {
+    const { looked } = this.turn;
+    const parts = partsOf(looked, this.pinned);
+    const shown = this.all ? parts : parts.slice(0, FEW);
+    const most = Math.max(1, ...parts.map((part) => part.count));
+    this.list.replaceChildren(...shown.map((part) => el("li", {}, this.#passage(part, most))));
+    reachable(this.list, "button");
+    const whole = el("button", { type: "button", class: "link", text: "back to the whole answer", click: () => this.#back() });
+    const of = this.pinned < 0 ? ["over the whole answer"] : [`for “${this.token()}” · `, whole];
+    const more = el("button", {
+      type: "button",
+      class: "link",
+      text: `all ${number(parts.length)}`,
+      click: () => {
+        this.all = true;
+        this.#list();
+        this.list.querySelectorAll("button")[FEW]?.focus();
+      },
+    });
+    this.looked.replaceChildren(
+      el("h4", {}, "Looked at most ", ...of),
+      parts.length ? this.list : el("p", { class: "dim", text: "No passage of the text." }),
+      ...(parts.length > shown.length ? [more] : []),
+    );
+  }
+
+  #passage({ start, end, count: times, share }, most) {
+    const known = this.words.get(start);
+    const words = el("span", { class: "words", dir: "auto", text: known ? oneLine(known) : "…" });
+    if (!known)
+      characters(this.id, start, Math.min(end, start + 180)).then(
+        (text) => (words.textContent = oneLine(text)),
+        () => (words.textContent = `characters ${number(start)} to ${number(end)}`),
+      );
+    const weight = el("meter", { min: 0, max: most, value: times, "aria-hidden": "true" });
+    const said = `${count(times, "time")}, ${percent(share)}`;
+    return el(
+      "button",
+      { type: "button", class: "passage", click: () => this.on.go(start, end, this), "data-start": start },
+      weight,
+      words,
+      el("span", { class: "share", title: said }, percent(share), el("span", { class: "hidden", text: `, ${count(times, "time")}` })),
+    );
+  }
+
+  // Tokens
+
+  token(n = this.pinned) {
+    return (this.turn.looked?.tokens[n]?.[0] ?? "").trim() || "␣";
+  }
+
+  #over(event) {
+    const token = event.target.closest("[data-token]");
+    if (token) this.on.point(this, Number(token.dataset.token));
+  }
+
+  #pin(token, clicked) {
+    if (!token) return;
+    const n = Number(token.dataset.token);
+    if (n === this.pinned) return clicked || this.on.point(this, n);
+    this.pinned = n;
+    this.#list();
+    this.on.point(this, n);
+    const parts = partsOf(this.turn.looked, n);
+    const most = parts.length ? `, one of them ${count(parts[0].count, "time")}` : "";
+    announce(`Token ${n + 1} of ${this.turn.looked.tokens.length}: ${count(parts.length, "passage")}${most}.`);
+  }
+
+  /** Back to the whole answer. */
+  release() {
+    this.pinned = -1;
+    if (this.turn.looked) this.#list();
+    this.on.point(this, -1);
+  }
+
+  #back() {
+    this.release();
+    this.list.querySelector("button")?.focus();
+  }
+
+  /** Mark tokens: `at` is pointed at, `lit` looked at the part of the text that was clicked. */
+  mark(at, lit = []) {
+    for (const token of this.answer.querySelectorAll("[data-token]")) {
+      const n = Number(token.dataset.token);
+      token.classList.toggle("on", n === at);
+      token.classList.toggle("lit", lit.includes(n));
+    }
+  }
+}
+
+/** A passage may begin and end anywhere in a word. */
+const oneLine = (text) => `… ${text.replace(/\s+/g, " ").trim()}`;

@@ -1,0 +1,63 @@
+// Elements. Text goes in as text and never as HTML, whatever a document or an answer holds.
+
+export const byId = (id) => document.getElementById(id);
+
+/** An element; `props` are attributes, save `text` (its text) and functions (listeners by the event's name). */
+export function el(tag, props = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (name === "text") made.textContent = value;
+    else if (typeof value === "function") made.addEventListener(name, value);
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** Say something to those who listen instead of looking. */
+export function announce(text) {
+  byId("announce").textContent = text;
+}
+
+/**
+ * One item of a list takes part in the order of Tab, and arrow keys move between them.
+ * `options.along` is "x" or "y"; "x" moves with up and down as well.
+ */
+export function roving(list, selector, options = {}) {
+  const back = options.along === "x" ? ["ArrowLeft", "ArrowUp"] : ["ArrowUp"];
+  const forth = options.along === "x" ? ["ArrowRight", "ArrowDown"] : ["ArrowDown"];
+  list.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const items = [...list.querySelectorAll(selector)];
+    const at = items.indexOf(event.target);
+    if (at < 0) return;
+    let to = -1;
+    if (back.includes(event.key)) to = Math.max(at - 1, 0);
+    else if (forth.includes(event.key)) to = Math.min(at + 1, items.length - 1);
+    else if (event.key === "Home") to = 0;
+    else if (event.key === "End") to = items.length - 1;
+    if (to < 0) return;
+    event.preventDefault();
+    items[to].focus();
+  });
+  list.addEventListener("focusin", (event) => {
+    const item = event.target.closest(selector);
+    if (item) reachable(list, selector, item);
+  });
+}
+
+/** Make `item`, else the first, the one that Tab reaches. */
+export function reachable(list, selector, item = null) {
+  const items = [...list.querySelectorAll(selector)];
+  const chosen = items.includes(item) ? item : items[0];
+  for (const one of items) one.tabIndex = one === chosen ? 0 : -1;
+}
+
+/** Show a dialog; resolves to whether it was agreed to. */
+export function ask(dialog) {
+  return new Promise((resolve) => {
+    dialog.returnValue = "";
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.showModal();
+  });
+}

@@ -1,0 +1,59 @@
+// What this browser keeps: conversations by document, and settings. Nothing of it goes to the server.
+
+const CONVERSATION = "longspan:conversation:";
+
+/** A setting; `otherwise` where there is none, or where the browser keeps nothing. */
+export function setting(name, otherwise) {
+  try {
+    return localStorage.getItem(`longspan:${name}`) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+export function set(name, value) {
+  try {
+    localStorage.setItem(`longspan:${name}`, value);
+  } catch {
+    // Without storage a setting holds until the page is closed.
+  }
+}
+
+/** The turns of a document's conversation. */
+export function conversation(id) {
+  try {
+    const turns = JSON.parse(localStorage.getItem(CONVERSATION + id) ?? "[]");
+    return Array.isArray(turns) ? turns : [];
+  } catch {
+    return [];
+  }
+}
+
+/**
+ * Keep a conversation. Where the browser has no room, the passages by token of its oldest answers go first, then all passages.
+ * Returns "" or what was not kept, in words.
+ */
+export function keep(id, turns) {
+  const kept = turns.map((turn) => ({ ...turn }));
+  const tries = [
+    ...kept.map((turn) => () => turn.looked && (turn.looked = { ...turn.looked, tokens: [] })),
+    ...kept.map((turn) => () => delete turn.looked),
+  ];
+  for (let dropped = 0; dropped <= tries.length; dropped++) {
+    try {
+      localStorage.setItem(CONVERSATION + id, JSON.stringify(kept));
+      return dropped ? "The browser's storage is full: passages of older answers are gone after a reload." : "";
+    } catch {
+      tries[dropped]?.();
+    }
+  }
+  return "The browser keeps no data for this page: the conversation is gone after a reload.";
+}
+
+export function forget(id) {
+  try {
+    localStorage.removeItem(CONVERSATION + id);
+  } catch {
+    // Nothing was kept.
+  }
+}

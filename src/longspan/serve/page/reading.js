@@ -1,0 +1,128 @@
+// What is pointed at, in the text and in the bar: the passages of an answer or of one token of it.
+
+import { announce, byId } from "./dom.js";
+import { Bar } from "./bar.js";
+import { partsOf, tokensAt } from "./looked.js";
+import { TextView } from "./text.js";
+import { count, number } from "./words.js";
+
+const REST = 120; // milliseconds that the mouse rests on a token before the text moves
+const ABOUT = "What the heads looked at, not proof.";
+
+export class Reading {
+  /** `told(error)` is called where more of the text cannot be had; where none can, the page says so instead of the text. */
+  constructor(told) {
+    this.bar = new Bar(byId("bar"), (start, end) => (end === undefined ? this.text.go(start) : this.visit(start, end)));
+    this.text = new TextView(byId("page"), {
+      moved: (first, last) => this.#moved(first, last),
+      chosen: (start, end) => this.visit(start, end),
+      failed: (error) => (this.text.pieces.length ? told(error) : this.close(error.message)),
+    });
+    byId("before").addEventListener("click", () => this.step(-1));
+    byId("after").addEventListener("click", () => this.step(1));
+    this.close("");
+  }
+
+  /** Show no text but some words. */
+  close(words) {
+    this.#forget();
+    const said = document.createElement("p");
+    said.className = "empty-state";
+    said.textContent = words;
+    this.text.close(said);
+    this.bar.open(0);
+    byId("place").textContent = "";
+    byId("legend").hidden = true;
+    this.#show([]);
+  }
+
+  open(one) {
+    this.#forget();
+    this.bar.open(one.characters);
+    byId("legend").hidden = false;
+    this.#show([]);
+    return this.text.open(one.id, one.characters);
+  }
+
+  #forget() {
+    this.view = null;
+    clearTimeout(this.resting);
+  }
+
+  #moved(first, last) {
+    if (!this.text.characters) return;
+    Object.assign(this, { first, last });
+    this.bar.moved(first, last);
+    byId("place").textContent = `${number(first)} of ${number(this.text.characters)} characters`;
+  }
+
+  /** Colour what was looked at for a token of `view`'s answer (-1: all of it), and scroll there if `scroll`. */
+  point(view, token, scroll = true) {
+    clearTimeout(this.resting);
+    if (this.view !== view) this.view?.mark(-1);
+    this.view = view;
+    view.mark(token);
+    byId("about").textContent = ABOUT;
+    const looked = view.turn.looked;
+    const parts = looked ? partsOf(looked, token) : [];
+    this.#show(parts);
+    const top = parts[0];
+    if (!scroll || !top) return;
+    this.text.point(top.start, top.end);
+    if (top.start < this.first || top.end > this.last) this.resting = setTimeout(() => this.text.go(top.start), REST);
+  }
+
+  #show(parts) {
+    this.runs = runs(parts);
+    this.at = -1;
+    this.text.show(parts);
+    this.bar.show(parts);
+    this.#stepped();
+  }
+
+  /** Scroll to a passage, and mark the tokens of the answer for which it was looked at. */
+  visit(start, end) {
+    clearTimeout(this.resting);
+    this.at = this.runs.findIndex((run) => run.start < end && run.end > start);
+    this.#stepped();
+    const looked = this.view?.turn.looked;
+    const lit = looked ? tokensAt(looked, start, end) : [];
+    this.view?.mark(this.view.pinned, lit);
+    if (lit.length) {
+      const said = `Looked at for ${number(lit.length)} of the answer's ${count(looked.tokens.length, "token")}`;
+      byId("about").textContent = `${said}, underlined there. It is not proof.`;
+      announce(`${said}.`);
+    }
+    this.text.point(start, end);
+    return this.text.go(start);
+  }
+
+  /** To the next passage in the order of the text, or to the one before. */
+  step(by) {
+    if (!this.runs.length) return;
+    let to = this.at + by;
+    if (this.at < 0) {
+      const next = this.runs.findIndex((run) => run.start >= (this.first + this.last) / 2);
+      to = by > 0 ? next : (next < 0 ? this.runs.length : next) - 1;
+    }
+    const run = this.runs[(to + this.runs.length) % this.runs.length];
+    this.visit(run.start, run.end);
+  }
+
+  #stepped() {
+    const many = this.runs.length;
+    document.querySelector(".steps").hidden = !many;
+    byId("which").textContent = this.at < 0 ? count(many, "passage") : `${this.at + 1} of ${many}`;
+  }
+}
+
+/** Parts that follow each other without a gap, as one. */
+function runs(parts) {
+  const found = [];
+  for (const { start, end } of [...parts].sort((a, b) => a.start - b.start)) {
+    const last = found.at(-1);
+    if (last && start <= last.end) last.end = Math.max(last.end, end);
+    else found.push({ start, end });
+  }
+  return found;
+}

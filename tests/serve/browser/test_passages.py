@@ -1,0 +1,139 @@
+"""What the heads looked at: listed, coloured, pointed at by mouse and keyboard, and found in the bar."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.stub_server import PART
+
+
+@pytest.fixture
+def turn(page, ask, expect):
+    turn = ask(page, "What is it about?")
+    expect(page.locator("#page mark.here").first).to_be_in_viewport()
+    return turn
+
+
+def top(stub, book) -> tuple[int, int]:
+    """The part that was looked at most."""
+    first = stub.looked(book, stub.tokens("What is it about?"))["answer"][0]
+    return first["start"], first["end"]
+
+
+def test_the_answer_shows_where_it_looked_most(page, stub, book, turn, expect):
+    start, end = top(stub, book)
+    mark = page.locator("#page mark[data-level='5']")
+    expect(mark).to_have_attribute("data-start", str(start))
+    expect(mark).to_have_text(stub.texts[book][start:end], use_inner_text=False)
+    expect(turn.locator(".passage")).to_have_count(4)
+    expect(page.locator("#about")).to_have_text("What the heads looked at, not proof.")
+    assert page.locator("#bar i[data-level='5']").count() == 1
+
+
+def test_all_passages_are_listed_when_asked_for(turn, expect):
+    turn.get_by_role("button", name="all 9").click()
+    expect(turn.locator(".passage")).to_have_count(9)
+    expect(turn.locator(".passage").nth(4)).to_be_focused()
+
+
+def test_click_on_a_passage(page, stub, book, turn, expect):
+    second = turn.locator(".passage").nth(1)
+    start = second.get_attribute("data-start")
+    second.click()
+    expect(page.locator(f"#page mark[data-start='{start}']")).to_be_in_viewport()
+    expect(page.locator("#page mark.here")).to_have_attribute("data-start", start)
+    expect(page.locator("#about")).to_contain_text("Looked at for 15 of the answer's 15 tokens")
+    expect(turn.locator("[data-token].lit")).to_have_count(15)
+
+
+def test_point_at_a_token_with_the_mouse(page, turn, expect):
+    token = turn.locator("[data-token='3']")
+    token.hover()
+    expect(token).to_have_class("on")
+    expect(page.locator("#page mark")).to_have_count(1)  # the stub's heads look at one place for this token
+    expect(page.locator("#page mark")).to_be_in_viewport()
+    expect(page.locator("#bar i:not([data-level='0'])")).to_have_count(1)
+    expect(turn.locator("h4")).to_contain_text("over the whole answer")
+    page.get_by_role("heading", name="Conversation").hover()
+    expect(page.locator("#bar i:not([data-level='0'])")).to_have_count(9)
+
+
+def test_walk_over_the_tokens_with_the_keyboard(page, turn, expect):
+    page.locator("body").click(position={"x": 5, "y": 5})
+    page.keyboard.press("a")
+    expect(turn.locator("[data-token='0']")).to_be_focused()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    expect(turn.locator("[data-token='3']")).to_be_focused()
+    expect(turn.locator("h4")).to_contain_text("for “is”")
+    expect(turn.locator(".passage")).to_have_count(1)
+    expect(page.get_by_role("status")).to_have_text("Token 4 of 15: 1 passage, one of them 20 times.")
+    expect(page.locator("#page mark")).to_be_in_viewport()
+    page.keyboard.press("End")
+    expect(turn.locator("[data-token='14']")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(turn.locator("h4")).to_contain_text("over the whole answer")
+
+
+def test_a_part_of_the_text_names_its_tokens(page, stub, book, turn, expect):
+    turn.locator(".passage").nth(2).click()
+    chosen = page.locator("#page mark.here")
+    chosen.click()
+    start = int(chosen.get_attribute("data-start"))
+    looked = stub.looked(book, stub.tokens("What is it about?"))["tokens"]
+    tokens = [n for n, token in enumerate(looked) if any(p["start"] == start for p in token["passages"])]
+    assert 0 < len(tokens) < 15
+    lit = turn.locator("[data-token].lit")
+    assert [int(one.get_attribute("data-token")) for one in lit.all()] == tokens
+
+
+def test_click_on_the_bar(page, stub, book, turn, expect):
+    box = page.get_by_role("slider").bounding_box()
+    page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + box["height"] / 2)
+    text = stub.texts[book]
+    middle = text[len(text) // 2 :].partition("\n")[2].partition("\n")[0]
+    expect(page.get_by_text(middle)).to_be_in_viewport()
+    lit = page.locator("#bar i[data-level='5']").bounding_box()
+    page.mouse.click(lit["x"] + lit["width"] / 2, box["y"] + box["height"] / 2)
+    start, _ = top(stub, book)
+    expect(page.locator(f"#page mark[data-start='{start}']")).to_be_in_viewport()
+
+
+def test_the_bar_by_keyboard(page, stub, book, turn, expect):
+    bar = page.get_by_role("slider", name="Place in the document")
+    bar.focus()
+    page.keyboard.press("Home")
+    expect(page.get_by_text("This is sentence 0 of")).to_be_in_viewport()
+    expect(bar).to_have_attribute("aria-valuenow", "0")
+    page.keyboard.press("End")
+    expect(page.get_by_text("This is sentence 1999 of")).to_be_in_viewport()
+    assert int(bar.get_attribute("aria-valuenow")) > 0.97 * len(stub.texts[book])
+    page.keyboard.press("PageDown")
+    expect(page.get_by_text("This is sentence 1795 of")).to_be_in_viewport()
+    assert bar.get_attribute("aria-valuetext").startswith("character 12")
+
+
+def test_step_through_the_passages_in_order(page, turn, expect):
+    page.get_by_role("slider").focus()
+    page.keyboard.press("Home")
+    seen = []
+    for n in range(1, 10):
+        page.keyboard.press("]")
+        expect(page.locator("#which")).to_have_text(f"{n} of 9")
+        here = page.locator("#page mark.here")
+        expect(here).to_be_in_viewport()
+        seen.append(int(here.get_attribute("data-start")))
+    assert seen == sorted(seen) and len(set(seen)) == 9
+    page.get_by_role("button", name="Passage before").click()
+    expect(page.locator("#which")).to_have_text("8 of 9")
+    assert all(start % PART == 0 for start in seen)
+
+
+def test_another_answers_passages_take_the_place_of_these(page, stub, turn, ask, expect):
+    stub.answer = "Short."
+    second = ask(page, "And now?")
+    expect(second.locator(".passage")).to_have_count(3)
+    expect(page.locator("#bar i:not([data-level='0'])")).to_have_count(3)
+    turn.locator("[data-token='3']").click()
+    expect(page.locator("#bar i:not([data-level='0'])")).to_have_count(1)
+    expect(second.locator("[data-token].on")).to_have_count(0)
