@@ -113,7 +113,7 @@ def test_as_many_addresses_as_there_are(monkeypatch, tmp_path, room):
     monkeypatch.setattr(memory.mmap, "mmap", scarce)
     buffer, like = Buffer("disk", tmp_path), torch.randn(1, 2, 1, 16)
     buffer.reserve(like, 1000)
-    assert buffer.held.shape == (1, 2, 1064, 16)
+    assert buffer.allocated.shape == (1, 2, 1064, 16)
 
 
 def test_a_file_system_without_holes(monkeypatch, tmp_path):

@@ -265,19 +265,19 @@ def test_a_buffer(tier):
     held.select(torch.tensor([], dtype=torch.long))
     held.repeat(3)
     held.reserve(like, 5)
-    assert held.held.shape == (2, 3, held.capacity, 4) and held.capacity >= 5
-    assert held.nbytes == held.held.numel() * 4
-    held.held[:, :, :5] = like
+    assert held.allocated.shape == (2, 3, held.capacity, 4) and held.capacity >= 5
+    assert held.nbytes == held.allocated.numel() * 4
+    held.allocated[:, :, :5] = like
     capacity = held.capacity
     held.reserve(like, capacity)
     assert held.capacity == capacity
     held.reserve(like[:, :, :0], capacity + 1)
-    assert held.capacity == max(capacity + 65, capacity * 3 // 2) and torch.equal(held.held[:, :, :5], like)
+    assert held.capacity == max(capacity + 65, capacity * 3 // 2) and torch.equal(held.allocated[:, :, :5], like)
     held.select(torch.tensor([1]))
     held.repeat(2)
-    assert torch.equal(held.held[:, :, :5], like[[1, 1]])
+    assert torch.equal(held.allocated[:, :, :5], like[[1, 1]])
     with pytest.raises(CacheError, match="cannot take"):
         held.reserve(like[:1], 5)
     held.reset()
     held.reserve(like[:1], 5)
-    assert held.held.shape[0] == 1
+    assert held.allocated.shape[0] == 1

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from longspan.documents import Document
 from longspan.documents.contents import NOWHERE, Contents, attached
+from longspan.documents.encoded import InMemory
 from longspan.documents.reading import Unnamed, keep_cache
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
@@ -146,7 +147,8 @@ class Caches:
         if self._directory is None:
             del self._kept[at]
             return
-        base = Contents(text=None) if one.document is None else replace(one.document.contents, text=None)
+        contents = Contents() if one.document is None else one.document.contents
+        base = replace(contents, encoded=InMemory(contents.ids, contents.places, None))
         more = one.ids[len(base.ids) :]
         whole = base.with_text(more, torch.tensor(NOWHERE).expand(len(more), 2), None, [])
         total = len(one.ids)

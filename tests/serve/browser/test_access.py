@@ -19,7 +19,7 @@ NAMED = {
     "article",
 }
 
-# All text that is seen, with its contrast to what is behind it. A canvas says what a colour is that was mixed of others.
+# All visible text, with its contrast to what is behind it. A canvas computes the colours that are mixed of others.
 CONTRAST = """() => {
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     const over = (layers) => {
