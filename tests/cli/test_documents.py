@@ -14,6 +14,7 @@ import time
 import pytest
 
 from longspan.bundled import heldout_text
+from longspan.cli.ask import typed
 
 ASK = "Who is the narrator?"
 
@@ -220,3 +221,14 @@ def test_control_characters_do_not_reach_the_terminal(run, document, tmp_path):
     assert "\x1b" not in ran.out and "\x07" not in ran.out and "owned" in ran.out
     refused(run("ask", document, ASK), "owned")
     assert "\x1b" not in run("ask", document, ASK).err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_is_escaped_for_a_terminal(monkeypatch, terminal):
+    out = io.StringIO()
+    out.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stdout", out)
+    for part in ("one\ttwo\n", "\x1b", "]0;title\x07", "\r\x9b2J"):
+        typed(part)
+    escaped = "one\ttwo\n\\x1b]0;title\\x07\\r\\x9b2J"
+    assert out.getvalue() == (escaped if terminal else "one\ttwo\n\x1b]0;title\x07\r\x9b2J")

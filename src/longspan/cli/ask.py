@@ -86,8 +86,8 @@ def open_with_model(path: Path, model: str | None, *, verify: bool, device: str)
 
 
 def typed(text: str) -> None:
-    """Type a part of an answer."""
-    sys.stdout.write(text)
+    """Print a part of an answer; a terminal gets control characters as escapes, since it would obey them."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 

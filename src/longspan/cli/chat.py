@@ -58,7 +58,7 @@ def chat(
                     print(flush=True)
                 say(console, in_words(answer))
         except (LongspanError, OSError) as error:  # a conversation goes on
-            say(results, f"error: {' '.join(str(error).split())}")
+            say(results, printable(f"error: {' '.join(str(error).split())}"))
     if as_json:
         turns: list[dict[str, Any]] = [{"question": t.question, **as_plain(t.answer, False)} for t in talk.turns]
         print_json({"document": str(document), "turns": turns})
@@ -85,6 +85,6 @@ def _obey(talk: Conversation, line: str, console: Console) -> None:
         for shown in passage_lines(talk.passages()):
             say(console, printable(shown))
     elif command == "/undo":
-        say(console, f"taken back: {talk.undo().question}")
+        say(console, printable(f"taken back: {talk.undo().question}"))
     else:
-        say(console, f"{line}: there are {COMMANDS}")
+        say(console, printable(f"{line}: there are {COMMANDS}"))

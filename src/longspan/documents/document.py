@@ -172,6 +172,8 @@ class Document:
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
             raise DocumentError("only what begins with the document's own tokens is answered from it")
+        if cache is not None:  # it shows the same files
+            self.contents.check_files()
 
         def run(seen: Recorded | None) -> Answer:
             return answer(
