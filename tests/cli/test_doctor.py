@@ -46,8 +46,8 @@ def test_a_model_that_cannot_be_extended(run, not_rope):
     ("args", "words"),
     [
         (["--length", "200k"], "--length is a text's"),
-        (["bundled", "--length", "200kb"], "--length is a number of tokens such as 131072, 200k or 1M, not '200kb'"),
-        (["bundled", "--length", "1000M"], "length is at most 16,777,216 tokens"),
+        (["bundled", "--length", "200kb"], "131072, 200k or 1M, or windows: 64x; not '200kb'"),
+        (["bundled", "--length", "1000M"], "error: --length is at most 16,777,216 tokens"),
         (["bundled", "--method", "dcaa"], "did you mean 'dca'"),
         (["bundled", "--seconds", "0"], "seconds are more than 0"),
         (["bundled", "--kv-dir", "/no/such/folder"], "is not a folder"),
@@ -73,13 +73,22 @@ def test_weights_that_do_not_fit_are_not_loaded(run, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens"), [("131072", 131072), ("200k", 204_800), ("1M", 1 << 20), ("0.5k", 512), (" 8K ", 8192)]
+    ("text", "tokens"),
+    [
+        ("131072", 131072),
+        ("200k", 204_800),
+        ("1M", 1 << 20),
+        ("0.5k", 512),
+        (" 8K ", 8192),
+        ("4x", 2048),
+        ("0.5X", 256),
+    ],
 )
 def test_lengths(text, tokens):
-    assert parse_length(text) == tokens
+    assert parse_length(text, window=512) == tokens
 
 
-@pytest.mark.parametrize("text", ["", "k", "-1", "0", "1.5", "1e5", "4x", "200 k", "nan"])
+@pytest.mark.parametrize("text", ["", "k", "-1", "0", "1.5", "1e5", "4xx", "200 k", "nan"])
 def test_lengths_that_are_none(text):
     with pytest.raises(LongspanError, match="--length is a number of tokens"):
-        parse_length(text)
+        parse_length(text, window=512)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -14,6 +15,8 @@ import time
 import pytest
 
 from longspan.bundled import heldout_text
+from longspan.cli.ask import typed
+from longspan.documents import segments
 
 ASK = "Who is the narrator?"
 
@@ -163,6 +166,51 @@ def test_several_files_of_several_kinds(run, folder, book, tmp_path):
     assert [one["name"] for one in sources] == ["book.txt", "page.html"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
+def test_a_limit_on_files(run, folder, book, tmp_path):
+    import resource
+
+    whole, path = tmp_path / "whole", tmp_path / "a"
+    assert run("read", book, "--model", folder, "--out", whole, "--piece", "64").code == 0
+    limits, size = resource.getrlimit(resource.RLIMIT_FSIZE), (whole / "data-0000.bin").stat().st_size
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
+        ran = run("read", book, "--model", folder, "--out", path, "--piece", "64")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    refused(ran, "data-0000.bin: File too large; nothing of it is kept")
+    assert run("read", book, "--model", folder, "--out", path, "--piece", "64").code == 0
+
+
+def test_a_disk_that_fills_up(run, folder, book, tmp_path, monkeypatch):
+    """One line names the file and what is kept, and the reading goes on from there."""
+    put, written = segments.write_at, []
+
+    def full(file, at, data):
+        written.append(at)
+        if len(written) > 60:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        put(file, at, data)
+
+    args = ["read", book, "--model", folder, "--out", tmp_path / "a", "--piece", "64"]
+    with monkeypatch.context() as patched:
+        patched.setattr(segments, "write_at", full)
+        ran = run(*args)
+    refused(ran, "data-0000.bin: No space left on device; ", " tokens are kept in ", "the same command goes on")
+    assert run(*args).code == 0
+
+
+def test_names_of_texts(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Some words from a pipe. " * 40)))
+    out = tmp_path / "a"
+    assert run("read", "-", "--model", folder, "--out", out).code == 0
+    assert json.loads((out / "manifest.json").read_text())["facts"]["sources"][0]["name"] == "standard input"
+    refused(run("read", tmp_path / "x.txt", "--model", folder, "--out", ""), "the name is empty")
+    refused(run("ask", out, ASK, "--html", ""), "the name is empty")
+    assert run("ask", out, ASK, "--kv-tier", "disk", "--max-new-tokens", "2").code == 0
+    refused(run("ask", out, ASK, "--kv-tier", "attic"), "attic")
+
+
 def refused(ran, *words):
     assert ran.code != 0 and ran.out == "" and len(ran.err.splitlines()) == 1, ran
     assert all(word in ran.err for word in words), ran.err
@@ -206,8 +254,9 @@ def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
 
 def test_an_append_refuses_options_of_a_reading(run, folder, book, document, tmp_path):
     given = ["--method", "dca", "--window", "64", "--calibration", tmp_path / "none", "--piece", "9", "--no-text"]
+    given += ["--kv-dir", tmp_path]
     ran = run("read", book, "--model", folder, "--out", document, "--append", *given)
-    refused(ran, "leave out --method, --window, --calibration, --piece, --no-text")
+    refused(ran, "leave out --method, --window, --calibration, --piece, --no-text, --kv-dir")
 
 
 def test_control_characters_do_not_reach_the_terminal(run, document, tmp_path):
@@ -220,3 +269,14 @@ def test_control_characters_do_not_reach_the_terminal(run, document, tmp_path):
     assert "\x1b" not in ran.out and "\x07" not in ran.out and "owned" in ran.out
     refused(run("ask", document, ASK), "owned")
     assert "\x1b" not in run("ask", document, ASK).err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_is_escaped_for_a_terminal(monkeypatch, terminal):
+    out = io.StringIO()
+    out.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stdout", out)
+    for part in ("one\ttwo\n", "\x1b", "]0;title\x07", "\r\x9b2J"):
+        typed(part)
+    escaped = "one\ttwo\n\\x1b]0;title\\x07\\r\\x9b2J"
+    assert out.getvalue() == (escaped if terminal else "one\ttwo\n\x1b]0;title\x07\r\x9b2J")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import longspan
+from longspan.bundled import load_bundled
 from longspan.cli import main
 from longspan.documents import fingerprint, verify
 from longspan.errors import LongspanError
@@ -156,6 +157,30 @@ def test_another_method(saved, fresh, tokenizer, method, said):
     with pytest.raises(LongspanError, match=said):
         longspan.Document.open(saved, model, tokenizer)
     assert model.config._attn_implementation == "longspan"
+
+
+def test_another_method_is_one_line(saved, fresh, tokenizer):
+    for method in ("dca", longspan.LongHeads(score="mean", chunk_length=4)):
+        model = fresh()
+        longspan.extend(model, method)
+        with pytest.raises(LongspanError) as raised:
+            longspan.Document.open(saved, model, tokenizer)
+        assert len(str(raised.value).splitlines()) == 1
+    assert "score is bounds in the document and mean here" in str(raised.value)
+    assert "chunk_length is 8 in the document and 4 here" in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"facts": {"format": 1}}', "[" * 100_000])
+def test_a_damaged_manifest_has_a_way_out(saved, tmp_path, content):
+    shutil.copytree(saved, tmp_path / "a")
+    (tmp_path / "a" / "manifest.json").write_text(content)
+    with pytest.raises(LongspanError, match="read the text again"):
+        verify(tmp_path / "a")
+
+
+def test_the_bundled_model_is_known_by_its_name(tokenizer, tmp_path):
+    longspan.read(load_bundled()[0], tokenizer, "Some words. " * 30, out=tmp_path / "a")
+    assert verify(tmp_path / "a").facts.source == "bundled"
 
 
 def test_each_difference_has_a_line(saved, reader, tokenizer):

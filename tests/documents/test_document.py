@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -111,8 +112,10 @@ def test_append_adds_segments_and_what_was_there_stays(document, fresh, tokenize
     answer = reader.ask(ASK, 8)
     document.append("\nThe narrator is Ishmael." * 5, source="more.txt")
     assert contents_of(path) == before, "nothing is written before it is saved"
+    assert re.search(r"a.longspan but for the last \d+ tokens, which are not saved", repr(document))
     longer = document.ask(ASK, 8)
     document.save(path)
+    assert "not saved" not in repr(document)
     after = contents_of(path)
     assert all(after[name] == data for name, data in before.items() if name.startswith("data"))
     assert reader.ask(ASK, 8).tokens == answer.tokens, "who has it open goes on with what he opened"
@@ -207,7 +210,7 @@ def test_several_texts(fresh, tokenizer):
 
 def test_the_model_has_to_run_what_it_ran(document):
     longspan.extend(document.model, "dca")
-    with pytest.raises(DocumentError, match="read under LongHeads.*now runs DCA"):
+    with pytest.raises(DocumentError, match="read under longheads:.* now runs dca:"):
         document.ask(ASK, 2)
     longspan.restore(document.model)
     with pytest.raises(DocumentError, match="not extended"):

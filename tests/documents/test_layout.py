@@ -188,6 +188,16 @@ def test_pdf(tmp_path):
         extract(tmp_path / "bad.pdf")
 
 
+def test_defects_of_a_pdf_are_one_warning(tmp_path, caplog):
+    pytest.importorskip("pypdf")
+    pdf(tmp_path / "a.pdf", "Call me Ishmael.")
+    data = (tmp_path / "a.pdf").read_bytes()
+    (tmp_path / "a.pdf").write_bytes(re.sub(rb"startxref\n\d+", b"startxref\n7", data))
+    with pytest.warns(UserWarning, match=r"a.pdf: \d+ defects of this PDF file") as caught:
+        assert extract(tmp_path / "a.pdf") == "Call me Ishmael."
+    assert len(caught) == 1 and not caplog.records
+
+
 def test_without_the_extra(tmp_path, monkeypatch):
     pdf(tmp_path / "a.pdf", "x")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 
 import longspan
 from longspan.documents import saving, segments
+from longspan.documents.conversation import Conversation
 from longspan.documents.folder import Folder
 from longspan.errors import DocumentError
 
@@ -169,6 +170,16 @@ def test_a_file_that_is_cut_short_while_open(fresh, tokenizer, text, tmp_path):
     os.truncate(path / "data-0000.bin", 100)
     with pytest.raises(DocumentError, match="cut short meanwhile"):
         document.ask(ASK, 2)
+
+
+def test_a_conversation_about_a_file_that_is_cut_short(fresh, tokenizer, text, tmp_path):
+    """Its cache shows the same file, which would end the process."""
+    path = tmp_path / "a.longspan"
+    talk = Conversation(longspan.read(fresh(), tokenizer, text, out=path))
+    talk.say(ASK, 2)
+    os.truncate(path / "data-0000.bin", 100)
+    with pytest.raises(DocumentError, match="cut short meanwhile"):
+        talk.say("And then?", 2)
 
 
 @pytest.mark.parametrize("kind", ["read", "save"])

@@ -10,11 +10,13 @@ import typer
 
 from longspan.cli.options import (
     Json,
+    KvTier,
     Quiet,
     check_text,
     hushed,
     load_model,
     load_tokenizer,
+    named_path,
     notes,
     print_json,
     say,
@@ -38,8 +40,12 @@ def ask(
     passages: Annotated[
         bool, typer.Option("--passages", help="Also print which parts of the text the heads looked at.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with that, token by token of the answer.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(parser=named_path, metavar="PATH", help="Write a page with that, token by token of the answer."),
+    ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read every checksum before.")] = False,
+    kv_tier: KvTier = "device",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -50,7 +56,7 @@ def ask(
         check(html)
     console = notes(quiet)
     with hushed(quiet):
-        opened = open_with_model(document, model, verify=verify, device=device)
+        opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
     answer, seen = opened.ask_recorded(
         question, max_new_tokens, passages=passages or html is not None, stream=None if as_json else typed
     )
@@ -68,7 +74,7 @@ def ask(
     say(console, in_words(answer))
 
 
-def open_with_model(path: Path, model: str | None, *, verify: bool, device: str) -> Document:
+def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str, device: str) -> Document:
     """A document with the model that read it.
 
     Raises:
@@ -82,12 +88,12 @@ def open_with_model(path: Path, model: str | None, *, verify: bool, device: str)
     if not name:
         raise DocumentError(f"{path}: does not say what its {facts.model} was loaded from; name it with --model")
     loaded = load_model(name, window=facts.window, dtype=facts.dtype, device=device)
-    return Document.open(path, loaded, load_tokenizer(name), verify=verify)
+    return Document.open(path, loaded, load_tokenizer(name), verify=verify, kv_tier=kv_tier)
 
 
 def typed(text: str) -> None:
-    """Type a part of an answer."""
-    sys.stdout.write(text)
+    """Print a part of an answer; a terminal gets control characters as escapes, since it would obey them."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
-from longspan.cli.options import Json, Quiet, check_text, hushed, notes, print_json, say
+from longspan.cli.options import Json, KvTier, Quiet, check_text, hushed, notes, print_json, say
 from longspan.errors import LongspanError, printable
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def chat(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Length of each answer at most.", min=1)] = 200,
     verify: Annotated[bool, typer.Option("--verify", help="Read every checksum before.")] = False,
+    kv_tier: KvTier = "device",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -42,7 +43,7 @@ def chat(
 
     console, results = notes(quiet), notes(False)  # what a command was asked for is a result, whether quiet or not
     with hushed(quiet):
-        opened = open_with_model(document, model, verify=verify, device=device)
+        opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
     say(console, f"{opened.tokens:,} tokens. {COMMANDS}")
     talk = Conversation(opened)
     for line in _lines(console):
@@ -58,7 +59,7 @@ def chat(
                     print(flush=True)
                 say(console, in_words(answer))
         except (LongspanError, OSError) as error:  # a conversation goes on
-            say(results, f"error: {' '.join(str(error).split())}")
+            say(results, printable(f"error: {' '.join(str(error).split())}"))
     if as_json:
         turns: list[dict[str, Any]] = [{"question": t.question, **as_plain(t.answer, False)} for t in talk.turns]
         print_json({"document": str(document), "turns": turns})
@@ -85,6 +86,6 @@ def _obey(talk: Conversation, line: str, console: Console) -> None:
         for shown in passage_lines(talk.passages()):
             say(console, printable(shown))
     elif command == "/undo":
-        say(console, f"taken back: {talk.undo().question}")
+        say(console, printable(f"taken back: {talk.undo().question}"))
     else:
-        say(console, f"{line}: there are {COMMANDS}")
+        say(console, printable(f"{line}: there are {COMMANDS}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,7 +12,10 @@ from rich.console import Console
 from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, notes, print_json, say
 from longspan.errors import LongspanError
 
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMxX]?)")
 _TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 
@@ -21,7 +24,7 @@ def doctor(
         str | None, typer.Argument(help="A model folder, a hub name, or 'bundled'; without one, the machine alone.")
     ] = None,
     length: Annotated[
-        str | None, typer.Option(help="Tokens of text and answer: 131072, 200k, 1M; else eight windows.")
+        str | None, typer.Option(help="Tokens of text and answer: 131072, 200k, 1M, or windows: 64x; else 8x.")
     ] = None,
     method: Annotated[
         str, typer.Option(help="A method, see `longspan methods`, or with parameters: dca:chunk_size=256; or 'auto'.")
@@ -39,9 +42,10 @@ def doctor(
 
     Ends with a recommendation and the command to copy. The exit code is 1 where something stands in the way.
     """
-    tokens = None if length is None else parse_length(length)
+    if length is not None:
+        parse_length(length, window=1)  # what cannot be is refused before a model is loaded
     chosen = method_or_auto(method, (), None)
-    if model is None and tokens is not None:
+    if model is None and length is not None:
         raise LongspanError("--length is a text's, for a model: longspan doctor MODEL --length ...")
     loaded = None
     if model is not None:
@@ -55,7 +59,7 @@ def doctor(
         with hushed(quiet):
             found = longspan.diagnose(
                 loaded,
-                length=tokens,
+                length=None if length is None or loaded is None else _tokens(length, window, loaded),
                 method=chosen,
                 window=window,
                 calibration=calibration,
@@ -65,7 +69,7 @@ def doctor(
                 options=" ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v != "auto"),
             )
     except ValueError as error:
-        raise LongspanError(str(error)) from error
+        raise LongspanError(re.sub(r"^length\b", "--length", str(error))) from error
     if as_json:
         print_json(found.to_dict())
     else:
@@ -90,14 +94,21 @@ def _refuse_too_large(folder: Path) -> None:
         )
 
 
-def parse_length(text: str) -> int:
-    """Tokens of ``131072``, ``200k`` (200 x 1024) or ``1M``.
+def _tokens(length: str, window: int | None, model: PreTrainedModel) -> int:
+    from longspan.hf import inspect
+
+    in_windows = length.strip().lower().endswith("x")
+    return parse_length(length, inspect(model, "full", window=window).window if in_windows else 1)
+
+
+def parse_length(text: str, window: int) -> int:
+    """Tokens of ``131072``, ``200k`` (200 x 1024), ``1M`` or ``64x`` (windows).
 
     Raises:
         LongspanError: it is none of those, or no whole number of tokens.
     """
     match = _LENGTH.fullmatch(text.strip())
-    tokens = 0.0 if match is None else float(match[1]) * _TIMES[match[2].lower()]
+    tokens = 0.0 if match is None else float(match[1]) * {**_TIMES, "x": window}[match[2].lower()]
     if tokens < 1 or tokens != int(tokens):
-        raise LongspanError(f"--length is a number of tokens such as 131072, 200k or 1M, not {text!r}")
+        raise LongspanError(f"--length is a number of tokens such as 131072, 200k or 1M, or windows: 64x; not {text!r}")
     return int(tokens)

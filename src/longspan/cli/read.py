@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,19 +13,22 @@ import typer
 
 from longspan.cli.options import (
     BUNDLED,
+    STDIN,
     Json,
+    KvTier,
     Quiet,
     hushed,
     load_model,
     load_tokenizer,
     method_or_auto,
+    named_path,
     notes,
     one_stdin,
     print_json,
     read_text,
     say,
 )
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, printable
 from longspan.signals import Stopped
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ _OFTEN = 0.5  # seconds from one look at the progress to the next
 _OF_READING = {
     "method": "--method", "window": "--window", "settings": "--set", "angles": "--angles",
     "calibration": "--calibration", "layout": "--layout", "piece": "--piece", "text": "--no-text",
+    "kv_dir": "--kv-dir",
 }  # fmt: skip
 
 
@@ -47,7 +52,12 @@ def read(
     context: typer.Context,
     texts: Annotated[list[Path], typer.Argument(help="Texts, read one after the other; PDF and HTML too; - is stdin.")],
     model: Annotated[str, typer.Option(help="A model folder, a hub name, or 'bundled'.")],
-    out: Annotated[Path, typer.Option(help="The document: a new folder, or with --append one that is there.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            parser=named_path, metavar="PATH", help="The document: a new folder, or with --append one that is there."
+        ),
+    ],
     method: Annotated[
         str, typer.Option(help="A method, see `longspan methods`, or with parameters; or 'auto'.")
     ] = "longheads:score=bounds",
@@ -62,6 +72,8 @@ def read(
     ] = "auto",
     piece: Annotated[int, typer.Option(help="Tokens that are read, and kept, at a time.", min=1)] = 4096,
     text: Annotated[bool, typer.Option(help="Keep the text too, to show passages of it.")] = True,
+    kv_tier: KvTier = "device",
+    kv_dir: Annotated[Path | None, typer.Option(help="For --kv-tier disk: a folder on a fast disk.")] = None,
     append: Annotated[bool, typer.Option("--append", help="Read on where the document that is there ends.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
@@ -75,14 +87,15 @@ def read(
     if append:
         _refuse_options(context)
     one_stdin(texts)
-    read_in = [(path.name, _text(path)) for path in texts]
+    console = notes(quiet)
+    read_in = [("standard input" if path == STDIN else path.name, _text(path, console)) for path in texts]
     chosen = method_or_auto(method, settings or (), angles)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     import longspan
     from longspan.documents.appending import append_texts
     from longspan.documents.folder import Folder
 
-    console, began = notes(quiet), time.perf_counter()
+    began = time.perf_counter()
     source = model if model == BUNDLED or not Path(model).exists() else str(Path(model).resolve())
     kept = [0, 0]
 
@@ -93,7 +106,7 @@ def read(
         before = Folder(out).manifest().facts.tokens if append else None
         with hushed(quiet), _bar(loaded, console, kept):
             if append:
-                document = append_texts(out, loaded, tokenizer, read_in, done=done)
+                document = append_texts(out, loaded, tokenizer, read_in, kv_tier=kv_tier, done=done)
             else:
                 document = longspan.read(
                     loaded,
@@ -104,14 +117,20 @@ def read(
                     calibration=calibration,
                     layout=layout,
                     piece=piece,
+                    kv_tier=kv_tier,  # type: ignore[arg-type]  # checked by extend
+                    kv_dir=kv_dir,
                     keep_text=text,
                     out=out,
                     source=source,
                     done=done,
                 )
     except (Stopped, KeyboardInterrupt):
-        _say_kept(out, console)
+        if (kept_words := _kept_words(out)) is not None:
+            say(console, kept_words)
         raise
+    except OSError as error:
+        kept_words = _kept_words(out) or "nothing of it is kept"
+        raise LongspanError(f"{error.filename or out}: {error.strerror or error}; {kept_words}") from error
     except LongspanError:
         raise
     except ValueError as error:
@@ -144,19 +163,28 @@ def _tell(document: Document, out: Path, seconds: float, as_json: bool, console:
     say(console, f"{document.tokens:,} tokens under {name}, {size / 2**20:,.1f} MiB, {seconds:.1f} s")
 
 
-def _say_kept(out: Path, console: Console) -> None:
+def _kept_words(out: Path) -> str | None:
+    """How much of a reading that ends here is kept; None where nothing is."""
     from longspan.documents.folder import Folder
 
     begun = Folder(out).unfinished()
-    if begun is not None and begun.segments:
-        read, total = begun.segments[-1].stop, begun.facts.tokens
-        say(console, f"{read:,} of {total:,} tokens are kept in {out}; the same command goes on from there")
+    if begun is None or not begun.segments:
+        return None
+    read, total = begun.segments[-1].stop, begun.facts.tokens
+    return f"{read:,} of {total:,} tokens are kept in {out}; the same command goes on from there"
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, console: Console) -> str:
     from longspan.documents.extract import extract, is_plain
 
-    return read_text(path) if is_plain(path) else extract(path)
+    if is_plain(path):
+        return read_text(path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        text = extract(path)
+    for warning in caught:
+        say(console, printable(f"warning: {warning.message}"))
+    return text
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from longspan.kernels.banded import Impl
 from longspan.store import check_tier
 
 CPU = torch.device("cpu")
+_TRITON = "in Triton, for a GPU"
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,12 @@ def look(kv_dir: str | os.PathLike[str] | None = None) -> Machine:
 
 
 def _kernels() -> tuple[Kernels, ...]:
-    gpu = torch.device("cuda") if torch.cuda.is_available() else None
+    no_gpu = Kernels(_TRITON, False, "this torch sees no CUDA device")
+    usable = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+    gpu = torch.device("cuda") if torch.cuda.is_available() else CPU  # on a CPU Triton's interpreter runs them
     return (
         _kind("in C, for a CPU", "compiled", CPU),
-        _kind("in Triton, for a GPU", "triton", gpu or CPU),
+        _kind(_TRITON, "triton", gpu) if usable else no_gpu,
         Kernels("of torch's operations", True, "wherever torch runs; decoding several times slower than in C"),
     )
 

@@ -74,11 +74,12 @@ class Contents:
         return found
 
     def cache(self, model: PreTrainedModel, attachment: Attachment) -> LongspanCache:
-        """A cache that holds these tokens and belongs to whoever asks for it.
+        """A cache that holds these tokens and belongs to whoever asks for it; see ``check_files``."""
+        self.check_files()
+        return new_cache(attachment, model.device, self.streams, self.parts(), self.state, self.tokens)
 
-        Raises:
-            DocumentError: a file was cut short since it was opened; the system ends a process that reads beyond it.
-        """
+    def check_files(self) -> None:
+        """Raise ``DocumentError`` if a file was cut short since it was opened: the system ends who reads beyond it."""
         for segment, file in zip(self.segments, self.data, strict=True):
             size, wanted = os.fstat(file.fileno()).st_size, files_of_segments.size_of(self.streams, segment)
             if size < wanted:
@@ -86,7 +87,6 @@ class Contents:
                     f"a file of the document has {size:,} bytes now and had {wanted:,}: it was cut short meanwhile; "
                     "read the text again"
                 )
-        return new_cache(attachment, model.device, self.streams, self.parts(), self.state, self.tokens)
 
     def with_text(self, ids: Tensor, places: Tensor, text: str | None, sources: Sequence[Source]) -> Contents:
         """The same with further tokens, whose places and sources are counted in their own text."""

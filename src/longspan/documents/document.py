@@ -39,7 +39,8 @@ class Document:
         contents: the tokens, and what was kept of them.
         layout: what stands around the text.
         piece: tokens that are read at a time.
-        path: the folder that it was opened from or saved to; None where there is none.
+        path: the folder that it was opened from or saved to; None where there is none. It has what was appended since
+            after ``save``.
     """
 
     def __init__(
@@ -105,6 +106,8 @@ class Document:
 
     def __repr__(self) -> str:
         method, where = self._read_under[0].name, self.path or "not saved"
+        if self._saved is not None and self.tokens > self._saved[1].facts.tokens:
+            where += f" but for the last {self.tokens - self._saved[1].facts.tokens:,} tokens, which are not saved"
         return f"<Document: {self.tokens:,} tokens under {method}, {where}>"
 
     def ask(
@@ -172,6 +175,8 @@ class Document:
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
             raise DocumentError("only what begins with the document's own tokens is answered from it")
+        if cache is not None:  # it shows the same files
+            self.contents.check_files()
 
         def run(seen: Recorded | None) -> Answer:
             return answer(
@@ -261,8 +266,8 @@ class Document:
         now = attachment.attender.method, attachment.attender.window
         if now != (method, window):
             raise DocumentError(
-                f"the text was read under {method} at a window of {window}, and the model now runs {now[0]} at "
-                f"{now[1]}; extend it with that method again"
+                f"the text was read under {written(method)} at a window of {window}, and the model now runs "
+                f"{written(now[0])} at {now[1]}; extend it with that method again"
             )
         if not same_maps(calibration, attachment.attender.calibration):
             raise DocumentError(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,13 +42,32 @@ def _of_pdf(path: Path, data: bytes) -> str:
     _require("pypdf", path)
     import pypdf
 
-    try:
-        pages = [page.extract_text() for page in pypdf.PdfReader(io.BytesIO(data)).pages]
-    except Exception as error:  # of many kinds, for what a file may have wrong
-        raise DocumentError(
-            f"{path}: not a PDF file that can be read ({' '.join(str(error).split())[:200]})"
-        ) from error
+    with _defects("pypdf") as defects:
+        try:
+            pages = [page.extract_text() for page in pypdf.PdfReader(io.BytesIO(data)).pages]
+        except Exception as error:  # of many kinds, for what a file may have wrong
+            raise DocumentError(
+                f"{path}: not a PDF file that can be read ({' '.join(str(error).split())[:200]})"
+            ) from error
+    if defects:
+        first = " ".join(defects[0].split())[:200]
+        warnings.warn(f"{path}: {len(defects)} defects of this PDF file, so text may be missing: {first}", stacklevel=4)
     return "\n\n".join(page.strip() for page in pages if page.strip())
+
+
+@contextmanager
+def _defects(name: str) -> Iterator[list[str]]:
+    """What a library logs in this block, instead of on stderr."""
+    found: list[str] = []
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger(name)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
 
 
 def _of_html(data: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -20,6 +21,7 @@ from longspan.hf.hooks import Attachment
 from longspan.methods import METHODS, Method
 from longspan.version import __version__
 
+_BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
 _ANGLES = {kind.__name__: kind for kind in (rope.Angles, rope.PI, rope.NTK, rope.DynamicNTK, rope.YaRN)}
 # What has to be the same to go on from a document, in the order in which it is said, with the way out.
 _HAVE_TO_MATCH = {
@@ -64,7 +66,7 @@ def facts_of(
         tokens=contents.length,
         tokens_sha256=contents.encoded.sha256,
         tokenizer_sha256=fingerprint.tokenizer_of(tokenizer),
-        source=source if source is not None else str(getattr(model.config, "_name_or_path", "") or ""),
+        source=source if source is not None else _source_of(model),
         model=type(model).__name__,
         config=fingerprint.config_of(model),
         weights_sha256=fingerprint.weights_of(model),
@@ -80,6 +82,12 @@ def facts_of(
         keeps_text=contents.encoded.keeps_text,
         sources=contents.sources,
     )
+
+
+def _source_of(model: PreTrainedModel) -> str:
+    """What a model was loaded from; the bundled one by its name, since each installation has another path."""
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    return _BUNDLED.name if name and Path(name).resolve() == _BUNDLED else name
 
 
 def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
@@ -147,8 +155,15 @@ def refuse_others(kept: Facts, live: Facts) -> None:
     for name, way_out in _HAVE_TO_MATCH.items():
         if name == "weights_sha256" and (kept.dtype != live.dtype or a["config"] != b["config"]):
             continue  # other numbers by themselves
-        for field, x, y in differences({name: a[name]}, {name: b[name]}):
-            lines.append(f"{_words(field)} is {shown(x)} in the document and {shown(y)} here: {way_out}")
+        if name in ("parameters", "angles") and kept.method != live.method:
+            continue  # those of another method
+        differ = [
+            f"{_words(field)} is {shown(x)} in the document and {shown(y)} here"
+            for field, x, y in differences({name: a[name]}, {name: b[name]})
+        ]
+        if differ and name in ("parameters", "angles"):  # of one method, so one line
+            differ = [", ".join(differ)]
+        lines += [f"{one}: {way_out}" for one in differ]
     if lines:
         raise DocumentError("\n".join([*lines[:-1], f"{lines[-1]}, or read the text again"]))
 

@@ -140,8 +140,9 @@ class Folder:
         try:
             return parse(self.read(MANIFEST))
         except DocumentError as error:
-            said = str(error)
-            raise DocumentError(said if said.startswith(str(self)) else f"{self}: {said}") from None
+            said = str(error) if str(error).startswith(str(self)) else f"{self}: {error}"
+            way_out = "" if "read the text again" in said else "; the manifest is damaged, read the text again"
+            raise DocumentError(said + way_out) from None
 
     def unfinished(self) -> Manifest | None:
         """What is kept of a reading that was not finished."""

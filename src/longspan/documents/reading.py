@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,6 +34,9 @@ class Target(Protocol):
     def keep(self, contents: Contents) -> None:
         """A whole piece is in the file: keep it so that a reading can be taken up from here."""
 
+    def path(self, number: int) -> str:
+        """The file of this segment in errors."""
+
 
 class Unnamed:
     """A file without a name, which goes with the process: nothing is taken up again."""
@@ -45,6 +49,9 @@ class Unnamed:
 
     def keep(self, contents: Contents) -> None:
         """Nothing is taken up again."""
+
+    def path(self, number: int) -> str:
+        return os.path.join(self._directory or tempfile.gettempdir(), "(a temporary file)")
 
 
 @torch.inference_mode()
@@ -65,8 +72,9 @@ def pieces(
         stop = min(_next(contents, piece), total)
         cache = contents.cache(model, attachment)
         forward(model, contents.ids[begin:stop], cache)
-        contents = keep_cache(contents, cache, total, stop, target)
-        target.keep(contents)
+        with files_of_segments.naming(target.path(max(len(contents.segments) - _open(contents), 0))):
+            contents = keep_cache(contents, cache, total, stop, target)
+            target.keep(contents)
         yield contents
 
 

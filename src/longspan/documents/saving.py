@@ -62,7 +62,7 @@ def save_document(
         data = list(contents.data)
         for n in range(there, len(contents.segments)):
             size = files_of_segments.size_of(contents.streams, contents.segments[n])
-            with folder.open(data_name(n), write=True) as file:
+            with files_of_segments.naming(folder.path / data_name(n)), folder.open(data_name(n), write=True) as file:
                 _copy(data[n].fileno(), file.fileno(), size)
             data[n] = folder.open(data_name(n))
         contents = replace(contents, data=tuple(data))
@@ -104,8 +104,9 @@ def write_rest(
     manifest = Manifest(
         facts, contents.streams, tuple(_sealed(contents)), files, make_canary(model, attachment, contents)
     )
-    for file in contents.data:
-        os.fsync(file.fileno())
+    for n, file in enumerate(contents.data):
+        with files_of_segments.naming(folder.path / data_name(n)):
+            os.fsync(file.fileno())
     folder.finish(manifest)
     return manifest
 

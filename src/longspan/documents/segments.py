@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -172,6 +173,17 @@ def _first(stream: Stream, span: Span) -> int:
 
 def _row(stream: Stream, span: Span) -> int:
     return -(-(span.room - _first(stream, span)) * bytes_of(stream) // ALIGN) * ALIGN
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put ``path`` into errors that name no file: those of writing and syncing an open one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
 
 
 def write_at(file: int, at: int, data: memoryview) -> None:

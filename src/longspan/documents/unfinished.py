@@ -33,6 +33,9 @@ class Reading:
     def open(self, number: int) -> Any:
         return self._folder.open(data_name(number), write=True)
 
+    def path(self, number: int) -> str:
+        return str(self._folder.path / data_name(number))
+
     def keep(self, contents: Contents) -> None:
         """Write what was read to the disk, then the record of it."""
         for file in contents.data[len(self._sealed) :]:
