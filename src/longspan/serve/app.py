@@ -116,7 +116,7 @@ def _page(app: FastAPI) -> None:
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        return FileResponse(files["index.html"], headers={"Cache-Control": "no-cache"})
+        return await part_of_page("index.html")
 
     @app.get("/page/{name}", include_in_schema=False)
     async def part_of_page(name: str) -> Response:

@@ -1,0 +1,121 @@
+"""What was read before is not read again, and answers are the same with and without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from longspan.bundled import heldout_text
+from longspan.serve.caches import Caches, common
+from support.serving import QUESTION, cached, said
+
+LONG = heldout_text()[6_000:8_400]
+
+
+def talk(served, first, turns, **more):
+    """Answers of a conversation, and what each did not read again."""
+    messages, found = [], []
+    for question in [first, *turns]:
+        messages.append({"role": "user", "content": question})
+        answer = served.ask(messages, max_tokens=6, **more)
+        found.append((said(answer), cached(answer), answer["usage"]["prompt_tokens"]))
+        messages.append({"role": "assistant", "content": said(answer)})
+    return found
+
+
+@pytest.fixture
+def alone(start, tmp_path):
+    """What a server that keeps nothing answers."""
+    served = start(documents=tmp_path / "alone", memory=0)
+    return lambda *args, **more: talk(served, *args, **more)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_turns_are_kept_in_memory_or_on_disk(start, alone, tmp_path, disk):
+    served = start(**({"memory": 0, "kv_dir": tmp_path} if disk else {}))
+    turns = ["\nWhat then?", "\nAnd after that?"]
+    expected, found = alone(LONG, turns), talk(served, LONG, turns)
+    assert [text for text, *_ in found] == [text for text, *_ in expected]
+    assert [read for _, read, _ in expected] == [0, 0, 0] and found[0][1] == 0
+    # All of the turn before but its last token, which no forward had read.
+    for before, after in zip(found, found[1:], strict=False):
+        assert after[1] == before[2] + 6 - 1
+    assert (served.host.caches.disk_nbytes > 0) == disk and (served.host.caches.nbytes == 0) == disk
+    assert len(served.host.caches) == 1, "the turns before are part of the last one"
+
+
+def test_a_question_asked_again_and_another_way(start, alone):
+    served = start()
+    first = talk(served, LONG, [])
+    assert talk(served, LONG, [])[0][:2] == (first[0][0], first[0][2] - 1), "of the same prompt one token is read"
+    other = f"{LONG} But why?"
+    answer = talk(served, other, [])[0]
+    assert answer[0] == alone(other, [])[0][0] and answer[1] > 0.9 * answer[2]
+    unlike = f"In short: {LONG}"
+    assert talk(served, unlike, [])[0][1] == 0
+
+
+def test_conversations_about_a_document_share_it(start, alone, book, tmp_path):
+    served = start(memory=0, kv_dir=tmp_path)
+    id = served.add(book)
+    tokens = served.document(id)["tokens"]
+    a, b = (talk(served, question, ["\nWho says so?"], document=id) for question in (QUESTION, "Where does it go?"))
+    assert all(turn[1] >= tokens for turn in a + b) and a[1][1] > tokens and b[1][1] > tokens
+    again = talk(served, QUESTION, ["\nWho says so?"], document=id)
+    assert [text for text, *_ in again] == [text for text, *_ in a]
+    # The bytes of the document count for none of them.
+    assert served.host.caches.disk_nbytes < tokens * 4 * 2 * 2 * 32 * 4
+
+
+def test_the_least_recently_used_goes_first(start):
+    one = start()
+    talk(one, LONG, [])
+    size = one.host.caches.nbytes
+    one.close()
+    served = start(memory=int(2.5 * size))
+    texts = [f"{n}: {LONG}" for n in range(3)]
+    for text in texts[:2]:
+        talk(served, text, [])
+    talk(served, texts[0], [])
+    talk(served, texts[2], [])
+    assert served.host.caches.nbytes <= 2.5 * size
+    reread = {n: talk(served, texts[n], [])[0][1] == 0 for n in (0, 2)}
+    assert reread == {0: False, 2: False} and talk(served, texts[1], [])[0][1] == 0
+
+
+def test_the_disk_has_a_limit_too(start, tmp_path):
+    served = start(memory=0, kv_dir=tmp_path, kv_disk=1_000)
+    assert talk(served, LONG, [])[0][0] == talk(served, LONG, [])[0][0]
+    assert len(served.host.caches) == 0
+
+
+def test_nothing_of_a_document_that_was_deleted_is_kept(start, book):
+    served = start()
+    id = served.add(book)
+    served.ask(QUESTION, document=id, max_tokens=2)
+    assert len(served.host.caches) == 1
+    served.http.delete(f"/v1/documents/{id}")
+    served.ask("x", max_tokens=1)
+    assert all(one.document is None for one in served.host.caches._kept)
+    assert cached(served.ask(f"{book}\n{QUESTION}", max_tokens=2)) == 0
+
+
+def test_common():
+    a = torch.arange(200)
+    assert common(a, a) == 200 and common(a, a[:70]) == 70 and common(a, torch.tensor([0, 1, 9])) == 2
+    b = a.clone()
+    b[150] = -1
+    assert common(a, b) == 150 and common(a[:0], b) == 0
+
+
+def test_a_cache_is_for_one_request_at_a_time(bundled):
+    model, _ = bundled
+    caches = Caches(model, memory=2**30, directory=None, disk=0)
+    ids = torch.randint(3, 1000, (40,), generator=torch.Generator().manual_seed(0))
+    taken = caches.take(ids, [])
+    with torch.inference_mode():
+        model(input_ids=ids[None], past_key_values=taken.cache, use_cache=True)
+    caches.keep(ids, taken)
+    longer = torch.cat((ids, ids[:5]))
+    first, second = caches.take(longer, []), caches.take(longer, [])
+    assert first.tokens == 40 and second.tokens == 0 and first.cache is not second.cache
