@@ -52,6 +52,7 @@ def opened(chromium, tolerated):
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(10_000)
         host = urlsplit(url).netloc
         page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -108,9 +109,9 @@ def ask(expect):
     """Ask, and wait for the answer."""
 
     def ask(page, question: str):
+        turn = page.locator(".turn").nth(page.locator(".turn").count())
         page.get_by_label("Question about the document").fill(question)
         page.keyboard.press("Enter")
-        turn = page.locator(".turn").last
         expect(turn).to_have_attribute("data-state", "done")
         return turn
 

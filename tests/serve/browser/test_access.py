@@ -19,7 +19,7 @@ NAMED = {
     "article",
 }
 
-# All visible text, with its contrast to what is behind it. A canvas computes the colours that are mixed of others.
+# All text that is seen, with its contrast to what is behind it. A canvas says what mixed colours are.
 CONTRAST = """() => {
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     const over = (layers) => {
@@ -172,7 +172,7 @@ def test_the_keyboard_alone_reaches_everything_and_is_seen(page, ask, expect):
     assert [name for name, outlined, visible in seen if not (outlined and visible)] == []
     names = [name for name, *_ in seen]
     wanted = ["theme", "help", "add", "doc", "rename", "delete", "choose", "new", "0", "passage"]
-    wanted += ["link", "question", "most", "send", "before", "after", "bar", "page"]
+    wanted += ["link", "question", "most", "send", "less-often", "bar", "page"]
     assert names[0].startswith("skip") and names[1:] == wanted
 
 
@@ -210,7 +210,7 @@ def test_all_by_keyboard_from_document_to_passage(opened, stub, book, url, expec
 def test_shortcuts_are_listed_and_letters_can_be_turned_off(page, expect):
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keys")
-    for words in ("the question", "the tokens of the last answer", "the passage after", "stop the answer"):
+    for words in ("the question", "the tokens of the last answer", "looked at less often", "stop the answer"):
         expect(dialog).to_contain_text(words)
     dialog.get_by_label("Letters work as shortcuts").uncheck()
     page.keyboard.press("Escape")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from support.stub_server import PART
-
 
 @pytest.fixture
 def turn(page, ask, expect):
@@ -27,7 +25,7 @@ def test_the_answer_shows_where_it_looked_most(page, stub, book, turn, expect):
     expect(mark).to_have_text(stub.texts[book][start:end], use_inner_text=False)
     expect(turn.locator(".passage")).to_have_count(4)
     expect(page.locator("#about")).to_have_text("What the heads looked at, not proof.")
-    assert page.locator("#bar i[data-level='5']").count() == 1
+    assert page.locator("#bar i[data-level='5']").count() in (1, 2)
 
 
 def test_all_passages_are_listed_when_asked_for(turn, expect):
@@ -42,8 +40,8 @@ def test_click_on_a_passage(page, stub, book, turn, expect):
     second.click()
     expect(page.locator(f"#page mark[data-start='{start}']")).to_be_in_viewport()
     expect(page.locator("#page mark.here")).to_have_attribute("data-start", start)
-    expect(page.locator("#about")).to_contain_text("Looked at for 15 of the answer's 15 tokens")
-    expect(turn.locator("[data-token].lit")).to_have_count(15)
+    expect(page.locator("#about")).to_contain_text("Looked at for 17 of the answer's 17 tokens")
+    expect(turn.locator("[data-token].lit")).to_have_count(17)
 
 
 def test_point_at_a_token_with_the_mouse(page, turn, expect):
@@ -67,10 +65,10 @@ def test_walk_over_the_tokens_with_the_keyboard(page, turn, expect):
     expect(turn.locator("[data-token='3']")).to_be_focused()
     expect(turn.locator("h4")).to_contain_text("for “is”")
     expect(turn.locator(".passage")).to_have_count(1)
-    expect(page.get_by_role("status")).to_have_text("Token 4 of 15: 1 passage, one of them 20 times.")
+    expect(page.get_by_role("status")).to_have_text("Token 4 of 17: 1 passage, one of them 20 times.")
     expect(page.locator("#page mark")).to_be_in_viewport()
     page.keyboard.press("End")
-    expect(turn.locator("[data-token='14']")).to_be_focused()
+    expect(turn.locator("[data-token='16']")).to_be_focused()
     page.keyboard.press("Escape")
     expect(turn.locator("h4")).to_contain_text("over the whole answer")
 
@@ -82,7 +80,7 @@ def test_a_part_of_the_text_names_its_tokens(page, stub, book, turn, expect):
     start = int(chosen.get_attribute("data-start"))
     looked = stub.looked(book, stub.tokens("What is it about?"))["tokens"]
     tokens = [n for n, token in enumerate(looked) if any(p["start"] == start for p in token["passages"])]
-    assert 0 < len(tokens) < 15
+    assert 0 < len(tokens) < 17
     lit = turn.locator("[data-token].lit")
     assert [int(one.get_attribute("data-token")) for one in lit.all()] == tokens
 
@@ -93,7 +91,7 @@ def test_click_on_the_bar(page, stub, book, turn, expect):
     text = stub.texts[book]
     middle = text[len(text) // 2 :].partition("\n")[2].partition("\n")[0]
     expect(page.get_by_text(middle)).to_be_in_viewport()
-    lit = page.locator("#bar i[data-level='5']").bounding_box()
+    lit = page.locator("#bar i[data-level='5']").first.bounding_box()
     page.mouse.click(lit["x"] + lit["width"] / 2, box["y"] + box["height"] / 2)
     start, _ = top(stub, book)
     expect(page.locator(f"#page mark[data-start='{start}']")).to_be_in_viewport()
@@ -110,23 +108,25 @@ def test_the_bar_by_keyboard(page, stub, book, turn, expect):
     assert int(bar.get_attribute("aria-valuenow")) > 0.97 * len(stub.texts[book])
     page.keyboard.press("PageDown")
     expect(page.get_by_text("This is sentence 1795 of")).to_be_in_viewport()
-    assert bar.get_attribute("aria-valuetext").startswith("character 12")
+    assert 0.87 < int(bar.get_attribute("aria-valuenow")) / len(stub.texts[book]) < 0.9
+    assert "of 132,890" in bar.get_attribute("aria-valuetext")
 
 
-def test_step_through_the_passages_in_order(page, turn, expect):
-    page.get_by_role("slider").focus()
-    page.keyboard.press("Home")
-    seen = []
-    for n in range(1, 10):
+def test_step_through_the_passages_by_how_often(page, stub, book, turn, expect):
+    found = stub.looked(book, stub.tokens("What is it about?"))["answer"]
+    less, more = (page.get_by_role("button", name=f"looked at {how} often") for how in ("less", "more"))
+    expect(more).to_be_disabled()
+    for n, part in enumerate(found[1:4], 2):
+        page.get_by_role("slider").focus()
         page.keyboard.press("]")
         expect(page.locator("#which")).to_have_text(f"{n} of 9")
-        here = page.locator("#page mark.here")
-        expect(here).to_be_in_viewport()
-        seen.append(int(here.get_attribute("data-start")))
-    assert seen == sorted(seen) and len(set(seen)) == 9
-    page.get_by_role("button", name="Passage before").click()
-    expect(page.locator("#which")).to_have_text("8 of 9")
-    assert all(start % PART == 0 for start in seen)
+        expect(page.locator("#page mark.here")).to_have_attribute("data-start", str(part["start"]))
+        expect(page.locator("#page mark.here")).to_be_in_viewport()
+    more.click()
+    expect(page.locator("#which")).to_have_text("3 of 9")
+    for _ in range(6):
+        less.click()
+    expect(less).to_be_disabled()
 
 
 def test_another_answers_passages_take_the_place_of_these(page, stub, turn, ask, expect):

@@ -26,7 +26,7 @@ export class Turn {
       this.foot,
       this.looked,
     );
-    this.text = document.createTextNode(turn.answer);
+    this.text = document.createTextNode(turn.answer.trimStart());
     this.answer.append(this.text);
     roving(this.answer, "[data-token]", { along: "x" });
     roving(this.list, "button");
@@ -40,7 +40,8 @@ export class Turn {
   /** More of the answer. */
   add(text) {
     this.turn.answer += text;
-    this.text.appendData(text);
+    // Many a model begins with a space.
+    this.text.appendData(this.text.data ? text : text.trimStart());
   }
 
   /** Show what the turn has become. */
@@ -57,8 +58,9 @@ export class Turn {
       this.answer.setAttribute("role", "group");
       this.answer.setAttribute("aria-label", "Answer by token; arrow keys move");
       // A character of several tokens stands at the last of them, and the others have no text.
-      const spans = looked.tokens.map(([text], n) => text && el("span", { "data-token": n, text }));
-      this.answer.replaceChildren(...spans.filter(Boolean));
+      const spans = looked.tokens.map(([text], n) => text && el("span", { "data-token": n, text })).filter(Boolean);
+      if (spans.length) spans[0].textContent = spans[0].textContent.trimStart() || spans[0].textContent;
+      this.answer.replaceChildren(...spans);
       reachable(this.answer, "[data-token]");
     }
     this.looked.hidden = false;
@@ -79,7 +81,7 @@ export class Turn {
       if (turn.seconds !== undefined) said.push(duration(turn.seconds));
       if (of?.cached_tokens) said.push(`${number(of.cached_tokens)} of ${number(asked)} tokens of the prompt were read before`);
     }
-    if (turn.finish === "length") said.push("cut off at the most that was asked for");
+    if (turn.finish === "length") said.push(`ended at ${number(turn.most)}, the most that was asked for`);
     if (!turn.answer) said.unshift("The model wrote nothing.");
     return said.length ? [el("p", { class: "dim", text: said.join(" · ") })] : [];
   }
@@ -121,13 +123,13 @@ export class Turn {
         () => (words.textContent = `characters ${number(start)} to ${number(end)}`),
       );
     const weight = el("meter", { min: 0, max: most, value: times, "aria-hidden": "true" });
-    const said = `${count(times, "time")}, ${percent(share)}`;
+    const said = `${count(times, "time")}, in ${percent(share)} of the looks`;
     return el(
       "button",
       { type: "button", class: "passage", click: () => this.on.go(start, end, this), "data-start": start },
       weight,
       words,
-      el("span", { class: "share", title: said }, percent(share), el("span", { class: "hidden", text: `, ${count(times, "time")}` })),
+      el("span", { class: "share", title: said }, percent(share), el("span", { class: "hidden", text: ` of the looks, ${count(times, "time")}` })),
     );
   }
 

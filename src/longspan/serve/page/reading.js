@@ -18,8 +18,8 @@ export class Reading {
       chosen: (start, end) => this.visit(start, end),
       failed: (error) => (this.text.pieces.length ? told(error) : this.close(error.message)),
     });
-    byId("before").addEventListener("click", () => this.step(-1));
-    byId("after").addEventListener("click", () => this.step(1));
+    byId("more-often").addEventListener("click", () => this.step(-1));
+    byId("less-often").addEventListener("click", () => this.step(1));
     this.close("");
   }
 
@@ -73,8 +73,8 @@ export class Reading {
   }
 
   #show(parts) {
-    this.runs = runs(parts);
-    this.at = -1;
+    this.parts = parts; // most often first
+    this.at = 0;
     this.text.show(parts);
     this.bar.show(parts);
     this.#stepped();
@@ -83,7 +83,7 @@ export class Reading {
   /** Scroll to a passage, and mark the tokens of the answer for which it was looked at. */
   visit(start, end) {
     clearTimeout(this.resting);
-    this.at = this.runs.findIndex((run) => run.start < end && run.end > start);
+    this.at = Math.max(0, this.parts.findIndex((part) => part.start < end && part.end > start));
     this.#stepped();
     const looked = this.view?.turn.looked;
     const lit = looked ? tokensAt(looked, start, end) : [];
@@ -97,32 +97,17 @@ export class Reading {
     return this.text.go(start);
   }
 
-  /** To the next passage in the order of the text, or to the one before. */
+  /** To the passage that was looked at less often, or more often. */
   step(by) {
-    if (!this.runs.length) return;
-    let to = this.at + by;
-    if (this.at < 0) {
-      const next = this.runs.findIndex((run) => run.start >= (this.first + this.last) / 2);
-      to = by > 0 ? next : (next < 0 ? this.runs.length : next) - 1;
-    }
-    const run = this.runs[(to + this.runs.length) % this.runs.length];
-    this.visit(run.start, run.end);
+    const part = this.parts[this.at + by];
+    if (part) this.visit(part.start, part.end);
   }
 
   #stepped() {
-    const many = this.runs.length;
+    const many = this.parts.length;
     document.querySelector(".steps").hidden = !many;
-    byId("which").textContent = this.at < 0 ? count(many, "passage") : `${this.at + 1} of ${many}`;
+    byId("which").textContent = `${number(this.at + 1)} of ${number(many)}`;
+    byId("more-often").disabled = this.at === 0;
+    byId("less-often").disabled = this.at === many - 1;
   }
-}
-
-/** Parts that follow each other without a gap, as one. */
-function runs(parts) {
-  const found = [];
-  for (const { start, end } of [...parts].sort((a, b) => a.start - b.start)) {
-    const last = found.at(-1);
-    if (last && start <= last.end) last.end = Math.max(last.end, end);
-    else found.push({ start, end });
-  }
-  return found;
 }
