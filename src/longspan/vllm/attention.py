@@ -58,7 +58,7 @@ class PagedAttention:
         for request, span in step.many:
             rows = slice(request.first, request.first + request.count)
             plan, angles = step.many_cos_sin(span, own, q.device)
-            keys, values = pages.text_tokens(cache, request.pages.to(cache.device))
+            keys, values = pages.text_tokens(cache, request.pages.to(cache.device), plan.stop)
             whole, _ = banded(
                 heads_first[:, :, rows], [keys] * len(plan.lo), values, plan, angles, rope, scale=scale,
                 softcap=softcap, impl=self.impl,

@@ -1,9 +1,8 @@
 """Keys and values in vLLM's pages, as the kernels read them and as new ones are written.
 
-A layer's pages are one tensor ``[pages, Hkv, size, 2D]``: for each page and key head the keys and values of ``size``
-tokens, side by side. A key head's tokens are numbered through all pages, so that one list of numbers stands for the
-same tokens in every head: token ``t`` of page ``p`` is number ``p · step + t``, where ``step`` is the distance of two
-pages in rows of ``2D``.
+A layer's pages are one contiguous tensor ``[pages, Hkv, size, 2D]``: for each page and key head the keys and values of
+``size`` tokens, side by side. A key head's tokens are numbered through all pages, so that one list of numbers stands
+for the same tokens in every head: token ``t`` of page ``p`` is number ``p · step + t``, with ``step = Hkv · size``.
 """
 
 from __future__ import annotations
@@ -41,19 +40,17 @@ class Slots:
 
 
 def page_step(cache: Tensor) -> int:
-    """The distance of two pages, in rows of ``2D``.
+    """The difference of the numbers of a token's place in two pages that follow one another.
 
     Raises:
-        LongspanError: the pages lie in memory in another order.
+        LongspanError: the pages do not lie in memory as said above.
     """
-    rows, left = divmod(cache.stride(0), cache.stride(2))
-    width = cache.shape[3]
-    if cache.stride(3) != 1 or cache.stride(2) != width or cache.stride(1) != width * cache.shape[2] or left:
+    if not cache.is_contiguous():
         raise LongspanError(
-            f"longspan: vLLM's pages of shape {list(cache.shape)} have strides {list(cache.stride())}, not one key "
-            "head after the other; leave out --kv-cache-layout"
+            f"longspan in vLLM: pages of shape {list(cache.shape)} have strides {list(cache.stride())}, not one key "
+            "head after the other without gaps; leave other caches and layouts out"
         )
-    return rows
+    return cache.shape[1] * cache.shape[2]
 
 
 def all_tokens(cache: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,10 +61,12 @@ def all_tokens(cache: Tensor) -> tuple[Tensor, Tensor]:
     return rows[..., : width // 2], rows[..., width // 2 :]
 
 
-def text_tokens(cache: Tensor, pages: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values ``[1, Hkv, n · size, D]`` of ``n`` pages (int64), copied one after the other."""
-    rows = cache.transpose(0, 1).index_select(1, pages).flatten(1, 2)[None]
-    return rows[..., : rows.shape[-1] // 2], rows[..., rows.shape[-1] // 2 :]
+def text_tokens(cache: Tensor, pages: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Keys and values ``[1, Hkv, count, D]`` of the first tokens of these pages (int64), copied one after the other."""
+    heads, width = cache.shape[1], cache.shape[3]
+    at = pages * heads + torch.arange(heads, device=pages.device)[:, None]
+    rows = cache.flatten(0, 1).flatten(1).index_select(0, at.flatten()).view(1, heads, -1, width)[:, :, :count]
+    return rows[..., : width // 2], rows[..., width // 2 :]
 
 
 def write(cache: Tensor, keys: Tensor, values: Tensor, slots: Slots) -> None:

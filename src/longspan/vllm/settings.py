@@ -72,7 +72,7 @@ def _read(given: Any) -> Settings:
 
 
 def check_pages(method: Method, window: int) -> None:
-    """Raise ``AttachError`` unless a resolved method can run on keys that are stored once, in pages that requests share."""
+    """Raise ``AttachError`` unless a resolved method can run on keys that are stored once, in shared pages."""
     if (reason := _unsupported_reason(method, window)) is not None:
         raise AttachError(f"longspan in vLLM: {method.name} cannot run, because {reason}")
 
