@@ -5,6 +5,7 @@ They run where vLLM is installed: ``make test-vllm``.
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -100,20 +101,27 @@ def test_the_start_says_what_was_attached(served):
         assert line in served["log"]
 
 
-def test_preemption_changes_nothing(bundled, prompts, served, tmp_path):
-    """A budget of pages that holds the longest prompt and little more, so that requests give their pages back."""
-    short = [(n, prompt) for n, prompt in enumerate(prompts) if len(prompt) <= 4 * WINDOW]
-    found = answers(
-        tmp_path,
-        bundled,
-        [[prompt for _, prompt in short]],
-        NEW,
-        max_model_len=4 * WINDOW,
-        max_num_batched_tokens=1024,
-        num_gpu_blocks_override=4 * WINDOW // 32 + 4,
-        enable_prefix_caching=False,
-        additional_config={"longspan": "dca"},
-    )
-    assert "error" not in found, found["log"][-3000:]
-    assert found["preemptions"] > 0
-    assert [x["tokens"] for x in found["batches"][0]] == [served["batches"][0][n]["tokens"] for n, _ in short]
+def test_preemption_changes_nothing(bundled, tmp_path):
+    """100 requests of random lengths under few pages: some give theirs back as they grow, and begin again."""
+    _, tokenizer = load_bundled()
+    ids, draw = tokenizer.encode(heldout_text()[:120_000]), random.Random(0)
+    places = [(draw.randrange(20_000), draw.randint(20, 2 * WINDOW - 48)) for _ in range(100)]
+    asked = [ids[start : start + length] for start, length in places]
+    runs = [
+        answers(
+            tmp_path,
+            bundled,
+            [asked],
+            48,
+            max_model_len=2 * WINDOW,
+            max_num_batched_tokens=256,
+            num_gpu_blocks_override=pages,
+            enable_prefix_caching=False,
+            additional_config={"longspan": "dca"},
+        )
+        for pages in (2 * WINDOW // 32 + 4, None)
+    ]
+    assert all("error" not in run for run in runs), [run["log"][-3000:] for run in runs]
+    assert runs[0]["preemptions"] > 10 and runs[1]["preemptions"] == 0
+    few, many = ([one["tokens"] for one in run["batches"][0]] for run in runs)
+    assert few == many

@@ -29,7 +29,7 @@ def unsupported_reason(module: Any, rotary: str, attention: str) -> str | None:
     statements = list(_executed(body, module))
     rotations = [n for n, one in enumerate(statements) if _calls(one, rotary)]
     if len(rotations) != 1:
-        count = "no layer-wide" if not rotations else "more than one"
+        count = "more than one" if rotations else "no"
         return f"{name}.forward has {count} rotation of queries and keys by self.{rotary}"
     at = rotations[0]
     pair = _rotated_pair(statements[at], rotary)
