@@ -58,7 +58,7 @@ class PerQueryChunk(Gathered):
         edges: of several chunks where each begins among the queries, and where the last one ends; else None.
         cos_sin: cos and sin ``[T, r / 2]`` of the queries, one pair for each run of tokens that are seen alike.
         ends: ``[B, S, len(cos_sin)]`` int64, or ``[B, S, P, len(cos_sin)]``: one past the last of ``tokens`` in each
-            run; None where there is one run.
+            run; None where there is one run. Tokens after the last run are not seen, so that chunks may have fewer.
         key_cos_sin: cos and sin ``[M, r / 2]`` that the gathered keys are rotated by, or None if they stay as stored.
     """
 

@@ -42,7 +42,9 @@ def by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     else:
         n = torch.arange(tokens.shape[2], device=scores.device)
         run = (n >= _each_head(job, job.ends)[..., None]).sum(dim=2)  # [B, H, M]
-        scores = torch.take_along_dim(scores, run[None, :, :, None, :], dim=0)[0]
+        own = run.clamp(max=len(job.cos_sin) - 1)[None, :, :, None, :]
+        scores = torch.take_along_dim(scores, own, dim=0)[0]
+        scores = scores.masked_fill((run == len(job.cos_sin))[:, :, None], float("-inf"))
     return (scores.softmax(dim=-1) @ v).to(job.q.dtype), scores.logsumexp(dim=-1)
 
 

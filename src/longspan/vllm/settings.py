@@ -1,0 +1,94 @@
+"""What a user asks of longspan in vLLM, and whether its pages can give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from longspan.errors import AttachError, LongspanError, check_count, did_you_mean
+from longspan.kernels.dispatch import Impl
+from longspan.methods import DCA, Method
+from longspan.methods.parse import build_method, parse_method
+
+KEY = "longspan"  # of vLLM's additional_config
+DUAL = "dual_chunk_attention_config"  # of a model's config: Qwen2.5-1M, Qwen3-2507
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked.
+
+    Attributes:
+        method: the method, not resolved.
+        window: the trained window in tokens; None for what the model's config says.
+        impl: which kernel runs.
+        reason: why, where nobody named the method.
+    """
+
+    method: Method
+    window: int | None = None
+    impl: Impl = "auto"
+    reason: str | None = None
+
+
+def asked(additional: Any, config: Any = None) -> Settings | None:
+    """What vLLM's ``additional_config`` and a model's own config ask for; None where neither asks.
+
+    ``{"longspan": {"method": "dca", "window": 4096, ...}}`` has the method, the window, ``impl``, ``angles`` and the
+    method's own parameters; ``{"longspan": "dca:chunk_size=3072"}`` says the same in one line. Without a method it is
+    DCA; with null or false instead, nothing is asked whatever the model's config says.
+
+    Raises:
+        LongspanError: an unknown method or parameter, or an invalid value.
+    """
+    given = additional.get(KEY) if isinstance(additional, Mapping) else None
+    if isinstance(additional, Mapping) and KEY in additional and given in (None, False):
+        return None
+    if given is None:
+        if getattr(config, DUAL, None):
+            return Settings(DCA(), reason=f"the config has {DUAL}")
+        return None
+    try:
+        return _read(given)
+    except LongspanError as error:
+        raise type(error)(f"longspan in additional_config: {error}") from error
+
+
+def _read(given: Any) -> Settings:
+    if isinstance(given, str):
+        return Settings(parse_method(given))
+    if not isinstance(given, Mapping):
+        raise LongspanError(f'it is an object as {{"method": "dca"}} or a text as "dca", not {given!r}')
+    rest = dict(given)
+    name, angles = (rest.pop(key, default) for key, default in (("method", "dca"), ("angles", None)))
+    window, impl = rest.pop("window", None), rest.pop("impl", "auto")
+    if impl not in get_args(Impl):
+        raise LongspanError(
+            f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}{did_you_mean(str(impl), get_args(Impl))}"
+        )
+    method = build_method(str(name), [f"{key}={value}" for key, value in rest.items()], angles)
+    return Settings(method, None if window is None else check_count("window", window), impl)
+
+
+def check_pages(method: Method, window: int) -> None:
+    """Raise ``AttachError`` unless a resolved method can run on keys that are stored once, in shared pages."""
+    if (reason := _unsupported_reason(method, window)) is not None:
+        raise AttachError(f"longspan in vLLM: {method.name} cannot run, because {reason}")
+
+
+def _unsupported_reason(method: Method, window: int) -> str | None:
+    elsewhere = "take dca, or run it on transformers with longspan.extend"
+    if method.selects:
+        return f"it chooses keys, and nothing in vLLM's pages says yet which to choose; {elsewhere}"
+    if method.angles.dynamic:
+        return f"its angles follow the length of the text, and requests of any length share pages; {elsewhere}"
+    if method.length_dependent:
+        return (
+            "its factor on scores follows the length of the text, so results would depend on how vLLM cuts a prompt "
+            "into chunks; leave length_scale out"
+        )
+    rotations = len(method.key_maps(window))
+    if rotations > 1:
+        return f"it sees keys in {rotations} rotations, and a page holds each key in one; {elsewhere}"
+    return None

@@ -1,0 +1,12 @@
+"""What stands in a model's attention modules instead of their rotation."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Unrotated(nn.Module):
+    """Hands queries and keys on as they are: the attention rotates them, each query once for each band."""
+
+    def forward(self, positions: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return query, key

@@ -1,0 +1,88 @@
+"""vLLM 0.29: two functions of vLLM, which do what they did unless longspan is asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from longspan.vllm.settings import DUAL, asked
+
+_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+_LOADERS = "vllm.model_executor.model_loader"
+_log = logging.getLogger("vllm.longspan")  # vLLM prints what loggers below its own are told
+
+
+def register() -> None:
+    """Wrap what reads a model's config, and what builds a model; once in a process."""
+    import vllm.model_executor.model_loader.base_loader as base
+    from vllm.engine.arg_utils import EngineArgs
+
+    if getattr(base.initialize_model, "longspan", False):
+        return
+    EngineArgs.create_model_config = _with_long_texts(EngineArgs.create_model_config)
+    original = base.initialize_model
+    attaching = _attaching(original)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_LOADERS) and getattr(module, "initialize_model", None) is original:
+            module.initialize_model = attaching  # type: ignore[attr-defined]
+
+
+def _with_long_texts(original: Any) -> Any:
+    """``max_model_len`` beyond the window needs no leave of its own where longspan is asked for."""
+
+    @wraps(original)
+    def create_model_config(self: Any) -> Any:
+        if asked(self.additional_config) is None:
+            return original(self)
+        before = os.environ.get(_LONG)
+        os.environ[_LONG] = "1"
+        try:
+            return original(self)
+        finally:
+            if before is None:
+                del os.environ[_LONG]
+            else:
+                os.environ[_LONG] = before
+
+    return create_model_config
+
+
+def _attaching(original: Any) -> Any:
+    """A model comes with longspan's attention where that is asked for."""
+
+    @wraps(original)
+    def initialize_model(vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+        model_config = kwargs.get("model_config") or vllm_config.model_config
+        settings = asked(vllm_config.additional_config, model_config.hf_text_config)
+        if settings is None:
+            return original(vllm_config, *args, **kwargs)
+        from longspan.vllm.v0_29.model import attach
+
+        with _plain_rotation(model_config):
+            model = original(vllm_config, *args, **kwargs)
+        report = attach(model, vllm_config, model_config, settings)
+        if vllm_config.parallel_config.rank == 0:
+            _log.info("longspan is attached.\n%s", report)
+        return model
+
+    initialize_model.longspan = True  # type: ignore[attr-defined]
+    return initialize_model
+
+
+@contextmanager
+def _plain_rotation(model_config: Any) -> Iterator[None]:
+    """Models with dual chunks build the rotation and the attention of any other, since vLLM has none for these."""
+    configs = [one for one in (model_config.hf_config, model_config.hf_text_config) if getattr(one, DUAL, None)]
+    stated = [getattr(one, DUAL) for one in configs]
+    for one in configs:
+        setattr(one, DUAL, None)
+    try:
+        yield
+    finally:
+        for one, value in zip(configs, stated, strict=True):
+            setattr(one, DUAL, value)

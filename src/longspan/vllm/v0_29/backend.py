@@ -1,0 +1,119 @@
+"""vLLM 0.29's attention backend, metadata builder and implementation, for layers that longspan is attached to."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from vllm.config import VllmConfig, get_layers_from_vllm_config
+from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionImpl,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+)
+from vllm.v1.kv_cache_interface import KVCacheLayout
+
+from longspan.errors import LongspanError
+from longspan.rope import Rope
+from longspan.vllm.attention import PagedAttention
+from longspan.vllm.pages import Slots
+from longspan.vllm.step import NewTokens, Step
+
+
+class LongspanBackend(AttentionBackend):
+    """Pages in which each key head's tokens lie together."""
+
+    forward_includes_kv_cache_update = True  # keys are rotated as they are written
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.float16, torch.bfloat16]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"  # vLLM's name for backends of plugins
+
+    @staticmethod
+    def get_impl_cls() -> type[LongspanImpl]:
+        return LongspanImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[LongspanMetadataBuilder]:
+        return LongspanMetadataBuilder
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        return (KVCacheLayout.LBHNC,)
+
+
+class LongspanMetadataBuilder(AttentionMetadataBuilder[Step]):
+    """From vLLM's block tables to what each new token sees."""
+
+    def __init__(
+        self, kv_cache_spec: Any, layer_names: list[str], vllm_config: VllmConfig, device: torch.device
+    ) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        layers = get_layers_from_vllm_config(vllm_config, Attention, layer_names)
+        self._tables = next(iter(layers.values())).impl.attention.tables
+        self._size = kv_cache_spec.block_size
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> Step:
+        common = common_attn_metadata
+        if common.causal is not True:
+            raise LongspanError("longspan in vLLM: attention that is not causal is not supported; leave longspan out")
+        starts, lengths = common.query_start_loc_cpu.tolist(), common.seq_lens.tolist()
+        table = common.block_table_tensor.cpu()
+        requests = [
+            NewTokens(first, length - (stop - first), stop - first, table[n, : -(-length // self._size)].long())
+            for n, (first, stop, length) in enumerate(zip(starts[:-1], starts[1:], lengths, strict=True))
+            if stop > first
+        ]
+        slots = Slots.of(common.slot_mapping[: requests[-1].first + requests[-1].count], self._size)
+        return Step(self._tables, requests, slots, self._size)
+
+
+class LongspanImpl(AttentionImpl[Step]):
+    """One layer.
+
+    Args:
+        attention: the method, of all layers.
+        rope: how the layer rotates queries and keys.
+        stock: vLLM's own implementation for this layer, for the facts that it was built with.
+    """
+
+    def __init__(self, attention: PagedAttention, rope: Rope, stock: Any) -> None:
+        self.attention, self.rope = attention, rope
+        self.num_heads, self.head_size, self.num_kv_heads = stock.num_heads, stock.head_size, stock.num_kv_heads
+        self.scale, self.softcap = float(stock.scale), stock.logits_soft_cap or None
+        self.attn_type, self.kv_cache_dtype = AttentionType.DECODER, stock.kv_cache_dtype
+        self.sliding_window = self.alibi_slopes = self.sinks = self.kv_sharing_target_layer_name = None
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: Step | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        """``[T, H, D]`` queries, ``[T, Hkv, D]`` keys and values, unrotated, to ``output`` ``[T, H, D]``."""
+        if output_scale is not None or output_block_scale is not None:
+            raise LongspanError("longspan in vLLM: a quantised output is not supported; leave its fusion pass off")
+        if attn_metadata is None:  # vLLM measures how much memory a step takes
+            return output.zero_()
+        if kv_cache.shape[2] != attn_metadata.size:
+            raise LongspanError(
+                f"longspan in vLLM: pages of {kv_cache.shape[2]} tokens were announced as {attn_metadata.size}; pass "
+                f"--block-size {kv_cache.shape[2]}"
+            )
+        self.attention(
+            query, key, value, kv_cache, attn_metadata, output, self.rope, scale=self.scale, softcap=self.softcap
+        )
+        return output

@@ -1,0 +1,127 @@
+"""vLLM with longspan against longspan on transformers: the same tokens, and log-probabilities within 1e-3.
+
+They run where vLLM is installed: ``make test-vllm``.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import longspan
+from longspan.bundled import heldout_text, load_bundled
+from longspan.bundled.folder import FOLDER
+from support.vllm_engine import answers
+
+pytest.importorskip("vllm.v1")
+pytestmark = pytest.mark.long
+
+WINDOW = 512
+WINDOWS = (1, 1, 1, 2, 2, 3, 4, 6, 8, 16)
+NEW = 16
+NEAR = 1e-3
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory) -> Path:
+    """The bundled model's own files: vLLM takes every file of weights in a folder for the model's."""
+    folder = tmp_path_factory.mktemp("bundled")
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (folder / name).symlink_to(FOLDER / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    """40 prompts of 1 to 16 windows; of each length two begin the text and two are from other places of it."""
+    _, tokenizer = load_bundled()
+    ids = tokenizer.encode(heldout_text()[:120_000])
+    made = []
+    for n in range(4):
+        for m, windows in enumerate(WINDOWS):
+            length = windows * WINDOW - NEW - 7 * n - m
+            start = 0 if n < 2 else 1000 * n + 97 * m
+            made.append(ids[start : start + length])
+    assert len(made) == 40 and all(len(x) > WINDOW // 2 for x in made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def served(bundled, prompts, tmp_path_factory):
+    """One engine: chunked prefill, mixed batches, and a second round of some prompts, which hits the first's pages."""
+    return answers(
+        tmp_path_factory.mktemp("served"),
+        bundled,
+        [prompts, prompts[:10]],
+        NEW,
+        max_model_len=16 * WINDOW,
+        max_num_batched_tokens=1024,
+        max_num_seqs=12,
+        additional_config={"longspan": {"method": "dca"}},
+    )
+
+
+def expected(model, prompt, answer):
+    """The tokens and log-probabilities that a model gives where it has read the prompt and the answer so far."""
+    ids = torch.tensor([prompt + answer["tokens"][:-1]])
+    with torch.no_grad():
+        logits = model(ids, logits_to_keep=len(answer["tokens"])).logits[0].float()
+    logprobs = logits.log_softmax(dim=-1)
+    best = logprobs.argmax(dim=-1)
+    return best.tolist(), logprobs.gather(1, best[:, None])[:, 0]
+
+
+def assert_equal(model, prompts, answered):
+    for prompt, answer in zip(prompts, answered, strict=True):
+        tokens, logprobs = expected(model, prompt, answer)
+        assert answer["tokens"] == tokens, f"a prompt of {len(prompt)} tokens"
+        assert (torch.tensor(answer["logprobs"]) - logprobs).abs().max() < NEAR
+
+
+def test_tokens_and_log_probabilities_are_those_on_transformers(served, prompts):
+    assert "error" not in served, served["log"][-3000:]
+    model, _ = load_bundled()
+    longspan.extend(model, "dca")
+    assert_equal(model, prompts, served["batches"][0])
+
+
+def test_prefix_hits_change_nothing(served):
+    first, second = served["batches"]
+    assert sum(one["cached"] for one in first) > 20 * WINDOW, "prompts that begin alike share pages"
+    assert all(one["cached"] > 0 for one in second)
+    assert [one["tokens"] for one in second] == [one["tokens"] for one in first[:10]]
+
+
+def test_the_start_says_what_was_attached(served):
+    assert served["attention"] == ["LongspanImpl"]
+    for line in ("longspan is attached", "chunk_size    384", "layers 0-3: half layout, all channels"):
+        assert line in served["log"]
+
+
+def test_preemption_changes_nothing(bundled, tmp_path):
+    """100 requests of random lengths under few pages: some give theirs back as they grow, and begin again."""
+    _, tokenizer = load_bundled()
+    ids, draw = tokenizer.encode(heldout_text()[:120_000]), random.Random(0)
+    places = [(draw.randrange(20_000), draw.randint(20, 2 * WINDOW - 48)) for _ in range(100)]
+    asked = [ids[start : start + length] for start, length in places]
+    runs = [
+        answers(
+            tmp_path,
+            bundled,
+            [asked],
+            48,
+            max_model_len=2 * WINDOW,
+            max_num_batched_tokens=256,
+            num_gpu_blocks_override=pages,
+            enable_prefix_caching=False,
+            additional_config={"longspan": "dca"},
+        )
+        for pages in (2 * WINDOW // 32 + 4, None)
+    ]
+    assert all("error" not in run for run in runs), [run["log"][-3000:] for run in runs]
+    assert runs[0]["preemptions"] > 10 and runs[1]["preemptions"] == 0
+    few, many = ([one["tokens"] for one in run["batches"][0]] for run in runs)
+    assert few == many

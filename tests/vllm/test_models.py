@@ -1,0 +1,136 @@
+"""Kinds of models in vLLM with longspan: equal to longspan on transformers, or refused at the start with the reason."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import longspan
+from longspan.hf.report import Report
+from support.hf_models import _COMMON, FAMILIES, VOCABULARY, build
+from support.vllm_engine import answers
+
+pytest.importorskip("vllm.v1")
+pytestmark = pytest.mark.long
+
+LENGTHS = (9, 63, 150, 333, 500)
+NEW = 6
+LONGEST = 512
+DUAL = {"chunk_size": 64, "local_size": 16, "original_max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 32}
+
+# The model, what differs from the common sizes, what is asked of longspan in vLLM and on transformers.
+MODELS = {
+    "qwen2-1m": ("qwen2", {"dual_chunk_attention_config": DUAL, "max_position_embeddings": 1024}, None, "dca"),
+    "llama3-scaled": ("llama", {"rope_parameters": LLAMA3}, "dca", "dca"),
+    "yarn-scaled": ("llama", {"rope_parameters": YARN}, "dca", "dca"),
+    "key-and-query-norms": ("qwen3", {}, {"method": "dca", "chunk_size": 40}, longspan.DCA(chunk_size=40)),
+    "partial-rotation": ("stablelm", {"partial_rotary_factor": 0.25, "use_qkv_bias": True}, "string", "string"),
+    "interleaved": ("cohere", {}, "dca:angles=yarn,factor=2", longspan.DCA(angles=longspan.YaRN(factor=2))),
+    "streaming": ("llama-mha", {}, "streaming-llm", "streaming-llm"),
+}
+
+
+def made(kind, own):
+    kind, more = FAMILIES[kind]
+    return build(kind, {**_COMMON, **more, **own, "attention_dropout": 0.0})
+
+
+def asked(settings):
+    return {} if settings is None else {"longspan": settings}
+
+
+def prompts():
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randint(3, VOCABULARY, (length,), generator=draw).tolist() for length in LENGTHS]
+
+
+def run(folder, model, settings, **engine):
+    model.save_pretrained(folder / "model")
+    return answers(
+        folder,
+        folder / "model",
+        [prompts()],
+        NEW,
+        max_model_len=LONGEST,
+        max_num_batched_tokens=128,
+        block_size=16,
+        additional_config=asked(settings),
+        **engine,
+    )
+
+
+def logprobs(model, prompt, tokens):
+    """Of the answer's tokens and of the best ones, where the model has read what is before each."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + tokens[:-1]]), logits_to_keep=len(tokens)).logits[0].float()
+    logprobs = logits.log_softmax(dim=-1)
+    return logprobs.gather(1, torch.tensor(tokens)[:, None])[:, 0], logprobs.argmax(dim=-1).tolist()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_transformers(name, tmp_path):
+    kind, own, settings, method = MODELS[name]
+    model = made(kind, own)
+    found = run(tmp_path, model, settings)
+    assert "error" not in found, found["log"][-3000:]
+    assert found["attention"] == ["LongspanImpl"]
+    report = longspan.extend(model, method, impl="reference")
+    assert isinstance(report, Report) and not report.stock
+    for prompt, answer in zip(prompts(), found["batches"][0], strict=True):
+        own_logprobs, best = logprobs(model, prompt, answer["tokens"])
+        assert (torch.tensor(answer["logprobs"]) - own_logprobs).abs().max() < 1e-3
+        assert answer["tokens"] == best
+
+
+def test_the_config_of_dual_chunks_is_followed(tmp_path):
+    """Nothing is asked but by the config: its chunks are those that run."""
+    kind, own, _, _ = MODELS["qwen2-1m"]
+    model = made(kind, own)
+    report = longspan.extend(model, "dca")
+    size = DUAL["chunk_size"] - DUAL["local_size"]
+    assert (report.method.chunk_size, report.method.local_window) == (size, DUAL["local_size"])
+    found = run(tmp_path, made(kind, own), None)
+    assert "error" not in found, found["log"][-3000:]
+    assert f"chunk_size    {size}" in found["log"] and "the config has dual_chunk_attention_config" in found["log"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_reduced_dtypes(dtype, tmp_path):
+    """No farther from fp32 than transformers in that dtype, by a small multiple."""
+    found = run(tmp_path, made("llama", {}), "dca", dtype=dtype)
+    assert "error" not in found, found["log"][-3000:]
+    exact, reduced = made("llama", {}), made("llama", {}).to(getattr(torch, dtype))
+    longspan.extend(exact, "dca")
+    longspan.extend(reduced, "dca")
+    for prompt, answer in zip(prompts(), found["batches"][0], strict=True):
+        truth, _ = logprobs(exact, prompt, answer["tokens"])
+        plain, _ = logprobs(reduced, prompt, answer["tokens"])
+        unit = 4 * torch.finfo(getattr(torch, dtype)).eps
+        assert (torch.tensor(answer["logprobs"]) - truth).abs().max() <= 4 * (plain - truth).abs().max() + unit
+
+
+REFUSED = {
+    "mistral-sliding": ({}, "dca", {}, r"layers\.0\.self_attn\.attn: it sees a sliding window"),
+    "hunyuan_v1_dense": ({}, "dca", {}, r"layers\.0\.self_attn\.attn: .*straight to self\.attn"),
+    "llama": ({}, "longheads", {}, "longheads cannot run, because it chooses keys"),
+    "llama-mha": ({}, {"method": "dca", "chunk": 3}, {}, "dca has no parameter 'chunk'"),
+    "qwen2": ({}, "dca", {"kv_cache_dtype": "fp8"}, "stored as fp8"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_it_cannot_do_is_refused_at_the_start(kind, tmp_path):
+    own, settings, engine, reason = REFUSED[kind]
+    found = run(tmp_path, made(kind, own), settings, **engine)
+    assert re.search(reason, found.get("error", "")), (found.get("error"), found["log"][-2000:])

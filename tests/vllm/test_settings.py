@@ -1,0 +1,63 @@
+"""What is asked of longspan in vLLM's configuration, and when nothing is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from longspan import DCA, YaRN
+from longspan.errors import LongspanError
+from longspan.vllm.settings import asked
+
+DUAL = SimpleNamespace(dual_chunk_attention_config={"chunk_size": 64, "local_size": 16})
+
+
+@pytest.mark.parametrize("additional", [None, {}, {"other": {"method": "dca"}}])
+def test_nothing_is_asked(additional):
+    assert asked(additional) is None and asked(additional, SimpleNamespace()) is None
+    assert asked(additional, SimpleNamespace(dual_chunk_attention_config=None)) is None
+
+
+def test_a_model_with_dual_chunks_asks_by_itself():
+    found = asked({}, DUAL)
+    assert found.method == DCA() and "dual_chunk_attention_config" in found.reason
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_a_model_with_dual_chunks_can_be_left_alone(value):
+    assert asked({"longspan": value}, DUAL) is None
+
+
+@pytest.mark.parametrize("given", [{"method": "dca", "chunk_size": 300}, {"chunk_size": 300}, "dca:chunk_size=300"])
+def test_parameters(given):
+    found = asked({"longspan": given})
+    assert found.method == DCA(chunk_size=300) and found.window is None and found.impl == "auto"
+
+
+def test_window_kernel_and_angles():
+    found = asked({"longspan": {"window": 4096, "impl": "torch", "angles": "yarn", "factor": 4}})
+    assert (found.method, found.window, found.impl) == (DCA(angles=YaRN(factor=4)), 4096, "torch")
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"method": "dcaa"}, "unknown method 'dcaa'.*did you mean 'dca'"),
+        ({"chunk": 300}, "dca has no parameter 'chunk'.*chunk_size"),
+        ({"window": 0}, "window must be a number of tokens"),
+        ({"impl": "cuda"}, "impl is one of"),
+        (["dca"], "it is an object"),
+        ({"chunk_size": -1}, "chunk_size ≥ 1"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_place(given, message):
+    with pytest.raises(LongspanError, match=f"longspan in additional_config: .*{message}"):
+        asked({"longspan": given})
+
+
+def test_neither_longspan_nor_its_settings_import_vllm():
+    code = "import sys, longspan, longspan.vllm.settings, longspan.vllm.attention; print('vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
