@@ -34,6 +34,7 @@ class Session:
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any, *, window: int | None = None) -> None:
         self.model, self.tokenizer, self.window = model, tokenizer, window
+        self.made: dict[str, object] = {}  # what measures of one kind share, such as a calibration made for them
         self._attached: tuple[Any, ...] | None = None
         self._stock_attention: str | None = None  # transformers' own, while another one is set
 

@@ -292,6 +292,9 @@ def _prepare(given: PreTrainedModel, wanted: _Wanted) -> tuple[Report, Attender,
         kernels=kernels,
         window_source=trained.source,
         decode=describe_decoding(model, attender, layers, kv_tier),
+        heads_hold=resolved.heads_hold(
+            size, [(one.index, config.num_attention_heads, one.kv_heads) for one in layers if one.rope is not None]
+        ),
     )
     return report, attender, layers
 

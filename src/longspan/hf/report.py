@@ -53,6 +53,8 @@ class Report:
         calibration: what scores are reduced by; None for exact ones.
         kernels: what attention runs on.
         decode: how a token that comes alone is taken in, and why not by one call of C where it is not.
+        heads_hold: the longest text in tokens that the heads of all layers can keep whole together at one query; None
+            if no head chooses.
     """
 
     model: str
@@ -69,6 +71,7 @@ class Report:
     kernels: str = "auto"
     window_source: str = ""
     decode: str = ""
+    heads_hold: int | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -101,6 +104,7 @@ class Report:
             "calibration": self.calibration,
             "kernels": self.kernels,
             "decode": self.decode,
+            "heads_hold": self.heads_hold,
             "warnings": list(self.warnings),
         }
 
@@ -118,6 +122,8 @@ class Report:
         if self.calibration is not None:
             rows.append(("  calibration", self.calibration))
         rows.append(("window", window))
+        if self.heads_hold is not None:
+            rows.append(("heads hold", f"at most {self.heads_hold:,} tokens of a text together, at one query"))
         rows.append(("attached", _summary(self.attached, "rope") or "no layer"))
         rows.append(("stock", _summary(self.stock, "reason") or "no layer"))
         size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
