@@ -227,7 +227,8 @@ def _needles_protocol(session: PaperSession) -> str:
 def _proximity(session: PaperSession) -> Sequence[Cell]:
     made = {"stock": parse_spec("stock"), **proximities(session)}
     lengths = session.choose(needle_lengths(session), session.lengths([32 * K], WINDOW))
-    needles = averaged(grid(session, made, NEEDLES, lengths, session.prompts(10, 2)), f"{NEEDLES}, mean")
+    named = f"{NEEDLES}, {{length:,}}"
+    needles = averaged(grid(session, made, NEEDLES, lengths, session.prompts(10, 2), column=named), f"{NEEDLES}, mean")
     pairs = session.lengths([session.choose(128, 32) * K], WINDOW)
     ending = "-official" if session.as_printed else ""
     values = _tasks(session, made, [f"infinitebench-kv{ending}"], pairs, session.prompts(50, 2))
