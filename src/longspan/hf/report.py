@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from longspan.methods import Method
-from longspan.store import Tier
+from longspan.store import KVTier
 from longspan.tables import Column, Sheet
 
 
@@ -64,7 +64,7 @@ class Report:
     attached: tuple[LayerReport, ...]
     stock: tuple[LayerReport, ...]
     warnings: tuple[str, ...]
-    kv_tier: Tier = "device"
+    kv_tier: KVTier = "device"
     kv_dir: Path | None = None
     reason: str | None = None
     calibration: str | None = None
@@ -80,8 +80,11 @@ class Report:
 
     @property
     def _place(self) -> str:
+        files = f"in mapped files in {self.kv_dir if self.kv_dir is not None else tempfile.gettempdir()}"
+        if self.kv_tier == "auto":
+            return f"on the device; when memory runs short in host memory, then {files}"
         if self.kv_tier == "disk":
-            return f"in mapped files in {self.kv_dir if self.kv_dir is not None else tempfile.gettempdir()}"
+            return files
         return "in host memory" if self.kv_tier == "host" else "on the device"
 
     def to_dict(self) -> dict[str, Any]:

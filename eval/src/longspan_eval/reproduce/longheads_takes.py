@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longspan.store import Tier
+from longspan.store import KVTier
 from longspan_eval.cell import Cell
 from longspan_eval.reduce import against, found, median_of
 from longspan_eval.reproduce.ablations import parse_spec
@@ -24,7 +24,7 @@ SHOWN = {
 EAGER = "stock, eager"  # the paper's Llama2; its Flash Atten is torch's own (sdpa), which ratios are against
 
 
-def rows(session: PaperSession) -> dict[str, tuple[MethodSpec, str | None, Tier]]:
+def rows(session: PaperSession) -> dict[str, tuple[MethodSpec, str | None, KVTier]]:
     """Every row: how the model is run, transformers' attention, where the cache lies."""
     stock, own = parse_spec("stock"), method(session)
     return {

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from longspan.store import Tier
+from longspan.store import KVTier
 from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Question, inspect
@@ -102,7 +102,7 @@ class Timed(Measure):
 
     tokens: int = field(default=0, kw_only=True)
     implementation: str | None = field(default=None, kw_only=True)
-    kv_tier: Tier = field(default="device", kw_only=True)
+    kv_tier: KVTier = field(default="device", kw_only=True)
 
     @property
     def name(self) -> str:
