@@ -92,7 +92,7 @@ def prefill_operations(one: Contestant, length: int) -> int:
             vectors = _summaries(method, shape.heads, shape.kv_heads)
             compared = sum(_candidates(method, i) for i in range(one.window, length))
             scoring = 2 * vectors * compared * shape.width
-            if method.score == "representation":  # Eq 1 is attention within each chunk
+            if method.score == "representation":  # Eq 2 is attention within each chunk
                 size = method._lk[0]
                 scoring += 4 * shape.heads * (length // size) * size * size * shape.width
         elif isinstance(method, ESA):

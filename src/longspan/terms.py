@@ -4,3 +4,4 @@ from typing import Literal
 
 ChunkScore = Literal["representation", "mean", "submeans", "bounds", "token_max"]
 Share = Literal["head", "group", "layer"]
+Dense = Literal["window", "kept"] | int

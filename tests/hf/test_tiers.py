@@ -37,6 +37,26 @@ def test_the_same_tokens(model, tier, method, tmp_path):
             assert torch.equal(model.generate(ids, **options, **mode), tokens_expected)
 
 
+@pytest.mark.parametrize("method", ["dca", longspan.LongHeads(chunk_length=4, num_chunks=4), "esa"])
+def test_a_cache_that_moves_in_the_middle_gives_the_same_tokens(model, method, tmp_path, monkeypatch):
+    ids = prompts(1).repeat(1, 4)
+    options = {"max_new_tokens": 90, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    with longspan.extended(model, method):
+        expected = model.generate(ids, **options)
+    report = longspan.extend(model, method, kv_tier="auto", kv_dir=tmp_path)
+    said = " ".join(str(report).split())
+    assert report.kv_tier == "auto" and "when memory runs short in host memory, then in mapped files" in said
+    cache, free = longspan.new_cache(model), [10**9]
+    monkeypatch.setattr(tiers, "free_memory", lambda device: free[0])
+    model(ids[:, :-1], past_key_values=cache)
+    assert cache.bytes_by_tier["disk"] == 0
+    free[0] = 0
+    with pytest.warns(UserWarning, match="so keys and values move from tier 'device' to 'disk'"):
+        found = model.generate(ids, past_key_values=cache, **options)
+    assert torch.equal(found, expected) and cache.bytes_by_tier["disk"] > 0
+    longspan.restore(model)
+
+
 @pytest.mark.parametrize("method", ["dca", longspan.LongHeads(chunk_length=4, num_chunks=4), "infllm", "esa"])
 def test_a_copy_made_in_inference_mode_goes_on_anywhere(model, method):
     ids = prompts(1).repeat(1, 4)

@@ -155,7 +155,7 @@ def test_golden_chunk_representations():
 
 
 def test_golden_chunk_queries():
-    """Eq 1 by itself: with the queries' own mean as the only query, the oracle's first step."""
+    """Eq 2 by itself: with the queries' own mean as the only query, the oracle's first step."""
     golden = load_file(GOLDEN)
     cos, sin = Table(inv_freq(16))(torch.arange(32))
     rope = Rope(Table(inv_freq(16)), 16)

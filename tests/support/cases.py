@@ -61,6 +61,8 @@ VARIANTS: dict[str, list[dict]] = {
         {"chunk_length": 3, "remap": "dca", "score": "bounds"},
         {"chunk_length": 5, "num_chunks": 4, "remap": "dca", "share": "layer", "first_chunk": False},
         {"chunk_length": 10, "num_chunks": 2, "local_chunks": 1, "first_chunk": False, "remap": "dca", "score": "mean"},
+        {"chunk_length": 3, "num_chunks": 5, "dense": "kept"},
+        {"chunk_length": 3, "num_chunks": 5, "dense": 17, "remap": "far", "score": "bounds"},
     ],
     "esa": [
         {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4},
@@ -73,11 +75,14 @@ VARIANTS: dict[str, list[dict]] = {
         {"initial": 0, "local": 5, "top_k": 4, "query_chunk": 7, "remap": "slots", "share": "head"},
         {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, "remap": "dca"},
         {"initial": 0, "local": 5, "top_k": 9, "query_chunk": 5, "remap": "dca", "share": "group", "proximity": 0},
+        {"initial": 2, "local": 6, "top_k": 5, "query_chunk": 4, "dense": "kept"},
+        {"initial": 1, "local": 5, "top_k": 4, "query_chunk": 7, "dense": 15, "remap": "slots", "share": "head"},
     ],
     "infllm": [
         {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2, "query_chunk": 4},
         {"initial": 1, "local": 5, "block": 4, "blocks": 3, "representatives": 4, "query_chunk": 5, "far": 9},
         {"local": 8, "block": 2, "blocks": 4, "representatives": 1, "query_chunk": 7, "angles": PI(scale=2.0)},
+        {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2, "query_chunk": 4, "dense": "kept"},
     ],
     "pi": [{"angles": {"scale": 1.0}}, {"angles": {"target_length": 60}}],
     "ntk": [{"angles": {"scale": 1.0}}, {"angles": {"scale": 2.5}}],

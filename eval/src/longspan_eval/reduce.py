@@ -39,6 +39,21 @@ def count(samples: Sequence[Sample], base: Sequence[Sample] = ()) -> Figure:
     return mean_score(samples, "count")
 
 
+def mean_of_tasks(samples: Sequence[Sample], base: Sequence[Sample] = ()) -> Figure:
+    """The mean of the mean scores of each task and length, as benchmarks average, however many samples each has."""
+    groups: dict[tuple[str, int], list[float]] = {}
+    for one in samples:
+        groups.setdefault((one.task, one.length), []).append(one.correct)
+    if not groups:
+        return Figure(math.nan, "share")
+    mean, n = fmean(fmean(scores) for scores in groups.values()), len(samples)
+    if any(len(scores) < 2 for scores in groups.values()):
+        return Figure(mean, "share", n, wilson(mean * n, n))
+    spread = math.fsum(stdev(scores) ** 2 / len(scores) for scores in groups.values())
+    half = 1.96 * math.sqrt(spread) / len(groups)
+    return Figure(mean, "share", n, (max(mean - half, 0.0), min(mean + half, 1.0)))
+
+
 def found_where(name: str, value: float) -> Reduce:
     """The mean score of the samples whose figure ``name`` is ``value``."""
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from longspan.bundled import load_bundled
 from longspan.errors import out_of_memory
 from longspan.hf import restore
-from longspan.store import Tier
+from longspan.store import KVTier
 from longspan_eval.sample import Sample
 from longspan_eval.spec import MethodSpec
 
@@ -30,10 +30,14 @@ class Session:
     Args:
         model, tokenizer: the model where it is to run, and its tokenizer.
         window: the trained window in tokens, where the config is not right about it.
+        kv_tier: where extended models keep keys and values, unless a measure says so itself.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, *, window: int | None = None) -> None:
-        self.model, self.tokenizer, self.window = model, tokenizer, window
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any, *, window: int | None = None, kv_tier: KVTier = "device"
+    ) -> None:
+        self.model, self.tokenizer, self.window, self.kv_tier = model, tokenizer, window, kv_tier
+        self.made: dict[str, object] = {}  # what measures of one kind share, such as a calibration made for them
         self._attached: tuple[Any, ...] | None = None
         self._stock_attention: str | None = None  # transformers' own, while another one is set
 
@@ -48,15 +52,16 @@ class Session:
         *,
         window: int | None = None,
         implementation: str | None = None,
-        kv_tier: Tier = "device",
+        kv_tier: KVTier | None = None,
     ) -> None:
         """Make the model run a method for prompts of ``length`` tokens, unless that is what it runs.
 
         Args:
             window: the trained window, where a table takes another than the model's.
             implementation: transformers' attention for the stock model, such as ``"eager"``.
-            kv_tier: where an extended model keeps keys and values.
+            kv_tier: where an extended model keeps keys and values; the session's unless given.
         """
+        kv_tier = self.kv_tier if kv_tier is None else kv_tier
         wanted = (spec, length, window, implementation, kv_tier)
         if self._attached == wanted:
             return

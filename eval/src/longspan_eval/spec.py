@@ -17,7 +17,7 @@ from longspan.methods.parse import no_method, parse_method, split_spec, written
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from longspan.store import Tier
+    from longspan.store import KVTier
 
 STOCK = "stock"  # the row of the model as transformers runs it, without longspan
 BUNDLED = "bundled"
@@ -60,7 +60,7 @@ class MethodSpec:
         return None if self.method is None else self.method.reaching(length)
 
     def attach(
-        self, model: PreTrainedModel, length: int, window: int | None = None, *, kv_tier: Tier = "device"
+        self, model: PreTrainedModel, length: int, window: int | None = None, *, kv_tier: KVTier = "device"
     ) -> None:
         """Make a model run so, for prompts of ``length`` tokens; raises what ``extend`` raises.
 

@@ -39,7 +39,7 @@ from longspan.kernels.banded import Impl
 from longspan.methods import METHODS, Full, Method
 from longspan.methods.parse import no_method, parse_method
 from longspan.rope import Angles
-from longspan.store import Tier
+from longspan.store import KVTier
 
 _attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
 _changing = RLock()  # a probe sends the model's layers elsewhere for a while, so nobody else may change it meanwhile
@@ -65,7 +65,7 @@ def extend(
     angles: Angles | None = None,
     impl: Impl = "auto",
     calibration: Calibration | str | Path | None = None,
-    kv_tier: Tier = "device",
+    kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
 ) -> Report:
@@ -85,10 +85,12 @@ def extend(
             path of the file they were saved in. Attaching then hashes the weights, about a second a gigabyte.
         kv_tier: where the cache keeps keys and values: ``"device"``, the model's; ``"host"``, the memory of the CPU
             (for a model on the CPU that is the same); ``"disk"``, files mapped into memory, for a context larger than
-            that. The tokens do not depend on it. For a model on a GPU, ``"host"`` and ``"disk"`` are for methods that
-            select keys: what those ask for is fetched, and the last ``window`` tokens stay on the device as well.
-        kv_dir: for ``"disk"``, an existing folder, best on a fast local disk; the system's folder for temporary files
-            unless given. The files have no names there and vanish with the cache, or with the process.
+            that; ``"auto"``, the device until its memory runs short, then the host's, then files: a cache moves there
+            in place, and says so in a warning. The tokens do not depend on it. For a model on a GPU, all but
+            ``"device"`` are for methods that select keys: what those ask for is fetched, and the last ``window`` tokens
+            stay on the device as well.
+        kv_dir: for ``"disk"`` and ``"auto"``, an existing folder, best on a fast local disk; the system's folder for
+            temporary files unless given. The files have no names there and vanish with the cache, or with the process.
         length: tokens of the longest prompt and its answer, for ``"auto"`` and for methods that have to know how far to
             reach and were not told.
 
@@ -125,7 +127,7 @@ def extended(
     angles: Angles | None = None,
     impl: Impl = "auto",
     calibration: Calibration | str | Path | None = None,
-    kv_tier: Tier = "device",
+    kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
 ) -> Iterator[Report]:
@@ -151,7 +153,7 @@ def inspect(
     window: int | None = None,
     angles: Angles | None = None,
     calibration: Calibration | str | Path | None = None,
-    kv_tier: Tier = "device",
+    kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
 ) -> Report:
@@ -220,7 +222,7 @@ class _Options:
     angles: Angles | None
     impl: Impl
     calibration: Calibration | str | Path | None
-    kv_tier: Tier
+    kv_tier: KVTier
     kv_dir: str | os.PathLike[str] | None
     length: int | None
 
@@ -256,7 +258,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
         )
         resolved, reason = trained.resolve(choice.method), choice.reason
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
-        kv_dir = kv_dir if kv_tier == "disk" else None
+        kv_dir = kv_dir if kv_tier in ("auto", "disk") else None
     resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     calibration = fitting(options.calibration, model, layers)
@@ -292,6 +294,9 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
         kernels=kernels,
         window_source=trained.source,
         decode=describe_decoding(model, attender, layers, kv_tier),
+        heads_hold=resolved.heads_hold(
+            size, [(one.index, config.num_attention_heads, one.kv_heads) for one in layers if one.rope is not None]
+        ),
     )
     return report, attender, layers
 

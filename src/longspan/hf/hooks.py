@@ -29,8 +29,8 @@ from longspan.hf.running import (
     refuse_packed,
 )
 from longspan.hf.threads import calls_of
+from longspan.hf.tiers import new_store
 from longspan.hf.untraced import untraced
-from longspan.store import KVStore
 
 
 class Attachment:
@@ -90,7 +90,7 @@ class Attachment:
         for layer in self.layers:
             if layer.rope is not None and layer.index < len(layers):  # an early exit has no later ones
                 # No method's local tokens reach beyond the window.
-                store = KVStore(report.kv_tier, report.kv_dir, window=report.window)
+                store = new_store(report.kv_tier, report.kv_dir, report.window)
                 layers[layer.index] = StoreLayer(store, method.selects)
         return LongspanCache(self._owner, self.attender, layers)
 

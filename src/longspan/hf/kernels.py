@@ -13,7 +13,7 @@ from longspan.hf.layer import Layer
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.gpu import tiles
-from longspan.store import Tier
+from longspan.store import KVTier
 
 
 def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]:
@@ -44,7 +44,7 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     return "auto (torch's operations)", f"it runs on torch's operations, decoding several times slower: {reason}"
 
 
-def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: Tier) -> str | None:
+def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str | None:
     """The reason against a CUDA graph of this model's decoding, whatever the device; None if there is none."""
     if (reason := unrecordable_reason(attender.method)) is not None:
         return reason
@@ -61,7 +61,7 @@ def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[La
     return None
 
 
-def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: Tier) -> str:
+def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str:
     """How the attached layers compute a single token, for the report; empty if no layer is attached."""
     reasons: dict[str | None, list[int]] = {}
     for layer in layers:

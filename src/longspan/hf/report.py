@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from longspan.methods import Method
-from longspan.store import Tier
+from longspan.store import KVTier
 from longspan.tables import Column, Sheet
 
 
@@ -53,6 +53,8 @@ class Report:
         calibration: what scores are reduced by; None for exact ones.
         kernels: what attention runs on.
         decode: how a token that comes alone is taken in, and why not by one call of C where it is not.
+        heads_hold: the longest text in tokens that the heads of all layers can keep whole together at one query; None
+            if no head chooses.
     """
 
     model: str
@@ -62,13 +64,14 @@ class Report:
     attached: tuple[LayerReport, ...]
     stock: tuple[LayerReport, ...]
     warnings: tuple[str, ...]
-    kv_tier: Tier = "device"
+    kv_tier: KVTier = "device"
     kv_dir: Path | None = None
     reason: str | None = None
     calibration: str | None = None
     kernels: str = "auto"
     window_source: str = ""
     decode: str = ""
+    heads_hold: int | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -77,8 +80,11 @@ class Report:
 
     @property
     def _place(self) -> str:
+        files = f"in mapped files in {self.kv_dir if self.kv_dir is not None else tempfile.gettempdir()}"
+        if self.kv_tier == "auto":
+            return f"on the device; when memory runs short in host memory, then {files}"
         if self.kv_tier == "disk":
-            return f"in mapped files in {self.kv_dir if self.kv_dir is not None else tempfile.gettempdir()}"
+            return files
         return "in host memory" if self.kv_tier == "host" else "on the device"
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,6 +107,7 @@ class Report:
             "calibration": self.calibration,
             "kernels": self.kernels,
             "decode": self.decode,
+            "heads_hold": self.heads_hold,
             "warnings": list(self.warnings),
         }
 
@@ -118,6 +125,8 @@ class Report:
         if self.calibration is not None:
             rows.append(("  calibration", self.calibration))
         rows.append(("window", window))
+        if self.heads_hold is not None:
+            rows.append(("heads hold", f"at most {self.heads_hold:,} tokens of a text together, at one query"))
         rows.append(("attached", _summary(self.attached, "rope") or "no layer"))
         rows.append(("stock", _summary(self.stock, "reason") or "no layer"))
         size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"

@@ -10,15 +10,16 @@ from pathlib import Path
 import torch
 
 from longspan.errors import CacheError
+from longspan.hf.auto import free_memory
 from longspan.hf.layer import Layer
 from longspan.hf.placement import devices_of
 from longspan.methods import Method
-from longspan.store import Tier, check_tier
+from longspan.store import KVStore, KVTier, Spill, check_tier
 
 IN_MEMORY = {"tmpfs", "ramfs"}
 
 
-def refuse_offloaded(tier: Tier, device: torch.device, selecting: bool) -> None:
+def refuse_offloaded(tier: KVTier, device: torch.device, selecting: bool) -> None:
     """Raise ``CacheError`` for a tier off the device under a method that reads all of it at every token."""
     if tier != "device" and not selecting and device.type != "cpu":
         raise CacheError(
@@ -27,8 +28,23 @@ def refuse_offloaded(tier: Tier, device: torch.device, selecting: bool) -> None:
         )
 
 
+def new_store(tier: KVTier, directory: Path | None, window: int) -> KVStore:
+    """An empty store of one layer; see ``KVStore``."""
+    if tier == "auto":
+        return KVStore("device", directory, window=window, spill=Spill(_free))
+    return KVStore(tier, directory, window=window)
+
+
+def _free(device: torch.device) -> int | None:
+    """Free bytes for tensors on a device, those that torch holds there unused among them."""
+    free = free_memory(device)
+    if free is None or device.type != "cuda":
+        return free
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def prepare_tier(
-    method: Method, layers: list[Layer], tier: Tier, directory: str | os.PathLike[str] | None
+    method: Method, layers: list[Layer], tier: KVTier, directory: str | os.PathLike[str] | None
 ) -> tuple[Path | None, tuple[str, ...]]:
     """Raise unless the tier can hold the layers' cache.
 
@@ -41,7 +57,7 @@ def prepare_tier(
     """
     path = check_tier(tier, directory)
     path = path.resolve() if path is not None else None
-    if tier == "disk":
+    if tier in ("auto", "disk"):
         _refuse_unwritable(path)
     for layer in layers:
         if layer.rope is not None:
@@ -59,14 +75,14 @@ def _refuse_unwritable(path: Path | None) -> None:
         raise ValueError(f"kv_dir {where} cannot be written to ({why}); pass a folder that can") from error
 
 
-def _notes(layers: list[Layer], tier: Tier, path: Path | None) -> Iterator[str]:
+def _notes(layers: list[Layer], tier: KVTier, path: Path | None) -> Iterator[str]:
     if tier == "device":
         return
     stock = [layer.index for layer in layers if layer.rope is None and layer.sliding is None]
     if stock:
         yield f"kv_tier={tier!r} holds the attached layers; the cache of {len(stock)} stock layers stays on the device"
     folder = path if path is not None else Path(tempfile.gettempdir())
-    if tier == "disk" and file_system(folder) in IN_MEMORY:
+    if tier in ("auto", "disk") and file_system(folder) in IN_MEMORY:
         yield f"{folder} is kept in memory by the system ({file_system(folder)}); pass kv_dir=, a folder on a disk"
 
 

@@ -27,8 +27,8 @@ class ChunkIndex(UnitIndex):
     ========================  ==============================================================  ==================
     score                     kept of a chunk                                                 of a query
     ========================  ==============================================================  ==================
-    ``representation``        per query head ``c = softmax(q^c Kᵀ/√d) K`` (Eq 2), where       ``q · c``
-                              ``q^c = mean(softmax(QKᵀ/√d) V)`` (Eq 1), Q and K turned to
+    ``representation``        per query head ``c = softmax(q^c Kᵀ/√d) K`` (Eq 1), where       ``q · c``
+                              ``q^c = mean(softmax(QKᵀ/√d) V)`` (Eq 2), Q and K turned to
                               ``index mod l``
     ``mean``                  the mean of the keys                                            ``q · mean``
     ``submeans``              the means of four parts                                         the best part's
@@ -43,7 +43,7 @@ class ChunkIndex(UnitIndex):
         size: ``l``, tokens of a chunk.
         kind: the score.
         share: ``"head"``, or what scores are summed over: the ``"group"`` of a key head or the ``"layer"``.
-        order: of a value's channels those that meet the keys' in Eq 2, where keys have theirs in another order.
+        order: of a value's channels those that meet the keys' in Eq 1, where keys have theirs in another order.
         reduced: for ``token_max`` θ_q and θ_k, ``[Hkv, d', D]`` each, that scores go through; None for exact scores.
     """
 

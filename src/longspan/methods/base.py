@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
@@ -211,6 +211,23 @@ class Method:
         Longer texts leave the positions that the model was trained on.
         """
         return None
+
+    def heads_hold(self, window: int, layers: Iterable[tuple[int, int, int]]) -> int | None:
+        """The tokens that the heads of all layers keep together at one query if no two choose the same.
+
+        That is ``|P| · heads · layers`` (LongHeads, section 4.1); heads that choose together are one. No query sees
+        all of a longer text. None if no head chooses.
+
+        Args:
+            layers: the index, the query heads and the key heads of each layer with this method.
+        """
+        if not self.selects:
+            return None
+        from longspan.selection.selector import choosing
+
+        selection = cast(Choosing, self.selection(window))
+        each = (choosing(selection.share, heads, kv) for n, heads, kv in layers if selection.chooses_in(n))
+        return cast(int, selection.budget) * sum(each)
 
     @property
     def length_dependent(self) -> bool:

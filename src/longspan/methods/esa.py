@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from longspan.errors import CalibrationError
 from longspan.methods.base import Method, require
+from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import Chunked, FarNear, InOrder, SeesChosen
-from longspan.terms import Share
+from longspan.terms import Dense, Share
 
 if TYPE_CHECKING:
     from longspan.calibration import Calibration
@@ -23,7 +24,8 @@ class ESA(Method):
 
     The queries of a query chunk attend to the initial tokens and the ``k`` middle tokens with the highest scores, all
     at one far position, and to the local tokens before the chunk and the chunk itself, at their true distance. The
-    score of a token is ``Σ_h q_h · k_h`` over all heads, unrotated (Eq 4). The first ``L`` queries attend to all keys.
+    score of a token is ``Σ_h q_h · k_h`` over all heads, unrotated (Eq 4). The first ``L`` queries attend to all keys,
+    unless ``dense`` says fewer.
 
     The choice depends on the calls: a query chunk ends at each multiple of ``query_chunk`` and at the end of each call.
 
@@ -44,6 +46,8 @@ class ESA(Method):
             alone.
         reduced: ``d'``, the size of queries and keys that are reduced for scores. It requires a calibration, see
             ``longspan.calibrate``. None takes the size of the calibration, or exact scores without a calibration.
+        dense: the first queries that attend to all keys: those of the ``"window"`` (``L``); ``"kept"``, the first
+            ``lI + lL + k``, after which queries choose inside the window too, as in the paper; or a number between.
     """
 
     name = "esa"
@@ -58,6 +62,7 @@ class ESA(Method):
     score_at: int = 0
     share: Share = "layer"
     reduced: int | None = None
+    dense: Dense = "window"
 
     def check(self) -> None:
         for field, words in (("share", Share), ("remap", Remap)):
@@ -71,6 +76,7 @@ class ESA(Method):
                 value = getattr(self, field)
                 require(f"ESA: {field} ≥ {low}", value is None or value >= low, **{field: value})
         require("ESA: far requires remap='far'", self.far is None or self.remap == "far", remap=self.remap)
+        check_dense("ESA", self.dense)
 
     def defaults(self, window: int) -> dict[str, Any]:
         local = max(window // 2, 1) if self.local is None else self.local
@@ -110,7 +116,9 @@ class ESA(Method):
         from longspan.selection.tokens import Tokens
 
         initial, local, top_k, query_chunk = self._sizes
-        return Tokens(initial, local, top_k, query_chunk, self.proximity, self.share, self.score_at, window)
+        return Tokens(
+            initial, local, top_k, query_chunk, self.proximity, self.share, self.score_at, self.plain_rows(window)
+        )
 
     def positions(self, window: int) -> SeesChosen:
         if self.remap == "dca":
@@ -118,7 +126,7 @@ class ESA(Method):
         return InOrder() if self.far is None else FarNear(self.far)
 
     def plain_rows(self, window: int) -> int:
-        return window
+        return dense_rows("ESA", self.dense, kept=sum(self._sizes[:3]), window=window)
 
     def check_calibration(self, calibration: Calibration | None) -> None:
         super().check_calibration(calibration)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longspan.methods.base import Method, require
+from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import FarNear
+from longspan.terms import Dense
 
 if TYPE_CHECKING:
     from longspan.selection.blocks import Blocks
@@ -20,7 +22,7 @@ class InfLLM(Method):
     position, and to the local tokens before the chunk and the chunk itself, at their true distance. The score of a
     block is ``Σ q · k`` over the queries of the chunk, all heads and the representatives of the block, unrotated. The
     representatives are the tokens with the highest mean score in the local attention of the queries after them. The
-    first ``L`` queries attend to all keys.
+    first ``L`` queries attend to all keys, unless ``dense`` says fewer.
 
     The choice depends on the calls: a query chunk ends at each multiple of ``query_chunk`` and with each call. The
     sizes in the paper (128 initial tokens, 4096 local tokens, 16 blocks of 128, query chunks of 512, for windows of 8k
@@ -37,6 +39,8 @@ class InfLLM(Method):
         query_chunk: the queries of a query chunk, which choose together in prefill (default ``L / 16``);
             ``initial + local + blocks · block + query_chunk ≤ L``.
         far: the distance of initial and chosen tokens (default ``local``).
+        dense: the first queries that attend to all keys: those of the ``"window"`` (``L``); ``"kept"``, the first
+            ``initial + local + blocks · block``, after which queries choose inside the window too; or a number between.
     """
 
     name = "infllm"
@@ -48,8 +52,10 @@ class InfLLM(Method):
     representatives: int | None = None
     query_chunk: int | None = None
     far: int | None = None
+    dense: Dense = "window"
 
     def check(self) -> None:
+        check_dense("InfLLM", self.dense)
         least = {"initial": 0, "local": 1, "block": 1, "blocks": 1, "representatives": 1, "query_chunk": 1, "far": 0}
         for field, low in least.items():
             value = getattr(self, field)
@@ -77,20 +83,27 @@ class InfLLM(Method):
         }
 
     def check_window(self, window: int) -> None:
-        selection, far = self.selection(window), self.far
-        assert far is not None
-        self._fits_the_block(selection.representatives, selection.size)
+        far, query_chunk = self.far, self.query_chunk
+        assert far is not None and query_chunk is not None
+        assert self.representatives is not None and self.block is not None
+        self._fits_the_block(self.representatives, self.block)
         require(
             "InfLLM: initial + local + blocks · block + query_chunk ≤ window",
-            selection.budget + selection.query_chunk <= window,
-            initial=selection.initial,
-            local=selection.local,
-            blocks=selection.blocks,
-            block=selection.size,
-            query_chunk=selection.query_chunk,
+            self._kept + query_chunk <= window,
+            initial=self.initial,
+            local=self.local,
+            blocks=self.blocks,
+            block=self.block,
+            query_chunk=query_chunk,
             window=window,
         )
         require("InfLLM: far < window", far < window, far=far, window=window)
+
+    @property
+    def _kept(self) -> int:
+        assert self.initial is not None and self.local is not None
+        assert self.block is not None and self.blocks is not None
+        return self.initial + self.local + self.blocks * self.block
 
     selects = True
     call_dependent = True
@@ -100,11 +113,12 @@ class InfLLM(Method):
 
         assert self.initial is not None and self.local is not None and self.query_chunk is not None
         assert self.block is not None and self.blocks is not None and self.representatives is not None
-        return Blocks(self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives, window)
+        sizes = self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives
+        return Blocks(*sizes, self.plain_rows(window))
 
     def positions(self, window: int) -> FarNear:
         assert self.far is not None
         return FarNear(self.far)
 
     def plain_rows(self, window: int) -> int:
-        return window
+        return dense_rows("InfLLM", self.dense, kept=self._kept, window=window)

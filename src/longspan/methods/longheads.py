@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from longspan.errors import AttachError
 from longspan.methods.base import LayerFacts, Method, require
+from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import Chunked, FarNear, InOrder, SeesChosen
-from longspan.terms import ChunkScore, Share
+from longspan.terms import ChunkScore, Dense, Share
 
 if TYPE_CHECKING:
     from longspan.selection.chunks import Chunks
@@ -26,7 +27,7 @@ class LongHeads(Method):
     A query attends to the first chunk, the local chunks (its own and the previous one) and the full chunks between
     them with the highest scores, ``k`` chunks in total. The kept chunks take consecutive slots in their order, and a
     key has the relative position ``(slot(i) - slot(j)) · l + i mod l - j mod l``. The first ``L`` queries attend to
-    all keys. Time is linear in the length.
+    all keys, unless ``dense`` says fewer. Time is linear in the length.
 
     Args:
         chunk_length: ``l``, the tokens of a chunk (default ``L / 16``).
@@ -42,6 +43,8 @@ class LongHeads(Method):
         remap: the positions of kept chunks: ``"slots"``, as in the paper; ``"far"``, all but the local chunks at one
             far position (ESA's map); ``"dca"``, the positions of DCA.
         far: the far position for ``remap="far"`` (default ``L / 2``).
+        dense: the first queries that attend to all keys: those of the ``"window"`` (``L``); ``"kept"``, the first
+            ``k · l``, after which queries choose inside the window too; or a number between.
     """
 
     name = "longheads"
@@ -54,6 +57,7 @@ class LongHeads(Method):
     first_chunk: bool = True
     remap: Remap = "slots"
     far: int | None = None
+    dense: Dense = "window"
 
     def check(self) -> None:
         for field, words in _WORDS:
@@ -61,6 +65,7 @@ class LongHeads(Method):
             allowed = get_args(words)
             require(f"LongHeads: {field} is one of {', '.join(allowed)}", value in allowed, **{field: value})
         require("LongHeads: far requires remap='far'", self.far is None or self.remap == "far", remap=self.remap)
+        check_dense("LongHeads", self.dense)
         require("LongHeads: far ≥ 0", self.far is None or self.far >= 0, far=self.far)
         require("LongHeads: local_chunks ≥ 1", self.local_chunks >= 1, local_chunks=self.local_chunks)
         if self.chunk_length is not None:
@@ -106,7 +111,7 @@ class LongHeads(Method):
         from longspan.selection.chunks import Chunks
 
         size, count = self._lk
-        return Chunks(size, count, self.local_chunks, self.first_chunk, self.share, self.score, window)
+        return Chunks(size, count, self.local_chunks, self.first_chunk, self.share, self.score, self.plain_rows(window))
 
     def positions(self, window: int) -> SeesChosen:
         if self.remap == "dca":
@@ -114,7 +119,8 @@ class LongHeads(Method):
         return InOrder() if self.far is None else FarNear(self.far)
 
     def plain_rows(self, window: int) -> int:
-        return window
+        size, count = self._lk
+        return dense_rows("LongHeads", self.dense, kept=count * size, window=window)
 
     @property
     def uses_calibration(self) -> bool:

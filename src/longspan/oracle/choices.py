@@ -72,8 +72,8 @@ def _against(q: Tensor, own_q: Tensor, own_k: Tensor, own_v: Tensor, rope: Rope,
         turned_q, turned_k = (
             turn(x[None, None], cos, sin)[0, 0] for turn, x in ((rope.rotate_q, own_q), (rope.rotate_k, own_k))
         )
-        chunk_query = ((turned_q @ turned_k.T * scale).softmax(dim=-1) @ own_v).mean(dim=0)  # Eq 1
-        items = ((chunk_query @ turned_k.T * scale).softmax(dim=-1) @ turned_k)[None]  # Eq 2
+        chunk_query = ((turned_q @ turned_k.T * scale).softmax(dim=-1) @ own_v).mean(dim=0)  # Eq 2
+        items = ((chunk_query @ turned_k.T * scale).softmax(dim=-1) @ turned_k)[None]  # Eq 1
     elif score == "bounds":
         return torch.maximum(q * own_k.amin(dim=0), q * own_k.amax(dim=0)).sum(dim=-1, keepdim=True)
     elif score == "token_max":

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from longspan.bands import Kept, KeyMap, start
+from longspan.terms import Share
 
 if TYPE_CHECKING:
     from typing import Self
@@ -50,11 +51,12 @@ class Choosing(Selection):
     """A selection whose queries choose keys by looking at them. Those before ``window`` keep everything.
 
     Attributes:
-        window: ``L``.
+        window: ``L``, or fewer queries where a method says so (``dense``).
         together: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
         grain: what chooses or is chosen does not cross a multiple of this many tokens.
+        share: which heads choose together.
         scored_keys: the stored rotation that scores are made from; None where the selector keeps what they take.
     """
 
@@ -62,6 +64,7 @@ class Choosing(Selection):
     together: ClassVar[bool]
     scored_keys: ClassVar[KeyMap | None] = None
     size: int
+    share: Share = "layer"
 
     @property
     def chosen(self) -> int:

@@ -38,6 +38,7 @@ class Middle(ByRow):
     from_layer: int = 0
 
     size = 1
+    share = "head"
     window = 0  # queries keep everything as long as first and recent tokens are all that there are
     scored_keys = Origin()
 

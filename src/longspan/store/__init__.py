@@ -1,7 +1,8 @@
 """The key-value store of one layer: buffers that grow in place, on the device, in host memory or in mapped files."""
 
-from longspan.store.buffer import Buffer, Tier, check_tier
+from longspan.store.buffer import Buffer, KVTier, Tier, check_tier
 from longspan.store.fetched import Fetched
 from longspan.store.kv import KeyIndex, KVStore, Slot, TakesOne
+from longspan.store.spill import Spill
 
-__all__ = ["Buffer", "Fetched", "KeyIndex", "KVStore", "Slot", "TakesOne", "Tier", "check_tier"]
+__all__ = ["Buffer", "Fetched", "KVStore", "KVTier", "KeyIndex", "Slot", "Spill", "TakesOne", "Tier", "check_tier"]

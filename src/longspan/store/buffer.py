@@ -17,21 +17,25 @@ from longspan.store.segments import Segments
 
 Tier = Literal["device", "host", "disk"]
 """Where a cache keeps keys and values: beside the model, in the CPU's memory, or in mapped files."""
+KVTier = Literal["auto"] | Tier
+"""The same as an option: ``"auto"`` begins on the device, and moves to the next tier when memory runs short."""
 SPARE = 64  # tokens more than were asked for, so that a short text does not grow at every token
 
 
-def check_tier(tier: Tier, directory: str | os.PathLike[str] | None) -> Path | None:
-    """Raise ``ValueError`` unless ``tier`` is one, and ``directory`` is an existing folder given with ``"disk"`` alone.
+def check_tier(tier: KVTier, directory: str | os.PathLike[str] | None) -> Path | None:
+    """Raise ``ValueError`` unless ``tier`` is one, and ``directory`` an existing folder for one that may use it.
 
     Returns:
         ``directory`` as a path.
     """
-    if tier not in get_args(Tier):
-        raise ValueError(f"kv_tier is one of {', '.join(get_args(Tier))}, not {tier!r}")
+    if tier not in ("auto", *get_args(Tier)):
+        raise ValueError(f"kv_tier is one of auto, {', '.join(get_args(Tier))}, not {tier!r}")
     if directory is None:
         return None
-    if tier != "disk":
-        raise ValueError(f"kv_dir is for kv_tier='disk'; kv_tier={tier!r} keeps nothing in {os.fspath(directory)}")
+    if tier not in ("auto", "disk"):
+        raise ValueError(
+            f"kv_dir is for kv_tier='disk' or 'auto'; kv_tier={tier!r} keeps nothing in {os.fspath(directory)}"
+        )
     path = Path(directory)
     if not path.is_dir():
         raise ValueError(f"kv_dir {path} is not a folder; make it, or leave kv_dir out for {tempfile.gettempdir()}")
@@ -80,6 +84,12 @@ class Buffer:
         return self._block.capacity if self._block is not None else 0
 
     @property
+    def device(self) -> torch.device:
+        """What it was made for; something was reserved."""
+        assert self._kind is not None
+        return self._kind.device
+
+    @property
     def block(self) -> object:
         """What holds it, another object once it lies elsewhere."""
         return self._block
@@ -103,6 +113,22 @@ class Buffer:
     def offloaded(self) -> bool:
         """Whether what is held lies elsewhere than on the device it was made for."""
         return self._kind is not None and self._reserved().tensor.device != self._kind.device
+
+    def growth(self, like: Tensor, tokens: int) -> int:
+        """Bytes of the memory that ``reserve`` asks for; 0 where there is room."""
+        if tokens <= self.capacity and self._kind is not None:
+            return 0
+        kind = Kind.of(like)
+        wanted = max(tokens + SPARE, self.capacity * 3 // 2)
+        return kind.batch * kind.heads * wanted * kind.token_bytes
+
+    def moved(self, tier: Tier, directory: Path | None, tokens: int, room: int) -> Buffer:
+        """A buffer with the first ``tokens`` of this one and room for ``room``, in another tier."""
+        new = Buffer(tier, directory if tier == "disk" else None)
+        if self._block is not None and self._kind is not None:
+            new._kind, new._block = self._kind, new._allocate(self._kind, max(room + SPARE, self.capacity))
+            new._block.write(0, self.first(tokens))
+        return new
 
     def reserve(self, like: Tensor, tokens: int) -> None:
         """Have room for ``tokens``; what is held stays, and the new room holds nothing in particular.

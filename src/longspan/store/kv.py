@@ -13,6 +13,7 @@ from longspan.store.buffer import Buffer, Tier, check_tier, refuse_unlike
 from longspan.store.memory import Kind, Memory
 from longspan.store.mirror import Mirror
 from longspan.store.segments import Segments
+from longspan.store.spill import Spill
 
 
 class Slot(NamedTuple):
@@ -72,8 +73,10 @@ class KVStore:
         directory: the folder for ``"disk"``.
         window: how many of the tokens before the last append the device keeps a copy of, besides those appended, where
             ``tier`` keeps them off the device.
+        spill: with it what is stored moves from ``tier`` to the next ones when memory runs short.
 
     Attributes:
+        tier: where they lie now.
         length: tokens stored.
         capacity: tokens that there is memory for; 0 when nothing was stored yet.
         mirror: the device's copy of the last tokens where they are offloaded, else None.
@@ -84,11 +87,18 @@ class KVStore:
         ValueError: see ``check_tier``; a negative window.
     """
 
-    def __init__(self, tier: Tier = "device", directory: str | os.PathLike[str] | None = None, window: int = 0) -> None:
+    def __init__(
+        self,
+        tier: Tier = "device",
+        directory: str | os.PathLike[str] | None = None,
+        window: int = 0,
+        spill: Spill | None = None,
+    ) -> None:
         if window < 0:
             raise ValueError(f"window is a number of tokens, not {window}")
-        self.directory = check_tier(tier, directory)
+        self.directory = check_tier(tier if spill is None else "auto", directory)
         self.tier: Tier = tier
+        self.spill = spill
         self.window = window
         self.length = 0
         self.index: KeyIndex | None = None
@@ -150,8 +160,10 @@ class KVStore:
             raise CacheError(f"keys and values of {[x.shape[2] for x in new]} tokens; they come in equal numbers")
         if self._buffers:
             refuse_unlike([buffer.kind for buffer in self._buffers], kinds)
-        buffers = self._buffers or [Buffer(self.tier, self.directory) for _ in new]
         stop = self.length + tokens
+        if self.spill is not None and (stop > self.capacity or not self._buffers):
+            self._make_room(self.spill, new, stop)
+        buffers = self._buffers or [self._buffer() for _ in new]
         for buffer, x in zip(buffers, new, strict=True):
             if stop > buffer.capacity or buffer.kind is None:
                 buffer.reserve(x, stop)
@@ -180,6 +192,8 @@ class KVStore:
                 self.bound = None
         if moved := self.length == self.capacity:
             self.reserve(self.length + 1)
+            if self.tier != "device" and self.offloaded:  # it has moved off the device
+                return None
         return Slot(self.length, kept_at, moved)
 
     def commit_one(self) -> None:
@@ -195,6 +209,8 @@ class KVStore:
             CacheError: the disk has no room; the store is as it was.
         """
         self.bound = None  # first: where memory lacks for a stream, those before it have moved
+        if self.spill is not None:
+            self._make_room(self.spill, self.allocated, tokens)
         for buffer in self._buffers:
             buffer.reserve(buffer.allocated, tokens)
         self._hold(self._buffers)
@@ -286,12 +302,40 @@ class KVStore:
 
     def adopt(self, streams: Sequence[tuple[Kind, Memory | Segments]], length: int) -> None:
         """Hold ``length`` tokens that lie in blocks: each rotation of the keys, then the values; the store is empty."""
-        buffers = [Buffer(self.tier, self.directory) for _ in streams]
+        buffers = [self._buffer() for _ in streams]
         for buffer, (kind, block) in zip(buffers, streams, strict=True):
             buffer.adopt(kind, block)
         self.length = length
         if buffers[0].offloaded:
-            recent = max(0, length - self.window)
-            self.mirror = Mirror(self.window)
-            self.mirror.fill(recent, [buffer.fetch(recent, length) for buffer in buffers])
+            self.tier = "host" if self.tier == "device" else self.tier
+            self._mirror_recent(buffers)
         self._hold(buffers)
+
+    def _buffer(self) -> Buffer:
+        return Buffer(self.tier, self.directory if self.tier == "disk" else None)
+
+    def _mirror_recent(self, buffers: Sequence[Buffer]) -> None:
+        recent = max(0, self.length - self.window)
+        self.mirror = Mirror(self.window)
+        self.mirror.fill(recent, [buffer.fetch(recent, self.length) for buffer in buffers])
+
+    def _make_room(self, spill: Spill, like: Sequence[Tensor], tokens: int) -> None:
+        """Move to the first tier from here on with memory for ``tokens``; nothing is lost where that fails.
+
+        Args:
+            like: a tensor for each stream, of its shape but for the tokens, on the device.
+        """
+        device = self._buffers[0].device if self._buffers else like[0].device
+        buffers = self._buffers or [self._buffer() for _ in like]
+        needed = sum(buffer.growth(x, tokens) for buffer, x in zip(buffers, like, strict=True))
+        tier = self.tier
+        while (to := spill.below(tier, device)) is not None and spill.short(tier, device, needed):
+            spill.report(tier, to, device)
+            tier = to
+        if tier == self.tier:
+            return
+        moved = [buffer.moved(tier, self.directory, self.length, tokens) for buffer in self._buffers]
+        self.tier = tier
+        if moved and self.mirror is None and moved[0].offloaded:
+            self._mirror_recent(moved)
+        self._hold(moved)

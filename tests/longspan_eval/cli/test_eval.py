@@ -114,10 +114,10 @@ def test_a_row_that_cannot_be_at_one_length_is_left_to_its_cell(folder, monkeypa
     attached = []
     monkeypatch.setattr(MethodSpec, "attach", lambda self, model, length, window: attached.append(length))
     monkeypatch.setattr(MethodSpec, "parameters", lambda self, window, length: {"error": "why"} if length < 200 else {})
-    check_spec(row, model, subject, [128, 256], None)
+    check_spec(row, model, subject, [128, 256], None, "device")
     assert attached == [256]
     with pytest.raises(LongspanError, match="^dca: why"):
-        check_spec(row, model, subject, [128, 129], None)
+        check_spec(row, model, subject, [128, 129], None, "device")
 
 
 def test_a_second_run_into_the_same_folder_is_refused(run, folder, whole):

@@ -24,22 +24,28 @@ def test_lists_every_table(run):
 
 def test_a_table_and_again(run, folder, tmp_path):
     out = tmp_path / "out"
-    words = ["reproduce", "dca", "--model", folder, "--tables", "matrix,perplexity", "--out", out, *SMALL]
+    words = ["reproduce", "dca", "--model", folder, "--tables", "figure-2,table-1", "--out", out, *SMALL]
     ran = run(*words)
     assert ran.code == 0, ran.err
-    assert "# dca on" in ran.out and "not at hand: see Figure 2" in ran.out and "needs `perplexity/pg19.txt`" in ran.out
+    assert (
+        "# dca on" in ran.out
+        and "**Published, Table 1**" in ran.out
+        and "needs `perplexity/pg19-validation`" in ran.out
+    )
     assert f"in {out}: results.json, summary.md" in ran.err
     first = json.loads((out / "results.json").read_text())
-    assert first["scale"] == "quick" and set(first["tables"]) == {"matrix", "perplexity"}
-    assert "--tables matrix,perplexity --samples 1 --max-length 256" in first["command"].replace("'", "")
+    assert (
+        first["scale"] == "quick" and set(first["tables"]) == {"figure-2", "table-1"} and first["scaled_to"] == "window"
+    )
+    assert "--tables figure-2,table-1 --samples 1 --max-length 256" in first["command"].replace("'", "")
     again = run(*words)
-    assert again.code == 0 and "perplexity: nothing left to measure" in again.err
+    assert again.code == 0 and "table-1: nothing left to measure" in again.err
     assert json.loads((out / "results.json").read_text()) == first
 
 
 @pytest.mark.long
 def test_killed_in_the_middle_it_gives_the_same(run, folder, tmp_path):
-    words = ["reproduce", "longheads", "--model", str(folder), "--tables", "perplexity,passkey", "--scale", "quick"]
+    words = ["reproduce", "longheads", "--model", str(folder), "--tables", "table-1,figure-4", "--scale", "quick"]
     words += ["--samples", "2", "--max-length", "512"]
     assert run(*words, "--out", tmp_path / "straight").code == 0
     script = f"from longspan.cli import main; main({[*words, '--out', str(tmp_path / 'killed')]!r})"
@@ -57,16 +63,17 @@ def test_killed_in_the_middle_it_gives_the_same(run, folder, tmp_path):
 
 
 def test_the_bundled_model_is_quick_and_has_its_calibration(run, tmp_path):
-    ran = run("reproduce", "esa", "--model", "bundled", "--tables", "recall", "--samples", 1, "--out", tmp_path)
+    ran = run("reproduce", "esa", "--model", "bundled", "--tables", "figure-2", "--samples", 1, "--out", tmp_path)
     assert ran.code == 0, ran.err
     body = json.loads((tmp_path / "results.json").read_text())
     assert body["scale"] == "quick"
-    cells = {cell["row"]: cell["value"] for cell in body["tables"]["recall"]["cells"]}
-    assert set(cells) == {"layer 0", "layer 1", "layer 2", "layer 3", "mean"} and 0.3 < cells["mean"] < 1.0
+    cells = {(cell["row"], cell["column"]): cell["value"] for cell in body["tables"]["figure-2"]["cells"]}
+    assert {row for row, _ in cells} == {"layer 0", "layer 1", "layer 2", "layer 3", "mean"}
+    assert 0.3 < cells["mean", "principal components"] < cells["mean", "reduced scores (closed_form)"] < 1.0
 
 
 def test_the_command_has_a_calibration_that_was_given(run, tmp_path):
-    words = ["reproduce", "esa", "--model", "bundled", "--tables", "operations", "--max-length", 1, "--out", tmp_path]
+    words = ["reproduce", "esa", "--model", "bundled", "--tables", "eq-9", "--max-length", 1, "--out", tmp_path]
     for given in ([], ["--calibration", FOLDER / "calibration.safetensors"]):
         assert run(*words, *given).code == 0
         command = json.loads((tmp_path / "results.json").read_text())["command"]
@@ -74,10 +81,10 @@ def test_the_command_has_a_calibration_that_was_given(run, tmp_path):
 
 
 def test_an_error_stays_until_it_is_to_be_tried_again(run, folder, tmp_path, monkeypatch):
-    words = ["reproduce", "longheads", "--model", folder, "--tables", "passkey", "--out", tmp_path, *SMALL]
+    words = ["reproduce", "longheads", "--model", folder, "--tables", "figure-4", "--out", tmp_path, *SMALL]
 
     def errors():
-        cells = json.loads((tmp_path / "results.json").read_text())["tables"]["passkey"]["cells"]
+        cells = json.loads((tmp_path / "results.json").read_text())["tables"]["figure-4"]["cells"]
         return sum("ZeroDivisionError" in (cell["reason"] or "") for cell in cells)
 
     with monkeypatch.context() as broken:
@@ -89,7 +96,7 @@ def test_an_error_stays_until_it_is_to_be_tried_again(run, folder, tmp_path, mon
 
 def test_time_that_is_over(run, folder, tmp_path):
     ran = run(
-        "reproduce", "longheads", "--model", folder, "--tables", "passkey", "--max-minutes", "0.00001", "--out",
+        "reproduce", "longheads", "--model", folder, "--tables", "figure-4", "--max-minutes", "0.00001", "--out",
         tmp_path, *SMALL,
     )  # fmt: skip
     assert ran.code == 0 and "the time is over" in ran.err and "cells are unfinished" in ran.out
@@ -103,6 +110,7 @@ def test_time_that_is_over(run, folder, tmp_path):
         (["esa"], "--model"),
         (["esa", "--model", "M", "--tables", "nine"], "esa has no table 'nine'"),
         (["esa", "--model", "M", "--scale", "huge"], "--scale is auto, paper or quick"),
+        (["esa", "--model", "M", "--scale-to", "quick"], "--scale-to is auto, paper or window"),
         (["esa", "--model", "M", "--max-minutes", 0], "--max-minutes must be above 0"),
         (["esa", "--model", "M", "--max-full-seconds", 0], "--max-full-seconds must be above 0"),
         (["esa", "--model", "M", "--data-dir", "nowhere"], "nowhere: there is no such folder"),

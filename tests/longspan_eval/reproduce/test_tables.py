@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import shutil
 from dataclasses import replace
 from functools import partial
 
 import pytest
-import torch
 from rich.console import Console
 
 from longspan.errors import DataError, LongspanError
@@ -21,34 +19,28 @@ from longspan_eval.journal import Journal
 from longspan_eval.measure import Prompt
 from longspan_eval.reduce import found, mean_of
 from longspan_eval.reproduce import PAPERS
-from longspan_eval.reproduce.cells import INSIDE, data_cells, grid, perplexity_cells
-from longspan_eval.reproduce.measures import Inspected, Timed
-from longspan_eval.reproduce.memory import Peak
+from longspan_eval.reproduce.cells import INSIDE
+from longspan_eval.reproduce.measures import Inspected
 from longspan_eval.reproduce.published import published
 from longspan_eval.reproduce.report import PaperReport, notes
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, PaperPlan, Table, select
-from longspan_eval.reproduce.texts import PG19
+from longspan_eval.reproduce.texts import PG19_VALIDATION
 from longspan_eval.run import here, measure
-from longspan_eval.sample import Sample
-from longspan_eval.schedule import Plan
-from longspan_eval.spec import parse_spec, parse_specs
-from longspan_eval.studies.eval import Evaluation, spread
+from longspan_eval.spec import parse_spec
 from longspan_eval.tasks import TASKS
-from longspan_eval.windows import PERPLEXITY as TASK
-from longspan_eval.windows import find_windows
 
 EVERY = [(paper, table.name) for paper, made in PAPERS.items() for table in made.tables]
 READS = {  # tables that have nothing without data, and a file of each
-    ("longheads", "longbench"): "longbench/narrativeqa.jsonl",
-    ("longheads", "analysis-reports"): "longbench/gov_report.jsonl",
-    ("dca", "few-shot"): "scrolls/narrative_qa/validation.jsonl",
-    ("dca", "examples"): "scrolls/qasper/validation.jsonl",
-    ("dca", "zero-shot"): "leval/tpo.jsonl",
-    ("dca", "unseen"): "unseen/questions.jsonl",
-    ("esa", "longbench"): "longbench/narrativeqa.jsonl",
-    ("esa", "infinitebench"): "infinitebench/code_debug.jsonl",
+    ("longheads", "table-2"): "longbench/narrativeqa.jsonl",
+    ("dca", "table-3"): "scrolls/narrative_qa/validation.jsonl",
+    ("dca", "table-4"): "leval/tpo.jsonl",
+    ("dca", "table-5"): "scrolls/qasper/validation.jsonl",
+    ("dca", "table-6"): "unseen/paper.txt",
+    ("esa", "table-1"): "longbench/narrativeqa.jsonl",
 }
+
+ALONE = {("dca", "figure-2"), ("esa", "figure-2"), ("esa", "eq-9"), ("longheads", "section-4.1")}  # no row of stock
 
 
 def quietly(plans, session, path, deadline=None):
@@ -82,7 +74,7 @@ def few(table, session):
 
 @pytest.mark.parametrize(("paper", "name"), EVERY)
 def test_every_table_runs(paper, name, session, tmp_path):
-    if name == "passkey-far":
+    if (paper, name) == ("dca", "figure-6"):
         session.max_length = 16 * session.subject.window
     plan = few(select(PAPERS[paper], [name])[0], session)
     samples = quietly([plan], session, tmp_path / "samples.jsonl")
@@ -94,20 +86,20 @@ def test_every_table_runs(paper, name, session, tmp_path):
     if (paper, name) in READS:
         assert not measured
         assert any(READS[paper, name] in str(figure) and "--data-dir" in figure.reason for _, figure in figures)
-    elif (paper, name) == ("esa", "recall"):
+    elif (paper, name) == ("esa", "figure-2"):
         assert "a calibration" in str(figures[0][1]) and "longspan calibrate" in figures[0][1].reason
     else:
-        assert len(measured) >= (1 if name == "passkey-far" else 2)
+        assert len(measured) >= 2
     report = PaperReport(tmp_path, PAPERS[paper], session, [plan], "longspan reproduce", "cpu")
     text = report.write(samples)
     assert text == (tmp_path / "summary.md").read_text() and "/" + "work" not in text
-    assert (
-        plan.table.where in text
-        and ("not at hand: see" in text) is not plan.table.whole
-        and PAPERS[paper].hardware in text
-    )
+    assert f"## {' and '.join(plan.table.numbers)}: {plan.table.title}" in text and PAPERS[paper].hardware in text
     body = json.loads((tmp_path / "results.json").read_text())["tables"][name]
-    assert len(body["cells"]) == len(figures) and len(body["published"]) == len(published(paper, name))
+    beside = [one for number in plan.table.numbers for one in published(paper, number)]
+    assert len(body["cells"]) == len(figures) and len(body["published"]) == len(beside) >= 1
+    for one in beside:
+        assert f"**Published, {one.number}**: {one.title}" in text
+        assert (f"Not at hand: {one.unread}" in text) is (one.unread is not None)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -120,12 +112,14 @@ def test_every_table_is_planned_at_the_papers_scale(paper, at_window):
             assert str(figure) in ("·", "n/a", "-") or cell.figure is not None or "needs" in str(figure)
 
 
-@pytest.mark.parametrize(("paper", "name"), [*sorted(READS.keys() - {("esa", "longbench")}), ("dca", "perplexity")])
+@pytest.mark.parametrize(
+    ("paper", "name"), [*sorted(READS.keys() - {("esa", "table-1")}), ("dca", "table-1"), ("esa", "table-6")]
+)
 def test_with_data(paper, name, session, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(SAMPLES, data)
-    (data / "perplexity").mkdir()
-    (data / "perplexity" / "pg19.txt").write_text("It was a dark night and the sea was calm. " * 150)
+    (data / PG19_VALIDATION.folder).mkdir(parents=True)
+    (data / PG19_VALIDATION.folder / "book.txt").write_text("It was a dark night and the sea was calm. " * 150)
     session.data_dir, session.max_length = data, None
     table = select(PAPERS[paper], [name])[0]
     plan = PaperPlan(table, session)
@@ -136,8 +130,11 @@ def test_with_data(paper, name, session, tmp_path):
         sample = session.measure(plan.cells[n].measures[0])
         assert sample.error is None, sample.error
     session.detach()
-    if name == "perplexity":
-        assert plan.cells[0].row == "PG19: stock"
+    if (paper, name) == ("dca", "table-1"):
+        assert plan.cells[0].row == "PG19 (validation): stock"
+    elif name != "table-5" and name != "table-6":
+        means = [cell for cell in plan.cells if cell.row.startswith("mean")]
+        assert means and all(len(cell.measures) > 1 for cell in means)
 
 
 def test_a_broken_file_is_an_error_before_anything_is_measured(session, tmp_path):
@@ -145,7 +142,7 @@ def test_a_broken_file_is_an_error_before_anything_is_measured(session, tmp_path
     (tmp_path / "leval" / "tpo.jsonl").write_text('{"input": 1}\n')
     session.data_dir = tmp_path
     with pytest.raises(DataError, match=r"tpo\.jsonl, line 1"):
-        plan_of("dca", "zero-shot", session)
+        plan_of("dca", "table-4", session)
 
 
 def test_questions_without_a_paper(session, tmp_path):
@@ -153,7 +150,7 @@ def test_questions_without_a_paper(session, tmp_path):
     shutil.copy(SAMPLES / "unseen" / "questions.jsonl", tmp_path / "unseen")
     session.data_dir = tmp_path
     with pytest.raises(DataError, match=r"paper\.txt: there is no text"):
-        plan_of("dca", "unseen", session)
+        plan_of("dca", "table-6", session)
 
 
 class Killed(BaseException):
@@ -165,7 +162,7 @@ def test_a_kill_and_resume_give_the_same(session, tmp_path, monkeypatch, after=5
         return {k: (one.prediction, one.correct, f"{one.loss:.6f}", one.error) for k, one in samples.items()}
 
     session.max_length = 2 * session.subject.window
-    plans = [few(select(PAPERS["longheads"], [name])[0], session) for name in ("perplexity", "passkey", "split")]
+    plans = [few(select(PAPERS["longheads"], [name])[0], session) for name in ("table-1", "figure-4", "table-7")]
     straight = quietly(plans, session, tmp_path / "straight.jsonl")
     real, done = PaperSession.measure, []
 
@@ -189,7 +186,7 @@ def test_a_kill_and_resume_give_the_same(session, tmp_path, monkeypatch, after=5
 
 
 def test_a_deadline_begins_nothing_new(session, tmp_path):
-    plan = plan_of("longheads", "passkey", session)
+    plan = plan_of("longheads", "figure-4", session)
     samples = quietly([plan], session, tmp_path / "samples.jsonl", deadline=0.0)
     assert not samples and set(texts(plan, samples)) == {"·", "n/a"}
 
@@ -215,7 +212,7 @@ def test_full_attention_that_takes_too_long_is_marked(session, tmp_path, monkeyp
 
 
 def table_of(cells, **more):
-    return Table("synthetic", "A table", "Table 0", lambda session: "a protocol", lambda session: cells, **more)
+    return Table("Table 0", "A table", lambda session: "a protocol", lambda session: cells, **more)
 
 
 def passkeys(count, row="stock", length=300):
@@ -248,7 +245,7 @@ def test_cells_that_share_measures_measure_once(session, tmp_path):
         (paper, table.name)
         for paper, made in PAPERS.items()
         for table in made.tables
-        if table.name not in ("matrix", "recall", "operations", "analysis-reports")  # where nothing is compared with it
+        if (paper, table.name) not in ALONE
     ],
 )
 def test_stock_is_in_every_table_that_compares(paper, name, session, tmp_path):
@@ -263,7 +260,7 @@ def test_stock_is_in_every_table_that_compares(paper, name, session, tmp_path):
             assert only == {"stock"}
 
 
-@pytest.mark.parametrize(("paper", "name"), [("longheads", "ablations"), ("esa", "proximity")])
+@pytest.mark.parametrize(("paper", "name"), [("longheads", "table-4"), ("esa", "table-5")])
 def test_what_the_model_can_do_at_all_stands_beside_ablations(paper, name, session):
     inside = [cell for cell in plan_of(paper, name, session).cells if cell.row == INSIDE and cell.measures]
     assert inside and {measure.length for cell in inside for measure in cell.measures} == {session.subject.window}
@@ -271,7 +268,7 @@ def test_what_the_model_can_do_at_all_stands_beside_ablations(paper, name, sessi
 
 def test_stock_answers_the_prompts_that_are_looked_at(session):
     session.samples = 8
-    cells = {(cell.row, cell.column): cell for cell in plan_of("longheads", "split", session).cells}
+    cells = {(cell.row, cell.column): cell for cell in plan_of("longheads", "table-7", session).cells}
     stock, own = (cells[row, "split over chunks"].measures for row in ("stock", "LongHeads"))
     assert [(one.seed, one.length) for one in stock] == [(one.seed, one.length) for one in own]
     pairs = [(cut, look) for cut, look in zip(stock, own, strict=True) if cut.length == 256]
@@ -289,104 +286,14 @@ def test_cells_take_turns_where_times_are_compared(session):
 
 def test_tables_are_selected_by_name():
     paper = PAPERS["longheads"]
-    assert [table.name for table in select(paper, ["split", "passkey"])] == ["passkey", "split"]
+    assert [table.name for table in select(paper, ["table-7", "figure-4"])] == ["figure-4", "table-7"]
     assert select(paper, None) == paper.tables
-    with pytest.raises(LongspanError, match="no table 'nine'; it has perplexity"):
+    with pytest.raises(LongspanError, match="no table 'nine'; it has table-1"):
         select(paper, ["nine"])
-    with pytest.raises(LongspanError, match="passkey is named twice"):
-        select(paper, ["passkey", "passkey"])
+    with pytest.raises(LongspanError, match="table-1 is named twice"):
+        select(paper, ["table-1", "table-1"])
 
 
 def test_names_are_told_apart():
     for paper in PAPERS.values():
         assert isinstance(paper, Paper) and len({table.name for table in paper.tables}) == len(paper.tables)
-
-
-# What is measured
-
-
-@pytest.mark.parametrize("mode", ["new", "whole"])
-@pytest.mark.parametrize("samples", [3, None])
-def test_perplexity_is_that_of_the_eval_task(session, tmp_path, mode, samples):
-    (tmp_path / "perplexity").mkdir()
-    path = tmp_path / PG19.file
-    path.write_text("It was a dark night and the sea was calm, and nobody knew. " * 60)
-    session.data_dir, lengths, specs = tmp_path, (64, 200), parse_specs(["stock", "streaming-llm:recent=24"])
-    cells = perplexity_cells(
-        session, {spec.label: spec for spec in specs}, (PG19,), lengths, stride=32, mode=mode, windows=samples
-    )
-    ours = {
-        (cell.row.partition(": ")[2], cell.column): cell.figure_of([session.measure(one) for one in cell.measures])
-        for cell in cells
-    }
-    windows = find_windows(session.tokenizer, [path], longest=200, stride=32, mode=mode)
-    study = Evaluation((TASK,), tuple(specs), lengths, samples=samples or 10**6, windows=windows)
-    told = {(cell.row, cell.column): cell.figure_of(map(session.measure, cell.measures)) for cell in study.cells()}
-    assert ours == told and len(told) == 4 and len({figure.value for figure in told.values()}) == 4
-    assert told["stock", "64"].n == (samples or len(windows.records)) > 2
-    plan = Plan(study.cells(), session.keys)
-    assert {key for keys in Plan(cells, session.keys).keys for key in keys} == {k for keys in plan.keys for k in keys}
-
-
-def test_a_text_that_is_too_short_says_so(session, tmp_path):
-    (tmp_path / "perplexity").mkdir()
-    (tmp_path / "perplexity" / "pg19.txt").write_text("Short.")
-    session.data_dir = tmp_path
-    (cell,) = perplexity_cells(session, {"a": parse_spec("stock")}, (PG19,), [64], stride=8, mode="new", windows=2)
-    assert "too few for a window of 64" in cell.missing
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", None])
-def test_timed(session, implementation):
-    session.model.generation_config.eos_token_id = None
-    before = session.model.config._attn_implementation
-    row = parse_spec("stock" if implementation else "dca")
-    sample = session.measure(Timed(row, 300, 0, answers=implementation is None, implementation=implementation))
-    assert sample.error is None and sample.figures["prefill"] > 0 and sample.figures["memory"] >= 0
-    assert ("token" in sample.figures) is (implementation is None)
-    if implementation is not None:
-        assert session.model.config._attn_implementation == implementation
-    session.detach()
-    assert session.model.config._attn_implementation == before
-
-
-def test_memory_is_what_the_work_takes():
-    with Peak(torch.device("cpu")) as peak:
-        held = torch.ones(40_000_000)
-        del held
-    if math.isnan(peak.bytes):
-        pytest.skip("nobody counts resident memory here")
-    assert 155e6 < peak.bytes < 240e6
-
-
-def test_rows_that_do_not_fit_the_window_say_why(session):
-    (cell,) = grid(session, {"big": parse_spec("dca:chunk_size=9999")}, "passkey", [300], 1)
-    assert "chunk_size + local_window" in cell.missing
-
-
-def test_data_rows_name_their_file(session):
-    cells = data_cells(session, {"stock": parse_spec("stock")}, ["leval-toefl"], [512], 3)
-    assert [(cell.row, cell.brief) for cell in cells] == [("leval-toefl", "needs `leval/tpo.jsonl`")]
-    assert "--data-dir" in cells[0].missing and "L4NLP" in cells[0].missing
-
-
-def test_depths():
-    assert spread(1) == (0.5,) and spread(3) == (0.0, 0.5, 1.0)
-
-
-def test_figures_survive_the_journal(tmp_path):
-    sample = Sample("a", 1, 2, None, "", figures={"cover": 0.5, "hit1": math.nan})
-    with Journal(tmp_path / "s.jsonl") as journal:
-        journal.append("k", sample)
-    with Journal(tmp_path / "s.jsonl") as journal:
-        read = journal.samples["k"].figures
-    assert read["cover"] == 0.5 and math.isnan(read["hit1"])
-
-
-def test_published_figures_have_sources_and_tables():
-    for paper in PAPERS.values():
-        for table in paper.tables:
-            assert all(all(part.strip() for part in one) for one in published(paper.name, table.name))
-    memory = [one.figure for one in published("longheads", "efficiency")]
-    assert "4.14 s" in memory and any("42.3 GB" in one and "44.48 GB" in one for one in memory)
-    assert published("longheads", "perplexity") == []

@@ -45,20 +45,22 @@ def test_the_needle_follows_a_whole_sentence_and_never_lies_deeper(any_tokenizer
     assert example.references == ("sandwich", "Dolores Park", "sunny day")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_multi_needle(any_tokenizer, seed):
-    example, text = build(any_tokenizer, "multi-needle", 8000, seed)
+@pytest.mark.parametrize(("name", "count"), [("multi-needle", 5), ("multi-needle-3", 3)])
+@pytest.mark.parametrize("seed", range(2))
+def test_multi_needle(any_tokenizer, seed, name, count):
+    example, text = build(any_tokenizer, name, 8000, seed)
     body, _, asked = text.partition("\n\nNow, the questions are: ")
     hidden = re.findall(r"\nHidden on (\w+) Island is the legendary (\w+ \w+)\.\n", body)
-    assert len(hidden) == 5 and len(dict(hidden)) == 5 and len({item for _, item in hidden}) == 5
+    assert len(hidden) == len(dict(hidden)) == len({item for _, item in hidden}) == count
     islands = re.findall(r"What legendary item is hidden on (\w+) Island\?", asked)
     assert tuple(dict(hidden)[island] for island in islands) == example.references
     form = " ".join(f"The legendary item hidden on the {island} Island is ____." for island in islands)
     assert asked.endswith(
+        "? Before answering, please consider what in the document is most relevant to this question."
         f" Please answer in the format of '{form}'\nThe legendary item hidden on the {islands[0]} Island is"
     )
     places = [body.index(f"Hidden on {island} Island") / len(body) for island, _ in hidden]
-    assert places == pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=0.06)
+    assert places == pytest.approx([n / (count - 1) for n in range(count)], abs=0.06)
 
 
 def test_the_order_of_the_questions_is_drawn(tokenizer):
@@ -73,7 +75,7 @@ def test_the_order_of_the_questions_is_drawn(tokenizer):
 @pytest.mark.parametrize("needles", [1, 40])
 def test_too_few_or_many_needles(needles):
     with pytest.raises(ValueError, match=f"needles must be 2 to 35, not {needles}"):
-        MultiNeedle(needles)
+        MultiNeedle(needles=needles)
 
 
 @pytest.mark.parametrize("reasoning", [False, True])

@@ -85,3 +85,28 @@ def hit_rate(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int]
     """
     one_moment(choices)
     return float(torch.cat([hits(one, chunks, answers, top) for one in choices]).double().mean())
+
+
+def vote_rates(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int], top: int) -> tuple[float, float]:
+    """Hit rates over all heads: the share of layers whose heads find the answer together, and whether the model's do.
+
+    Each head votes for its ``top`` best chunks by score. The answer is found where it is among the ``top`` chunks with
+    the most votes, those of a layer's heads or of all layers' heads; chunks with as many votes count against it.
+    """
+    one_moment(choices)
+    found = [_votes(one, chunks, top) for one in choices]
+    total = sum(found, torch.zeros(len(chunks)).long())
+    layers = [_elected(votes, answers, top) for votes in found]
+    return sum(layers) / len(layers), float(_elected(total, answers, top))
+
+
+def _votes(choice: Choice, chunks: Chunking, top: int) -> Tensor:
+    """How many of a layer's heads have each chunk among their ``top`` best: ``[n]`` int64."""
+    best = chunk_scores(choice, chunks).topk(min(top, len(chunks)), dim=-1)
+    return torch.bincount(best.indices[best.values > float("-inf")], minlength=len(chunks))
+
+
+def _elected(votes: Tensor, answers: Sequence[int], top: int) -> bool:
+    most = int(votes[list(answers)].max())
+    others = [int(votes[n]) for n in range(len(votes)) if n not in set(answers)]
+    return most > 0 and sum(other >= most for other in others) < top

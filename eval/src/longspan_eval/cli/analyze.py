@@ -24,7 +24,8 @@ from longspan.cli.options import (
 )
 from longspan.errors import LongspanError
 from longspan.files import check
-from longspan_eval.cli.eval import no_task, parse_lengths
+from longspan_eval.cli.eval import parse_lengths
+from longspan_eval.cli.tasks import no_task
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -29,17 +28,17 @@ from longspan.cli.options import (
     show_results,
     wide,
 )
-from longspan.errors import AttachError, LongspanError, did_you_mean
+from longspan.errors import AttachError, LongspanError
 from longspan.signals import Stopped
-from longspan.tables import Column, Sheet
+from longspan_eval.cli.tasks import listing, named, sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, find_windows
 
 if TYPE_CHECKING:
+    from longspan.store import KVTier
     from longspan_eval.session import Session
     from longspan_eval.spec import MethodSpec
     from longspan_eval.studies.eval import Evaluation
     from longspan_eval.subject import Subject
-    from longspan_eval.task import Task
 
 
 def evaluate(
@@ -91,6 +90,9 @@ def evaluate(
     window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    kv_tier: Annotated[
+        str, typer.Option(help="Where extended models keep keys and values: device, host, disk or auto.")
+    ] = "device",
     retry_errors: Annotated[bool, typer.Option(help="Ask again what ended in an error.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and in which time.")] = False,
     list_tasks: Annotated[bool, typer.Option("--list", help="Say which tasks there are.")] = False,
@@ -102,10 +104,10 @@ def evaluate(
     Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
     """
     if list_tasks:
-        found = _listing()
-        print_json(found) if as_json else wide().print(_sheet(found))
+        found = listing()
+        print_json(found) if as_json else wide().print(sheet(found))
         return
-    chosen = _tasks(tasks or [])
+    chosen = named(tasks or [])
     if model is None:
         raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
     asked = {"--text": texts, "--stride": stride, "--mode": mode}
@@ -128,7 +130,7 @@ def evaluate(
     from longspan_eval.studies.eval_report import EvalReport
     from longspan_eval.subject import Subject
 
-    place = check_device(device)
+    place, tier = check_device(device), _tier(kv_tier)
     if ray is not None:
         ray_workers.require()
     quiet_transformers()
@@ -158,13 +160,13 @@ def evaluate(
     plan = Plan(study.cells(), keys, max_full_seconds=max_full_seconds)
     study.check(tokenizer)
     for spec in study.specs:
-        check_spec(spec, loaded, subject, study.lengths, window)
+        check_spec(spec, loaded, subject, study.lengths, window, tier)
     if windows is not None:
         say(console, f"{PERPLEXITY.name}: {windows}")
     if dry_run:
         known = read_samples(out / "samples.jsonl")
         requests = [one for part in plan.left(known, retry_errors=retry_errors, rank=study.rank()) for one in part]
-        session = Session(loaded.to(place), tokenizer, window=window)
+        session = Session(loaded.to(place), tokenizer, window=window, kv_tier=tier)
         made = estimate.estimate(
             plan, study.specs, requests, plan.pace(subject, known), session.measure, at_once=n_workers, console=console
         )
@@ -172,8 +174,8 @@ def evaluate(
         return
     del loaded
     count = threads or (1 if ray is not None else max(torch.get_num_threads() // n_workers, 1))
-    load = partial(_load, model, window, dtype, device)
-    command = _command(study, model, lengths, methods, texts, window, dtype)
+    load = partial(_load, model, window, dtype, device, tier)
+    command = _command(study, model, lengths, methods, texts, window, dtype, kv_tier)
     report = EvalReport(out, study, keys, plan, command, str(place), count)
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -236,33 +238,6 @@ def parse_lengths(text: str, window: int) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def _tasks(names: Sequence[str]) -> tuple[Task, ...]:
-    if not names:
-        raise LongspanError("name at least one task; `longspan eval --list` says which there are")
-    from longspan_eval.tasks import TASKS
-
-    known = _known()
-    found: list[Task] = []
-    for name in names:
-        fitting = [known[name]] if name in known else [task for key, task in TASKS.items() if fnmatchcase(key, name)]
-        if not fitting:
-            raise LongspanError(no_task(name))
-        found += fitting
-    return tuple(found)
-
-
-def _known() -> dict[str, Task]:
-    """Every task; a pattern such as * takes none but the made ones and those from files."""
-    from longspan_eval.tasks import TASKS
-
-    return {**TASKS, PERPLEXITY.name: PERPLEXITY}
-
-
-def no_task(name: str) -> str:
-    """Why ``name`` is no task, and what it may have meant."""
-    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, _known())}"
-
-
 def _kept(path: Path, out: Path, dry_run: bool) -> Path:
     """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again."""
     if path != STDIN:
@@ -275,7 +250,9 @@ def _kept(path: Path, out: Path, dry_run: bool) -> Path:
     return out / "stdin.txt"
 
 
-def check_spec(spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None) -> None:
+def check_spec(
+    spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None, kv_tier: KVTier
+) -> None:
     """Raise where a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
     from longspan.hf import restore
 
@@ -284,7 +261,7 @@ def check_spec(spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence
     if not good:
         raise LongspanError(f"{spec.label}: {parameters[0]['error']}")
     try:
-        spec.attach(model, good[0], window)
+        spec.attach(model, good[0], window, kv_tier=kv_tier)
     except AttachError:
         raise
     except ValueError as error:
@@ -293,12 +270,22 @@ def check_spec(spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence
         restore(model)
 
 
-def _load(name: str, window: int | None, dtype: str, device: str) -> Session:
+def _tier(kv_tier: str) -> KVTier:
+    from longspan.store import check_tier
+
+    try:
+        check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
+    except ValueError as error:
+        raise LongspanError(f"--kv-tier {kv_tier}: {error}") from error
+    return kv_tier  # type: ignore[return-value]
+
+
+def _load(name: str, window: int | None, dtype: str, device: str, kv_tier: KVTier) -> Session:
     """The model where it is to run, and its tokenizer."""
     from longspan_eval.session import Session
 
     model = load_model(name, window=window, dtype=dtype, device=device)
-    return Session(model, load_tokenizer(name), window=window)
+    return Session(model, load_tokenizer(name), window=window, kv_tier=kv_tier)
 
 
 def _command(
@@ -309,6 +296,7 @@ def _command(
     texts: Sequence[Path] | None,
     window: int | None,
     dtype: str,
+    kv_tier: str,
 ) -> str:
     """The command that makes this table, without what does not change it."""
     words = ["longspan", "eval", *(task.name for task in study.tasks), "--model", model]
@@ -323,28 +311,5 @@ def _command(
     words += [] if study.seed == 0 else ["--seed", str(study.seed)]
     words += [] if window is None else ["--window", str(window)]
     words += [] if dtype == "auto" else ["--dtype", dtype]
+    words += [] if kv_tier == "device" else ["--kv-tier", kv_tier]
     return shlex.join(words)
-
-
-def _listing() -> list[dict[str, Any]]:
-    return [
-        {
-            "task": task.name,
-            "what": task.summary,
-            "depths": task.at_depths,
-            "answer_tokens": task.new_tokens,
-            "data": None if task.data is None else task.data.name,
-            "paper": task.paper,
-        }
-        for task in _known().values()
-    ]
-
-
-def _sheet(found: Sequence[dict[str, Any]]) -> Sheet:
-    columns = [Column("task", style="cyan"), Column("what it asks"), Column("answer", "right"), Column("data")]
-    rows = []
-    for one in found:
-        data = "any text (--text)" if one["task"] == PERPLEXITY.name else one["data"] or "made"
-        what = one["what"] + (" (depths)" if one["depths"] else "")
-        rows.append((one["task"], what, f"{one['answer_tokens'] or '-'}", data, one["paper"]))
-    return Sheet([*columns, Column("paper", style="dim")], rows)

@@ -30,6 +30,7 @@ from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
 
 SCALES = ("auto", "paper", "quick")
+SCALES_TO = ("auto", "paper", "window")
 
 
 def reproduce(
@@ -43,6 +44,13 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str, typer.Option(help="paper: the paper's numbers of prompts; quick: a few; auto: quick for 'bundled'.")
+    ] = "auto",
+    scale_to: Annotated[
+        str,
+        typer.Option(
+            help="Numbers of tokens: paper: as printed; window: scaled to the model's; auto: as printed for a window "
+            "that the paper's models have."
+        ),
     ] = "auto",
     samples: Annotated[int | None, typer.Option(help="Prompts, or windows of a text, a cell at most.", min=1)] = None,
     max_length: Annotated[int | None, typer.Option(help="Leave out cells of more tokens.", min=1)] = None,
@@ -81,6 +89,8 @@ def reproduce(
         raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
     if scale not in SCALES:
         raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}{did_you_mean(scale, SCALES)}")
+    if scale_to not in SCALES_TO:
+        raise LongspanError(f"--scale-to is auto, paper or window, not {scale_to!r}{did_you_mean(scale_to, SCALES_TO)}")
     for name, limit in (("--max-minutes", max_minutes), ("--max-full-seconds", max_full_seconds)):
         if limit is not None and not limit > 0:
             raise LongspanError(f"{name} must be above 0, not {limit:g}")
@@ -114,13 +124,15 @@ def reproduce(
         data_dir=data_dir,
         calibration=calibration,
         window=window,
+        windows=chosen.windows,
+        scale_to=scale_to,  # type: ignore[arg-type]
     )
     folder = Path("reproduce") / paper if out is None else out
     if folder.exists() and not folder.is_dir():
         raise LongspanError(f"--out {folder}: is a file; name a folder")
     plans = [PaperPlan(table, session, max_full_seconds=max_full_seconds) for table in wanted]
     command = _command(
-        paper, model, tables, scale, samples, max_length, data_dir, given, window, dtype, max_full_seconds
+        paper, model, tables, scale, scale_to, samples, max_length, data_dir, given, window, dtype, max_full_seconds
     )
     report = PaperReport(folder, chosen, session, plans, command, str(session.device))
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,6 +177,7 @@ def _command(
     model: str,
     tables: str | None,
     scale: str,
+    scale_to: str,
     samples: int | None,
     max_length: int | None,
     data_dir: Path | None,
@@ -175,7 +188,13 @@ def _command(
 ) -> str:
     """The command that makes these tables, without what does not change them."""
     words = ["longspan", "reproduce", paper, "--model", model, "--scale", scale]
-    given = {"--tables": tables, "--samples": samples, "--max-length": max_length, "--data-dir": data_dir}
+    given = {
+        "--tables": tables,
+        "--scale-to": None if scale_to == "auto" else scale_to,
+        "--samples": samples,
+        "--max-length": max_length,
+        "--data-dir": data_dir,
+    }
     given |= {"--calibration": calibration, "--window": window, "--dtype": None if dtype == "auto" else dtype}
     given |= {"--max-full-seconds": None if max_full_seconds is None else f"{max_full_seconds:g}"}
     for name, value in given.items():
@@ -194,7 +213,9 @@ class _Listed:
 
 
 def _listing(papers: Any) -> list[_Listed]:
-    return [_Listed(paper.name, one.name, one.title, one.where) for paper in papers for one in paper.tables]
+    return [
+        _Listed(paper.name, one.name, one.title, " and ".join(one.numbers)) for paper in papers for one in paper.tables
+    ]
 
 
 def _sheet(found: list[_Listed]) -> Sheet:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
 from longspan_eval.measure import Prompt
-from longspan_eval.reduce import found, perplexity
+from longspan_eval.reduce import found, mean_of_tasks, perplexity
 from longspan_eval.reproduce.session import PaperSession, why_unbuilt
 from longspan_eval.reproduce.table import missing_file
 from longspan_eval.reproduce.texts import Corpus
-from longspan_eval.spec import MethodSpec
+from longspan_eval.spec import MethodSpec, parse_spec
 from longspan_eval.studies.eval import drawn
 from longspan_eval.tasks import TASKS
 from longspan_eval.windows import PERPLEXITY, Mode, Source, sources, windows_of
@@ -20,6 +20,12 @@ INSIDE = "stock, inside the window"  # a row of what the model can do without an
 SAID_INSIDE = "Stock inside the window is what the model can do at all: what it cannot do there, no method can add."
 
 Methods = Mapping[str, MethodSpec]  # by what a table calls them
+
+
+def inside(methods: Methods) -> dict[str, MethodSpec]:
+    """The rows, after the first of which comes stock at the window."""
+    (label, first), *rest = methods.items()
+    return {label: first, INSIDE: parse_spec("stock"), **dict(rest)}
 
 
 def grid(
@@ -31,7 +37,7 @@ def grid(
     depths: Sequence[float | None] = (None,),
     column: str = "{length:,}",
 ) -> list[Cell]:
-    """Cells of ``samples`` prompts (at each depth, where depths are given) of a synthetic task, by row and length.
+    """Cells of ``samples`` prompts (at each depth, where depths are given) of a made task, by row and length.
 
     The row ``INSIDE`` has prompts of the window, whatever the column says.
     """
@@ -49,10 +55,31 @@ def grid(
     return cells
 
 
+def averaged(cells: Sequence[Cell], column: str = "mean") -> list[Cell]:
+    """The cells, and for each row the mean of its tasks and lengths, which no prompt is measured for again."""
+    made = list(cells)
+    for row in dict.fromkeys(cell.row for cell in cells):
+        own = [cell for cell in cells if cell.row == row and cell.missing is None]
+        left_out = sum(cell.row == row and cell.missing is not None for cell in cells)
+        if own:
+            made.append(_mean(own, row, f"{column} of {len(own)} of {len(own) + left_out}" if left_out else column))
+    return made
+
+
+def _mean(cells: Sequence[Cell], row: str, column: str) -> Cell:
+    return Cell(row, column, mean_of_tasks, tuple(one for cell in cells for one in cell.measures))
+
+
+def has_data(session: PaperSession, tasks: Sequence[str]) -> bool:
+    """Whether the file of one of these tasks is at hand."""
+    files = [task.data for name in tasks if (task := TASKS[name]).data is not None]
+    return any(missing_file(session, "", "", file.name, file.source) is None for file in files)
+
+
 def data_cells(
     session: PaperSession, methods: Methods, tasks: Sequence[str], lengths: Sequence[int], samples: int | None
 ) -> list[Cell]:
-    """Cells of tasks from files: a row for each task, a column for each method and length.
+    """Cells of tasks from files: a row for each task, a column for each method and length, and a row of their means.
 
     A file that is not there makes a row that says so. One that is not as its task needs it is an error at once.
 
@@ -64,7 +91,7 @@ def data_cells(
     """
     columns = [(f"{label}, {length:,}", spec, length) for length in lengths for label, spec in methods.items()]
     files = {name: task.data for name in tasks if (task := TASKS[name]).data is not None}
-    some = any(missing_file(session, name, "", file.name, file.source) is None for name, file in files.items())
+    some = has_data(session, tasks)
     cells: list[Cell] = []
     for name, file in files.items():
         task = TASKS[name]
@@ -78,6 +105,11 @@ def data_cells(
             reason = session.unfit(spec, length) or why_unbuilt(session.tokenizer, task, length, records[picked[0]])
             prompts = tuple(Prompt(spec, length, n, task=task, record=records[n]) for n in picked)
             cells.append(Cell(name, column, found, () if reason else prompts, missing=reason))
+    for column, _, _ in columns if some else ():
+        own = [cell for cell in cells if cell.column == column and cell.missing is None]
+        if own:
+            few = f" of {len(own)} of {len(files)}" if len(own) < len(files) else ""
+            cells.append(_mean(own, f"mean{few}", column))
     return cells
 
 
@@ -91,38 +123,49 @@ def perplexity_cells(
     mode: Mode,
     windows: int | None,
 ) -> list[Cell]:
-    """Cells of sliding-window perplexity by text, row and length.
+    """Cells of sliding-window perplexity by corpus, row and length.
 
-    Prompts, windows and draw are those of ``longspan eval perplexity``, whose figures they equal. A text of the
-    standard library stands for texts that are not there, under its own name.
+    Each document of a corpus has windows of its own, so that none runs over a border. Prompts, windows and draw are
+    those of ``longspan eval perplexity``, whose figures they equal. A text of the standard library stands for corpora
+    that are not there, under its own name.
 
     Args:
         stride: tokens between two windows.
-        windows: so many at most, drawn from the whole text; None: as many as it has.
+        windows: so many of a corpus at most, drawn from all of it; None: as many as it has.
 
     Raises:
         DataError: a file is there, and cannot be used.
     """
-    texts: list[Source] = []
+    texts: dict[str, list[Source]] = {}
     absent: list[Cell] = []
     fit = [length for length in lengths if session.too_long(length) is None]
+    longest = max(fit, default=0)
     for corpus in corpora:
-        missing = missing_file(session, corpus.name, f"{lengths[0]:,}", corpus.file, corpus.source)
+        missing = missing_file(session, corpus.name, f"{lengths[0]:,}", corpus.folder, corpus.source)
         if missing is not None:
             absent.append(missing)
         elif session.data_dir is not None:
-            (file,) = sources([session.data_dir / corpus.file])
-            texts.append(Source(corpus.name, file.ref))
+            documents = sources([session.data_dir / corpus.folder])[: corpus.documents]
+            texts[corpus.name] = [Source(corpus.name, one.ref) for one in documents]
+    texts = texts or {one.name: [one] for one in sources([])}
     cells = []
-    for text in texts or sources([]):
-        total, longest = text.tokens(session.tokenizer), max(fit, default=0)
-        records = windows_of(session.tokenizer, text, longest=longest, stride=stride, mode=mode) if fit else []
-        picked = drawn(len(records), windows)
-        short = f"{text.name} has {total:,} tokens, too few for a window of {longest:,}" if not records else None
+    for corpus_name, documents in texts.items():
+        lie = {one.ref: one.tokens(session.tokenizer) for one in documents}
+        enough = [one for one in documents if lie[one.ref] >= longest]
+        name = corpus_name if len(documents) == 1 else f"{corpus_name}, {len(enough)} of {len(documents)} documents"
+        records = [
+            record
+            for one in (enough if fit else ())
+            for record in windows_of(session.tokenizer, one, longest=longest, stride=stride, mode=mode)
+        ]
+        # All of them come document by document, each of which is then tokenized once.
+        picked = range(len(records)) if windows is None else drawn(len(records), windows)
+        total = max(lie.values())
+        short = f"{corpus_name} has {total:,} tokens, too few for a window of {longest:,}" if not records else None
         for label, spec in methods.items():
             for length in lengths:
                 reason = session.unfit(spec, length) or short
                 prompts = tuple(Prompt(spec, length, n, task=PERPLEXITY, record=records[n]) for n in picked)
-                where = f"{text.name}: {label}", f"{length:,}"
+                where = f"{name}: {label}", f"{length:,}"
                 cells.append(Cell(*where, perplexity, () if reason else prompts, missing=reason))
     return cells + absent

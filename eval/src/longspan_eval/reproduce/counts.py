@@ -12,7 +12,7 @@ import torch
 
 from longspan.attend import Choice
 from longspan.calibration import Calibration
-from longspan.hf import measure_recall
+from longspan.hf import calibrate, measure_recall
 from longspan_eval.analysis import record
 from longspan_eval.generate import prefill
 from longspan_eval.measure import Keys, Measure
@@ -27,7 +27,7 @@ class Recalled(Measure):
     """How many of the best-scored keys the reduced scores find for the last ``queries`` of a text, layer by layer.
 
     Attributes:
-        text: of which ``length`` tokens are read from token ``seed`` on.
+        text: of which ``length`` tokens are read from token ``seed`` on; its end makes the principal components.
         sha256: of the file ``calibration``.
     """
 
@@ -39,18 +39,20 @@ class Recalled(Measure):
 
     def depends_on(self, keys: Keys) -> dict[str, Any]:
         span = {"begin": self.seed, "length": self.length, "queries": self.queries, "top": self.top}
-        return {"kind": self.name, "text": self.text.sha256, "calibration": self.sha256, **span}
+        return {"kind": self.name, "measure": 2, "text": self.text.sha256, "calibration": self.sha256, **span}
 
     def run(self, session: Session) -> Sample:
         session.detach()
         ids = torch.tensor(self.text.ids[self.seed : self.seed + self.length])
-        calibration = Calibration.load(self.calibration)
-        report = measure_recall(
-            session.model, [calibration], [ids], top=self.top, queries=self.queries, window=session.window,
-            progress=False,
-        )  # fmt: skip
-        figures = {f"layer {row.index}": row.layer for row in report.rows}
-        figures |= {"mean": report.mean("layer", calibration.solver), "keys": float(report.keys)}
+        own = Calibration.load(self.calibration)
+        both = {"": own, "pca ": _components(session, self.text, own.reduced)}
+        figures: dict[str, float] = {}
+        for prefix, one in both.items():
+            report = measure_recall(
+                session.model, [one], [ids], top=self.top, queries=self.queries, window=session.window, progress=False
+            )
+            figures |= {f"{prefix}layer {row.index}": row.layer for row in report.rows}
+            figures |= {f"{prefix}mean": report.mean("layer", one.solver), "keys": float(report.keys)}
         return self.sample(tokens=self.length, figures=figures)
 
 
@@ -100,6 +102,23 @@ class Counted(Measure):
                 "overhead": index / plain if index else math.nan,
             },
         )
+
+
+COMPONENTS = 50_000  # tokens that a calibration is made of, as in the paper
+
+
+def _components(session: Session, text: Text, size: int) -> Calibration:
+    """The principal components of a model's keys, as many as a calibration has numbers, made once for a session."""
+    made = session.made.get("components")
+    if made is None:
+        tokens = min(COMPONENTS, len(text.ids) // 2)
+        made = calibrate(
+            session.model, [torch.tensor(text.ids[-tokens:])], reduced=size, solver="pca", tokens=tokens,
+            window=session.window, progress=False,
+        )  # fmt: skip
+        session.made["components"] = made
+    assert isinstance(made, Calibration)
+    return made
 
 
 def _tokens(choice: Choice) -> int:

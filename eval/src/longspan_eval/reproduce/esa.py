@@ -1,236 +1,245 @@
-"""The tables of ESA (Wang et al., 2025, arXiv 2502.14477), whose numbers are for a window of 8,192 tokens."""
+"""The tables of ESA (Wang et al., 2025, arXiv 2502.14477), whose numbers are for windows of 8,192 and 32,768 tokens."""
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longspan.calibration import Calibration
-from longspan.methods import InfLLM, Method
 from longspan_eval.cell import Cell
-from longspan_eval.figure import Figure
-from longspan_eval.reduce import mean_of, median_of
+from longspan_eval.measure import Prompt
+from longspan_eval.reduce import mean_of_tasks
+from longspan_eval.reproduce import esa_scores
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, data_cells, grid
-from longspan_eval.reproduce.counts import Counted, Recalled
-from longspan_eval.reproduce.longheads import LONGBENCH
-from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, limit, operation_ratio
-from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, Table, missing_row
-from longspan_eval.reproduce.texts import at_hand
-from longspan_eval.spec import MethodSpec
-
-WINDOW = 8192
-K = 1024
-INITIAL, LOCAL, TOP_K, QUERY_CHUNK, REDUCED = 128, 4096, 2048, 512, 128  # lI, lL, k, lC, d'
-LLAMA = {
-    "d_H 4,096, 8 of 32 heads for keys": Shape(4096, 1024, 32),
-    "d_H 4,096, a key head each": Shape(4096, 4096, 32),
-}
-MADE = (
-    "infinitebench-passkey",
-    "infinitebench-number",
-    "infinitebench-kv",
-    "infinitebench-math-find",
-    "counting-stars",
-    "multi-needle",
+from longspan_eval.reproduce.cells import SAID_INSIDE, Methods, averaged, data_cells, grid, has_data, inside
+from longspan_eval.reproduce.esa_methods import (
+    INITIAL,
+    LOCAL,
+    MISTRAL,
+    TOP_K,
+    WINDOW,
+    K,
+    heads,
+    infinite,
+    methods,
+    own,
+    proximities,
+    quick,
 )
-EASY = "passkey-prose"  # not the paper's: what a small model can do at all
+from longspan_eval.reproduce.session import PaperSession
+from longspan_eval.reproduce.table import Paper, Table
+from longspan_eval.spec import MethodSpec
+from longspan_eval.tasks import TASKS
+from longspan_eval.tasks.longbench import LONGBENCH
+
+LONG = [task.name for task in LONGBENCH]
+NEEDLES = "multi-needle-3"  # as in the paper's appendix C: 10 prompts of 3 needles make its thirtieths
+NEEDLE_LENGTHS = (4, 8, 16, 48, 80, 112, 128, 144, 176, 200)
+COUNTS = ((128, 32, "counting-stars"), (256, 32, "counting-stars"), (128, 16, "counting-stars-16"),
+          (256, 16, "counting-stars-16"))  # fmt: skip
+STAND_INS = {  # not the paper's: what a small model can do at all, at the scale "quick"
+    "Table 2": ("passkey-prose", "ruler-niah-multikey-1"),
+    "Table 3": ("ruler-niah-multivalue",),
+    "Table 4": ("ruler-niah-multiquery",),
+    "Table 5": ("passkey-prose", "ruler-niah-multiquery"),
+    "Table 6": ("passkey-prose", "ruler-niah-multikey-1"),
+    "Table 9": ("passkey-prose", "ruler-niah-multikey-1"),
+}
+SAID_STANDING = f"{SAID_INSIDE} {{}} are not the paper's, but what a small model may do."
 
 
-def method(session: PaperSession, more: str = "") -> MethodSpec:
-    """ESA with the paper's numbers of tokens."""
-    initial, local, top_k, query_chunk = (session.tokens(n, WINDOW) for n in (INITIAL, LOCAL, TOP_K, QUERY_CHUNK))
-    text = f"esa:initial={initial},local={local},top_k={top_k},query_chunk={query_chunk}"
-    return parse_spec(f"{text},{more}" if more else text)
-
-
-def reduced(session: PaperSession) -> MethodSpec | None:
-    """The same with reduced scores, where there is a calibration."""
-    return None if session.calibration is None else replace(method(session), calibration=session.calibration)
-
-
-def methods(session: PaperSession) -> dict[str, MethodSpec]:
-    """Full attention, stock or with angles scaled to the length; and methods that keep as many tokens as ESA does."""
-    window = session.subject.window
-    initial, local, top_k = (session.tokens(n, WINDOW) for n in (INITIAL, LOCAL, TOP_K))
-    block = InfLLM().resolve(window)
-    assert isinstance(block, InfLLM) and block.block is not None
-    size = math.gcd(block.block, top_k)  # whole blocks, and exactly as many tokens
-    made = {
-        "stock": parse_spec("stock"),
-        "NTK": parse_spec("ntk"),
-        "YaRN": parse_spec("yarn"),
-        "StreamingLLM": parse_spec(f"streaming-llm:sinks={initial},recent={local + top_k}"),
-        "LM-Infinite": parse_spec(f"lm-infinite:sinks={initial},recent={local + top_k},cap={local + top_k}"),
-        "InfLLM": parse_spec(f"infllm:initial={initial},local={local},block={size},blocks={top_k // size}"),
-        "ESA": method(session),
-    }
-    short = reduced(session)
-    return made if short is None else {**made, "ESA, reduced scores": short}
-
-
-def kept(method: Method, window: int) -> int:
-    """How many tokens a query far beyond the window attends to, those of its own query chunk aside."""
-    budget = method.resolve(window).selection(window).budget
-    if budget is None:
-        raise ValueError(f"{method.name} keeps no fixed number of tokens")
-    return budget
-
-
-def _tasks(
-    session: PaperSession, made: dict[str, MethodSpec], tasks: Sequence[str], lengths: Sequence[int], samples: int
-) -> list[Cell]:
-    cells = [
-        cell for name in tasks for cell in grid(session, made, name, lengths, samples, column=f"{name}, {{length:,}}")
-    ]
+def _tasks(session: PaperSession, made: Methods, tasks: Sequence[str], lengths: Sequence[int], n: int) -> list[Cell]:
+    """Made tasks, each at lengths, a column for both."""
+    cells = [cell for name in tasks for cell in grid(session, made, name, lengths, n, column=f"{name}, {{length:,}}")]
     return sorted(cells, key=lambda cell: list(made).index(cell.row))
 
 
-def _lengths(session: PaperSession) -> list[int]:
-    return session.lengths(session.choose([n * K for n in (32, 64, 128, 256)], [8 * K, 32 * K]), WINDOW)
+def _standing(session: PaperSession, made: Methods, table: str) -> list[Cell]:
+    """A table's stand-ins at four windows, and stock inside the window; none at the paper's scale."""
+    if session.scale == "paper":
+        return []
+    length = session.lengths([32 * K], WINDOW)
+    return _tasks(session, inside(made), STAND_INS[table], length, session.prompts(4, 4))
 
 
-def _equal(session: PaperSession) -> Sequence[Cell]:
-    tasks = session.choose(MADE, (EASY, *MADE))
-    return _tasks(session, methods(session), tasks, _lengths(session), session.prompts(50, 4))
+def _said(session: PaperSession, table: str) -> str:
+    return session.choose("", " " + SAID_STANDING.format(" and ".join(STAND_INS[table])))
 
 
-def _equal_protocol(session: PaperSession) -> str:
+def _equal(session: PaperSession, scaled_to: int) -> Methods:
+    return quick(session, methods(session, session.tokens(scaled_to * K, WINDOW)))
+
+
+def _equal_said(session: PaperSession, scaled_to: int) -> str:
     numbers = ", ".join(f"{session.tokens(n, WINDOW):,} {what}" for n, what in
                         ((INITIAL, "first"), (LOCAL, "local"), (TOP_K, "chosen")))  # fmt: skip
-    said = (
-        f"Each method that selects keeps as many tokens: {numbers} (the paper: 128, 4,096, 2,048 at a window of "
-        f"8,192). {session.prompts(50, 4)} made prompts a cell, filled to the length."
+    return (
+        f"Each method that selects keeps as many tokens: {numbers} (the paper, at both of its windows: 128, 4,096, "
+        f"2,048), inside the window too. NTK and YaRN are scaled to {session.tokens(scaled_to * K, WINDOW):,} tokens "
+        "(the paper's "
+        f"{scaled_to}k), however long a prompt is."
     )
+
+
+# Tables 1, 6, 8 and 9: LongBench
+
+
+def _longbench(session: PaperSession) -> Sequence[Cell]:
+    return data_cells(session, _equal(session, 32), LONG, session.lengths([32 * K], WINDOW), session.at_most(5))
+
+
+def _longbench_protocol(session: PaperSession) -> str:
+    return (
+        f"LongBench's 16 English tasks (not LongBench-E), cut in the middle to {session.tokens(32 * K, WINDOW):,} "
+        f"tokens. {_equal_said(session, 32)}"
+    )
+
+
+def _on_longbench(session: PaperSession, made: Methods, table: str) -> Sequence[Cell]:
+    made = {"stock": parse_spec("stock"), **made}
+    data = data_cells(session, made, LONG, session.lengths([32 * K], WINDOW), session.at_most(5))
+    if has_data(session, LONG):
+        return data
+    # In words of one row, what the files would give; and stand-ins, which are by row.
+    return [*_standing(session, made, table), replace(data[0], row="LongBench", column=data[0].column)]
+
+
+def _heads(session: PaperSession) -> Sequence[Cell]:
+    return _on_longbench(session, heads(session), "Table 6")
+
+
+def _heads_protocol(session: PaperSession) -> str:
+    return (
+        "ESA with scores in full; a token's is the largest of its heads' (individual), or their sum (uniform). "
+        f"LongBench at 32k, by task and on average.{_said(session, 'Table 6')}"
+    )
+
+
+def _top_5(session: PaperSession) -> Sequence[Cell]:
+    layers = session.model.config.get_text_config().num_hidden_layers
+    more = f"middle_top_k=5,from_layer={min(4, layers // 2)}"
+    rows = {"LM-Infinite": infinite(session), "LM-Infinite, top 5": infinite(session, more), "ESA": own(session)}
+    return _on_longbench(session, rows, "Table 9")
+
+
+def _top_5_protocol(session: PaperSession) -> str:
+    return (
+        "LM-Infinite whose upper layers attend to the 5 best tokens in the middle, beside ESA; LongBench at 32k."
+        f"{_said(session, 'Table 9')}"
+    )
+
+
+# Table 2: InfiniteBench
+
+
+def _infinitebench(session: PaperSession) -> Sequence[Cell]:
+    made, lengths = _equal(session, 200), session.lengths([200 * K], WINDOW)
+    names = ("kv", "math-find", "number", "passkey")
+    ending = "-official" if session.as_printed else ""  # the published sizes, for which the length is a limit
     if session.scale == "quick":
-        said += f" {SAID_INSIDE} {EASY} is not the paper's, but what a small model can do."
-    return said
+        lengths = session.lengths([32 * K], WINDOW)
+    tasks = [f"infinitebench-{name}{ending}" for name in names]
+    synthetic = _tasks(session, made, tasks, lengths, session.prompts(50, 2))
+    read = data_cells(session, made, ("infinitebench-en-mc", "infinitebench-code-debug"), lengths, session.at_most(5))
+    absent = [cell for cell in read if cell.missing is not None and not cell.measures]
+    labels = {f"{label}, {length:,}": (label, length) for label in made for length in lengths}
+    turned = [
+        replace(cell, row=labels[cell.column][0], column=f"{cell.row}, {labels[cell.column][1]:,}")
+        for cell in read
+        if cell.column in labels and not cell.row.startswith("mean") and cell not in absent
+    ]
+    rows = sorted([*synthetic, *turned], key=lambda cell: list(made).index(cell.row))
+    files = [replace(cell, column=rows[0].column) for cell in absent if cell.brief.startswith("needs")]
+    return [*averaged(rows), *_standing(session, made, "Table 2"), *files]
 
 
-def proximities(session: PaperSession) -> dict[str, MethodSpec]:
-    """The rows of the ablation of ε."""
-    return {f"ε = {n}": method(session, f"proximity={n}") for n in (0, 1, 3, 5)}
+def _infinitebench_protocol(session: PaperSession) -> str:
+    return (
+        f"Six tasks, the made ones with {session.prompts(50, 2)} prompts each"
+        f"{', of the published sizes' if session.as_printed else ', filled to the length'}; the mean is that of the "
+        f"tasks. {_equal_said(session, 200)}{_said(session, 'Table 2')}"
+    )
+
+
+# Table 3: Counting-Stars
+
+
+def _stars(session: PaperSession) -> Sequence[Cell]:
+    made = _equal(session, 200)
+    cells: list[Cell] = []
+    for label, spec in made.items():
+        own_cells = [
+            _counted(session, label, spec, thousands, stars, name)
+            for thousands, stars, name in session.choose(COUNTS, ((64, 16, COUNTS[2][2]),))
+        ]
+        cells += own_cells
+    return [*averaged(cells), *_standing(session, made, "Table 3")]
+
+
+def star_lengths(session: PaperSession, thousands: int, name: str) -> list[int]:
+    """The lengths of a test: 32 evenly up to its context, those that are too short for its stars left out."""
+    count = session.choose(32, 2)
+    longest = session.tokens(thousands * K, WINDOW)
+    lengths = [longest * (n + 1) // count for n in range(count)]
+    return [length for length in lengths if session.unbuilt(TASKS[name], length) is None]
+
+
+def _counted(session: PaperSession, label: str, spec: MethodSpec, thousands: int, stars: int, name: str) -> Cell:
+    lengths = star_lengths(session, thousands, name)
+    task, context = TASKS[name], session.tokens(thousands * K, WINDOW)
+    longest = max(lengths, default=context)
+    reason = None if lengths else session.unbuilt(task, context)
+    reason = reason or session.unfit(spec, longest)
+    prompts = tuple(Prompt(spec, length, n, task=task) for n, length in enumerate(lengths))
+    column = f"({context:,}, {len(lengths)}, {stars})"
+    return Cell(label, column, mean_of_tasks, () if reason else prompts, missing=reason)
+
+
+def _stars_protocol(session: PaperSession) -> str:
+    return (
+        "(context, prompts, stars): prompts at even lengths up to the context, one each, and the mean share of counts "
+        "that are listed; lengths that are too short for so many stars are left out (the paper: 32 prompts to 128k and "
+        f"256k). {_equal_said(session, 200)}{_said(session, 'Table 3')}"
+    )
+
+
+# Tables 4, 5 and 7: NeedleBench
+
+
+def needle_lengths(session: PaperSession) -> list[int]:
+    """The paper's ten, of which those that have no room for a prompt are left out."""
+    lengths = session.lengths([n * K for n in session.choose(NEEDLE_LENGTHS, (16, 48))], WINDOW)
+    return [length for length in lengths if session.unbuilt(TASKS[NEEDLES], length) is None] or lengths
+
+
+def _needles(session: PaperSession) -> Sequence[Cell]:
+    made = _equal(session, 200)
+    cells = grid(session, made, NEEDLES, needle_lengths(session), session.prompts(10, 2))
+    return [*averaged(cells), *_standing(session, made, "Table 4")]
+
+
+def _needles_protocol(session: PaperSession) -> str:
+    return (
+        f"Three needles in prose, asked for at once, by length; {session.prompts(10, 2)} prompts a length, and the "
+        f"mean of the lengths. {_equal_said(session, 200)}{_said(session, 'Table 4')}"
+    )
 
 
 def _proximity(session: PaperSession) -> Sequence[Cell]:
-    tasks = ("infinitebench-kv", "multi-needle")
-    lengths = session.lengths(session.choose([32 * K, 128 * K], [32 * K]), WINDOW)
-    stock = parse_spec("stock")
-    made = {"stock": stock, INSIDE: stock, **proximities(session)}
-    return _tasks(session, made, session.choose(tasks, (EASY, *tasks)), lengths, session.prompts(50, 4))
+    made = {"stock": parse_spec("stock"), **proximities(session)}
+    lengths = session.choose(needle_lengths(session), session.lengths([32 * K], WINDOW))
+    named = f"{NEEDLES}, {{length:,}}"
+    needles = averaged(grid(session, made, NEEDLES, lengths, session.prompts(10, 2), column=named), f"{NEEDLES}, mean")
+    pairs = session.lengths([session.choose(128, 32) * K], WINDOW)
+    ending = "-official" if session.as_printed else ""
+    values = _tasks(session, made, [f"infinitebench-kv{ending}"], pairs, session.prompts(50, 2))
+    return [*values, *needles, *_standing(session, made, "Table 5")]
 
 
 def _proximity_protocol(session: PaperSession) -> str:
     return (
-        f"A token takes the best score within ε of it (Eq 8). InfiniteBench's KV and NeedleBench's needles, "
-        f"{session.prompts(50, 4)} prompts a cell." + session.choose("", f" {SAID_INSIDE} {EASY} is not the paper's.")
+        f"A token takes the best score within ε of it (Eq 8). InfiniteBench's KV, {session.prompts(50, 2)} prompts, "
+        f"and NeedleBench's three needles, {session.prompts(10, 2)} prompts a length.{_said(session, 'Table 5')}"
     )
-
-
-# Recall of the reduced scores
-
-
-def _recall(session: PaperSession) -> Sequence[Cell]:
-    length, queries = session.tokens(25_000, WINDOW), session.tokens(2_000, WINDOW)
-    text = at_hand(session.tokenizer)
-    if session.calibration is None:
-        how = "make one with `longspan calibrate`, and give it with --calibration"
-        return [missing_row("every layer", text.name, "a calibration", how)]
-    made = Calibration.load(session.calibration)
-    count = session.prompts(5, 3)
-    begins = range(0, len(text.ids) - length + 1, length)[:count]
-    reason = session.too_long(length)
-    if reason is None and not begins:
-        reason = f"{text.name} has {len(text.ids):,} tokens, fewer than {length:,}"
-    sha256 = hashlib.sha256(session.calibration.read_bytes()).hexdigest()
-    top = session.tokens(TOP_K, WINDOW)
-    measures = () if reason else tuple(
-        Recalled(
-            parse_spec("stock"), length, begin, text=text, queries=queries, top=top, calibration=session.calibration,
-            sha256=sha256,
-        )
-        for begin in begins
-    )  # fmt: skip
-    names = [f"layer {index}" for index in sorted(made.layers)]
-    return [Cell(name, text.name, mean_of(name, "share"), measures, missing=reason) for name in [*names, "mean"]]
-
-
-def _recall_protocol(session: PaperSession) -> str:
-    return (
-        f"Of the {session.tokens(TOP_K, WINDOW):,} best-scored keys, how many are among as many under the reduced "
-        f"scores, for the queries from {session.tokens(23_000, WINDOW):,} to {session.tokens(25_000, WINDOW):,} "
-        "(the paper: 2,048, for 23k to 25k); read under DCA."
-    )
-
-
-# Operations (Eq 9) and the cache
-
-
-def _sizes(session: PaperSession) -> Sizes:
-    made = None if session.calibration is None else Calibration.load(session.calibration)
-    shape = Shape.of(session.model)
-    # Without a calibration scores are exact: every channel of the keys.
-    short = shape.kv_channels if made is None else made.reduced
-    initial, local, top_k = (session.tokens(n, WINDOW) for n in (INITIAL, LOCAL, TOP_K))
-    return Sizes(initial, local, top_k, short)
-
-
-def _operations(session: PaperSession) -> Sequence[Cell]:
-    cells = []
-    sizes = Sizes(INITIAL, LOCAL, TOP_K, REDUCED)
-    for name, shape in LLAMA.items():
-        for length in (16 * K, 32 * K, 64 * K, 128 * K, 256 * K):
-            ratio = Figure(operation_ratio(length, shape, sizes), "share")
-            cells.append(Cell(f"computed: {name}, d' = {REDUCED}, {length:,} tokens", "operations", figure=ratio))
-        name = f"computed: {name}, d' = {REDUCED}, without end"
-        cells.append(Cell(name, "operations", figure=Figure(limit(shape, REDUCED), "share")))
-        cells.append(Cell(name, "reduced keys", figure=Figure(cache_overhead(shape, REDUCED), "share")))
-    shape, own = Shape.of(session.model), _sizes(session)
-    row, text = reduced(session) or method(session), at_hand(session.tokenizer)
-    for length in session.lengths([n * K for n in (16, 32, 64, 128)], WINDOW):
-        label = f"this model, d_H {shape.channels:,}, d' = {own.reduced}, {length:,} tokens"
-        computed = Figure(operation_ratio(length, shape, own), "share")
-        cells.append(Cell(f"computed: {label}", "operations", figure=computed))
-        if session.calibration is not None:
-            more = Figure(cache_overhead(shape, own.reduced), "share")
-            cells.append(Cell(f"computed: {label}", "reduced keys", figure=more))
-        reason = session.too_long(length)
-        if reason is None and len(text.ids) < length:
-            reason = f"{text.name} has {len(text.ids):,} tokens, fewer than {length:,}"
-        counted = () if reason else (Counted(row, length, text=text, reduced=own.reduced),)
-        for column, figure in (("operations", "ratio"), ("reduced keys", "overhead")):
-            cells.append(Cell(f"counted: {label}", column, median_of(figure, "share"), counted, missing=reason))
-    return cells
-
-
-def _operations_protocol(session: PaperSession) -> str:
-    return (
-        "Operations of one decoded token in a layer over those of full attention, as the paper's appendix A counts "
-        "them: `((4 d_H + 3 H) (lI + lL + k + 1) + (2 d' + 1) lM + 4 d_H d' + 2 d') / ((4 d_H + 3 H) N)`; without end "
-        "that is Eq 9, `(2 d' + 1) / (4 d_H + 3 H)`. Bytes of the reduced keys over those of keys and values: `d' / "
-        "(2 d_Hkv)`. *Counted* is the same from the keys that the code scored and attended to at the last token, and "
-        "the bytes it holds."
-    )
-
-
-# From data
-
-
-def _longbench(session: PaperSession) -> Sequence[Cell]:
-    tasks = [f"longbench-{name}" for name in LONGBENCH]
-    return data_cells(session, methods(session), tasks, session.lengths([32 * K], WINDOW), session.at_most(5))
-
-
-def _infinitebench(session: PaperSession) -> Sequence[Cell]:
-    tasks = ("infinitebench-en-mc", "infinitebench-code-debug")
-    return data_cells(session, methods(session), tasks, session.lengths([128 * K], WINDOW), session.at_most(5))
-
-
-def _data_protocol(session: PaperSession) -> str:
-    return "The official prompts and scores, cut in the middle to the length."
 
 
 ESA_PAPER = Paper(
@@ -239,13 +248,15 @@ ESA_PAPER = Paper(
     cite="Wang et al., 2025, arXiv 2502.14477",
     models="Llama-3-8B-Instruct (window 8k) and Mistral-7B-Instruct-v0.2 (window 32k)",
     hardware="four A800s",
-    window=WINDOW,
+    windows=(WINDOW, MISTRAL),
     tables=(
-        Table("equal", "Baselines at equal token counts", "Tables 2 to 4", _equal_protocol, _equal),
-        Table("proximity", "Proximity influence", "Table 5", _proximity_protocol, _proximity, whole=True),
-        Table("recall", "Recall of the reduced scores", "Figure 2", _recall_protocol, _recall),
-        Table("operations", "Operations and cache", "Eq 9", _operations_protocol, _operations, whole=True),
-        Table("longbench", "LongBench", "Table 1", _data_protocol, _longbench),
-        Table("infinitebench", "InfiniteBench", "Table 2", _data_protocol, _infinitebench),
+        Table("Table 1", "LongBench", _longbench_protocol, _longbench),
+        Table("Table 2", "InfiniteBench", _infinitebench_protocol, _infinitebench),
+        Table("Table 3", "Counting-Stars", _stars_protocol, _stars),
+        Table("Table 4", "NeedleBench", _needles_protocol, _needles),
+        Table("Table 5", "Proximity influence", _proximity_protocol, _proximity, also=("Table 7",)),
+        Table("Table 6", "Heads that choose together", _heads_protocol, _heads, also=("Table 8",)),
+        Table("Table 9", "LM-Infinite with the top 5 middle tokens", _top_5_protocol, _top_5),
+        *esa_scores.TABLES,
     ),
 )

@@ -1,11 +1,13 @@
-"""What LongHeads' heads look at: Table 3, on passkeys and on reports, and Table 7, on answers that are split."""
+"""What LongHeads' heads look at (Table 3), answers that are split (Table 7), and what the heads can hold together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from longspan.methods import LongHeads
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
+from longspan_eval.figure import Figure
 from longspan_eval.filler import encode, start
 from longspan_eval.measure import Measure
 from longspan_eval.reduce import Reduce, found, found_where, mean_of
@@ -18,26 +20,27 @@ from longspan_eval.reproduce.texts import Text
 from longspan_eval.spec import MethodSpec
 from longspan_eval.tasks import TASKS
 
-TASK, STOCK = TASKS["passkey-prose"], parse_spec("stock")
+TASK, STOCK = TASKS["passkey"], parse_spec("stock")
 NO_CHOICE = "stock attends to every token, so there is no choice to look at"
 _SHOWN: dict[str, Reduce] = {
     "cover rate": mean_of("cover", "share"),
     "Gini": mean_of("gini", "number"),
-    "hit@1": mean_of("hit1", "share"),
-    "hit@5": mean_of("hit5", "share"),
+    **{
+        f"hit@{top}, {of}": mean_of(f"{name}hit{top}", "share")
+        for of, name in (("a head", ""), ("a layer", "layer "), ("the model", "model "))
+        for top in (1, 5)
+    },
     "found": found,
 }
 
 
-def _looks(session: PaperSession, row: MethodSpec, length: int) -> tuple[Inspected, ...]:
-    return tuple(Inspected(row, length, n, task=TASK, window=half(session)) for n in range(_prompts(session)))
+def _looks(session: PaperSession, row: MethodSpec, length: int, prompts: int) -> tuple[Inspected, ...]:
+    return tuple(Inspected(row, length, n, task=TASK, window=half(session)) for n in range(prompts))
 
 
-def _stock(session: PaperSession, length: int) -> tuple[SplitPrompt, ...]:
+def _stock(session: PaperSession, length: int, prompts: int) -> tuple[SplitPrompt, ...]:
     """Stock's answers to the same prompts, cut into the same chunks."""
-    return tuple(
-        SplitPrompt(STOCK, length, n, task=TASK, chunk=session.tokens(256, WINDOW)) for n in range(_prompts(session))
-    )
+    return tuple(SplitPrompt(STOCK, length, n, task=TASK, chunk=session.tokens(256, WINDOW)) for n in range(prompts))
 
 
 def _prompts(session: PaperSession) -> int:
@@ -49,32 +52,36 @@ def _missing(session: PaperSession, length: int) -> str | None:
 
 
 def _analysis(session: PaperSession) -> Sequence[Cell]:
-    cells = []
+    cells: list[Cell] = []
     for length in lengths_of(session):
         reason, where = _missing(session, length), f"stock, {length:,} tokens"
         cells += [Cell(where, column, missing=NO_CHOICE, brief="-") for column in list(_SHOWN)[:-1]]
-        cells.append(Cell(where, "found", found, () if reason else _stock(session, length), missing=reason))
+        cells.append(
+            Cell(where, "found", found, () if reason else _stock(session, length, _prompts(session)), missing=reason)
+        )
     for label, row in analysed(session).items():
         for length in lengths_of(session):
             reason = _missing(session, length)
-            looks = () if reason else _looks(session, row, length)
+            looks = () if reason else _looks(session, row, length, _prompts(session))
             for column, show in _SHOWN.items():
                 cells.append(Cell(f"{label}, {length:,} tokens", column, show, looks, missing=reason))
-    return cells
+    return [*cells, *_reports(session)]
 
 
 def _analysis_protocol(session: PaperSession) -> str:
     return (
-        f"Passkeys in prose, {_prompts(session)} a length, at an attention window of {half(session):,} tokens "
-        f"(the paper: 2,048): 8 chunks of {session.tokens(256, WINDOW)}. Of all layers and heads, where the answer "
-        "begins: the share of chunks that any chooses, the Gini coefficient of how often, and how often the answer is "
-        "in the best 1 and in the best 5."
+        f"Passkeys in noise, {_prompts(session)} a length (the paper: 50), and the first tokens of "
+        f"{session.prompts(5, 2)} government reports a length at their last token (the paper: 5), at an attention "
+        f"window of {half(session):,} tokens (the paper: 2,048): 8 chunks of {session.tokens(256, WINDOW)}. Of all "
+        "layers and heads, where the answer begins: the share of chunks that any chooses, and the Gini coefficient of "
+        "how often. Hits of *a head*: how many heads have the answer among their best 1 or 5 chunks; of *a layer*, of "
+        "*the model*: whether it is among the 1 or 5 chunks that most heads of the layer, or of all layers, have there."
     )
 
 
 def _reports(session: PaperSession) -> Sequence[Cell]:
     columns, count = ("cover rate", "Gini"), session.prompts(5, 2)
-    labels = [(f"{label}, {length:,} tokens", row, length) for label, row in analysed(session).items()
+    labels = [(f"{label}, {length:,} tokens of a report", row, length) for label, row in analysed(session).items()
               for length in lengths_of(session)]  # fmt: skip
     data = TASKS["longbench-gov-report"].data
     assert data is not None
@@ -94,22 +101,22 @@ def _reports(session: PaperSession) -> Sequence[Cell]:
     return cells
 
 
-def _reports_protocol(session: PaperSession) -> str:
-    return (
-        f"The first tokens of {session.prompts(5, 2)} government reports a length (the paper: 5), at their last token."
-    )
+def split_lengths(session: PaperSession) -> list[int]:
+    """4k to 32k by 4k, which with 100 prompts each are the paper's 800."""
+    return session.lengths([WINDOW * n for n in session.choose(range(1, 9), (1, 2, 4, 8))], WINDOW)
 
 
 def _split(session: PaperSession) -> Sequence[Cell]:
     parts = {"in one chunk": found_where("split", 0.0), "split over chunks": found_where("split", 1.0)}
-    reasons = {length: _missing(session, length) for length in lengths_of(session)}
+    count = session.prompts(100, 8)
+    reasons = {length: _missing(session, length) for length in split_lengths(session)}
     fit = [length for length, reason in reasons.items() if reason is None]
     reason = None if fit else next(iter(reasons.values()))
     measures: dict[str, tuple[Measure, ...]] = {
-        "stock": tuple(one for length in fit for one in _stock(session, length))
+        "stock": tuple(one for length in fit for one in _stock(session, length, count))
     }
     for label, row in analysed(session).items():
-        measures[label] = tuple(one for length in fit for one in _looks(session, row, length))
+        measures[label] = tuple(one for length in fit for one in _looks(session, row, length, count))
     return [
         Cell(label, part, show, asked, missing=reason)
         for label, asked in measures.items()
@@ -119,13 +126,38 @@ def _split(session: PaperSession) -> Sequence[Cell]:
 
 def _split_protocol(session: PaperSession) -> str:
     return (
-        "The prompts of the analysis, all lengths together, by whether a chunk's border cuts the digits at one of the "
-        "two places where they stand."
+        f"Passkeys in noise, {session.prompts(100, 8)} prompts a length, {len(split_lengths(session))} lengths (the "
+        "paper: 800 in all), by whether a chunk's border cuts the digits at one of the two places where they stand."
     )
 
 
-ANALYSIS = Table("analysis", "What the heads look at", "Table 3, passkeys", _analysis_protocol, _analysis)
-REPORTS = Table(
-    "analysis-reports", "What the heads look at in reports", "Table 3, reports", _reports_protocol, _reports
+def _held(session: PaperSession) -> Sequence[Cell]:
+    cells = []
+    shape, window = session.model.config.get_text_config(), session.subject.window
+    heads, layers = shape.num_attention_heads, shape.num_hidden_layers
+    kv_heads = getattr(shape, "num_key_value_heads", None) or heads
+    models = {
+        "Llama-2-7B, 32 heads of 32 layers": (WINDOW, 32, 32, 32),
+        f"this model, {heads} heads of {layers} layers": (window, layers, heads, kv_heads),
+    }
+    for model, (size, layers, *counts) in models.items():
+        shapes = [(n, counts[0], counts[1]) for n in range(layers)]
+        for chosen_by, share in (("each head", "head"), ("the group of a key head", "group")):
+            tokens = LongHeads(share=share).resolve(size).heads_hold(size, shapes)  # type: ignore[arg-type]
+            assert tokens is not None
+            cells.append(Cell(model, f"chosen by {chosen_by}", figure=Figure(float(tokens), "number")))
+    return cells
+
+
+def _held_protocol(session: PaperSession) -> str:
+    return (
+        "Computed: |P| chunks x heads x layers, in tokens, where no two heads choose the same. Longer texts cannot be "
+        "seen whole at any one token. `longspan inspect` says it of any model and method."
+    )
+
+
+TABLES = (
+    Table("Table 3", "What the heads look at", _analysis_protocol, _analysis),
+    Table("Table 7", "Answers that are split", _split_protocol, _split),
+    Table("Section 4.1", "The longest text that the heads can hold", _held_protocol, _held),
 )
-SPLIT = Table("split", "Answers that are split", "Table 7", _split_protocol, _split)

@@ -30,19 +30,26 @@ def method(session: PaperSession, more: str = "", length: float = 256, chunks: i
 
 def lm_infinite(session: PaperSession) -> MethodSpec:
     """LM-Infinite with 10 first tokens and a window of recent ones; the 10 are tokens whatever the window is."""
-    window = session.tokens(WINDOW, WINDOW)
+    window = session.subject.window
     return parse_spec(f"lm-infinite:sinks={min(10, window)},recent={window},cap={window}")
 
 
+def ntk(session: PaperSession) -> float:
+    """The factor of dynamic NTK: 2.0 for base models, 1.0 for chat models."""
+    return 1.0 if session.chat else 2.0
+
+
 def methods(session: PaperSession) -> dict[str, MethodSpec]:
-    """The rows that the paper compares without fine-tuning, and one of longspan's own."""
+    """The rows that the paper compares without fine-tuning, Eq 3 to the letter, and one of longspan's own."""
+    factor = ntk(session)
     return {
         "stock": parse_spec("stock"),
-        "dynamic NTK": parse_spec("dynamic-ntk"),
+        "NTK": parse_spec(f"dynamic-ntk:factor={factor:g}"),
         "LM-Infinite": lm_infinite(session),
         "LongHeads": method(session),
-        "LongHeads, half the attention window": method(session, chunks=8),
-        "LongHeads w/ NTK init": method(session, "prefill=full,angles=dynamic-ntk,factor=2.0"),
+        "LongHeads, k = 8": method(session, chunks=8),
+        "LongHeads, local_chunks = 1": method(session, "local_chunks=1"),
+        "LongHeads w/ NTK init": method(session, f"prefill=full,angles=dynamic-ntk,factor={factor:g}"),
         "LongHeads, scored by bounds": method(session, "score=bounds"),
     }
 
@@ -50,7 +57,7 @@ def methods(session: PaperSession) -> dict[str, MethodSpec]:
 def few(session: PaperSession) -> dict[str, MethodSpec]:
     """The rows; at the scale "quick" those that say most."""
     every = methods(session)
-    quick = ("stock", "LM-Infinite", "LongHeads", "LongHeads, scored by bounds")
+    quick = ("stock", "LM-Infinite", "LongHeads", "LongHeads, local_chunks = 1", "LongHeads, scored by bounds")
     return session.choose(every, {name: every[name] for name in quick})
 
 

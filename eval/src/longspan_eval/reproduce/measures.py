@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from longspan.store import Tier
+from longspan.store import KVTier
 from longspan_eval import passkey
+from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Question, inspect
 from longspan_eval.generate import decode, prefill
 from longspan_eval.measure import Keys, Measure, Prompt
@@ -19,8 +20,6 @@ from longspan_eval.reproduce.texts import Text
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
 from longspan_eval.task import Task
-
-TIMED_TOKENS = 16  # of the answer whose seconds a token are taken
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Inspected(Measure):
             "seed": self.seed,
             "task": None if self.task is None else [self.task.name, self.task.version],
             "text": None if self.text is None else self.text.sha256,
-            "measure": 2,
+            "measure": 3,
         }
 
     def run(self, session: Session) -> Sample:
@@ -77,19 +76,17 @@ class Inspected(Measure):
         session.attach(self.spec, self.length, window=self.window)
         begun = time.perf_counter()
         seen = inspect(session.model, session.tokenizer, question)
+        figures = {"cover": seen.cover, "gini": seen.gini, "hit1": seen.hit1, "hit5": seen.hit5}
+        for top in (1, 5) if not math.isnan(seen.hit1) else ():
+            layer, model = vote_rates(seen.choices, seen.chunks, seen.answers, top)
+            figures |= {f"layer hit{top}": layer, f"model hit{top}": model}
+        figures |= {"chunks": float(len(seen.chunks)), "split": math.nan if seen.split is None else float(seen.split)}
         return self.sample(
             prediction=seen.prediction,
             correct=0.0 if math.isnan(seen.score) else seen.score,
             seconds=time.perf_counter() - begun,
             tokens=len(question.ids),
-            figures={
-                "cover": seen.cover,
-                "gini": seen.gini,
-                "hit1": seen.hit1,
-                "hit5": seen.hit5,
-                "chunks": float(len(seen.chunks)),
-                "split": math.nan if seen.split is None else float(seen.split),
-            },
+            figures=figures,
         )
 
 
@@ -98,14 +95,14 @@ class Timed(Measure):
     """A passkey prompt, read and answered by the clock: seconds of the prefill, seconds a token, peak memory.
 
     Attributes:
-        answers: tokens of an answer are read too; else the prefill alone.
+        tokens: how many tokens are generated and timed; 0 for the prefill alone.
         implementation: transformers' attention, for the stock model.
         kv_tier: where keys and values lie.
     """
 
-    answers: bool = field(default=True, kw_only=True)
+    tokens: int = field(default=0, kw_only=True)
     implementation: str | None = field(default=None, kw_only=True)
-    kv_tier: Tier = field(default="device", kw_only=True)
+    kv_tier: KVTier = field(default="device", kw_only=True)
 
     @property
     def name(self) -> str:
@@ -117,11 +114,11 @@ class Timed(Measure):
             **keys.method(self.spec, self.length),
             "length": self.length,
             "seed": self.seed,
-            "answers": self.answers,
+            "tokens": self.tokens,
             "implementation": self.implementation,
             "kv_tier": self.kv_tier,
             "threads": torch.get_num_threads(),
-            "measure": 2,
+            "measure": 3,
             "version": passkey.VERSION,
         }
 
@@ -135,7 +132,7 @@ class Timed(Measure):
             logits, cache = prefill(session.model, ids, 1)
             _wait(session.device)
             read_at = time.perf_counter()
-            tokens = list(decode(session.model, logits, cache, TIMED_TOKENS if self.answers else 0))
+            tokens = list(decode(session.model, logits, cache, self.tokens))
             _wait(session.device)
             done = time.perf_counter()
             del logits, cache
@@ -147,7 +144,7 @@ class Timed(Measure):
             depth=example.depth,
             answer=example.answer,
             prediction=text,
-            correct=passkey.score(text, example.references) if self.answers else 0.0,
+            correct=passkey.score(text, example.references) if self.tokens else 0.0,
             seconds=done - begun,
             tokens=len(example.input_ids),
             figures=figures,

@@ -13,9 +13,9 @@ from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
 from longspan_eval.report import charts, markdown
 from longspan_eval.report.markdown import Figures
-from longspan_eval.reproduce.published import published
+from longspan_eval.reproduce.published import Published, published
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, PaperPlan
+from longspan_eval.reproduce.table import Paper, PaperPlan, Table
 from longspan_eval.sample import environment, finite
 from longspan_eval.schedule import Samples
 
@@ -66,6 +66,7 @@ class PaperReport:
             "paper": {name: getattr(self.paper, name) for name in ("name", "title", "cite", "models", "hardware")},
             "command": self.command,
             "scale": session.scale,
+            "scaled_to": "paper" if session.as_printed else "window",
             "samples": session.samples,
             "max_length": session.max_length,
             "model": asdict(session.subject),
@@ -78,28 +79,28 @@ class PaperReport:
             "tables": {
                 plan.table.name: {
                     "title": plan.table.title,
-                    "where": plan.table.where,
+                    "numbers": plan.table.numbers,
                     "protocol": plan.protocol,
                     "cells": [_plain(cell, figure) for cell, figure in plan.figures(samples)],
-                    "published": [one._asdict() for one in published(self.paper.name, plan.table.name)],
+                    "published": [asdict(one) for one in self._published(plan.table)],
                 }
                 for plan in self.plans
             },
         }
 
     def _markdown(self, samples: Samples) -> str:
-        subject, paper = self.session.subject, self.paper
-        where = environment()
+        session, paper = self.session, self.paper
+        subject, where = session.subject, environment()
         threads = "1 thread" if where["threads"] == 1 else f"{where['threads']} threads"
         parts = [
             f"# {paper.name} on {subject.name}",
-            f"The tables of *{paper.title}* ({paper.cite}), with its parameters scaled from a window of "
-            f"{paper.window:,} tokens to {subject.window:,}.",
+            f"The tables of *{paper.title}* ({paper.cite}), called by its numbers{paper.numbering}. "
+            f"{_numbers(session)}",
             f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
             f"`{subject.sha256[:12]}`; {markdown.versions_line()}; {where['machine']}, {self.processor}, {threads}. "
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
             "compared is how the rows of one stand to each other.",
-            _scale(self.session),
+            _scale(session),
             "Behind a figure stand its 95% interval and the number of prompts: Wilson's interval for scores, for other "
             "means a normal one over the prompts, for perplexities that of their mean losses. Times and memory are "
             "medians.",
@@ -111,19 +112,24 @@ class PaperReport:
 
     def _table(self, plan: PaperPlan, figures: Figures) -> str:
         table = plan.table
-        parts = [f"## {table.title} ({table.where})", plan.protocol, markdown.table(figures)]
+        parts = [f"## {' and '.join(table.numbers)}: {table.title}", plan.protocol, markdown.table(figures)]
         remarks = notes(figures)
         if remarks:
             parts.append("\n".join(remarks))
-        found = published(self.paper.name, table.name)
-        if found:
-            lines = ["| published | of | figure | read in |", "| --- | --- | --- | --- |"]
-            lines += [f"| {one.row} | {one.column} | {one.figure} | {one.source} |" for one in found]
-            parts.append("\n".join(lines))
-        rest = "The paper's other figures are" if found else "The paper's figures are"
-        if not table.whole:
-            parts.append(f"{rest} not at hand: see {table.where} in {self.paper.cite}.")
-        return "\n\n".join(parts)
+        return "\n\n".join([*parts, *map(_shown, self._published(table))])
+
+    def _published(self, table: Table) -> list[Published]:
+        return [one for number in table.numbers for one in published(self.paper.name, number)]
+
+
+def _shown(one: Published) -> str:
+    """A published table as Markdown."""
+    if one.unread is not None:
+        return f"**Published, {one.number}**: {one.title}. Not at hand: {one.unread}."
+    lines = [f"**Published, {one.number}**: {one.title}{f'; {one.unit}' if one.unit else ''}.", ""]
+    lines += ["| " + " | ".join(one.columns) + " |", "| --- |" + " ---: |" * (len(one.columns) - 1)]
+    lines += ["| " + " | ".join("" if value is None else str(value) for value in row) + " |" for row in one.rows]
+    return "\n".join([*lines, "", one.remark] if one.remark else lines)
 
 
 def notes(figures: Figures) -> list[str]:
@@ -144,6 +150,13 @@ def _where(cells: Sequence[Cell], every: Sequence[Cell]) -> str:
         return "all cells" if whole else "; ".join(columns)
     named = "; ".join(rows) if len(rows) <= 4 else f"{'; '.join(rows[:3])} and {len(rows) - 3} rows more"
     return named if whole else f"{named} ({', '.join(columns)})"
+
+
+def _numbers(session: PaperSession) -> str:
+    window = f"{session.subject.window:,} tokens"
+    if session.as_printed:
+        return f"Its numbers of tokens are as it prints them; the model's window is {window}."
+    return f"Its numbers of tokens are scaled from a window of {session.windows[0]:,} tokens to {window}."
 
 
 def _scale(session: PaperSession) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from transformers import PreTrainedModel
 
@@ -17,6 +17,7 @@ from longspan_eval.subject import Subject
 from longspan_eval.task import Record, Task
 
 Scale = Literal["paper", "quick"]
+ScaleTo = Literal["auto", "paper", "window"]
 T = TypeVar("T")
 
 
@@ -32,6 +33,9 @@ class PaperSession(Session):
         data_dir: where the files lie that tables read; None: there are none.
         calibration: of reduced scores for the model, or None.
         window: the trained window in tokens, where the config is not right about it.
+        windows: the windows of the paper's models, the first of which its numbers are scaled from.
+        scale_to: ``"paper"``: numbers of tokens as the paper prints them; ``"window"``: scaled to the model's window;
+            ``"auto"``: the paper's for a model of a window that the paper's have, else scaled.
     """
 
     model: PreTrainedModel
@@ -43,6 +47,8 @@ class PaperSession(Session):
     data_dir: Path | None = None
     calibration: Path | None = None
     window: int | None = None
+    windows: tuple[int, ...] = ()
+    scale_to: ScaleTo = "auto"
     _unbuilt: dict[tuple[str, int], str | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +56,8 @@ class PaperSession(Session):
         self.keys = Keys(self.subject, self.device.type)
         if self.scale not in ("paper", "quick"):
             raise LongspanError(f"the scale is paper or quick, not {self.scale!r}")
+        if self.scale_to not in get_args(ScaleTo):
+            raise LongspanError(f"numbers are scaled to {' or '.join(get_args(ScaleTo))}, not {self.scale_to!r}")
         for name, value in (("samples", self.samples), ("max_length", self.max_length)):
             if value is not None and value < 1:
                 raise LongspanError(f"{name} must be at least 1, not {value}")
@@ -65,9 +73,21 @@ class PaperSession(Session):
         n = self.choose(paper, quick)
         return n if self.samples is None else min(n, self.samples)
 
+    @property
+    def as_printed(self) -> bool:
+        """Whether numbers of tokens are the paper's own."""
+        if self.scale_to == "auto":
+            return self.subject.window in self.windows
+        return self.scale_to == "paper"
+
+    @property
+    def chat(self) -> bool:
+        """Whether the model was taught to chat, as its tokenizer has a template for it."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
     def tokens(self, paper: float, of: int) -> int:
-        """A paper's number of tokens at a window of ``of``, for this model's window; 1 at least."""
-        return max(round(paper * self.subject.window / of), 1)
+        """A paper's number of tokens at a window of ``of``: as it is, or for this model's window; 1 at least."""
+        return max(round(paper if self.as_printed else paper * self.subject.window / of), 1)
 
     def lengths(self, paper: Sequence[float], of: int) -> list[int]:
         """``tokens`` of each, every length once."""

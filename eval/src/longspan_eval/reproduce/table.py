@@ -19,26 +19,34 @@ class Table:
     """One table (or figure) of a paper.
 
     Attributes:
-        name: as ``--tables`` takes it.
+        number: what the paper calls it, such as ``"Table 1"``.
         title: what it is about.
-        where: where it stands in the paper, such as ``"Table 1"``.
         protocol: what is run, with the numbers at this model and scale.
         cells: its cells, in the order in which rows and columns are to stand.
         interleaved: rows take turns, round by round: for what is timed.
         lines: its shares are drawn as a line for each row.
         pictures: draws what takes no measuring into a folder, and says which files.
-        whole: whether all its figures are among the published ones at hand.
+        also: what else of the paper it makes again, by the paper's numbers.
     """
 
-    name: str
+    number: str
     title: str
-    where: str
     protocol: Callable[[PaperSession], str]
     cells: Callable[[PaperSession], Sequence[Cell]]
     interleaved: bool = False
     lines: bool = False
     pictures: Callable[[PaperSession, Path], list[str]] | None = None
-    whole: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As ``--tables`` takes it: ``table-1``."""
+        return self.number.lower().replace(" ", "-")
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """All that it makes again, by the paper's numbers."""
+        return (self.number, *self.also)
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,8 @@ class Paper:
         name: as ``longspan reproduce`` takes it.
         title, cite: of the paper.
         models, hardware: what its figures are of, as far as a source at hand says.
-        window: the window in tokens that its numbers are scaled from.
+        windows: the trained windows in tokens of its models. The first is the one that its numbers are scaled from.
+        numbering: which edition the tables' numbers are those of.
         tables: in the order in which they are measured.
     """
 
@@ -58,8 +67,14 @@ class Paper:
     cite: str
     models: str
     hardware: str
-    window: int
+    windows: tuple[int, ...]
     tables: tuple[Table, ...]
+    numbering: str = ""
+
+    @property
+    def window(self) -> int:
+        """The window that its numbers are scaled from."""
+        return self.windows[0]
 
 
 def missing_row(row: str, column: str, needs: str, reason: str) -> Cell:
@@ -68,8 +83,8 @@ def missing_row(row: str, column: str, needs: str, reason: str) -> Cell:
 
 
 def missing_file(session: PaperSession, row: str, column: str, file: str, source: str) -> Cell | None:
-    """A row that needs a file: what it shows as long as the file is not in the data folder, else None."""
-    if session.data_dir is not None and (session.data_dir / file).is_file():
+    """A row that needs a file or a folder: what it shows as long as that is not in the data folder, else None."""
+    if session.data_dir is not None and (session.data_dir / file).exists():
         return None
     place = "a folder, and name that with --data-dir" if session.data_dir is None else str(session.data_dir)
     return missing_row(row, column, f"`{file}`", f"put it under that name into {place}; it is from {source}")

@@ -32,18 +32,26 @@ class Text:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text that a table reads from a file: its name in the paper, the file's in the data folder, where to get it."""
+    """Documents that a table reads, a file each: their name in the paper, the folder they lie in, where to get them.
+
+    Attributes:
+        documents: as many as the paper reads, the first by name; None: all that there are.
+    """
 
     name: str
-    file: str
+    folder: str
     source: str
+    documents: int | None = None
 
 
-PG19 = Corpus("PG19", "perplexity/pg19.txt", "deepmind/pg19: its test books one after the other, as UTF-8 text")
+_BOOKS = "books of deepmind/pg19, a UTF-8 file *.txt each"
+PG19_TEST = Corpus("PG19 (test)", "perplexity/pg19-test", f"the test {_BOOKS}", documents=100)
+PG19_VALIDATION = Corpus("PG19 (validation)", "perplexity/pg19-validation", f"the validation {_BOOKS}")
 PROOF_PILE = Corpus(
-    "Proof-pile",
-    "perplexity/proof-pile.txt",
-    "hoskinson-center/proof-pile: test documents one after the other, as UTF-8 text",
+    "Proof-pile (test)",
+    "perplexity/proof-pile-test",
+    "test documents of hoskinson-center/proof-pile, a UTF-8 file *.txt each",
+    documents=100,
 )
 
 

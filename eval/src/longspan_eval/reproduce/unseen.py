@@ -1,7 +1,8 @@
-"""Questions on a document that the model cannot have seen: a text and questions of the user's own.
+"""Questions on a document that the model cannot have seen (An et al., 2024, appendix A.5, Tables 6 and 7).
 
-``unseen/paper.txt`` is the text, such as a paper that is newer than the model; ``unseen/questions.jsonl`` has a
-question and its answer a line.
+``unseen/paper.txt`` is the text. The questions are the paper's 6 easy and 4 hard ones, in words of our own, for which
+the text is the paper itself without title, abstract and conclusion. ``unseen/questions.jsonl``, with a question and its
+answer a line, has others instead, for a text that is newer than the model.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.errors import DataError
-from longspan_eval.datafile import DataFile, FileRef, given
+from longspan_eval.datafile import DataFile, FileRef, given, read_records
 from longspan_eval.metrics import before_next, qa_f1
 from longspan_eval.prompt import fit
 from longspan_eval.task import Example, Record, Task
@@ -18,6 +19,27 @@ from longspan_eval.task import Example, Record, Task
 NAME, NEW_TOKENS = "unseen", 64
 FILE, PAPER = "unseen/questions.jsonl", "unseen/paper.txt"
 NEXT = "Question:"
+SOURCE = "arXiv 2402.17463, its text without title, abstract and conclusion; or a text and questions.jsonl of yours"
+EASY = {
+    "Suggest a title for this paper.": "Training-free long-context scaling of large language models",
+    "Which model does dual chunk attention extend to a context of 192k tokens?": "CodeLlama and Together's Llama2",
+    "On which models besides Llama2 did the authors try their method?": "Together-32k and CodeLlama",
+    "Which data were the models with dual chunk attention fine-tuned on?": "ShareGPT and AlpacaGPT4",
+    "For how many steps was Llama2 Long trained?": "100,000 steps",
+    "Is L-Eval among the evaluations, and with which tasks?": "Yes: TOFEL, QuALITY, Coursera and SFiction",
+}
+HARD = {
+    "What is the purpose of successive-chunk attention?": (
+        "It keeps the locality: tokens next to each other in two chunks keep their true distance"
+    ),
+    "What is the purpose of inter-chunk attention?": "It lets a query attend to the chunks before its own",
+    "Why does no relative position in dual chunk attention exceed the trained length?": (
+        "Keys have positions below the chunk size, and queries positions below the trained length"
+    ),
+    "How does this paper differ most from earlier ones?": (
+        "It extends the context without training, by reusing the trained relative positions in chunks"
+    ),
+}
 
 
 def build(
@@ -59,6 +81,18 @@ def _unpack(records: list[Record], path: Path) -> list[Record]:
     if not paper.is_file() or not paper.read_bytes().strip():
         raise DataError(f"{paper}: there is no text in it, and the questions are on that; put the paper there")
     return [{**record, "paper": FileRef.to(paper)} for record in records]
+
+
+def records_of(folder: Path) -> list[Record]:
+    """The questions on the paper of a data folder: its own, else those of the paper.
+
+    Raises:
+        DataError: ``unseen/questions.jsonl`` is there, and is not as it has to be; or there is no text.
+    """
+    if (folder / FILE).is_file():
+        return read_records(UNSEEN, folder)
+    asked: list[Record] = [{"question": question, "answer": answer} for question, answer in {**EASY, **HARD}.items()]
+    return _unpack(asked, folder / FILE)
 
 
 UNSEEN = Task(

@@ -18,7 +18,7 @@ from longspan_eval.tasks.fragments import check_asked
 from longspan_eval.tasks.haystack import Needle, hide, prose
 from longspan_eval.tasks.scores import list_membership
 
-STARS, NEW_TOKENS = 32, 256
+STARS, FEWER, NEW_TOKENS = 32, 16, 256
 COUNTED = "\nThe little penguin counted {stars} ★\n"
 CORRECTED = (
     "\nThe little penguin counted {wrong} ★, but found that a mistake had been made, so the counting was done again, "
@@ -88,20 +88,21 @@ def list_complete(text: str) -> bool:
     return "]" in text
 
 
-def _task(name: str, reasoning: bool, summary: str) -> Task:
+def _task(name: str, summary: str, *, reasoning: bool = False, stars: int = STARS) -> Task:
     return Task(
         name=name,
         version=2,
         paper="Song et al., 2024, arXiv 2403.11802",
-        summary=summary,
+        summary=f"{stars} {summary}, to be listed; the share listed",
         new_tokens=NEW_TOKENS,
-        build=CountingStars(name, reasoning),
+        build=CountingStars(name, reasoning, stars),
         score=list_membership,
         until=list_complete,
     )
 
 
 COUNTING_STARS = (
-    _task("counting-stars", False, f"{STARS} counts spread over prose, to be listed; the share listed"),
-    _task("counting-stars-reasoning", True, f"{STARS} counts, each after a wrong one, to be listed; the share listed"),
+    _task("counting-stars", "counts spread over prose"),
+    _task(f"counting-stars-{FEWER}", "counts spread over prose", stars=FEWER),
+    _task("counting-stars-reasoning", "counts, each after a wrong one", reasoning=True),
 )

@@ -17,7 +17,7 @@ from longspan_eval.tasks.haystack import Needle, hide, prose
 from longspan_eval.tasks.scores import keywords
 from longspan_eval.tasks.words import ISLANDS, KINDS, THINGS
 
-NAME, NEEDLES, NEW_TOKENS = "multi-needle", 5, 200
+NAME, NEEDLES, FEWER, NEW_TOKENS = "multi-needle", 5, 3, 200
 TASK = (
     "You are an intelligent AI assistant skilled in answering user questions.\n"
     "Please keep your answers concise and clear. Do not talk about irrelevant topics or repeat your answers.\n"
@@ -25,6 +25,7 @@ TASK = (
 )
 NEEDLE = "\nHidden on {island} Island is the legendary {item}.\n"
 QUESTION = "What legendary item is hidden on {island} Island?"
+CONSIDER = "Before answering, please consider what in the document is most relevant to this question."
 ANSWER = "The legendary item hidden on the {island} Island is"
 
 
@@ -33,9 +34,11 @@ class MultiNeedle:
     """Legendary items hidden on islands.
 
     Attributes:
+        name: the task's.
         needles: how many, 2 at least.
     """
 
+    name: str = NAME
     needles: int = NEEDLES
 
     def __post_init__(self) -> None:
@@ -46,7 +49,7 @@ class MultiNeedle:
     def __call__(
         self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
     ) -> Example:
-        check_asked(NAME, depth, record, at_depths=False)
+        check_asked(self.name, depth, record, at_depths=False)
         rng = random.Random(seed)
         passage = prose(tokenizer).passage(rng)
         islands = rng.sample(ISLANDS, self.needles)
@@ -61,21 +64,25 @@ class MultiNeedle:
         questions = " ".join(QUESTION.format(island=islands[n]) for n in order)
         form = " ".join(f"{ANSWER.format(island=islands[n])} ____." for n in order)
         after = (
-            f"\n\nNow, the questions are: {questions} Please answer in the format of '{form}'\n"
+            f"\n\nNow, the questions are: {questions} {CONSIDER} Please answer in the format of '{form}'\n"
             f"{ANSWER.format(island=islands[order[0]])}"
         )
-        ids, _ = hide(tokenizer, NAME, passage, needles, before=TASK, after=after, length=length, new_tokens=NEW_TOKENS)
+        ids, _ = hide(
+            tokenizer, self.name, passage, needles, before=TASK, after=after, length=length, new_tokens=NEW_TOKENS
+        )
         return Example(ids, tuple(items[n] for n in order), seed, None, None)
 
 
-MULTI_NEEDLE = (
-    Task(
-        name=NAME,
-        version=1,
+def _task(name: str, needles: int) -> Task:
+    return Task(
+        name=name,
+        version=2,
         paper="Li et al., 2024, arXiv 2407.11963 (NeedleBench)",
-        summary=f"{NEEDLES} sentences hidden in prose at even depths, asked for at once; the share found",
+        summary=f"{needles} sentences hidden in prose at even depths, asked for at once; the share found",
         new_tokens=NEW_TOKENS,
-        build=MultiNeedle(),
+        build=MultiNeedle(name, needles),
         score=keywords,
-    ),
-)
+    )
+
+
+MULTI_NEEDLE = (_task(NAME, NEEDLES), _task(f"{NAME}-{FEWER}", FEWER))

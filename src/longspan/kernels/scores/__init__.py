@@ -90,12 +90,12 @@ def _chunk_by_chunk(q: Tensor, keys: Tensor, together: int, chunks: QueryChunks,
 def representations(
     q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, *, order: Tensor | None = None, impl: Impl = "auto"
 ) -> Tensor:
-    """Of every chunk and head ``softmax(q^c Kᵀ · scale) K`` (Eq 2), ``q^c = mean(softmax(Q Kᵀ · scale) V)`` (Eq 1).
+    """Of every chunk and head ``softmax(q^c Kᵀ · scale) K`` (Eq 1), ``q^c = mean(softmax(Q Kᵀ · scale) V)`` (Eq 2).
 
     Args:
         q, k, v: ``[H, n, l, D]``, ``[Hkv, n, l, D]`` of ``n`` chunks of ``l`` tokens, unrotated; they are rotated to
             their place in the chunk.
-        order: ``[D]`` int64, of a value's channels those that meet the keys' in Eq 2; None for the same order.
+        order: ``[D]`` int64, of a value's channels those that meet the keys' in Eq 1; None for the same order.
         impl: see ``longspan.kernels.dispatch``.
 
     Returns:

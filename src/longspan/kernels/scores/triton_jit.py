@@ -129,7 +129,7 @@ def representations(
     K: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
-    """One chunk and head, Eqs 1 and 2 in turn: ``out [H, n, D]``. Grid: (chunks, heads).
+    """One chunk and head, Eq 2 and then Eq 1: ``out [H, n, D]``. Grid: (chunks, heads).
 
     Values are read in the channels' order ``channels [D]``, in which their mean meets the keys.
     """

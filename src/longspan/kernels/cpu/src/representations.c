@@ -25,7 +25,7 @@ static void load_chunk(Chunk *chunk, const Job *job, Run run, const Table *table
     }
 }
 
-/* Eq 1: the sum of all rows' outputs, head by head. */
+/* Eq 2: the sum of all rows' outputs, head by head. */
 static void add_up(Chunk *chunk, Tile *tile, Group *of, const Table *table, const int64_t *each, int64_t tokens) {
     const Job *job = of->job;
     const int dv = (int)job->dv;
@@ -52,7 +52,7 @@ static void add_up(Chunk *chunk, Tile *tile, Group *of, const Table *table, cons
     }
 }
 
-/* Eq 2 of one head: `mean` is read in the channels' order in which it meets the keys. */
+/* Eq 1 of one head: `mean` is read in the channels' order in which it meets the keys. */
 static void represent(float *to, const Chunk *chunk, const Job *job, const float *mean, const int64_t *order) {
     const int64_t dk = job->dk;
     float most = -INFINITY, total = 0.0f;

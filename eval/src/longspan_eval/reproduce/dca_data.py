@@ -1,0 +1,94 @@
+"""The tables of Dual Chunk Attention that read files: its Tables 3 to 7."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from longspan_eval.cell import Cell
+from longspan_eval.measure import Prompt
+from longspan_eval.reduce import answers, found
+from longspan_eval.reproduce.cells import data_cells
+from longspan_eval.reproduce.dca_methods import WINDOW, K, some
+from longspan_eval.reproduce.session import PaperSession
+from longspan_eval.reproduce.table import Table, missing_file
+from longspan_eval.reproduce.unseen import PAPER, SOURCE, UNSEEN, records_of
+
+ROWS = ("stock", "dynamic NTK", "DCA")
+
+
+def _length(session: PaperSession) -> list[int]:
+    return session.lengths([16 * K], WINDOW)
+
+
+def _few_shot(session: PaperSession) -> Sequence[Cell]:
+    tasks = [f"fewshot-{name}" for name in ("narrativeqa", "qasper", "quality", "qmsum")]
+    return data_cells(session, some(session, *ROWS), tasks, _length(session), session.at_most(5))
+
+
+def _few_shot_protocol(session: PaperSession) -> str:
+    return (
+        "0, 2, 2 and 1 examples; F1, F1, exact match and the geometric mean of ROUGE, here the mean of each answer's, "
+        "which is never more than SCROLLS' own, made of the means; cut from the left to "
+        f"{_length(session)[0]:,} tokens (the paper: 16,384)."
+    )
+
+
+def _zero_shot(session: PaperSession) -> Sequence[Cell]:
+    tasks = [f"leval-{name}" for name in ("toefl", "quality", "coursera", "sfiction")]
+    lengths = session.lengths([32 * K], WINDOW)
+    return data_cells(session, some(session, *ROWS), tasks, lengths, session.at_most(5))
+
+
+def _zero_shot_protocol(session: PaperSession) -> str:
+    return (
+        "L-Eval's four closed-ended tasks, for chat models; cut to "
+        f"{session.tokens(32 * K, WINDOW):,} tokens, more than the paper's longest documents (27k)."
+    )
+
+
+def _examples(session: PaperSession) -> Sequence[Cell]:
+    made = []
+    for choice in ("", "-best", "-worst"):
+        tasks = [f"fewshot-{name}{choice}" for name in ("qasper", "quality", "qmsum")]
+        made += data_cells(session, some(session, "stock", "DCA"), tasks, _length(session), session.at_most(5))
+    return [cell for cell in made if not cell.row.startswith("mean")]  # three tasks of three protocols have none
+
+
+def _examples_protocol(session: PaperSession) -> str:
+    return "Examples at random, and those whose questions match best and worst by BM25."
+
+
+def _unseen(session: PaperSession) -> Sequence[Cell]:
+    absent = missing_file(session, "the paper", "F1", PAPER, SOURCE)
+    if absent is not None:
+        return [absent]
+    assert session.data_dir is not None
+    length = session.tokens(24 * K, WINDOW)
+    records = records_of(session.data_dir)
+    reason = session.too_long(length)
+    cells = []
+    for label, row in some(session, *ROWS).items():
+        asked = (
+            () if reason else tuple(Prompt(row, length, n, task=UNSEEN, record=one) for n, one in enumerate(records))
+        )
+        cells.append(Cell(label, "F1", found, asked, missing=reason))
+        for n, one in enumerate(records):
+            cells.append(Cell(label, f"{n + 1}. {one['question']}", answers, asked[n : n + 1], missing=reason))
+    return cells
+
+
+def _unseen_protocol(session: PaperSession) -> str:
+    return (
+        f"`{PAPER}` of the data folder is read, and asked on: by `unseen/questions.jsonl` if that is there, else by "
+        "the paper's 6 easy and 4 hard questions in words of our own, which are on the paper itself. Its prompt had "
+        f"19,388 tokens; the text is cut in the middle to {session.tokens(24 * K, WINDOW):,}. F1 against the answers "
+        f"expected, and what was answered."
+    )
+
+
+TABLES = (
+    Table("Table 3", "Few-shot tasks", _few_shot_protocol, _few_shot),
+    Table("Table 4", "Zero-shot tasks", _zero_shot_protocol, _zero_shot),
+    Table("Table 5", "Choice of examples", _examples_protocol, _examples),
+    Table("Table 6", "A paper that the model has not seen", _unseen_protocol, _unseen, also=("Table 7",)),
+)
