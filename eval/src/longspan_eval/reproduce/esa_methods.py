@@ -65,7 +65,8 @@ def methods(session: PaperSession, scaled_to: int) -> dict[str, MethodSpec]:
         "StreamingLLM": parse_spec(f"streaming-llm:sinks={initial},recent={local + top_k}"),
         "LM-Infinite": infinite(session),
         "InfLLM": parse_spec(
-            f"infllm:initial={initial},local={local},block={size},blocks={top_k // size},query_chunk={query_chunk},dense=kept"
+            f"infllm:initial={initial},local={local},block={size},blocks={top_k // size},query_chunk={query_chunk},"
+            "dense=kept"
         ),
         "ESA": method(session),
     }
