@@ -119,3 +119,18 @@ def test_a_cache_is_for_one_request_at_a_time(bundled):
     longer = torch.cat((ids, ids[:5]))
     first, second = caches.take(longer, []), caches.take(longer, [])
     assert first.tokens == 40 and second.tokens == 0 and first.cache is not second.cache
+
+
+def test_a_turn_about_a_document_is_taken_back(start, book, tmp_path):
+    """Going back behind what lies in memory of its own would write to the document's pages, which are read-only."""
+    served = start(documents=tmp_path / "one", kv_dir=tmp_path, memory=0)
+    kept = start(documents=tmp_path / "two")
+    ids = [server.add(book) for server in (served, kept)]
+    first = [{"role": "user", "content": QUESTION + " the number that was said to be the pass key"}]
+    for last in ("\nWho says so?", "\nWhere is it?"):
+        answers = []
+        for server, id in zip((served, kept), ids, strict=True):
+            messages = first + [{"role": "assistant", "content": said(server.ask(first, document=id, max_tokens=30))}]
+            messages.append({"role": "user", "content": last})
+            answers.append([said(server.ask(messages, document=id, max_tokens=6)) for _ in range(2)])
+        assert answers[0] == answers[1] and answers[0][0] == answers[0][1]

@@ -5,6 +5,7 @@ All of it belongs to the engine's thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
@@ -31,24 +32,27 @@ class Taken:
 
     Attributes:
         cache: holds the first ``tokens`` tokens of its prompt.
-        document: whose bytes it maps, so that they count for nothing; None for none.
-        mapped: bytes of those.
+        document: that it begins with; None for none.
+        mapped: tokens whose bytes are mapped from files, and take no memory.
+        disk: bytes of files of conversations that are mapped.
     """
 
     cache: LongspanCache
     tokens: int
-    document: Document | None
-    mapped: int
+    document: Document | None = None
+    mapped: int = 0
+    disk: int = 0
 
 
 @dataclass
 class _Kept:
-    """A conversation: its ``ids`` ``[T]``, in a cache or in files."""
+    """A conversation: its ``ids`` ``[T]``, in a cache or in files; and the bytes it takes in memory and on disk."""
 
     ids: Tensor
     document: Document | None
     held: Taken | Contents
-    nbytes: int
+    memory: int
+    disk: int
 
 
 class Caches:
@@ -69,12 +73,12 @@ class Caches:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(one.nbytes for one in self._kept if isinstance(one.held, Taken))
+        return sum(one.memory for one in self._kept)
 
     @property
     def disk_nbytes(self) -> int:
         """Bytes in files."""
-        return sum(one.nbytes for one in self._kept if isinstance(one.held, Contents))
+        return sum(one.disk for one in self._kept)
 
     def take(self, ids: Tensor, documents: Iterable[Document]) -> Taken:
         """A cache that holds as much as there is of the beginning of ``ids`` ``[T]``, and leaves at least one token."""
@@ -92,11 +96,8 @@ class Caches:
             if taken is not None:
                 return taken
         if document is not None:
-            return self._fresh(document.cache(), document.tokens, document)
-        return self._fresh(self._attachment.new_cache(), 0, None)
-
-    def _fresh(self, cache: LongspanCache, tokens: int, document: Document | None) -> Taken:
-        return Taken(cache, tokens, document, _size(cache))
+            return Taken(document.cache(), document.tokens, document, document.tokens)
+        return Taken(self._attachment.new_cache(), 0)
 
     def _from(self, one: _Kept, tokens: int, least: int) -> Taken | None:
         """The first ``tokens`` of a conversation, None where they cannot be had or are not worth it."""
@@ -104,36 +105,35 @@ class Caches:
             if tokens < len(one.ids):
                 return None  # the small state in the files is that of the end
             self._kept.append(self._kept.pop(self._at(one)))  # it was used last
-            return self._fresh(one.held.cache(self._model, self._attachment), tokens, one.document)
+            return Taken(one.held.cache(self._model, self._attachment), tokens, one.document, tokens, one.disk)
         if tokens == len(one.ids):
             del self._kept[self._at(one)]
             return replace(one.held, tokens=tokens)
-        if tokens - least < _LEAST or tokens * _COPY < len(one.ids):
+        copies = one.document is None  # else a copy would have the document's bytes too
+        if tokens - least < _LEAST or tokens * _COPY < len(one.ids) or not (copies or tokens >= one.held.mapped):
             return None
-        with suppress(LongspanError):  # a method may not have what it takes to go back so far
-            if one.document is None:
-                twin = deepcopy(one.held.cache)
-                twin.crop(tokens)
-                return Taken(twin, tokens, None, 0)
-            # A copy would have the document's bytes too. The turns that are cut off are read again if they come back.
-            one.held.cache.crop(tokens)
-            del self._kept[self._at(one)]
-            return replace(one.held, tokens=tokens)
+        if not copies:
+            del self._kept[self._at(one)]  # its last turns are cut off, and read again if they come back
+        with suppress(ValueError):  # a method may not have what it takes to go back so far
+            cache = deepcopy(one.held.cache) if copies else one.held.cache
+            cache.crop(tokens)
+            return Taken(cache, tokens) if copies else replace(one.held, cache=cache, tokens=tokens)
         return None
 
     def keep(self, ids: Tensor, taken: Taken) -> None:
         """Keep a cache that holds exactly ``ids`` ``[T]``; what has no room in memory goes to disk, or goes."""
-        if taken.document is not None and len(ids) <= taken.document.tokens:
+        if len(ids) <= taken.mapped:
             return
         self._kept = [one for one in self._kept if common(ids, one.ids) < len(one.ids)]
-        self._kept.append(_Kept(ids, taken.document, taken, max(_size(taken.cache) - taken.mapped, 0)))
+        memory = round(_size(taken.cache) * (1 - taken.mapped / len(ids)))
+        self._kept.append(_Kept(ids, taken.document, taken, memory, taken.disk))
         for one in list(self._kept):
             if self.nbytes <= self._memory:
                 break
             if isinstance(one.held, Taken):
                 self._put_out(one)
         while self.disk_nbytes > self._disk:
-            del self._kept[next(n for n, one in enumerate(self._kept) if isinstance(one.held, Contents))]
+            del self._kept[next(n for n, one in enumerate(self._kept) if one.disk)]
 
     def forget(self, document: Document) -> None:
         """Drop what maps a document's bytes."""
@@ -152,13 +152,11 @@ class Caches:
         total = len(one.ids)
         try:
             held = keep_cache(whole, one.held.cache, total, total, Unnamed(self._directory))
-        except (
-            LongspanError,
-            OSError,
-        ):  # a layer that no file holds, or a full disk: it is read again when it is asked
+        except (LongspanError, OSError):
+            # A layer that no file holds, or a full disk: it is read again when it is asked for.
             del self._kept[at]
             return
-        self._kept[at] = _Kept(one.ids, one.document, held, one.nbytes)
+        self._kept[at] = _Kept(one.ids, one.document, held, 0, os.fstat(held.data[-1].fileno()).st_size)
 
     def _at(self, one: _Kept) -> int:
         return next(n for n, other in enumerate(self._kept) if other is one)

@@ -72,8 +72,7 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Answer a request. Raises ``Full``."""
         with self._changed:
-            self._waiting = deque(one for one in self._waiting if not one.cancelled)
-            if len(self._waiting) >= self._max_queue:
+            if sum(not one.cancelled for one in self._waiting) >= self._max_queue:
                 raise Full
             self._waiting.append(job)
             self._changed.notify_all()
@@ -114,7 +113,8 @@ class Engine:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while self._admit():
@@ -137,6 +137,9 @@ class Engine:
             )
             while self._calls:
                 self._calls.popleft()()
+            for job in [one for one in self._waiting if one.cancelled]:
+                self._waiting.remove(job)
+                job.close()
             while self._waiting and len(self._running) < self._max_running:
                 self._running.append(self._waiting.popleft())
             return not self._stopped
