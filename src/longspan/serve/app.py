@@ -86,7 +86,8 @@ def _answers(app: FastAPI, host: Host) -> None:
 
 def _about(app: FastAPI, host: Host) -> None:
     report = host.attachment.report
-    about = {"method": report.method.name, "window": report.window, "version": __version__}
+    about = {"method": report.method.name, "passages": report.method.selects, "window": report.window}
+    about |= {"version": __version__}
     model = {"id": host.settings.model, "object": "model", "created": 0, "owned_by": "longspan", "longspan": about}
 
     @app.get("/v1/models")

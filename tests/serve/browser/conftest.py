@@ -33,7 +33,7 @@ def chromium():
 def expect():
     from playwright.sync_api import expect
 
-    expect.set_options(timeout=6_000)
+    expect.set_options(timeout=15_000)
     return expect
 
 
@@ -52,7 +52,7 @@ def opened(chromium, tolerated):
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         host = urlsplit(url).netloc
         page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))

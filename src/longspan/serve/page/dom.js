@@ -57,6 +57,8 @@ export function reachable(list, selector, item = null) {
 export function ask(dialog) {
   return new Promise((resolve) => {
     dialog.returnValue = "";
+    // Not a submit button: Enter in a field presses the first one of those.
+    for (const no of dialog.querySelectorAll("[data-no]")) no.onclick = () => dialog.close();
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
     dialog.showModal();
   });
