@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
+from longspan.doctor.memory import index_bytes
 from longspan.doctor.work import MOST, Counter, LayerShape, refuse_longer
 from longspan.errors import LongspanError
-from longspan.methods import METHODS
+from longspan.methods import METHODS, LMInfinite
 from longspan.selection import Choosing
+from longspan.selection.cost import UnitCost
+from longspan.selection.middle import Middle
 from support.cases import WINDOW, all_cases, build, make_qkv
 
 N = 83
@@ -96,6 +101,28 @@ def test_layers_that_keep_everything_and_layers_that_do_not_choose():
     assert counter(middle).token(999).scored > 0
     both = counter(middle, (early, LAYER)).token(999)
     assert both.attended == sum(counter(middle, (one,)).token(999).attended for one in (early, LAYER))
+
+
+def test_a_selection_that_is_not_one_of_ours_states_its_own_cost():
+    """What a method of somebody else states is counted; without a statement scores are those of the stored keys."""
+
+    @dataclass(frozen=True)
+    class Summed(Middle):
+        def unit_cost(self, layer, reduced):
+            return UnitCost(stored=3, read=5, products=7)
+
+    @dataclass(frozen=True)
+    class Own(LMInfinite):
+        def selection(self, window):
+            return Summed(**vars(super().selection(window)))
+
+    theirs, stock = Own(middle_top_k=5, from_layer=0), build("lm-infinite", {"middle_top_k": 5, "from_layer": 0}, 64)
+    theirs = theirs.resolve(64)
+    at = theirs.selection(64).scored(999)
+    assert Counter(theirs, 64, (LAYER,)).token(999).scored == 5 * at
+    assert index_bytes(theirs, LAYER, 1000, 64) == 3000
+    assert counter(stock).token(999).scored == at * LAYER.kv_heads * LAYER.key_dim * LAYER.itemsize
+    assert index_bytes(stock.method, LAYER, 1000, 64) == 0
 
 
 def test_a_length_that_is_not_counted():

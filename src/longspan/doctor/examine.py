@@ -22,8 +22,9 @@ from longspan.hf import Report, extended, inspect
 from longspan.hf.auto import MethodChoice, choose, free_memory
 from longspan.hf.placement import runs_on
 from longspan.hf.window import rope_types
-from longspan.methods import LongHeads, Method
+from longspan.methods import Method
 from longspan.methods.parse import parse_method, written
+from longspan.selection import Choosing
 from longspan.store import Tier
 
 SECONDS = 6.0
@@ -134,7 +135,7 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
         layers,
         weights=multiplied(model),
         itemsize=model.dtype.itemsize,
-        reduced=_reduced_size(report.method, calibration),
+        reduced=_reduced_size(report.method, report.window, calibration),
     )
     measured = rates(run, counter)
     short = untouched.check(
@@ -185,11 +186,10 @@ def multiplied(model: PreTrainedModel) -> int:
     return max(every - model.get_input_embeddings().weight.numel(), 1)
 
 
-def _reduced_size(method: Method, calibration: Calibration | None) -> int | None:
-    """``d'``, or ``d''`` where each head is reduced by itself."""
-    if calibration is None:
-        return None
-    return calibration.reduced_per_head if isinstance(method, LongHeads) else calibration.reduced
+def _reduced_size(method: Method, window: int, calibration: Calibration | None) -> int | None:
+    """``d'`` of the keys that scores are made from; None where those are the keys themselves."""
+    selection = method.selection(window)
+    return selection.reduced_size(calibration) if calibration is not None and isinstance(selection, Choosing) else None
 
 
 def _choice(stock: Report, asked: _Asked, length: int, free: int | None, on_gpu: bool) -> MethodChoice:

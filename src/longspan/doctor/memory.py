@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from longspan.doctor.work import LayerShape, entry_bytes
+from longspan.doctor.work import LayerShape
 from longspan.hf.auto import MEMORY_SHARE
-from longspan.methods import ESA, InfLLM, LongHeads, Method
+from longspan.methods import Method
+from longspan.selection import Choosing
 from longspan.store import Tier
 
 
@@ -96,12 +97,10 @@ def needs(
 
 def index_bytes(method: Method, layer: LayerShape, length: int, window: int, reduced: int | None = None) -> int:
     """Bytes of the entries that a layer's keys are chosen by; 0 where nothing is kept beside the keys."""
-    unit = round(entry_bytes(method, layer, reduced))
-    if isinstance(method, LongHeads):
-        return length // (method.chunk_length or 1) * unit
-    if isinstance(method, InfLLM):
-        return method.selection(window).candidates(length) * unit
-    return length * unit if isinstance(method, ESA) and reduced is not None else 0
+    selection = method.selection(window)
+    if not isinstance(selection, Choosing):
+        return 0
+    return selection.stored_units(length) * selection.unit_cost(layer, reduced).stored
 
 
 def tiers(

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from longspan.errors import LongspanError, check_count
-from longspan.methods import ESA, InfLLM, LMInfinite, LongHeads, Method
+from longspan.methods import Method
 from longspan.selection import Choosing, Selection
+from longspan.selection.cost import UnitCost
 
 MOST = 1 << 24  # tokens that are counted one by one
 _AT_ONCE = 1 << 20  # queries whose counts are held at once
-_SUBMEANS = 4  # vectors that stand for a chunk under that score
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Counter:
         itemsize: int = 4,
         reduced: int | None = None,
     ) -> None:
-        self._method, self._layers, self.reduced = method, layers, reduced
+        self._layers, self.reduced = layers, reduced
         self._weights, self._itemsize = weights, itemsize
         self._selection = method.selection(window)
 
@@ -136,7 +136,7 @@ class Counter:
                 pairs = self.keys(i, first=first, stop=stop, layer=layer.number) if layer.attached else i + 1
                 scored = self.units(i, first=first, layer=layer.number) if layer.attached else torch.zeros_like(i)
                 each = layer.heads * (layer.key_dim + layer.value_dim)
-                unit = _products(self._method, layer, self.reduced)
+                unit = self._unit_cost(layer).products
                 work += Work(0, 0, times * each * int(pairs.sum()), times * unit * int(scored.sum()))
         return work
 
@@ -149,7 +149,7 @@ class Counter:
                 keys = self.keys(i, first=at, stop=at + 1, alone=True, layer=layer.number)
                 scored = self.units(i, first=at, alone=True, layer=layer.number)
             each = layer.kv_heads * (layer.key_dim + layer.value_dim) * layer.itemsize
-            unit = entry_bytes(self._method, layer, self.reduced)
+            unit = self._unit_cost(layer).read
             work += Work(0, 0, times * each * int(keys), times * unit * int(scored))
         return work
 
@@ -165,6 +165,10 @@ class Counter:
             work += self.call(a, min(a + piece, length))
         return work
 
+    def _unit_cost(self, layer: LayerShape) -> UnitCost:
+        selection = self._selection
+        return selection.unit_cost(layer, self.reduced) if isinstance(selection, Choosing) else UnitCost(0, 0, 0)
+
     def _of(self, alone: bool) -> Selection:
         return self._selection.alone() if alone else self._selection
 
@@ -176,37 +180,6 @@ def refuse_longer(length: int) -> None:
         raise LongspanError(
             f"length is at most {MOST:,} tokens here, not {length:,}; a longer text is no model's prompt"
         )
-
-
-def entry_bytes(method: Method, layer: LayerShape, reduced: int | None) -> float:
-    """Bytes that are read to score a unit by: of its entry in the index, or of its stored keys."""
-    key, wide = layer.key_dim * layer.itemsize, layer.key_dim * max(layer.itemsize, 4)  # summaries are in fp32
-    if isinstance(method, LongHeads):
-        size = method.chunk_length or 1
-        if method.score == "token_max":
-            width = layer.key_dim if reduced is None else reduced
-            return layer.kv_heads * size * width * layer.itemsize
-        vectors = {"representation": layer.heads, "mean": layer.kv_heads, "bounds": 2 * layer.kv_heads}
-        return wide * vectors.get(method.score, min(_SUBMEANS, size) * layer.kv_heads)
-    if isinstance(method, ESA) and reduced is not None:
-        return reduced * layer.itemsize
-    return layer.kv_heads * (wide if isinstance(method, InfLLM) else key)
-
-
-def _products(method: Method, layer: LayerShape, reduced: int | None) -> float:
-    """Multiplications to score a unit for one query of a prompt."""
-    width = layer.key_dim
-    if isinstance(method, LongHeads):
-        size, asking = method.chunk_length or 1, layer.heads if method.share == "head" else layer.kv_heads
-        if method.score == "token_max":
-            return asking * size * (width if reduced is None else reduced)
-        vectors = {"representation": layer.heads, "mean": asking, "bounds": 2 * asking}
-        return width * vectors.get(method.score, min(_SUBMEANS, size) * asking)
-    if isinstance(method, ESA):
-        return reduced if reduced is not None else width * (layer.heads if method.share == "head" else layer.kv_heads)
-    if isinstance(method, InfLLM):
-        return width * layer.kv_heads / (method.query_chunk or 1)  # the queries of a piece are summed first
-    return width * (layer.heads if isinstance(method, LMInfinite) else layer.kv_heads)
 
 
 def _alike(layers: tuple[LayerShape, ...], selection: Selection) -> list[tuple[LayerShape, int]]:

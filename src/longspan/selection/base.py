@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from longspan.bands import Kept, KeyMap, start
+from longspan.selection.cost import UnitCost
 from longspan.terms import Share
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from longspan.kernels.gathered import PerQueryChunk, PerRow
     from longspan.positions import SeesChosen
     from longspan.rope import Rope
+    from longspan.selection.cost import LayerSizes
     from longspan.selection.rows import Rows
     from longspan.selection.selector import Chosen, Selector
 
@@ -137,3 +139,22 @@ class Choosing(Selection):
     def scored_from(self) -> int:
         """The unit that the first score is of."""
         return 0
+
+    # What choosing costs, for ``longspan.doctor``. By default scores are made from the stored keys, head by head.
+
+    def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
+        """The cost of each unit that a query chooses from.
+
+        Args:
+            reduced: what ``reduced_size`` gives.
+        """
+        width = self.size * layer.key_dim
+        return UnitCost(0, layer.kv_heads * width * layer.itemsize, layer.heads * width)
+
+    def stored_units(self, length: int) -> int:
+        """The units of ``length`` tokens that an index has entries of."""
+        return length // self.size
+
+    def reduced_size(self, calibration: Calibration) -> int:
+        """``d'``, the size of a calibration's reduced keys that scores are made from."""
+        return calibration.reduced

@@ -11,6 +11,7 @@ from longspan.calibration import Calibration
 from longspan.index import BlockIndex
 from longspan.rope import Rope
 from longspan.selection.by_query_chunk import ByQueryChunk
+from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector
 
@@ -55,6 +56,13 @@ class Blocks(ByQueryChunk):
     def candidates(self, chunk_start: int) -> int:
         """How many blocks a query chunk chooses from: the first ones, as long as they end before the local tokens."""
         return max(chunk_start - self.local - self.initial, 0) // self.size
+
+    def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
+        entry = layer.kv_heads * summary_bytes(layer)
+        return UnitCost(entry, entry, layer.key_dim * layer.kv_heads / self.query_chunk)  # its queries are summed
+
+    def stored_units(self, length: int) -> int:
+        return self.candidates(length)
 
     def choose(self, scores: Tensor) -> Tensor:
         """The tokens of the blocks with the largest scores, in ascending order.

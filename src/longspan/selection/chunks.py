@@ -10,10 +10,12 @@ from torch import Tensor
 from longspan.bands import Kept
 from longspan.calibration import Calibration
 from longspan.index import ChunkIndex
+from longspan.index.chunks import SUBMEANS
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.topk import topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_row import ByRow
+from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import ChunkScore, Share
@@ -69,6 +71,20 @@ class Chunks(ByRow):
 
     def stops(self, i: Tensor) -> Tensor:
         return i // self.size - self.local + 1
+
+    def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
+        choosing_heads = layer.heads if self.share == "head" else layer.kv_heads
+        if self.score == "token_max":
+            width = layer.key_dim if reduced is None else reduced
+            entry = layer.kv_heads * self.size * width * layer.itemsize
+            return UnitCost(entry, entry, choosing_heads * self.size * width)
+        vectors = {"mean": 1, "bounds": 2, "submeans": min(SUBMEANS, self.size)}.get(self.score)
+        stored, scored = (layer.heads,) * 2 if vectors is None else (vectors * layer.kv_heads, vectors * choosing_heads)
+        entry = stored * summary_bytes(layer)
+        return UnitCost(entry, entry, scored * layer.key_dim)
+
+    def reduced_size(self, calibration: Calibration) -> int:
+        return calibration.reduced_per_head  # each head is reduced by itself
 
     def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
         """The chunks that the queries ``rows`` choose, in ascending order.

@@ -19,6 +19,7 @@ from longspan.kernels.scores import QueryChunks, token_scores
 from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
+from longspan.selection.cost import LayerSizes, UnitCost
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import Share
@@ -67,6 +68,13 @@ class Tokens(ByQueryChunk):
     def candidates(self, chunk_start: int) -> tuple[int, int]:
         """The middle tokens that a chunk chooses from, ``first : one past the last``."""
         return self.initial, chunk_start - self.local
+
+    def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
+        if reduced is not None:
+            entry = reduced * layer.itemsize
+            return UnitCost(entry, entry, reduced)
+        products = layer.key_dim * (layer.heads if self.share == "head" else layer.kv_heads)
+        return UnitCost(0, layer.kv_heads * layer.key_dim * layer.itemsize, products)
 
     def choose(self, scores: Tensor) -> Tensor:
         """The tokens that a chunk chooses among its candidates, in ascending order.
