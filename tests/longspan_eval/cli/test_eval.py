@@ -57,6 +57,15 @@ def whole(folder, tmp_path_factory):
     return out
 
 
+def test_where_keys_lie_changes_no_sample(whole, folder, tmp_path, run):
+    ran = run(*command(folder, tmp_path, "--kv-tier", "auto"))
+    assert ran.code == 0, ran.err
+    assert results(tmp_path) == results(whole) | {"command": results(tmp_path)["command"]}
+    assert results(tmp_path)["command"].endswith("--kv-tier auto")
+    ran = run(*command(folder, tmp_path / "other", "--kv-tier", "tape"))
+    assert ran.code == 1 and "kv_tier is one of auto, device, host, disk, not 'tape'" in ran.err
+
+
 @pytest.mark.long
 def test_killed_and_taken_up_again_the_results_are_the_same(whole, folder, tmp_path, run):
     path = tmp_path / "samples.jsonl"
