@@ -125,3 +125,17 @@ def test_preemption_changes_nothing(bundled, tmp_path):
     assert runs[0]["preemptions"] > 10 and runs[1]["preemptions"] == 0
     few, many = ([one["tokens"] for one in run["batches"][0]] for run in runs)
     assert few == many
+
+
+def test_nothing_changes_unless_asked(bundled, prompts, tmp_path):
+    """With the plugin and without it vLLM does the same, to the bit, on its own attention."""
+    inside = [prompt[: WINDOW - NEW] for prompt in prompts[:6]]
+    with_it, without = (
+        answers(tmp_path, bundled, [inside], NEW, plugins=plugins, max_model_len=WINDOW)
+        for plugins in ("longspan", "another")
+    )
+    assert "error" not in with_it, with_it["log"][-3000:]
+    assert with_it["attention"] == ["CPUAttentionBackendImpl"] and "longspan is attached" not in with_it["log"]
+    assert {key: with_it[key] for key in ("batches", "attention")} == {
+        key: without[key] for key in ("batches", "attention")
+    }
