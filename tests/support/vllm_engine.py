@@ -22,7 +22,9 @@ SETTINGS = {
 ENGINE = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "disable_log_stats": False, "seed": 0}
 
 
-def answers(folder: Path, model: Path, batches: list[list[list[int]]], new: int = 16, **engine: Any) -> dict[str, Any]:
+def answers(
+    folder: Path, model: Path, batches: list[list[list[int]]], new: int = 16, plugins: str = "longspan", **engine: Any
+) -> dict[str, Any]:
     """Greedy answers to batches of prompts, one batch after the other.
 
     Args:
@@ -30,6 +32,7 @@ def answers(folder: Path, model: Path, batches: list[list[list[int]]], new: int 
         model: a folder with a config, and weights unless ``load_format`` is ``"dummy"``.
         batches: token ids.
         new: tokens of each answer.
+        plugins: the plugins that vLLM loads.
         engine: more arguments of ``vllm.LLM``.
 
     Returns:
@@ -40,7 +43,7 @@ def answers(folder: Path, model: Path, batches: list[list[list[int]]], new: int 
     asked, answered = folder / "asked.json", folder / "answered.json"
     asked.write_text(json.dumps({"batches": batches, "new": new, "engine": {**ENGINE, "model": str(model), **engine}}))
     answered.unlink(missing_ok=True)
-    environment = {**os.environ, **SETTINGS, **{k: v for k, v in os.environ.items() if k == "VLLM_PLUGINS"}}
+    environment = {**os.environ, **SETTINGS, "VLLM_PLUGINS": plugins}
     command = [sys.executable, __file__, str(asked), str(answered)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     found = json.loads(answered.read_text()) if answered.exists() else {"error": f"exit {ran.returncode}"}

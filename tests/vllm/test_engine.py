@@ -105,23 +105,37 @@ def test_preemption_changes_nothing(bundled, tmp_path):
     """100 requests of random lengths under few pages: some give theirs back as they grow, and begin again."""
     _, tokenizer = load_bundled()
     ids, draw = tokenizer.encode(heldout_text()[:120_000]), random.Random(0)
-    places = [(draw.randrange(20_000), draw.randint(20, 2 * WINDOW - 48)) for _ in range(100)]
+    places = [(draw.randrange(20_000), draw.randint(20, 400)) for _ in range(100)]
     asked = [ids[start : start + length] for start, length in places]
     runs = [
         answers(
             tmp_path,
             bundled,
             [asked],
-            48,
-            max_model_len=2 * WINDOW,
+            40,
+            max_model_len=448,
             max_num_batched_tokens=256,
             num_gpu_blocks_override=pages,
             enable_prefix_caching=False,
-            additional_config={"longspan": "dca"},
+            additional_config={"longspan": {"method": "dca", "window": 128}},  # chunks of 96 tokens
         )
-        for pages in (2 * WINDOW // 32 + 4, None)
+        for pages in (448 // 32 + 6, None)
     ]
     assert all("error" not in run for run in runs), [run["log"][-3000:] for run in runs]
     assert runs[0]["preemptions"] > 10 and runs[1]["preemptions"] == 0
     few, many = ([one["tokens"] for one in run["batches"][0]] for run in runs)
     assert few == many
+
+
+def test_nothing_changes_unless_asked(bundled, prompts, tmp_path):
+    """With the plugin and without it vLLM does the same, to the bit, on its own attention."""
+    inside = [prompt[: WINDOW - NEW] for prompt in prompts[:6]]
+    with_it, without = (
+        answers(tmp_path, bundled, [inside], NEW, plugins=plugins, max_model_len=WINDOW)
+        for plugins in ("longspan", "another")
+    )
+    assert "error" not in with_it, with_it["log"][-3000:]
+    assert with_it["attention"] == ["CPUAttentionBackendImpl"] and "longspan is attached" not in with_it["log"]
+    assert {key: with_it[key] for key in ("batches", "attention")} == {
+        key: without[key] for key in ("batches", "attention")
+    }
