@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from html import escape
-from importlib.resources import files
 
 from longspan.documents.asking import Answer
 from longspan.documents.document import GRAIN, Document
 from longspan.documents.passages import Range, looked_at
 from longspan.documents.recorded import Recorded
 from longspan.files import write
+from longspan.recording import html
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'unsafe-inline'">
-<title>{question}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header><h1>{question}</h1>
+_BODY = """<header><h1>{question}</h1>
 <p id="answer" aria-label="the answer, token by token">{answer}</p>
 <p id="about" aria-live="polite">Shown is what the heads looked at while the answer was written, the more often the
 darker. It is no proof of the answer. Point at a token, or walk with the arrow keys, for what they looked at then.</p>
 </header>
 <main id="text" aria-label="the text, part by part">{text}</main>
-<script type="application/json" id="data">{data}</script>
-<script>
-{script}</script>
-</body>
-</html>
 """
 
 
@@ -59,20 +40,14 @@ def page(document: Document, question: str, answer: Answer, seen: Recorded) -> s
     number = {tokens: n for n, tokens in enumerate(ranges)}
     # How often each part of the text was looked at for each token of the answer, as [part, times, part, times, ...].
     data = [[x for tokens, times in sorted(step.items()) for x in (number[tokens], times)] for step in steps]
-    assets = files("longspan.documents")
     tokens = "".join(
-        f'<span data-t="{n}" tabindex="0">{_text(document.tokenizer.decode([token]))}</span>'
+        f'<span data-t="{n}" tabindex="0">{html.text(document.tokenizer.decode([token]))}</span>'
         for n, token in enumerate(answer.tokens)
     )
-    return _PAGE.format(
-        question=_text(question),
-        answer=tokens,
-        text="".join(_parts(document, ranges, sum(steps, Counter()))),
-        # The one way out of a script element is its end tag, which begins with this sign.
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
-        style=(assets / "page.css").read_text(encoding="utf-8"),
-        script=(assets / "page.js").read_text(encoding="utf-8"),
+    body = _BODY.format(
+        question=html.text(question), answer=tokens, text="".join(_parts(document, ranges, sum(steps, Counter())))
     )
+    return html.page("longspan.documents", question, body, data)
 
 
 def _parts(document: Document, ranges: list[Range], counts: Counter[Range]) -> list[str]:
@@ -89,11 +64,6 @@ def _parts(document: Document, ranges: list[Range], counts: Counter[Range]) -> l
         if first > at:
             elements.append(f'<i title="{first - at:,} characters at which nobody looked"> … </i>')
         shown = f"[characters {first:,} to {last:,}]" if contents.text is None else contents.text[first:last]
-        elements.append(f'<span data-p="{n}" title="{counts[start, stop]} times">{_text(shown)}</span>')
+        elements.append(f'<span data-p="{n}" title="{counts[start, stop]} times">{html.text(shown)}</span>')
         at = last
     return elements
-
-
-def _text(text: str) -> str:
-    """Escaped, and without characters that HTML cannot hold."""
-    return escape("".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text))

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from longspan.attend import Choice
 from longspan.files import write
+from longspan.recording import html
 from longspan.recording.chunks import Chunking, kept_map
 
-_HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header><h1>{title}</h1><dl>{facts}</dl></header>
+_BODY = """<header><h1>{title}</h1><dl>{facts}</dl></header>
 <main>
 <section id="text" aria-label="the text, chunk by chunk">{text}</section>
 <aside>
@@ -35,11 +21,6 @@ script-src 'unsafe-inline'">
 <div id="about" aria-live="polite"><p>Point at a chunk in the map or in the text, or use the arrow keys.</p></div>
 </aside>
 </main>
-<script type="application/json" id="data">{data}</script>
-<script>
-{script}</script>
-</body>
-</html>
 """
 
 
@@ -121,22 +102,13 @@ def page(
     }
     answer_chunks = set(answers)
     spans = (
-        f'<span data-c="{n}"{" class=answer" if n in answer_chunks else ""}>{_text(text)}</span>'
+        f'<span data-c="{n}"{" class=answer" if n in answer_chunks else ""}>{html.text(text)}</span>'
         for n, text in enumerate(texts)
     )
-    assets = files("longspan.recording")
-    return _HEAD.format(
-        title=escape(title),
-        facts="".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts.items()),
+    body = _BODY.format(
+        title=html.text(title),
+        facts="".join(f"<dt>{html.text(key)}</dt><dd>{html.text(value)}</dd>" for key, value in facts.items()),
         text="".join(spans),
-        label=escape(f"{len(rows)} {kind}s by {len(chunks)} chunks: the chunks that each {kind} keeps"),
-        # Only its end tag, which begins with "<", ends a script element.
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
-        style=(assets / "page.css").read_text(encoding="utf-8"),
-        script=(assets / "page.js").read_text(encoding="utf-8"),
+        label=html.text(f"{len(rows)} {kind}s by {len(chunks)} chunks: the chunks that each {kind} keeps"),
     )
-
-
-def _text(text: str) -> str:
-    """Escape a text and replace the control characters that HTML does not allow."""
-    return escape("".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text))
+    return html.page("longspan.recording", title, body, data)
