@@ -67,7 +67,7 @@ test-long: $(EXTRAS)
 # The system's Chromium: Playwright's own is a download from elsewhere.
 test-browser: $(BROWSER)
 	@$(BIN)/python tests/support/chromium.py >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null \
-		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null)
+		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 	@$(BIN)/python tests/support/chromium.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
 
