@@ -41,7 +41,7 @@ RUNS = {
              "--out", "OUT/demo"],
 }  # fmt: skip
 COMMANDS = ["demo", "generate", "methods", "inspect", "doctor", "calibrate", "analyze", "eval", "reproduce"]
-COMMANDS += ["read", "ask", "chat", "documents", "verify"]
+COMMANDS += ["read", "ask", "chat", "documents", "verify", "serve"]
 
 
 class Ran(NamedTuple):

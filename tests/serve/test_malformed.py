@@ -1,0 +1,121 @@
+"""Requests that nobody should send: none makes the server fail, and none leaves a traceback in its log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import random
+
+import pytest
+
+from support.serving import chat
+
+ROUTES = [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/v1/documents")]
+ROUTES += [("GET", "/v1/documents/{}"), ("PATCH", "/v1/documents/{}"), ("DELETE", "/v1/documents/{}")]
+ROUTES += [("GET", "/v1/documents/{}/events"), ("GET", "/v1/documents/{}/text"), ("GET", "/v1/models/{}")]
+IDS = ["x", "doc-" + "0" * 24, "%2e%2e%2f", "%00", "\u202e", "a" * 5_000, "doc-" + "0" * 24 + "%0a"]
+BODIES = [
+    b"", b"{", b"null", b"[]", b"3", b'"x"', b"\xff\xfe", b"{}" * 1_000, b"[" * 100_000, b'{"model": NaN}',
+    b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
+    b'{"model": "tiny", "prompt": "\\udfff", "max_tokens": 1}', b'{"model": "tiny", "max_tokens": 1e400}',
+    b"--x\r\nContent-Disposition: form-data", b"--x\r\n\r\n--x--", b"\x00" * 100,
+]  # fmt: skip
+TYPES = ["application/json", "multipart/form-data; boundary=x", "multipart/form-data", "text/plain", "", "x" * 3_000]
+VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    "",
+    "x",
+    "\x00",
+    [],
+    [[]],
+    {},
+    {"type": "x"},
+    [None],
+    [2**70],
+    [[-1]],
+    [["x"]],
+]
+FIELDS = ["model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"]
+FIELDS += ["stream", "stream_options", "logprobs", "top_logprobs", "document", "passages", "n", "tools", "user", "\x00"]
+
+
+@pytest.fixture
+def quiet(caplog):
+    """Fails where the server logs an error."""
+    caplog.set_level(logging.WARNING)
+    yield
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info], caplog.text
+
+
+def send(served, method, path, **request):
+    response = served.http.request(method, served.url + path, **request)
+    assert response.status_code < 500, (method, path, request, response.text)
+    if response.status_code >= 400 and method != "HEAD":
+        error = response.json()["error"]
+        assert isinstance(error["message"], str) and "Traceback" not in error["message"]
+    return response
+
+
+def test_bodies_that_are_none(served, quiet):
+    for (method, path), body, kind in itertools.product(ROUTES[:3], BODIES, TYPES):
+        assert send(served, method, path, content=body, headers={"Content-Type": kind}).status_code == 400
+
+
+def test_ids_that_are_none(served, quiet):
+    for (method, path), id in itertools.product(ROUTES[3:], IDS):
+        body = {"json": {"name": "x"}} if method == "PATCH" else {}
+        assert send(served, method, path.format(id), **body).status_code in (400, 404, 405)
+    for method, path in itertools.product(
+        ["PUT", "OPTIONS", "TRACE", "HEAD", "BREW"], ["/v1/models", "/", "/v1/documents"]
+    ):
+        send(served, method, path)
+
+
+def test_fields_that_cannot_be(served, quiet):
+    for path, field, value in itertools.product(("chat/completions", "completions"), FIELDS, VALUES):
+        body = chat("x", max_tokens=1) if path.startswith("chat") else {"model": "tiny", "prompt": "x", "max_tokens": 1}
+        text = json.dumps({**body, field: value, "stream": value if field == "stream" else False})
+        send(served, "POST", f"/v1/{path}", content=text, headers={"Content-Type": "application/json"})
+
+
+def test_bytes_at_random(served, quiet):
+    draw = random.Random(0)
+    good = json.dumps(chat("x" * 20, max_tokens=1, stop=["y"], seed=3)).encode()
+    for _ in range(100):
+        spoiled = bytearray(good)
+        for _ in range(draw.randrange(1, 4)):
+            spoiled[draw.randrange(len(spoiled))] = draw.randrange(256)
+        send(
+            served, "POST", "/v1/chat/completions", content=bytes(spoiled), headers={"Content-Type": "application/json"}
+        )
+
+
+@pytest.mark.long
+def test_what_schemathesis_makes_of_the_schema(served, quiet):
+    schemathesis = pytest.importorskip("schemathesis")
+    from hypothesis import HealthCheck, given, settings
+
+    schema = schemathesis.openapi.from_dict(served.http.get("/openapi.json").json())
+    sent = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if operation.path.endswith("/events"):
+            continue  # a stream, whose ids are those of the test above
+
+        @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(operation.as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE))
+        def each(case):
+            nonlocal sent
+            response = case.call(base_url=served.url, timeout=60)
+            assert response.status_code < 500, response.text
+            sent += 1
+
+        if operation.body or operation.path_parameters or operation.query:
+            each()
+    assert sent >= 200

@@ -1,0 +1,124 @@
+"""The process: what it refuses to start with, how it ends, and that SIGKILL loses nothing that was said to be read."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from support.command_line import run  # noqa: F401  a fixture
+from support.serving import QUESTION, chat, events, wait_for
+from support.serving_process import Process
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--host", "0.0.0.0"], "--api-key"),
+        (["--memory", "much"], "--memory must be a size"),
+        (["--layout", "x"], "--layout must be auto, chat or plain"),
+        (["--kv-dir", "/nowhere/at/all"], "--kv-dir /nowhere/at/all is not a folder"),
+        (["--method", "none-such"], "none-such"),
+        (["--documents", "/dev/null/x"], "/dev/null"),
+        (["--port", "99999"], "--port"),
+    ],
+)
+def test_what_it_refuses_is_one_line(run, args, words):  # noqa: F811
+    ran = run("serve", "bundled", *args)
+    assert ran.code != 0 and words in ran.err and ran.err.strip().splitlines()[-1].startswith("longspan: error: ")
+    assert "Traceback" not in ran.err
+
+
+def test_without_its_packages_it_says_which_to_install(run, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("longspan.cli.serve.find_spec", lambda _: None)
+    ran = run("serve", "bundled")
+    assert ran.code == 1 and "pip install 'longspan[serve]'" in ran.err and len(ran.err.splitlines()) == 1
+
+
+def test_options_by_environment(run, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("LONGSPAN_HOST", "0.0.0.0")
+    assert "--host 0.0.0.0 can be reached" in run("serve", "bundled").err
+
+
+@pytest.mark.long
+def test_sigterm_answers_what_was_asked_and_ends(tmp_path):
+    served = Process(tmp_path / "documents", "--max-running", "2")
+    answers = []
+
+    def ask():
+        body = chat("The road", model="bundled", max_tokens=150, stream=True)
+        with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            answers.append(events(response)[-1]["choices"][0]["finish_reason"])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    metrics = "longspan_requests_running 2.0", "longspan_requests_waiting 2.0"
+    wait_for(lambda: all(line in served.http.get("/metrics").text for line in metrics))
+    served.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: served.http.get("/health/ready").status_code == 503)
+    assert served.http.post("/v1/chat/completions", json=chat("x", model="bundled")).status_code == 503
+    assert served.http.post("/v1/documents", files={"file": ("x.txt", b"x")}).status_code == 503
+    for thread in threads:
+        thread.join()
+    assert answers == ["length"] * 4
+    assert served.wait() == (0, "")
+
+
+@pytest.mark.long
+def test_a_second_signal_ends_at_once(tmp_path):
+    served = Process(tmp_path / "documents")
+    body = chat("The road", model="bundled", max_tokens=100_000, stream=True)
+    with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        next(response.iter_lines())
+        served.process.send_signal(signal.SIGINT)
+        wait_for(lambda: served.http.get("/health/ready").status_code == 503)
+        served.process.send_signal(signal.SIGINT)
+        code, said = served.wait()
+    assert code == 0 and "Traceback" not in said
+
+
+@pytest.mark.long
+def test_sigkill_loses_nothing(tmp_path, book):
+    """Killed at random moments, until all of it is read: what was ready stays so, and readings go on."""
+    place, draw = tmp_path / "documents", random.Random(0)
+    names, ready, most = ["a.txt", "b.txt"], set(), {}
+    served = Process(place, "--piece", "64")
+    for name in names:
+        served.http.post("/v1/documents", files={"file": (name, book)})
+    for _ in range(6):
+        time.sleep(draw.uniform(0, 2))
+        told = {one["name"]: one for one in served.documents()}
+        served.kill()
+        assert told.keys() == set(names) and all(one["status"] != "failed" for one in told.values())
+        ready |= {name for name, one in told.items() if one["status"] == "ready"}
+        served = Process(place, "--piece", "64")
+        wait_for(lambda: served.http.get("/health/ready").status_code == 200)  # noqa: B023
+        now = {one["name"]: one for one in served.documents()}
+        assert {name for name, one in now.items() if one["status"] == "ready"} >= ready
+        for name, one in told.items():
+            most[name] = max(most.get(name, 0), one["tokens_read"])
+    wait_for(lambda: all(one["status"] == "ready" for one in served.documents()))
+    answers = set()
+    for one in served.documents():
+        assert one["tokens"] >= most[one["name"]]
+        body = chat(QUESTION, model="bundled", document=one["id"], max_tokens=8)
+        answers.add(served.http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"])
+    assert len(answers) == 1 and "71428" in answers.pop()
+    assert served.end() == (0, "")
+
+
+@pytest.mark.long
+def test_the_demo(tmp_path):
+    served = Process(tmp_path / "documents", "--demo")
+    (one,) = served.documents()
+    assert one["status"] == "ready" and one["tokens"] > 12 * 512
+    body = chat(QUESTION, model="bundled", document=one["id"], max_tokens=8)
+    assert "71428" in served.http.post("/v1/chat/completions", json=body).text
+    assert served.end() == (0, "")
