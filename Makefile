@@ -14,7 +14,7 @@ INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
-	@echo "make serve      a server with the bundled model and a document already read; its page is http://127.0.0.1:8000"
+	@echo "make serve      a server with the bundled model and a document already read; its page is at 127.0.0.1:8000"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
