@@ -15,7 +15,7 @@ INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 help:
 	@echo "make demo       the bundled model, read at up to 16 times its window by every method (about three minutes)"
-	@echo "make serve      a server with the bundled model and a document already read; its page is http://127.0.0.1:8000"
+	@echo "make serve      a server with the bundled model and a document already read; its page is at 127.0.0.1:8000"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
@@ -70,7 +70,7 @@ test-long: $(EXTRAS)
 # The system's Chromium: Playwright's own is a download from elsewhere.
 test-browser: $(BROWSER)
 	@$(BIN)/python tests/support/chromium.py >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null \
-		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null)
+		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 	@$(BIN)/python tests/support/chromium.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
 

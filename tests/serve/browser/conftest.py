@@ -89,7 +89,7 @@ def url(stub):
 
 
 @pytest.fixture
-def book(stub) -> str:
+def novel(stub) -> str:
     """A document of 2,000 sentences that name their number."""
     return stub.add(
         "book.txt", "".join(f"This is sentence {n} of the book, and nothing more is said in it.\n" for n in range(2000))
@@ -97,7 +97,7 @@ def book(stub) -> str:
 
 
 @pytest.fixture
-def page(opened, book, url, expect):
+def page(opened, novel, url, expect):
     """The page, with a book of which nothing was asked."""
     page = opened(url)
     expect(page.locator("#page mark, #page .piece").first).to_be_attached()

@@ -80,13 +80,13 @@ def scheme(request):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_contrast_names_and_no_sideways_scrolling(opened, stub, book, url, ask, expect, tolerated, scheme, width):
+def test_contrast_names_and_no_sideways_scrolling(opened, stub, novel, url, ask, expect, tolerated, scheme, width):
     tolerated.append("400")
     stub.add("a-very-long-name-without-any-place-where-it-could-be-broken-into-two-lines.txt", "x", "ready")
     failed = stub.add("broken.pdf", "x")
     stub.documents[failed] |= {"status": "failed", "error": "broken.pdf is no PDF file"}
     size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
-    page = opened(f"{url}#{book}", viewport=size, color_scheme=scheme)
+    page = opened(f"{url}#{novel}", viewport=size, color_scheme=scheme)
     expect(page.get_by_role("heading", name="Ask about this text")).to_be_visible()
     assert low_contrast(page) == [] and sideways(page) == []
     stub.answer = f"{'Averylongword' * 20} and more. " + "Some more words. " * 10
@@ -185,7 +185,7 @@ def test_the_skip_link(page, expect):
     expect(page.get_by_label("Question about the document")).to_be_focused()
 
 
-def test_all_by_keyboard_from_document_to_passage(opened, stub, book, url, expect):
+def test_all_by_keyboard_from_document_to_passage(opened, stub, novel, url, expect):
     stub.add("second.txt", "Some other text. " * 200)
     page = opened(url)
     expect(page.locator(".doc")).to_have_count(2)
@@ -237,7 +237,7 @@ def test_dark_and_light(page, expect):
     assert page.evaluate(paper) == dark
 
 
-def test_what_is_touched_is_large_enough(opened, stub, book, url, ask):
+def test_what_is_touched_is_large_enough(opened, stub, novel, url, ask):
     page = opened(url, viewport={"width": 360, "height": 740}, has_touch=True)
     ask(page, "Tell me")
     touched = page.locator("button:visible:not(.link), input:visible, textarea:visible")
@@ -248,7 +248,7 @@ def test_what_is_touched_is_large_enough(opened, stub, book, url, ask):
     assert len(sizes) > 6 and [one for one in sizes if min(one[1:]) < 24] == []
 
 
-def test_the_text_follows_when_it_is_not_seen_yet(opened, stub, book, url, ask, expect):
+def test_the_text_follows_when_it_is_not_seen_yet(opened, stub, novel, url, ask, expect):
     """In one column the text is out of sight while the answer comes, and is at the right place once it is shown."""
     page = opened(url, viewport={"width": 360, "height": 740})
     ask(page, "Tell me")

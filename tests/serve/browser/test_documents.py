@@ -55,7 +55,7 @@ def test_several_files_are_all_sent(opened, url, expect):
     expect(page.locator(".doc progress")).to_have_count(0)
 
 
-def test_rename(page, stub, book, expect):
+def test_rename(page, stub, novel, expect):
     page.get_by_role("button", name="Rename book.txt").click()
     field = page.get_by_role("textbox", name="Name")
     expect(field).to_have_value("book.txt")
@@ -63,10 +63,10 @@ def test_rename(page, stub, book, expect):
     page.keyboard.press("Enter")
     expect(page.locator(".doc")).to_contain_text("A better name")
     expect(page.get_by_role("heading", name="A better name")).to_be_visible()
-    assert stub.documents[book]["name"] == "A better name"
+    assert stub.documents[novel]["name"] == "A better name"
 
 
-def test_renaming_can_be_given_up(page, stub, book, expect):
+def test_renaming_can_be_given_up(page, stub, novel, expect):
     page.locator(".doc").focus()
     page.keyboard.press("F2")
     page.get_by_role("textbox", name="Name").fill("Another")
@@ -75,7 +75,7 @@ def test_renaming_can_be_given_up(page, stub, book, expect):
     page.get_by_role("button", name="Rename").click()
     page.get_by_role("textbox", name="Name").fill("Another")
     page.get_by_role("button", name="Cancel").click()
-    assert stub.documents[book]["name"] == "book.txt"
+    assert stub.documents[novel]["name"] == "book.txt"
 
 
 def test_deleting_asks_first(page, stub, ask, expect):

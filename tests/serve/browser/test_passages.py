@@ -12,17 +12,17 @@ def turn(page, ask, expect):
     return turn
 
 
-def top(stub, book) -> tuple[int, int]:
+def top(stub, novel) -> tuple[int, int]:
     """The part that was looked at most."""
-    first = stub.looked(book, stub.tokens("What is it about?"))["answer"][0]
+    first = stub.looked(novel, stub.tokens("What is it about?"))["answer"][0]
     return first["start"], first["end"]
 
 
-def test_the_answer_shows_where_it_looked_most(page, stub, book, turn, expect):
-    start, end = top(stub, book)
+def test_the_answer_shows_where_it_looked_most(page, stub, novel, turn, expect):
+    start, end = top(stub, novel)
     mark = page.locator("#page mark[data-level='5']")
     expect(mark).to_have_attribute("data-start", str(start))
-    expect(mark).to_have_text(stub.texts[book][start:end], use_inner_text=False)
+    expect(mark).to_have_text(stub.texts[novel][start:end], use_inner_text=False)
     expect(turn.locator(".passage")).to_have_count(4)
     expect(page.locator("#about")).to_have_text("What the heads looked at, not proof.")
     assert page.locator("#bar i[data-level='5']").count() in (1, 2)
@@ -34,7 +34,7 @@ def test_all_passages_are_listed_when_asked_for(turn, expect):
     expect(turn.locator(".passage").nth(4)).to_be_focused()
 
 
-def test_click_on_a_passage(page, stub, book, turn, expect):
+def test_click_on_a_passage(page, stub, novel, turn, expect):
     second = turn.locator(".passage").nth(1)
     start = second.get_attribute("data-start")
     second.click()
@@ -73,31 +73,31 @@ def test_walk_over_the_tokens_with_the_keyboard(page, turn, expect):
     expect(turn.locator("h4")).to_contain_text("over the whole answer")
 
 
-def test_a_part_of_the_text_names_its_tokens(page, stub, book, turn, expect):
+def test_a_part_of_the_text_names_its_tokens(page, stub, novel, turn, expect):
     turn.locator(".passage").nth(2).click()
     chosen = page.locator("#page mark.here")
     chosen.click()
     start = int(chosen.get_attribute("data-start"))
-    looked = stub.looked(book, stub.tokens("What is it about?"))["tokens"]
+    looked = stub.looked(novel, stub.tokens("What is it about?"))["tokens"]
     tokens = [n for n, token in enumerate(looked) if any(p["start"] == start for p in token["passages"])]
     assert 0 < len(tokens) < 17
     lit = turn.locator("[data-token].lit")
     assert [int(one.get_attribute("data-token")) for one in lit.all()] == tokens
 
 
-def test_click_on_the_bar(page, stub, book, turn, expect):
+def test_click_on_the_bar(page, stub, novel, turn, expect):
     box = page.get_by_role("slider").bounding_box()
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + box["height"] / 2)
-    text = stub.texts[book]
+    text = stub.texts[novel]
     middle = text[len(text) // 2 :].partition("\n")[2].partition("\n")[0]
     expect(page.get_by_text(middle)).to_be_in_viewport()
     lit = page.locator("#bar i[data-level='5']").first.bounding_box()
     page.mouse.click(lit["x"] + lit["width"] / 2, box["y"] + box["height"] / 2)
-    start, _ = top(stub, book)
+    start, _ = top(stub, novel)
     expect(page.locator(f"#page mark[data-start='{start}']")).to_be_in_viewport()
 
 
-def test_the_bar_by_keyboard(page, stub, book, turn, expect):
+def test_the_bar_by_keyboard(page, stub, novel, turn, expect):
     bar = page.get_by_role("slider", name="Place in the document")
     bar.focus()
     page.keyboard.press("Home")
@@ -105,15 +105,15 @@ def test_the_bar_by_keyboard(page, stub, book, turn, expect):
     expect(bar).to_have_attribute("aria-valuenow", "0")
     page.keyboard.press("End")
     expect(page.get_by_text("This is sentence 1999 of")).to_be_in_viewport()
-    assert int(bar.get_attribute("aria-valuenow")) > 0.97 * len(stub.texts[book])
+    assert int(bar.get_attribute("aria-valuenow")) > 0.97 * len(stub.texts[novel])
     page.keyboard.press("PageDown")
     expect(page.get_by_text("This is sentence 1795 of")).to_be_in_viewport()
-    assert 0.87 < int(bar.get_attribute("aria-valuenow")) / len(stub.texts[book]) < 0.9
+    assert 0.87 < int(bar.get_attribute("aria-valuenow")) / len(stub.texts[novel]) < 0.9
     assert "of 132,890" in bar.get_attribute("aria-valuetext")
 
 
-def test_step_through_the_passages_by_how_often(page, stub, book, turn, expect):
-    found = stub.looked(book, stub.tokens("What is it about?"))["answer"]
+def test_step_through_the_passages_by_how_often(page, stub, novel, turn, expect):
+    found = stub.looked(novel, stub.tokens("What is it about?"))["answer"]
     less, more = (page.get_by_role("button", name=f"looked at {how} often") for how in ("less", "more"))
     expect(more).to_be_disabled()
     for n, part in enumerate(found[1:4], 2):

@@ -32,7 +32,7 @@ def test_a_document_of_html_and_scripts_shows_as_text(opened, stub, url, ask, ex
 def test_a_long_text_is_loaded_in_pieces(opened, stub, url, ask, expect):
     """Of 12 million characters a few thousand are on the page, wherever one looks."""
     lines = 170_000
-    book = stub.add(
+    novel = stub.add(
         "long.txt",
         "".join(
             f"Line {n:>9} of a text that no page should hold as a whole, since it is long.\n" for n in range(lines)
@@ -53,10 +53,10 @@ def test_a_long_text_is_loaded_in_pieces(opened, stub, url, ask, expect):
         page.keyboard.press(key)
     expect(page.get_by_text(f"Line {lines - 1:>9} of")).to_be_in_viewport()
     assert page.locator("#page").evaluate("x => x.textContent.length") < 60_000
-    assert len(stub.texts[book]) > 12_000_000 and len(asked) < 60
+    assert len(stub.texts[novel]) > 12_000_000 and len(asked) < 60
 
 
-def test_scrolling_loads_what_comes_and_keeps_its_place(page, stub, book, expect):
+def test_scrolling_loads_what_comes_and_keeps_its_place(page, stub, novel, expect):
     box = page.locator("#page")
     box.hover()
     reached = page.locator("#page", has_text="This is sentence 900 of")
@@ -69,14 +69,14 @@ def test_scrolling_loads_what_comes_and_keeps_its_place(page, stub, book, expect
     expect(page.locator("#page .piece")).not_to_have_count(0)
     assert page.locator("#page .piece").count() <= 9
     shown = box.text_content()
-    assert shown in stub.texts[book], "what is on the page is one part of the text, without a gap"
+    assert shown in stub.texts[novel], "what is on the page is one part of the text, without a gap"
     for _ in range(120):
         page.mouse.wheel(0, -2500)
         page.wait_for_timeout(30)
         if box.evaluate("x => x.scrollTop") == 0 and "sentence 0 of" in box.text_content():
             break
     expect(page.get_by_text("This is sentence 0 of")).to_be_in_viewport()
-    assert box.text_content() in stub.texts[book]
+    assert box.text_content() in stub.texts[novel]
 
 
 def test_characters_are_counted_as_the_server_counts_them(opened, stub, url, ask, expect):
@@ -84,15 +84,15 @@ def test_characters_are_counted_as_the_server_counts_them(opened, stub, url, ask
     stub.add("signs.txt", "".join(f"𝔖entence {n} 🙂 with sîgns, 漢字 and עברית.\n" for n in range(1500)))
     page = opened(url)
     turn = ask(page, "What is it about?")
-    (book,) = stub.documents
+    (novel,) = stub.documents
     first = turn.locator(".passage").first
     start = int(first.get_attribute("data-start"))
     mark = page.locator(f"#page mark[data-start='{start}']")
     expect(mark).to_be_in_viewport()
-    assert mark.text_content() == stub.texts[book][start : int(mark.get_attribute("data-end"))]
+    assert mark.text_content() == stub.texts[novel][start : int(mark.get_attribute("data-end"))]
 
 
-def test_a_text_that_cannot_be_had_says_why(opened, stub, book, url, tolerated, expect):
+def test_a_text_that_cannot_be_had_says_why(opened, stub, novel, url, tolerated, expect):
     tolerated.append("404")
     stub.refusals += [("/text", 404, "the text of this document was not kept")] * 3
     page = opened(url)

@@ -138,7 +138,8 @@ function changed() {
   if (!one && !documents.all.length)
     state.append(
       el("h3", { text: "Nothing is read yet" }),
-      el("p", { text: "Drop a text at the left: a book, a report, a log. The model reads it once; then it answers from it, as often as you ask." }),
+      el("p", { text: "Drop a text on this page: a book, a report, a log. The model reads it once, and then answers from it as often as you ask." }),
+      el("p", {}, el("button", { type: "button", text: "Add a text", click: () => byId("file").click() })),
     );
   else if (!one) state.append(el("h3", { text: "Choose a document" }), el("p", { text: "Each has a conversation of its own." }));
   else if (one.status === "failed")
