@@ -70,7 +70,10 @@ def served(method: str, longest: int, seconds: float) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             server.terminate()
-            server.wait()
+            try:
+                server.wait(timeout=60)
+            except subprocess.TimeoutExpired:  # a server that still starts does not listen
+                server.kill()
 
 
 def wait(address: str, server: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
@@ -91,7 +94,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=8, help="length of a prompt and its answer, in windows of 512")
     parser.add_argument("--count", type=int, default=3, help="how many pass keys")
     parser.add_argument("--method", default="dca", help="a method of longspan, or stock for vLLM's own attention")
-    parser.add_argument("--patience", type=float, default=600, help="seconds that the server may take to start")
+    parser.add_argument("--patience", type=float, default=1800, help="seconds that the server may take to start")
     args = parser.parse_args()
 
     from openai import OpenAI

@@ -39,8 +39,9 @@ ALLOWED: dict[str, set[str]] = {
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}
-FORBIDDEN |= {"doctor": {"cli", "bundled", "recording"}, "documents": {"cli", "bundled", "doctor", "serve"}}
-FORBIDDEN |= {"serve": {"cli", "doctor"}}
+FORBIDDEN |= {"doctor": {"cli", "bundled", "recording"}, "documents": {"cli", "bundled", "doctor", "serve", "vllm"}}
+FORBIDDEN |= {"serve": {"cli", "doctor", "vllm"}}
+FORBIDDEN |= {"vllm": {"cli", "bundled", "doctor", "documents", "recording", "oracle", "index", "serve"}}
 # And in longspan_eval, by the folders that a folder must not reach for; "" is what lies beside the folders.
 FORBIDDEN_IN_EVAL: dict[str, set[str]] = {
     "": {"analysis", "cli", "lm_eval_harness", "report", "reproduce", "studies"},

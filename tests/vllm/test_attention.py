@@ -107,6 +107,17 @@ def test_the_size_of_a_page_changes_nothing(size):
         check(build("dca", {}), impl, torch.float32, size=size)
 
 
+def test_a_step_of_padding_alone_changes_nothing():
+    case = build("dca", {})
+    (q, k, v, rope), extra, _, _ = setting(case, torch.float32)
+    attention = PagedAttention(case.method, case.window)
+    cache, out = torch.full((4, k.shape[1], 8, 2 * HEAD), 3.0), torch.full_like(q[0, :, :5].transpose(0, 1), 5.0)
+    step = Step(attention.tables, [], Slots.of(torch.zeros(0), 8), 8)
+    rows = [x[0, :, :5].transpose(0, 1) for x in (q, k, v)]
+    attention(*rows, cache, step, out, rope, scale=extra["scale"])
+    assert (cache == 3).all() and (out == 5).all()
+
+
 def test_softcap():
     check(build("dca", {}), "torch", torch.float32, softcap=2.0)
 

@@ -67,7 +67,8 @@ class Step:
         self.rows = sum(one.count for one in requests)
         self.many = [(one, TokenSpan(one.past, one.count, (0,))) for one in requests if one.count > FEW]
         self._few_requests = [one for one in requests if one.count <= FEW]
-        self._positions = torch.cat([torch.arange(one.past, one.past + one.count) for one in requests])
+        none = torch.zeros(0, dtype=torch.int64)  # vLLM also runs steps of padding alone
+        self._positions = torch.cat([none, *(torch.arange(one.past, one.past + one.count) for one in requests)])
         self._few: dict[int, FewTokens] = {}
         self._cos_sin: dict[tuple[bool, Table, torch.device], list[CosSin]] = {}
 

@@ -71,7 +71,7 @@ class LongspanMetadataBuilder(AttentionMetadataBuilder[Step]):
             for n, (first, stop, length) in enumerate(zip(starts[:-1], starts[1:], lengths, strict=True))
             if stop > first
         ]
-        slots = Slots.of(common.slot_mapping[: requests[-1].first + requests[-1].count], self._size)
+        slots = Slots.of(common.slot_mapping[: starts[-1]], self._size)
         return Step(self._tables, requests, slots, self._size)
 
 
