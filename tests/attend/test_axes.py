@@ -190,20 +190,20 @@ def paper_of(case, q, k, v, rope):
     own = method.selection(case.window)
     if isinstance(own, Chunks):
         scores = exact.chunk_scores(q, k, v, rope, scale=0.25, length=own.size, score=own.score, share=own.share)
-        sizes = {"window": case.window, "length": own.size, "local": own.local, "first": own.first}
+        sizes = {"window": own.window, "length": own.size, "local": own.local, "first": own.first}
         lowest = getattr(method, "pick", "best") == "lowest"
         return exact.slots(exact.best_chunks(scores, count=own.count, lowest=lowest, **sizes), **sizes)
     if isinstance(own, Middle):
         sizes = {"sinks": own.initial, "recent": own.recent}
         chosen = exact.best_middle(q, k, rope, top_k=own.top_k, distance=own.score_at, **sizes)
         return exact.sinks_recent_and_middle(chosen, cap=method.cap, distance=method.middle_at, **sizes)
-    pieces = [(a, z) for a, z in exact.choices.pieces_of(own, n) if a >= case.window]
+    pieces = [(a, z) for a, z in exact.choices.pieces_of(own, n) if a >= own.window]
     sizes = {"initial": own.initial, "local": own.local}
     if isinstance(own, Blocks):
         more = {"block": own.size, "blocks": own.blocks, "representatives": own.representatives}
         every = exact.choices.pieces_of(own, n)
         return exact.far_and_near(
-            exact.best_blocks(q, k, rope, every, window=case.window, **sizes, **more),
+            exact.best_blocks(q, k, rope, every, window=own.window, **sizes, **more),
             pieces,
             n,
             far=method.far,

@@ -73,6 +73,17 @@ IMPOSSIBLE = [
     ("infllm", {"representatives": 5}, 64, "representatives ≤ block"),
     ("infllm", {"blocks": 40}, 64, "initial \\+ local \\+ blocks · block \\+ query_chunk ≤ window"),
     ("infllm", {"far": 64}, 64, "far < window"),
+    *(
+        (name, {"dense": dense}, window, rule)
+        for name in ("longheads", "esa", "infllm")
+        for dense, window, rule in (
+            ("all", None, "dense is 'window', 'kept' or a number of queries ≥ 1"),
+            (0, None, "dense is 'window', 'kept' or a number of queries ≥ 1"),
+            (2.5, None, "dense is 'window', 'kept' or a number of queries ≥ 1"),
+            (2, 64, "kept tokens ≤ dense ≤ window"),
+            (65, 64, "kept tokens ≤ dense ≤ window"),
+        )
+    ),
 ]
 
 
@@ -181,6 +192,35 @@ def test_self_extend_chooses_the_smallest_group_that_fits(window, times):
     assert target <= window or farthest(group) <= window - 1
     assert group == 1 or farthest(group - 1) > window - 1
     assert group >= -(-(target - near) // (window - near))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "kept"),
+    [
+        ("esa", {"initial": 2, "local": 20, "top_k": 9}, 31),
+        ("infllm", {"initial": 2, "local": 20, "block": 4, "blocks": 3}, 34),
+        ("longheads", {"chunk_length": 4, "num_chunks": 8}, 32),
+    ],
+)
+def test_queries_choose_from_where_dense_says(name, sizes, kept):
+    for dense, first in (("window", 64), ("kept", kept), (50, 50)):
+        method = METHODS[name](**sizes, dense=dense).resolve(64)
+        assert method.selection(64).first_row == method.exact_rows(64, 256) == first
+    assert METHODS[name]().dense == "window"  # what is inside the window stays the stock model's, and no slower
+
+
+def test_what_heads_hold_together():
+    llama = [(layer, 32, 32) for layer in range(32)]
+    longheads = METHODS["longheads"]
+    assert longheads(share="head").resolve(4096).heads_hold(4096, llama) == 16 * 256 * 32 * 32  # section 4.1
+    grouped = [(layer, 32, 8) for layer in range(32)]
+    assert longheads().resolve(4096).heads_hold(4096, grouped) == 16 * 256 * 8 * 32
+    assert (
+        METHODS["esa"]().resolve(4096).heads_hold(4096, grouped) == (64 + 2048 + 1024) * 32
+    )  # of a layer all choose alike
+    some = METHODS["lm-infinite"](middle_top_k=5, from_layer=30).resolve(4096)
+    assert some.heads_hold(4096, grouped) == (10 + 5 + 4096) * 32 * 2
+    assert METHODS["dca"]().resolve(4096).heads_hold(4096, llama) is None
 
 
 def test_declared_exact_rows():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import longspan
 from longspan.attend import Choice
 from longspan_eval.analysis import Chunking, counts, cover_rate, gini, hit_rate, uniformity
-from longspan_eval.analysis.metrics import chosen, chunk_scores, hits
+from longspan_eval.analysis.metrics import chosen, chunk_scores, hits, vote_rates
 
 
 def choice(units, scores=None, *, layer=0, size=4, origin=0, kept=((0, 4), (16, 22)), query=21, scored_from=0, **other):
@@ -47,6 +47,19 @@ def test_counts_cover_and_gini():
 )  # fmt: skip
 def test_hit_rate(answers, top, rate):
     assert hit_rate(TWO_LAYERS, SIX, answers, top) == rate
+
+
+@pytest.mark.parametrize(
+    ("answers", "top", "layer", "model"),
+    [
+        # Best of each head: chunks 0 and 4 in one layer, 2 and 0 in the other. What ties counts against an answer.
+        ([0], 1, 0.0, 1.0), ([2], 1, 0.0, 0.0), ([0, 4], 1, 0.5, 1.0),
+        # Best two: 0 2 and 4 3 in one, 2 4 and 0 1 in the other; of all, 0, 2 and 4 have two votes each.
+        ([2], 2, 0.0, 0.0), ([0, 2], 2, 0.0, 1.0), ([1], 5, 1.0, 1.0), ([5], 5, 0.0, 0.0),
+    ],
+)  # fmt: skip
+def test_hits_of_heads_that_vote(answers, top, layer, model):
+    assert vote_rates(TWO_LAYERS, SIX, answers, top) == (layer, model)
 
 
 def test_hits_by_head():

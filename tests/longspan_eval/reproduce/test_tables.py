@@ -149,8 +149,20 @@ def test_questions_without_a_paper(session, tmp_path):
     (tmp_path / "unseen").mkdir()
     shutil.copy(SAMPLES / "unseen" / "questions.jsonl", tmp_path / "unseen")
     session.data_dir = tmp_path
+    (cell,) = plan_of("dca", "table-6", session).cells
+    assert cell.brief == "needs `unseen/paper.txt`"
+    (tmp_path / "unseen" / "paper.txt").write_text(" ")
     with pytest.raises(DataError, match=r"paper\.txt: there is no text"):
         plan_of("dca", "table-6", session)
+
+
+def test_the_papers_own_questions_are_asked_where_there_are_none(session, tmp_path):
+    (tmp_path / "unseen").mkdir()
+    (tmp_path / "unseen" / "paper.txt").write_text("A paper on dual chunk attention.")
+    session.data_dir, session.max_length = tmp_path, None
+    cells = plan_of("dca", "table-6", session).cells
+    assert [len(cell.measures) for cell in cells if cell.column == "F1"] == [10, 10, 10]  # 6 easy and 4 hard ones
+    assert {cell.row for cell in cells} == {"stock", "dynamic NTK", "DCA"}
 
 
 class Killed(BaseException):
@@ -274,7 +286,9 @@ def test_stock_answers_the_prompts_that_are_looked_at(session):
     pairs = [(cut, look) for cut, look in zip(stock, own, strict=True) if cut.length == 256]
     assert len(pairs) == 8
     told = [[session.measure(one).figures["split"] for one in pair] for pair in pairs]
-    assert all(a == b for a, b in told) and len({a for a, _ in told}) == 2
+    assert all(a == b for a, b in told)
+    others = [replace(pairs[0][0], chunk=chunk) for chunk in (2, 256)]
+    assert [session.measure(one).figures["split"] for one in others] == [1.0, 0.0]
 
 
 def test_cells_take_turns_where_times_are_compared(session):

@@ -95,7 +95,7 @@ class PaperReport:
         parts = [
             f"# {paper.name} on {subject.name}",
             f"The tables of *{paper.title}* ({paper.cite}), called by its numbers{paper.numbering}. "
-            f"{_numbers(session)}",
+            f"{_numbers(session, paper)}",
             f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
             f"`{subject.sha256[:12]}`; {markdown.versions_line()}; {where['machine']}, {self.processor}, {threads}. "
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
@@ -152,11 +152,11 @@ def _where(cells: Sequence[Cell], every: Sequence[Cell]) -> str:
     return named if whole else f"{named} ({', '.join(columns)})"
 
 
-def _numbers(session: PaperSession) -> str:
+def _numbers(session: PaperSession, paper: Paper) -> str:
     window = f"{session.subject.window:,} tokens"
     if session.as_printed:
         return f"Its numbers of tokens are as it prints them; the model's window is {window}."
-    return f"Its numbers of tokens are scaled from a window of {session.windows[0]:,} tokens to {window}."
+    return f"Its numbers of tokens are scaled from a window of {paper.window:,} tokens to {window}."
 
 
 def _scale(session: PaperSession) -> str:
