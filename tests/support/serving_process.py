@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -16,13 +15,13 @@ CODE = "import longspan.cli; longspan.cli.main()"
 
 
 class Process:
-    """A server of the bundled model that was started from a command line.
+    """A server that was started from a command line.
 
     Attributes:
         http: a client of it. log: what it said on stderr up to its address.
     """
 
-    def __init__(self, documents: Path, *options: str, **environment: str) -> None:
+    def __init__(self, documents: Path, *options: str, model: str = "bundled") -> None:
         command = [
             sys.executable,
             "-c",
@@ -35,9 +34,7 @@ class Process:
             "0",
             *options,
         ]
-        self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        )
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.log = ""
         assert self.process.stderr is not None
         for line in self.process.stderr:

@@ -35,7 +35,7 @@ _GONE = Response(status_code=499)  # nobody reads it
 
 def build(host: Host) -> ASGIApp:
     """The application over a host, which whoever runs it starts and stops."""
-    app = FastAPI(title="longspan", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="longspan", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.add_exception_handler(HTTPException, _said)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
