@@ -213,7 +213,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             served = Served(model, tokenizer, Path(folder), piece=PIECE, memory=0)
             try:
-                found = {"machine": machine(), "own": own_time(served, model, tokenizer)}
+                found = {"machine": machine(torch.get_num_threads()), "own": own_time(served, model, tokenizer)}
                 found["transformers"] = transformers_serve()
                 found["again"] = again(served, tokenizer, options.windows)
                 found["meanwhile"] = meanwhile(served, tokenizer, options.windows)

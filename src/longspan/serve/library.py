@@ -85,7 +85,8 @@ class Library:
     """All documents of a folder, which no other server has.
 
     Args:
-        source: what the model was loaded from. layout: where texts stand, of new documents. most: that wait.
+        source: what the model was loaded from. layout: where texts stand, of new documents.
+        piece: tokens that are read at a time.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class Library:
         layout: str,
         piece: int,
     ) -> None:
-        self._root, self._engine, self._model, self._tokenizer = root, engine, model, deepcopy(tokenizer)
+        self._root, self._engine, self._model = root, engine, model
+        # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
+        self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
         self._source, self._layout, self._piece = source, layout, piece
         self._held: dict[str, Held] = {}
         self._lock = Lock()
@@ -211,7 +214,7 @@ class Library:
         out = held.folder / _DOCUMENT
         try:
             if job.opens:
-                job.opener = lambda: Document.open(out, self._model, self._tokenizer)
+                job.opener = lambda: Document.open(out, self._model, self._tokenizer_of_engine)
             else:
                 text = files.read(held.folder / _TEXT).decode("utf-8")
                 job.steps = begin(
