@@ -47,7 +47,9 @@ class ESA(Method):
         reduced: ``d'``, the size of queries and keys that are reduced for scores. It requires a calibration, see
             ``longspan.calibrate``. None takes the size of the calibration, or exact scores without a calibration.
         dense: the first queries that attend to all keys: those of the ``"window"`` (``L``); ``"kept"``, the first
-            ``lI + lL + k``, after which queries choose inside the window too, as in the paper; or a number between.
+            ``lI + lL + k``, after which queries choose inside the window too, as in the paper; or a number between. In
+            its window the bundled model answers as well either way and no sooner, so that the default keeps the stock
+            model's results.
     """
 
     name = "esa"
