@@ -1,6 +1,7 @@
 """The server against its bars, on the bundled model: first tokens under load, what is not read again, and its own time.
 
     python benchmarks/serve.py          # all parts, into results/serve.json, and the table of docs/serve.md
+    python benchmarks/serve.py load     # one of own, transformers, again, meanwhile, load
     python benchmarks/serve.py --docs   # the table alone, from the results
 
 `transformers serve` answers the same requests in the same run, with the stock model.
@@ -169,60 +170,73 @@ def _up(client: httpx.Client) -> bool:
 
 
 def table(found: dict) -> list[str]:
-    """The rows of docs/serve.md."""
-    load, again, during, own = found["load"], found["again"], found["meanwhile"], found["own"]
-    stock = found["transformers"]
-    beside = (
-        f"`transformers serve` {stock['request']:.3f} s"
-        if "request" in stock
-        else "`transformers serve` did not answer"
-    )
-    rows = [
-        (
+    """The rows of docs/serve.md, of the parts that were run."""
+    rows = []
+    if load := found.get("load"):
+        rows.append((
             f"{load['requests']} requests by {load['clients']} clients, a tenth of which hang up",
             "none lost",
             f"{load['answered']} answered; first token p50 {load['p50']:.2f} s, p99 {load['p99']:.2f} s",
-        ),
-        (
+        ))  # fmt: skip
+    if again := found.get("again"):
+        rows.append((
             f"second question of a document of {again['windows']} windows",
             "first token at most 1/30 of the first question's",
             f"1/{again['first'] / again['second']:.0f}: {again['second'] * 1000:.0f} ms against {again['first']:.1f} s",
-        ),
-        (
+        ))  # fmt: skip
+    if during := found.get("meanwhile"):
+        rows.append((
             f"short question while {during['windows']} windows are read",
             "within 3 pieces",
             f"at most {during['most']} of {during['questions']} questions",
-        ),
-        (
+        ))  # fmt: skip
+    if own := found.get("own"):
+        rows.append((
             f"the server's own time, {TOKENS} tokens",
             "under 5% of a request",
-            f"{own['share']:.1%}: {own['request']:.3f} s beside {own['generate']:.3f} s of `generate`; {beside}",
-        ),
-    ]
+            f"{own['share']:.1%}: {own['request']:.3f} s beside {own['generate']:.3f} s of `generate`",
+        ))  # fmt: skip
+    if stock := found.get("transformers"):
+        said = f"{stock['request']:.3f} s" if "request" in stock else f"did not answer: {stock['failed']}"
+        rows.append(("the same request to `transformers serve`", "", said))
     return ["| | bar | |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all unless given")
     parser.add_argument("--docs", action="store_true")
     parser.add_argument("--windows", type=int, default=64)
     options = parser.parse_args()
     if not options.docs:
-        model, tokenizer = load_bundled()
-        longspan.extend(model, "longheads:score=bounds")
-        with tempfile.TemporaryDirectory() as folder:
-            served = Served(model, tokenizer, Path(folder), piece=PIECE, memory=0)
-            try:
-                found = {"machine": machine(torch.get_num_threads()), "own": own_time(served, model, tokenizer)}
-                found["transformers"] = transformers_serve()
-                found["again"] = again(served, tokenizer, options.windows)
-                found["meanwhile"] = meanwhile(served, tokenizer, options.windows)
-                found["load"] = load(served)
-            finally:
-                served.close()
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        measure(options.parts or list(PARTS), options.windows)
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(between(text, MARKS, table(json.loads(RESULTS.read_text()))), encoding="utf-8")
+
+
+PARTS = ("own", "transformers", "again", "meanwhile", "load")
+
+
+def measure(parts: list[str], windows: int) -> None:
+    """Run parts, each of which is in the results as soon as it is done."""
+    model, tokenizer = load_bundled()
+    longspan.extend(model, "longheads:score=bounds")
+    with tempfile.TemporaryDirectory() as folder:
+        served = Served(model, tokenizer, Path(folder), piece=PIECE, memory=0)
+        run = {
+            "own": lambda: own_time(served, model, tokenizer),
+            "transformers": transformers_serve,
+            "again": lambda: again(served, tokenizer, windows),
+            "meanwhile": lambda: meanwhile(served, tokenizer, windows),
+            "load": lambda: load(served),
+        }
+        try:
+            for part in parts:
+                made = {**run[part](), **machine(torch.get_num_threads())}
+                held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+                RESULTS.write_text(json.dumps({**held, part: made}, indent=1) + "\n")
+        finally:
+            served.close()
 
 
 if __name__ == "__main__":
