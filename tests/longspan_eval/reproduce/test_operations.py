@@ -6,7 +6,7 @@ import pytest
 
 import longspan
 from longspan.bundled import FOLDER, load_bundled
-from longspan_eval.reproduce import esa
+from longspan_eval.reproduce import esa_methods
 from longspan_eval.reproduce.counts import Counted
 from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, counted_ratio, limit, operation_ratio
 from longspan_eval.reproduce.session import PaperSession
@@ -63,7 +63,7 @@ def test_the_code_does_what_is_computed():
     shape, sizes = Shape.of(model), Sizes(8, 256, 128, 8)
     assert shape == Shape(192, 64, 6)
     length = 1025  # the last token begins a piece, so the local ones are those right before it
-    sample = session.measure(Counted(esa.reduced(session), length, text=at_hand(tokenizer), reduced=8))
+    sample = session.measure(Counted(esa_methods.reduced(session), length, text=at_hand(tokenizer), reduced=8))
     session.detach()
     assert sample.error is None
     assert sample.figures["attended"] == 8 + 256 + 128 + 1
