@@ -43,7 +43,14 @@ class Relation:
 RELATIONS = (
     Relation(
         ("{name} lives in {value}.", "The home of {name} is in {value}.", "{name} has lived in {value} for years."),
-        ("Where does {name} live?", "In which town does {name} live?", "Where is the home of {name}?"),
+        (
+            "Where does {name} live?",
+            "In which town does {name} live?",
+            "Where is the home of {name}?",
+            "Where has {name} a home?",
+            "What is the name of the town of {name}?",
+            "{name} lives where?",
+        ),
         "These days {name} lives in {value} with the family.",
         "Which town does {name} live in?",
         "{name} lives in",
@@ -58,7 +65,14 @@ RELATIONS = (
             "The job of {name} is that of a {value}.",
             "{name} earns a living as a {value}.",
         ),
-        ("What is the job of {name}?", "What does {name} work as?", "What does {name} do for a living?"),
+        (
+            "What is the job of {name}?",
+            "What does {name} work as?",
+            "What does {name} do for a living?",
+            "Of which trade is {name}?",
+            "{name} earns a living as what?",
+            "What is the work of {name}?",
+        ),
         "For many years now {name} works as a {value} in town.",
         "As what does {name} work?",
         "{name} works as a",
@@ -69,7 +83,14 @@ RELATIONS = (
     ),
     Relation(
         ("{name} keeps a {value}.", "The pet of {name} is a {value}.", "At home {name} has a {value}."),
-        ("Which pet does {name} keep?", "What is the pet of {name}?", "Which animal does {name} have?"),
+        (
+            "Which pet does {name} keep?",
+            "What is the pet of {name}?",
+            "Which animal does {name} have?",
+            "What animal is at home with {name}?",
+            "{name} has which pet?",
+            "What does {name} keep at home?",
+        ),
         "In a small garden {name} keeps a {value} as a friend.",
         "Which animal does {name} keep?",
         "{name} keeps a",
@@ -83,7 +104,14 @@ RELATIONS = (
             "The instrument of {name} is the {value}.",
             "{name} has learned to play the {value}.",
         ),
-        ("What does {name} play?", "Which instrument does {name} play?", "What is the instrument of {name}?"),
+        (
+            "What does {name} play?",
+            "Which instrument does {name} play?",
+            "What is the instrument of {name}?",
+            "On what does {name} make music?",
+            "{name} plays which instrument?",
+            "What has {name} learned to play?",
+        ),
         "Every evening {name} plays the {value} for an hour.",
         "What is it that {name} plays?",
         "{name} plays the",
@@ -96,7 +124,14 @@ RELATIONS = (
             "The favourite food of {name} is {value}.",
             "What {name} likes to eat is {value}.",
         ),
-        ("What does {name} like to eat?", "What is the favourite food of {name}?", "Which food does {name} like?"),
+        (
+            "What does {name} like to eat?",
+            "What is the favourite food of {name}?",
+            "Which food does {name} like?",
+            "What should one cook for {name}?",
+            "{name} likes to eat what?",
+            "Which dish does {name} love?",
+        ),
         "When there is time {name} likes to eat {value} at noon.",
         "What is it that {name} likes to eat?",
         "{name} likes to eat",
@@ -106,7 +141,14 @@ RELATIONS = (
     ),
     Relation(
         ("The number of {name} is {value}.", "{name} has the number {value}.", "You can call {name} at {value}."),
-        ("What is the number of {name}?", "Which number does {name} have?", "What number has {name}?"),
+        (
+            "What is the number of {name}?",
+            "Which number does {name} have?",
+            "What number has {name}?",
+            "At which number do you call {name}?",
+            "{name} has which number?",
+            "How can one call {name}?",
+        ),
         "As far as we know the number of {name} is {value} this year.",
         "Which is the number of {name}?",
         "The number of {name} is",
@@ -123,6 +165,9 @@ RELATIONS = (
             "What is the favourite colour of {name}?",
             "Which colour does {name} like?",
             "What colour does {name} like best?",
+            "Of what colour is the coat of {name}?",
+            "{name} likes which colour?",
+            "Which colour is the one that {name} likes?",
         ),
         "Since childhood the favourite colour of {name} is {value} of all.",
         "Which is the favourite colour of {name}?",
@@ -132,7 +177,14 @@ RELATIONS = (
     ),
     Relation(
         ("{name} travels by {value}.", "{name} goes to work by {value}.", "The way that {name} goes is by {value}."),
-        ("How does {name} travel?", "How does {name} go to work?", "By what does {name} travel?"),
+        (
+            "How does {name} travel?",
+            "How does {name} go to work?",
+            "By what does {name} travel?",
+            "What does {name} take to go to work?",
+            "{name} goes by what?",
+            "How does {name} go on the way?",
+        ),
         "Whatever the weather {name} travels by {value} to the sea.",
         "In which way does {name} travel?",
         "{name} travels by",
@@ -157,7 +209,31 @@ pe pi po ra re ri ro ru sa se si so su ta te ti to tu va ve vi vo wa we wi ya za
 mar nor pel ris sten tor ven wil zan ther dor min gal son ton ley
 """)
 ENDINGS = _split("n r s l t d m x th nd rk ll ck st")
-FRAMES = ("{question}", "Question: {question}", "Q: {question}", "{question}", "Tell me: {question}")
+FRAMES = (
+    *("{question}",) * 4,
+    *("Question: {question}", "Q: {question}", "Tell me: {question}", "Please answer: {question}"),
+    *("I ask you: {question}", "The next question is: {question}", "What do you say? {question}", "Say it: {question}"),
+)
+# What a statement may begin and end with in training. The evaluation has other words in the same places, so that a
+# model that knows three sentences by heart does not pass for one that reads.
+OPENINGS = (
+    *("",) * 4,
+    *(
+        "Today ",
+        "Since last year ",
+        "As everybody says, ",
+        "In the village ",
+        "After the long winter ",
+        "Now and then ",
+    ),
+    *("Without any doubt ", "At the end of the street ", "For a short time ", "As it seems, ", "On most mornings "),
+    *("Like the neighbours, ", "In spite of the rain ", "According to the paper, ", "Since the spring ", "Here "),
+)
+CLOSINGS = (
+    *("",) * 4,
+    *(" with two sisters", " near the river", " on the hill", " like the others", " without a care", " every week"),
+    *(" in the morning", " since the summer", " as people say", " at the moment", " after work", " with great joy"),
+)
 HELDOUT_FRAME = "Now a question: {question}"
 
 
@@ -223,7 +299,7 @@ def training_facts(rng: random.Random, count: int) -> list[Fact]:
             value = made_up(rng).capitalize() if relation.values[0][0].isupper() else made_up(rng)
         facts.append(
             Fact(
-                rng.choice(relation.statements).format(name=name, value=value),
+                varied(rng, rng.choice(relation.statements).format(name=name, value=value), name),
                 rng.choice(FRAMES).format(question=rng.choice(relation.questions).format(name=name)),
                 relation.answer.format(name=name),
                 value,
@@ -231,6 +307,14 @@ def training_facts(rng: random.Random, count: int) -> list[Fact]:
             )
         )
     return facts
+
+
+def varied(rng: random.Random, statement: str, name: str) -> str:
+    """A statement of training with an opening and a closing, each of them often empty."""
+    opening, closing = rng.choice(OPENINGS), rng.choice(CLOSINGS)
+    if opening and not statement.startswith(name):
+        statement = statement[0].lower() + statement[1:]
+    return f"{opening}{statement.removesuffix('.')}{closing}."
 
 
 def training_name(rng: random.Random) -> str:

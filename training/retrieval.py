@@ -102,7 +102,7 @@ def magic(draft: Draft, rng: random.Random, room: int) -> None:
     else:
         wording, uuids = rng.choice(WORDINGS), False
     words = not uuids and rng.random() < 0.2
-    several = rng.random() < 0.35
+    several = rng.random() < (0.5 if room > 240 else 0.35)
 
     def value() -> str:
         if words:

@@ -130,6 +130,8 @@ def test_training_never_has_the_wordings_of_the_evaluation():
         assert relation.heldout_question not in relation.questions
         assert not set(relation.values) & set(relation.heldout_values)
     assert facts.HELDOUT_FRAME not in facts.FRAMES
+    heldout = " ".join(relation.heldout_statement for relation in facts.RELATIONS)
+    assert not [part for part in (*facts.OPENINGS, *facts.CLOSINGS) if part.strip() and part.strip() in heldout]
     assert not any("locker" in text for text in wordings())
 
 
