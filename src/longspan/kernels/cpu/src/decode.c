@@ -62,8 +62,8 @@ int longspan_decode_append(const DecodeStep *of, WorkQueue *queue) {
             char *permuted = (char *)query_of(job, b, n, 0);
             permute_channels(permuted, query, of->order, dk, size);
             if (of->kept[0])
-                memcpy(of->kept[0] + (b * of->kept_step[0][0] + n * of->kept_step[0][1] + of->tail * dk) * size, permuted,
-                       (size_t)(dk * size));
+                memcpy(of->kept[0] + (b * of->kept_step[0][0] + n * of->kept_step[0][1] + of->tail * dk) * size,
+                       permuted, (size_t)(dk * size));
         }
         if (of->kept[1])
             memcpy(of->kept[1] + (b * of->kept_step[1][0] + h * of->kept_step[1][1] + of->tail * dk) * size, key,
@@ -118,8 +118,8 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
     const int64_t items = (of->stop - choice->first + choice->each - 1) / choice->each;
     const float *query = scoring->theta_q ? scoring->reduced_q : scoring->query;
     const int64_t heads = choice->parts * choice->choosing; /* of `query` */
-    float *row = malloc((size_t)(terms * width) * sizeof(float)), sums[BLOCK + LANES];
-    if (!row) return 0;
+    float *vectors = malloc((size_t)(terms * width) * sizeof(float)), sums[BLOCK + LANES];
+    if (!vectors) return 0;
     EACH(item, queue) {
         const int64_t row = item / items, b = row / choice->choosing, s = row % choice->choosing;
         const int64_t from = choice->first + item % items * choice->each;
@@ -128,7 +128,7 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
         for (int64_t x = 0; x < terms; x++) {
             const int64_t sign = x / choice->parts, head = choice->parts > 1 ? x % choice->parts : s;
             const float *q = query + ((b * scoring->signs + sign) * heads + head) * width;
-            for (int64_t d = 0; d < width; d++) row[x * width + arranged(d, width, kind)] = q[d];
+            for (int64_t d = 0; d < width; d++) vectors[x * width + arranged(d, width, kind)] = q[d];
         }
         for (int64_t first = from; first < to; first += BLOCK) {
             const int n = to - first < BLOCK ? (int)(to - first) : BLOCK;
@@ -137,7 +137,7 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
                 const int64_t head = choice->parts > 1 ? x % choice->parts : s * choice->heads / choice->choosing;
                 const int64_t at = b * choice->step[0] + head * choice->step[1] + sign * choice->sign_step;
                 const Run run = {.keys = choice->entries + at * size, .key_step = choice->step[2] * size, .count = to};
-                const float *q = row + x * width;
+                const float *q = vectors + x * width;
                 if (kind == BF16) products(q, &run, first, n, width, 0, 1, sums, 1, BF16);
                 else if (kind == FP16) products(q, &run, first, n, width, 0, 1, sums, 1, FP16);
                 else products(q, &run, first, n, width, 0, 1, sums, 1, FP32);
@@ -145,7 +145,7 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
             }
         }
     }
-    free(row);
+    free(vectors);
     return 1;
 }
 

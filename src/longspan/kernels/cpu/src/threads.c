@@ -76,7 +76,8 @@ const char *longspan_run(const Work *all, int64_t count, Check *check, const voi
     else {
         pthread_t others[MOST_THREADS];
         int started = 0;
-        while (started < threads - 1 && started < MOST_THREADS && !pthread_create(others + started, 0, begin, &pool)) started++;
+        const int most = threads - 1 < MOST_THREADS ? threads - 1 : MOST_THREADS;
+        while (started < most && !pthread_create(others + started, 0, begin, &pool)) started++;
         work(&pool);
         while (started > 0) pthread_join(others[--started], 0);
     }
