@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from longspan.errors import LongspanError
@@ -93,18 +95,35 @@ def test_long_prompts(locked):
     assert response.status_code == 400 and "300" in response.json()["error"]["message"]
 
 
+class Blocking:
+    """A job that runs until it is told to end."""
+
+    cancelled = long = False
+
+    def __init__(self):
+        self.end = threading.Event()
+
+    def step(self):
+        self.end.wait(60)
+        return False
+
+    def close(self):
+        pass
+
+
 def test_a_full_queue(start):
-    served = start(max_running=1, max_queue=1)
-    with served.http.stream("POST", "/v1/chat/completions", json=chat("x", max_tokens=5_000, stream=True)) as first:
-        next(first.iter_lines())
-        with served.http.stream("POST", "/v1/chat/completions", json=chat("y", max_tokens=5_000, stream=True)):
-            wait_for(lambda: served.host.engine.waiting)
-            refused = served.http.post("/v1/chat/completions", json=chat("z"))
-            assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
-            assert refused.json()["error"]["type"] == "rate_limit_error"
-    wait_for(served.idle)  # both clients went away
+    served, running = start(max_running=1, max_queue=1), Blocking()
+    served.host.engine.submit(running)
+    wait_for(lambda: served.host.engine.running)
+    with served.http.stream("POST", "/v1/chat/completions", json=chat("y", max_tokens=5_000, stream=True)):
+        wait_for(lambda: served.host.engine.waiting)
+        refused = served.http.post("/v1/chat/completions", json=chat("z"))
+        assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+    wait_for(lambda: "longspan_clients_gone_total 1.0" in served.http.get("/metrics").text)
+    running.end.set()
+    wait_for(served.idle)
     served.ask("z", max_tokens=2)
-    assert "longspan_clients_gone_total 2.0" in served.http.get("/metrics").text
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/nothing", "/health/live", "/v1/documents/doc-x", "/metrics"])

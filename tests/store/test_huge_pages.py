@@ -10,20 +10,9 @@ import torch
 
 from longspan.store import Buffer, huge_pages
 from longspan.store.huge_pages import HUGE
+from support.mappings import flags_at
 
 HAS_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-def flags_at(address):
-    """What the system says of the memory there, two letters each."""
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first, _, last = line.split(" ")[0].partition("-")
-        if last:
-            inside = int(first, 16) <= address < int(last, 16)
-        elif inside and line.startswith("VmFlags:"):
-            return line.split()[1:]
-    raise AssertionError(f"nothing is mapped at {address:#x}")
 
 
 @pytest.mark.skipif(not HAS_HUGE.exists(), reason="the system has no transparent huge pages")

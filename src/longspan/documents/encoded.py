@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import RLock
 from typing import Any, Protocol
 
 import torch
@@ -77,6 +78,10 @@ class InFiles:
         facts, number = manifest.facts, len(manifest.segments) - 1
         self._folder, self._manifest = folder, manifest
         self.length, self.sha256, self.keeps_text = facts.tokens, facts.tokens_sha256, facts.keeps_text
+        # One lock for both: threads that need them first would read the same file at once.
+        self._lock, self._refused = RLock(), dict[str, str]()
+        self._loaded: tuple[Tensor, Tensor] | None = None
+        self._loaded_text: str | None = None
         self._tokens, self._text = f"tokens-{number:04}.safetensors", f"text-{number:04}.txt"
         self._files: dict[str, Any] = {
             name: folder.open_small(name, manifest.files[name], tokens=facts.tokens, data=data)
@@ -84,10 +89,21 @@ class InFiles:
         }
 
     def _read(self, name: str) -> bytes:
-        return self._folder.read_whole(name, self._files[name], self._manifest.files[name])
+        if name in self._refused:
+            raise DocumentError(self._refused[name])
+        try:
+            return self._folder.read_whole(name, self._files[name], self._manifest.files[name])
+        except DocumentError as error:
+            self._refused[name] = str(error)  # the file is closed by now
+            raise
 
-    @cached_property
     def _tensors(self) -> tuple[Tensor, Tensor]:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load_tensors()
+            return self._loaded
+
+    def _load_tensors(self) -> tuple[Tensor, Tensor]:
         try:
             tensors, _ = tensors_from(self._read(self._tokens))
             ids, places = tensors["ids"].long(), tensors["places"].long()
@@ -100,16 +116,20 @@ class InFiles:
 
     @property
     def ids(self) -> Tensor:
-        return self._tensors[0]
+        return self._tensors()[0]
 
     @property
     def places(self) -> Tensor:
-        return self._tensors[1]
+        return self._tensors()[1]
 
-    @cached_property
+    @property
     def text(self) -> str | None:
-        if not self.keeps_text:
-            return None
+        with self._lock:
+            if self._loaded_text is None and self.keeps_text:
+                self._loaded_text = self._load_text()
+            return self._loaded_text
+
+    def _load_text(self) -> str:
         try:
             text = self._read(self._text).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:

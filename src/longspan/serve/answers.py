@@ -30,9 +30,9 @@ class Form(Protocol):
 
     def part(self, part: Part) -> str: ...
 
-    def end(self, end: End) -> list[str]: ...
+    def end(self, end: End, looked: Looked | None) -> list[str]: ...
 
-    def whole(self, parts: Sequence[Part], end: End) -> str: ...
+    def whole(self, parts: Sequence[Part], end: End, looked: Looked | None) -> str: ...
 
 
 def _json(answer: BaseModel) -> str:
@@ -61,19 +61,19 @@ class Chat:
     def part(self, part: Part) -> str:
         return self._chunk(ChoiceDelta(content=part.text), logprobs=self._probabilities(part.tokens))
 
-    def end(self, end: End) -> list[str]:
-        last = [self._chunk(ChoiceDelta(), finish_reason=end.finish, **_extra(end.looked))]
+    def end(self, end: End, looked: Looked | None) -> list[str]:
+        last = [self._chunk(ChoiceDelta(), finish_reason=end.finish, **_extra(looked))]
         if self._with_usage:
             last.append(self._made(ChatCompletionChunk, "chat.completion.chunk", [], usage=usage(end)))
         return last
 
-    def whole(self, parts: Sequence[Part], end: End) -> str:
+    def whole(self, parts: Sequence[Part], end: End, looked: Looked | None) -> str:
         choice = Choice(
             index=0,
             finish_reason=end.finish,
             message=ChatCompletionMessage(role="assistant", content="".join(part.text for part in parts), refusal=None),
             logprobs=self._probabilities([token for part in parts for token in part.tokens]),
-            **_extra(end.looked),
+            **_extra(looked),
         )
         return self._made(ChatCompletion, "chat.completion", [choice], usage=usage(end))
 
@@ -119,11 +119,11 @@ class Text:
     def part(self, part: Part) -> str:
         return self._made([self._choice(part.text, part.tokens, None)], **self._no_usage())
 
-    def end(self, end: End) -> list[str]:
+    def end(self, end: End, looked: Looked | None) -> list[str]:
         last = [self._made([self._choice("", (), end.finish)], **self._no_usage())]
         return [*last, self._made([], usage=usage(end))] if self._with_usage else last
 
-    def whole(self, parts: Sequence[Part], end: End) -> str:
+    def whole(self, parts: Sequence[Part], end: End, looked: Looked | None) -> str:
         tokens = [token for part in parts for token in part.tokens]
         return self._made([self._choice("".join(part.text for part in parts), tokens, end.finish)], usage=usage(end))
 

@@ -22,7 +22,7 @@ from longspan.errors import LongspanError
 from longspan.serve import answers, schema
 from longspan.serve.documents import routes as document_routes
 from longspan.serve.errors import ApiError, error_body
-from longspan.serve.generation import End, Event, Generation, Part, Wanted
+from longspan.serve.generation import End, Event, Generation, Looked, Part, Wanted
 from longspan.serve.host import Host
 from longspan.serve.prompts import Prompt
 from longspan.serve.sampling import Sampling
@@ -213,22 +213,22 @@ async def _answer(host: Host, request: Request, wanted: Wanted, form: answers.Fo
         await asyncio.wait((collected, gone), return_when=asyncio.FIRST_COMPLETED)
         if not collected.done():
             return _GONE
-        parts, end = await collected
+        parts, end, looked = await collected
     finally:
         collected.cancel()
         gone.cancel()
         _leave(host, job)
-    return Response(form.whole(parts, end), media_type="application/json")
+    return Response(form.whole(parts, end, looked), media_type="application/json")
 
 
-async def _collected(host: Host, events: asyncio.Queue[Event]) -> tuple[Sequence[Part], End]:
+async def _collected(host: Host, events: asyncio.Queue[Event]) -> tuple[Sequence[Part], End, Looked | None]:
     parts = []
     while not isinstance(event := await events.get(), End):
         if isinstance(event, Exception):
             raise ApiError(500, _why(event))
         parts.append(event)
     host.metrics.answered(event)
-    return parts, event
+    return parts, event, await run_in_threadpool(event.looked)
 
 
 async def _streamed(host: Host, form: answers.Form, events: asyncio.Queue[Event]) -> AsyncIterator[dict[str, str]]:
@@ -240,7 +240,7 @@ async def _streamed(host: Host, form: answers.Form, events: asyncio.Queue[Event]
             return
         yield {"data": form.part(event)}
     host.metrics.answered(event)
-    for text in form.end(event):
+    for text in form.end(event, await run_in_threadpool(event.looked)):
         yield {"data": text}
     yield {"data": "[DONE]"}
 

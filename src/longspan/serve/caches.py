@@ -97,7 +97,7 @@ class Caches:
             if taken is not None:
                 return taken
         if document is not None:
-            return Taken(document.cache(), document.tokens, document, document.tokens)
+            return Taken(document.cache(), document.tokens, document, self._mapped(document.tokens))
         return Taken(self._attachment.new_cache(), 0)
 
     def _from(self, one: _Kept, tokens: int, least: int) -> Taken | None:
@@ -106,7 +106,8 @@ class Caches:
             if tokens < len(one.ids):
                 return None  # the small state in the files is that of the end
             self._kept.append(self._kept.pop(self._at(one)))  # it was used last
-            return Taken(one.held.cache(self._model, self._attachment), tokens, one.document, tokens, one.disk)
+            cache = one.held.cache(self._model, self._attachment)
+            return Taken(cache, tokens, one.document, self._mapped(tokens), one.disk)
         if tokens == len(one.ids):
             del self._kept[self._at(one)]
             return replace(one.held, tokens=tokens)
@@ -115,11 +116,18 @@ class Caches:
             return None
         if not copies:
             del self._kept[self._at(one)]  # its last turns are cut off, and read again if they come back
-        with suppress(ValueError):  # a method may not have what it takes to go back so far
+        with suppress(
+            ValueError, RuntimeError
+        ):  # a method, or a stock sliding layer, may not be able to go back so far
             cache = deepcopy(one.held.cache) if copies else one.held.cache
-            cache.crop(tokens)
+            cache.crop(tokens - len(one.ids))
             return Taken(cache, tokens) if copies else replace(one.held, cache=cache, tokens=tokens)
         return None
+
+    def _mapped(self, tokens: int) -> int:
+        """How many of the first ``tokens`` take no memory of their own: none where the device needs a copy of them."""
+        on_device = self._attachment.report.kv_tier == "device" and self._model.device.type != "cpu"
+        return 0 if on_device else tokens
 
     def keep(self, ids: Tensor, taken: Taken) -> None:
         """Keep a cache that holds exactly ``ids`` ``[T]``; what has no room in memory goes to disk, or goes."""

@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse
 
 from longspan.errors import DocumentError
-from longspan.serve.errors import ApiError, busy, draining
+from longspan.serve.errors import ApiError, busy, draining, no_room
 from longspan.serve.host import Host
 from longspan.serve.library import LONGEST_NAME, Held
 from longspan.serve.schema import Rename
@@ -34,13 +34,18 @@ def routes(host: Host) -> APIRouter:
     ) -> dict[str, Any]:
         if host.draining:
             raise draining()
-        if host.engine.readings >= host.settings.max_queue:
+        counts = host.library.counts()
+        if counts["queued"] + counts["reading"] >= host.settings.max_queue:
             raise busy()
         given = file.filename or "document"
+        if any("\ud800" <= c <= "\udfff" for c in name or given):
+            raise ApiError(400, "the name has half of a surrogate pair, which is no character", param="name")
         try:
             held = await run_in_threadpool(_taken_in, host, file, name or given[:LONGEST_NAME], Path(given).suffix)
         except DocumentError as error:
             raise ApiError(400, str(error), param="file", code="not_a_text") from None
+        except OSError as error:
+            raise no_room(error) from None
         return held.as_plain()
 
     @router.get("")
@@ -54,7 +59,10 @@ def routes(host: Host) -> APIRouter:
     @router.patch("/{id}")
     async def rename(id: str, to: Rename) -> dict[str, Any]:
         held = host.held(id)
-        await run_in_threadpool(host.library.rename, held, to.name)
+        try:
+            await run_in_threadpool(host.library.rename, held, to.name)
+        except OSError as error:
+            raise no_room(error) from None
         return held.as_plain()
 
     @router.delete("/{id}")

@@ -36,7 +36,13 @@ class ApiError(HTTPException):
 def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """The JSON of an error."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    said = [None if x is None else x.encode("utf-8", "replace").decode() for x in (message, param)]
+    return {"error": {"message": said[0], "type": kind, "param": said[1], "code": code}}
+
+
+def no_room(error: OSError) -> ApiError:
+    """507: the folder of documents cannot be written to."""
+    return ApiError(507, f"the document cannot be kept: {error.strerror or error}", code="no_room")
 
 
 def busy() -> ApiError:

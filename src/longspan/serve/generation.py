@@ -69,6 +69,7 @@ class End:
     Attributes:
         prompt, cached, completion: tokens; ``cached`` are those of the prompt that were not read again.
         queued, prefill, decode: seconds until it began, until the first token, and from there to the last.
+        looked: computes what the heads looked at; None where that was not asked for.
     """
 
     finish: Finish
@@ -78,7 +79,7 @@ class End:
     queued: float
     prefill: float
     decode: float
-    looked: Looked | None
+    looked: Callable[[], Looked | None]
 
 
 Event = Part | End | Exception
@@ -191,26 +192,30 @@ class Generation:
         now = time.perf_counter()
         return End(
             finish, self._prompt, self._cached, self._known - self._prompt,
-            self._began - self._submitted, self._first - self._began, now - self._first, self._looked(),
+            self._began - self._submitted, self._first - self._began, now - self._first, self._looked,
         )  # fmt: skip
 
     def _looked(self) -> Looked | None:
+        """Takes milliseconds a token, so that no thread does it that others wait for."""
         document = self._wanted.document
         if not self._wanted.passages or document is None:
             return None
         tokens = self._ids[self._prompt : self._known].tolist()
-        each = self._votes // max(len(self._counts), 1)
+        each, text = self._votes // max(len(self._counts), 1), Text(self._host.tokenizer, ())
+        texts = ["" if token in self._ends else text.add(token) for token in tokens]
+        texts[-1] += text.end()
         shown = tuple(
-            (str(self._host.tokenizer.decode([token])), ranked(counts, each, document.contents))
-            for token, counts in zip(tokens, self._counts, strict=True)
+            (written, ranked(counts, each, document.contents))
+            for written, counts in zip(texts, self._counts, strict=True)
         )
         return Looked(self._votes, ranked(sum(self._counts, Counter()), self._votes, document.contents), shown)
 
     def close(self) -> None:
         """Leave the cache to those that go on from here."""
-        if self._taken is not None:
-            self._host.caches.keep(self._ids[: self._taken.tokens].clone(), self._taken)
-            self._taken = None
+        taken, self._taken = self._taken, None
+        # Of a document that was deleted meanwhile nothing is kept.
+        if taken is not None and (taken.document is None or taken.document in self._host.documents()):
+            self._host.caches.keep(self._ids[: taken.tokens].clone(), taken)
         self.cancelled = True
 
     def fail(self, error: Exception) -> None:

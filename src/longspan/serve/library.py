@@ -119,8 +119,9 @@ class Library:
     def _take(self, path: Path) -> None:
         try:
             said = json.loads(files.read(path / _META))
+            name = str(said["name"]).encode("utf-8", "replace").decode()
             held = Held(
-                path.name, str(said["name"]), int(said["created_at"]), int(said["bytes"]), int(said["characters"]),
+                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]),
                 path, error=said["error"],
             )  # fmt: skip
         except FileNotFoundError:  # nobody was told that it was taken in
@@ -187,8 +188,12 @@ class Library:
     def rename(self, held: Held, name: str) -> None:
         """Give it another name."""
         with self._lock:
-            held.name = name
-            held.write()
+            before, held.name = held.name, name
+            try:
+                held.write()
+            except OSError:
+                held.name = before
+                raise
 
     def delete(self, held: Held) -> None:
         """Remove it; who is being answered from it keeps its bytes until then."""
@@ -242,7 +247,10 @@ class _Reading:
     def step(self) -> bool:
         held = self._held
         if self.opener is not None:
-            self._done(self.opener())
+            document = self.opener()
+            # Their checksums are compared when they are first needed: a damaged document fails here, and no chat by it.
+            assert document.contents.ids is not None and document.text is not None
+            self._done(document)
             return False
         assert self.steps is not None
         if held.status != "reading":
@@ -279,7 +287,8 @@ class _Reading:
         expected = isinstance(error, (DocumentError, OSError))
         _LOG.error("%s cannot be read: %s", held.id, error, exc_info=None if expected else error)
         held.status, held.error = "failed", " ".join(str(error).split())
-        if not self.opens:  # what was read stays as it is, and is tried again at the next start
+        # What was read stays as it is, and what did not fail by its text is tried again at the next start.
+        if not self.opens and isinstance(error, DocumentError):
             with suppress(OSError):
                 held.write()
 

@@ -109,7 +109,7 @@ class Prompts:
 
     def _begins(self, text: str) -> Document | None:
         """The longest document that a text begins with, up to where a question stands."""
-        found = [one for one in self._documents() if one.text and text.startswith(_shown(one))]
+        found = [one for one in self._documents() if one.text and _starts(text, one)]
         return max(found, key=lambda one: one.tokens, default=None)
 
     def _joined(self, ids: Tensor, turns: Sequence[str]) -> Tensor:
@@ -148,9 +148,14 @@ class Prompts:
             ) from None
 
 
-def _shown(document: Document) -> str:
-    """A document up to where a question stands."""
-    return f"{document.layout.head}{document.text}{document.layout.joint}"
+def _starts(text: str, document: Document) -> bool:
+    """Whether a text begins with a document up to where a question stands; nothing is copied."""
+    at = 0
+    for part in (document.layout.head, str(document.text), document.layout.joint):
+        if not text.startswith(part, at):
+            return False
+        at += len(part)
+    return True
 
 
 def read_messages(messages: Sequence[Any]) -> list[Message]:
@@ -162,11 +167,11 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
     read = []
     for n, message in enumerate(messages):
         role, where = message.get("role"), f"messages[{n}]"
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise ApiError(
                 400, f"{where}.role {role!r} is not supported; there are {', '.join(_ROLES)}", param=f"{where}.role"
             )
-        for name in message.keys() - {"role", "content", "name"}:
+        for name in message.keys() - {"role", "content"}:
             if message[name] not in (None, [], {}):
                 raise ApiError(400, f"{where}.{name} is not supported; leave it out", param=f"{where}.{name}")
         read.append(Message(_ROLES[role], _text(message.get("content"), f"{where}.content")))

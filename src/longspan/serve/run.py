@@ -18,6 +18,7 @@ from longspan.serve.demo import add_demo
 from longspan.serve.host import Host
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_GOODBYE = 30  # seconds, once all is answered, for clients that do not read or finish what they send
 
 
 class Server(uvicorn.Server):
@@ -28,7 +29,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 build(host), host=settings.host, port=settings.port, lifespan="off", log_level="warning",
-                access_log=False, server_header=False, **options,
+                access_log=False, server_header=False, timeout_graceful_shutdown=_GOODBYE, **options,
             )
         )  # fmt: skip
         self._host = host

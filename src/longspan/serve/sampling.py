@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+_COLD = 1e-5  # below, scores over the temperature leave the range of fp32
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -17,7 +19,7 @@ class Sampling:
 
     Attributes:
         temperature, top_p: None takes what the model's generation config says; greedy where it says nothing.
-            A temperature of 0 is greedy.
+            A temperature below 1e-5 is greedy.
         seed: of this request's own generator; None takes one at random.
         alternatives: how many of the likeliest tokens are reported beside each; None reports no probabilities.
     """
@@ -77,7 +79,7 @@ class Sampler:
 def _config(own: Any, sampling: Sampling) -> GenerationConfig:
     """The model's generation config with what a request asks for; what both leave out is transformers' default."""
     config: GenerationConfig = deepcopy(own)
-    if sampling.temperature == 0:
+    if sampling.temperature is not None and sampling.temperature < _COLD:
         config.do_sample = False
     elif sampling.temperature is not None:
         config.do_sample, config.temperature = True, sampling.temperature

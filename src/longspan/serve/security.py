@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -13,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from longspan.serve.errors import ApiError
 
 _OPEN = ("/page/", "/health/")  # what needs no key, beside the page itself
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -73,8 +73,8 @@ class Guard:
 
     def _check(self, path: str, headers: Headers) -> None:
         host = headers.get("host", "")
-        if self._loopback and _name(host) not in _LOOPBACK:
-            raise ApiError(403, "this server answers to localhost and 127.0.0.1 alone", code="wrong_host")
+        if self._loopback and not _is_loopback(_name(host)):
+            raise ApiError(403, "this server answers to localhost and loopback addresses alone", code="wrong_host")
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
             raise ApiError(403, "pages of other places may not ask this server", code="wrong_origin")
@@ -114,6 +114,13 @@ def _name(host: str) -> str:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
 
 
 def _netloc(origin: str) -> str:

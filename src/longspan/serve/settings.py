@@ -47,8 +47,9 @@ class Settings:
     kv_disk: int = 16 * 1024 * MIB
 
     def __post_init__(self) -> None:
-        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
-            raise LongspanError("--api-key must be printable ASCII, and not empty")
+        key = self.api_key
+        if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+            raise LongspanError("--api-key must be printable ASCII, not empty, and without spaces around it")
         if not self.loopback and self.api_key is None:
             raise LongspanError(
                 f"--host {self.host} can be reached from other machines; give --api-key (or LONGSPAN_API_KEY), or "

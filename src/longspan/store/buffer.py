@@ -119,7 +119,10 @@ class Buffer:
         if tokens <= self.capacity and self._kind is not None:
             return 0
         kind = Kind.of(like)
-        wanted = max(tokens + SPARE, self.capacity * 3 // 2)
+        if isinstance(self._block, Segments):  # mapped, and grows in place
+            wanted = tokens + SPARE - self.capacity
+        else:
+            wanted = max(tokens + SPARE, self.capacity * 3 // 2)
         return kind.batch * kind.heads * wanted * kind.token_bytes
 
     def moved(self, tier: Tier, directory: Path | None, tokens: int, room: int) -> Buffer:

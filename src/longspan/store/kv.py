@@ -308,16 +308,17 @@ class KVStore:
         self.length = length
         if buffers[0].offloaded:
             self.tier = "host" if self.tier == "device" else self.tier
-            self._mirror_recent(buffers)
+            self.mirror = self._mirror_of(buffers)
         self._hold(buffers)
 
     def _buffer(self) -> Buffer:
         return Buffer(self.tier, self.directory if self.tier == "disk" else None)
 
-    def _mirror_recent(self, buffers: Sequence[Buffer]) -> None:
-        recent = max(0, self.length - self.window)
-        self.mirror = Mirror(self.window)
-        self.mirror.fill(recent, [buffer.fetch(recent, self.length) for buffer in buffers])
+    def _mirror_of(self, buffers: Sequence[Buffer]) -> Mirror:
+        """The recent tokens of ``buffers``, on the device."""
+        recent, mirror = max(0, self.length - self.window), Mirror(self.window)
+        mirror.fill(recent, [buffer.fetch(recent, self.length) for buffer in buffers])
+        return mirror
 
     def _make_room(self, spill: Spill, like: Sequence[Tensor], tokens: int) -> None:
         """Move to the first tier from here on with memory for ``tokens``; nothing is lost where that fails.
@@ -335,7 +336,7 @@ class KVStore:
         if tier == self.tier:
             return
         moved = [buffer.moved(tier, self.directory, self.length, tokens) for buffer in self._buffers]
-        self.tier = tier
         if moved and self.mirror is None and moved[0].offloaded:
-            self._mirror_recent(moved)
+            self.mirror = self._mirror_of(moved)
+        self.tier = tier
         self._hold(moved)

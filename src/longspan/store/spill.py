@@ -16,8 +16,8 @@ class Spill:
     """Says when a store has to move, and where to.
 
     Args:
-        free: bytes of memory that are free where tensors of a device lie; None where nobody says, and then only memory
-            that is refused makes a store move.
+        free: bytes of memory that are free where tensors of a device lie; None where the system does not say, and then
+            a store stays where it is.
     """
 
     def __init__(self, free: Callable[[torch.device], int | None]) -> None:

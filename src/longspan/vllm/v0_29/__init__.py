@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from longspan.errors import AttachError
 from longspan.vllm.settings import DUAL, asked
 
 _LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -39,6 +40,8 @@ def _with_long_texts(original: Any) -> Any:
     def create_model_config(self: Any) -> Any:
         if asked(self.additional_config) is None:
             return original(self)
+        if self.load_format == "tensorizer":
+            raise AttachError("longspan in vLLM: models of load_format tensorizer are built without it; use another")
         before = os.environ.get(_LONG)
         os.environ[_LONG] = "1"
         try:

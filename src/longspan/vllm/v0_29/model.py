@@ -32,7 +32,7 @@ from longspan.vllm.v0_29.backend import LongspanBackend, LongspanImpl
 
 _PLAIN = (RotaryEmbedding, Llama3RotaryEmbedding, NTKScalingRotaryEmbedding)
 _CHECKED_POSITIONS = (0, 1, 2, 3, 5, 17, 100, 255)
-_OUT = "leave longspan out of additional_config"
+_OUT = "start vLLM with --additional-config '{\"longspan\": null}' to run it without longspan"
 
 
 def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, settings: Settings) -> Report:
@@ -54,8 +54,10 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
     kernels, note = describe_kernels(settings.impl, next(model.parameters()).device)
     attention = PagedAttention(method, trained.window, settings.impl)
     ropes: dict[int, Rope] = {}
-    changes = []
+    changes: dict[str, tuple[Any, nn.Module, str, LongspanImpl]] = {}
     for path, layer in layers:
+        if isinstance(layer.impl, LongspanImpl):  # of a model inside this one, which vLLM builds by the same function
+            continue
         if (reason := _layer_reason(layer, model_config.dtype)) is not None:
             raise AttachError(f"{path}: {reason}; {_OUT}")
         parent, own = model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
@@ -63,8 +65,8 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
         module = getattr(parent, rotary)
         if id(module) not in ropes:
             ropes[id(module)] = _rope(path, module)
-        changes.append((layer, parent, rotary, LongspanImpl(attention, ropes[id(module)], layer.impl)))
-    for layer, parent, rotary, impl in changes:
+        changes[path] = layer, parent, rotary, LongspanImpl(attention, ropes[id(module)], layer.impl)
+    for layer, parent, rotary, impl in changes.values():
         layer.attn_backend, layer.impl = LongspanBackend, impl
         setattr(parent, rotary, Unrotated())
     limit = method.longest(trained.window)
@@ -81,7 +83,7 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
         original_window=trained.original,
         attached=tuple(
             LayerReport(n, path, _described(change[3].rope), None, _kv_bytes(change[0]))
-            for n, ((path, _), change) in enumerate(zip(layers, changes, strict=True))
+            for n, (path, change) in enumerate(changes.items())
         ),
         stock=(),
         warnings=(*trained.notes, *method.warnings(trained.window), *too_long, *([note] if note else [])),
