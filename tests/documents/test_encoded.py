@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,20 @@ def test_what_was_opened_stays_when_the_files_are_replaced(copied, fresh, tokeni
     other.save(copied)
     assert not (copied / "tokens-0001.safetensors").exists()
     assert opened.text.endswith("it ended.") and opened.tokens == len(opened.contents.ids) < other.tokens
+
+
+def test_threads_that_need_it_first_read_it_once(copied, fresh, tokenizer, read_files):
+    document = longspan.Document.open(copied, fresh(), tokenizer)
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda _: document.text, range(8)))
+        counts = list(pool.map(lambda _: len(document.contents.ids), range(8)))
+    assert set(texts) == {document.text} and set(counts) == {document.tokens}
+    assert read_files.count("text-0001.txt") == read_files.count("tokens-0001.safetensors") == 1
+
+
+def test_what_was_refused_is_refused_again(copied, fresh, tokenizer):
+    flip(copied / "text-0001.txt", 10)
+    document = longspan.Document.open(copied, fresh(), tokenizer)
+    for _ in range(2):
+        with pytest.raises(DocumentError, match="is not what was written"):
+            _ = document.text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
+import longspan
 from longspan.bundled import heldout_text
 from longspan.serve.caches import Caches, common
 from support.serving import QUESTION, cached, said
@@ -134,3 +136,27 @@ def test_a_turn_about_a_document_is_taken_back(start, book, tmp_path):
             messages.append({"role": "user", "content": last})
             answers.append([said(server.ask(messages, document=id, max_tokens=6)) for _ in range(2)])
         assert answers[0] == answers[1] and answers[0][0] == answers[0][1]
+
+
+def test_a_cache_that_cannot_go_back_is_left_alone(tmp_path):
+    """A stock sliding layer has not kept what lies before its window."""
+    config = Gemma2Config(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, sliding_window=32, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(config).eval()
+    longspan.extend(model, "dca")
+    caches = Caches(model, memory=2**30, directory=None, disk=0)
+    ids = torch.randint(64, (60,))
+    taken = caches.take(ids, [])
+    with torch.no_grad():
+        model(input_ids=ids[None], past_key_values=taken.cache)
+    taken.tokens = 60
+    caches.keep(ids, taken)
+    other = torch.cat((ids[:40], torch.randint(64, (5,))))
+    again = caches.take(other, [])
+    with torch.no_grad():
+        found = model(input_ids=other[None, again.tokens :], past_key_values=again.cache).logits[0, -1]
+        expected = model(input_ids=other[None]).logits[0, -1]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -204,3 +204,14 @@ def test_other_names(served):
     assert unknown.status_code == 404 and unknown.json()["error"]["param"] == "document"
     system = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     assert said(served.ask(system, max_tokens=3)) == said(served.ask("Be brief.\nhello", max_tokens=3))
+
+
+def test_a_role_that_is_no_text_is_refused(served):
+    for role in ([], {}, 3, None):
+        response = served.http.post("/v1/chat/completions", json=chat([{"role": role, "content": "x"}]))
+        assert response.status_code == 400 and response.json()["error"]["param"] == "messages[0].role"
+
+
+def test_a_temperature_next_to_nothing_is_greedy(served):
+    greedy = said(served.ask("It is", max_tokens=6, temperature=0))
+    assert said(served.ask("It is", max_tokens=6, temperature=1e-40)) == greedy
