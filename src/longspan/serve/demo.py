@@ -6,6 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from longspan import files
 from longspan.bundled import heldout_text
 from longspan.errors import LongspanError
 from longspan.serve.host import Host
@@ -33,7 +34,7 @@ def add_demo(host: Host) -> None:
     if held is None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "demo")
-            path.write_text(demo_text(), encoding="utf-8")
+            files.write(path, demo_text())
             held = host.library.add(NAME, ".txt", path)
     while held.status in ("queued", "reading"):
         time.sleep(0.05)

@@ -121,7 +121,7 @@ def test_a_row_that_cannot_be_at_one_length_is_left_to_its_cell(folder, monkeypa
     model = AutoModelForCausalLM.from_pretrained(folder)
     subject, row = Subject.of(model), parse_spec("dca")
     attached = []
-    monkeypatch.setattr(MethodSpec, "attach", lambda self, model, length, window: attached.append(length))
+    monkeypatch.setattr(MethodSpec, "attach", lambda self, model, length, window, **more: attached.append(length))
     monkeypatch.setattr(MethodSpec, "parameters", lambda self, window, length: {"error": "why"} if length < 200 else {})
     check_spec(row, model, subject, [128, 256], None, "device")
     assert attached == [256]
