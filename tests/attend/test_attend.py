@@ -32,6 +32,7 @@ REMAPPED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rope_name", ROPES)
 @pytest.mark.parametrize("case", [*all_cases(variants=False), *REMAPPED])
 def test_equals_the_oracle_in_every_layout(case, rope_name):

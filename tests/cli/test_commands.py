@@ -115,6 +115,7 @@ def test_as_a_process_bad_input_gives_one_line():
     assert ran.stderr == "longspan: error: ./nowhere: this model folder does not exist\n"
 
 
+@pytest.mark.long
 def test_as_a_process_the_answer_alone_is_on_stdout(folder):
     code = f"from longspan.cli import main; main(['generate', '--model', {str(folder)!r}, '--prompt', 'Hello', "
     code += "'--max-new-tokens', '5', '--device', 'cpu'])"

@@ -138,6 +138,7 @@ def test_an_append_that_is_done_again_appends_nothing(run, folder, document, tmp
     assert (document / "manifest.json").read_bytes() == manifest
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of its own")
 def test_an_append_that_is_stopped_goes_on(run, folder, book, tmp_path):
     out = tmp_path / "a.longspan"
@@ -233,6 +234,7 @@ def test_one_line(run, folder, book, document, tmp_path):
     refused(run("verify", book), "is a file")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of its own")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):

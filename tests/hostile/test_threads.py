@@ -81,6 +81,7 @@ def at_once(jobs: list[Callable[[], Tensor]]) -> list[Tensor]:
         return list(pool.map(run, jobs))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_threads_with_caches_of_their_own_get_what_each_gets_alone(name):
     model = make("llama")
@@ -93,6 +94,7 @@ def test_threads_with_caches_of_their_own_get_what_each_gets_alone(name):
             assert a.shape == b.shape and torch.allclose(a, b, atol=1e-5), (use.__name__, length)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("impl", ["torch", "flash_cpu", "reference"])
 def test_the_same_on_other_kernels(impl):
     for name in ("dca", "longheads", "esa"):

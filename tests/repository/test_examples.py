@@ -69,6 +69,7 @@ def test_what_the_heads_look_at(tmp_path):
     assert any(f"best chunk {answer}" in lines[n] for n in shown), "no head's best chunk holds the answer"
 
 
+@pytest.mark.long
 def test_a_method_of_your_own(tmp_path):
     said = run("method_of_your_own.py", tmp_path)
     assert re.search(r"method +bounded-extend", said) and re.search(r"attached +layers 0-3", said)

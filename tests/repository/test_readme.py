@@ -56,6 +56,7 @@ def test_the_python_to_copy_runs(tmp_path):
     assert ran.stdout.splitlines()[-1].strip(), "no answer was typed"
 
 
+@pytest.mark.long
 def test_commands_to_copy_run(tmp_path):
     """In their order, in one folder, with a book that has the key in it."""
     text = heldout_text()[:8000]

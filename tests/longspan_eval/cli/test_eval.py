@@ -57,6 +57,7 @@ def whole(folder, tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_where_keys_lie_changes_no_sample(whole, folder, tmp_path, run):
     ran = run(*command(folder, tmp_path, "--kv-tier", "auto"))
     assert ran.code == 0, ran.err

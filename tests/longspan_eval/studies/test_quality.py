@@ -235,6 +235,7 @@ def test_selecting_rows_get_the_most_prompts(monkeypatch):
     assert counts == [[200, 200, 100, 100], [50, 50, 10, 10], [50, 10, 10, 10]]
 
 
+@pytest.mark.long
 @in_the_repository
 def test_the_published_samples_keep_their_keys():
     subject = quality_table.Subject.of(quality.load_bundled()[0])
@@ -252,6 +253,7 @@ def test_verdict(found, n, words):
     assert quality_bars.verdict(Figure(found / n, "count", n, wilson(found, n)), 0.95).startswith(words)
 
 
+@pytest.mark.long
 @in_the_repository
 def test_the_published_samples_meet_every_bar(tmp_path):
     """All bars are judged, each by its method's best row, and none is missed or left unmeasured."""
