@@ -172,7 +172,7 @@ class LongspanCache(Cache):
         Args:
             padding: padding tokens at the start of each row, those in the cache counted in.
             mask_given: whether the caller passed an attention mask, for the message.
-            held: tokens in the layer that asks.
+            length: tokens in the layer that asks.
         """
         if padding == self.padding:
             return

@@ -66,7 +66,7 @@ def trained_on(config: Any, window_given: int | None = None, *, model: str = "th
 
     Args:
         config: of a decoder.
-        given: the window in tokens, from the caller.
+        window_given: the window in tokens, from the caller.
         model: for messages.
 
     Raises:
