@@ -74,7 +74,7 @@ class Tables:
         self._lock = Lock()
 
     def angles(self, table: Table, total: int = 0, span: TokenSpan | None = None) -> Table:
-        """The angles that stand for a layer's ``own`` where there are ``total`` tokens; the same object every time.
+        """The angles that stand for a layer's ``table`` where there are ``total`` tokens; the same object every time.
 
         Angles that depend on the length are kept by the ``span`` of a forward.
         """
