@@ -95,11 +95,11 @@ def rate(progress: float) -> float:
     return RATE * max(0.02, min(1.0, (1 - progress) / (1 - DECAY_FROM)))
 
 
-def losses(model: Llama, ids: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def losses(model: Llama, ids: Tensor, marks: Tensor, noise: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Mean loss of the text targets, that of the answer targets; and how many answers were right in every token, of how
     many, by row: shape (rows, 2)."""
-    replaced = (marks == Draft.TEXT) & (torch.rand(ids.shape) < REPLACED)
-    read = torch.where(replaced, torch.randint_like(ids, model.shape.vocabulary), ids)
+    replaced = (marks == Draft.TEXT) & (torch.rand(ids.shape, generator=noise) < REPLACED)
+    read = torch.where(replaced, torch.randint(model.shape.vocabulary, ids.shape, generator=noise), ids)
     targets, marks = ids[:, 1:], marks[:, 1:]
     counted = marks != Draft.IGNORE
     logits = model.logits(model(read)[:, :-1][counted])
@@ -222,7 +222,9 @@ class Run:
             phase = phase_at(progress)
             kinds, ids, marks = self.sampler.batch(phase.kinds, phase.rows, phase.length, phase.least)
             assert ids.shape[1] <= self.model.shape.window
-            text, answer, right = losses(self.model, ids, marks)
+            # Out of the sampler's numbers, which a checkpoint has: a run that was stopped goes on as it would have.
+            noise = torch.Generator().manual_seed(self.sampler.rng.getrandbits(63))
+            text, answer, right = losses(self.model, ids, marks, noise)
             (text + answer).backward()
             self.optimizer.step(rate(progress))
             self.taken[phase.name] += 1
