@@ -78,6 +78,12 @@ class Contents:
         self.check_files()
         return new_cache(attachment, model.device, self.streams, self.parts(), self.state, self.tokens)
 
+    def close(self) -> None:
+        """Close the files; nothing can be answered from them then."""
+        for file in self.data:
+            file.close()
+        self.encoded.close()
+
     def check_files(self) -> None:
         """Raise ``DocumentError`` if a file was cut short since it was opened: the system ends who reads beyond it."""
         for segment, file in zip(self.segments, self.data, strict=True):
