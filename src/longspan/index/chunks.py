@@ -178,18 +178,14 @@ class ChunkIndex(UnitIndex):
         if self.kind == "representation":
             return products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), held)
         if self.kind == "bounds":
-            low, high = held[:, :, ::2], held[:, :, 1::2]
-            found = products(_folded(q.clamp(min=0), group, share), high)
-            found += products(_folded(q.clamp(max=0), group, share), low)
-        else:
-            folded = _folded(q, group, share)
-            if self.reduced is not None:
-                folded = folded @ self.reduced[0].to(folded).mT
-            found = products(folded, held)
-        found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])  # [B, Hkv or H, T, n · parts]
+            return bound_scores(q, held[:, :, ::2], held[:, :, 1::2], share)
+        folded = _folded(q, group, share)
+        if self.reduced is not None:
+            folded = folded @ self.reduced[0].to(folded).mT
+        found = products(folded, held).view(q.shape[0], -1, q.shape[2], held.shape[2])  # [B, Hkv or H, T, n · parts]
         if share == "layer":
             found = found.sum(dim=1, keepdim=True)
-        return found if self.kind == "bounds" else found.unflatten(-1, (count, self.parts)).amax(dim=-1)
+        return found.unflatten(-1, (count, self.parts)).amax(dim=-1)
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.
@@ -211,6 +207,24 @@ class ChunkIndex(UnitIndex):
         ]
         self._length = length
         self.tail.crop(length)
+
+
+def bound_scores(q: Tensor, low: Tensor, high: Tensor, share: str) -> Tensor:
+    """Upper bounds of ``q · k`` for keys between ``low`` and ``high`` in each channel, summed over heads that share.
+
+    Args:
+        q: ``[B, H, T, D]``, unrotated.
+        low, high: ``[B, Hkv, n, D]`` in the queries' accumulator.
+        share: see ``ChunkIndex``.
+
+    Returns:
+        ``[B, S, T, n]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
+    """
+    group = q.shape[1] // low.shape[1]
+    found = products(_folded(q.clamp(min=0), group, share), high)
+    found += products(_folded(q.clamp(max=0), group, share), low)
+    found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])
+    return found.sum(dim=1, keepdim=True) if share == "layer" else found
 
 
 def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:
