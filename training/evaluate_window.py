@@ -18,25 +18,10 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
 
 from longspan.bundled import FOLDER, heldout_text  # noqa: E402
-from longspan_eval import passkey  # noqa: E402
 from longspan_eval.task import Task  # noqa: E402
-from longspan_eval.tasks.ruler_niah import RULER_NIAH  # noqa: E402
 from window_tasks import WINDOW_TASKS  # noqa: E402
 
 ROWS = 20
-
-
-def passkey_task(filler: str) -> Task:
-    """The passkey task over `"noise"` or `"prose"`."""
-    room = passkey.ANSWER_ROOM
-
-    def build(tokenizer, *, length, seed, depth=None, record=None):  # type: ignore[no-untyped-def]
-        return passkey.build(tokenizer, length=length, seed=seed, depth=depth, filler=filler, answer_room=room)
-
-    return Task(f"passkey-{filler}", passkey.VERSION, "", f"passkey over {filler}", room, build, passkey.score)
-
-
-TASKS = {task.name: task for task in (passkey_task("noise"), passkey_task("prose"), *RULER_NIAH, *WINDOW_TASKS)}
 
 
 @torch.no_grad()
@@ -118,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=FOLDER)
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--tasks", default=",".join(TASKS), help="names, comma between them")
+    parser.add_argument("--tasks", default=",".join(WINDOW_TASKS), help="names, comma between them")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -126,7 +111,7 @@ def main() -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(args.model)
     window = model.config.max_position_embeddings
     for name in args.tasks.split(","):
-        task = TASKS[name]
+        task = WINDOW_TASKS[name]
         try:
             found = scores(model, tokenizer, task, count=args.count, length=window)
         except ValueError as error:  # too short a window for this tokenizer

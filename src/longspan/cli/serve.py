@@ -64,6 +64,9 @@ def serve(
         int, typer.Option(help="Requests, and texts, that wait.", min=1, envvar="LONGSPAN_MAX_QUEUE")
     ] = 64,
     max_body: Annotated[str, typer.Option(help="Size of a request.", envvar="LONGSPAN_MAX_BODY")] = "64M",
+    max_prompt: Annotated[
+        str, typer.Option(help="Characters of a prompt; longer texts are uploaded.", envvar="LONGSPAN_MAX_PROMPT")
+    ] = "8M",
     memory: Annotated[
         str, typer.Option(help="Conversations that are kept in memory.", envvar="LONGSPAN_MEMORY")
     ] = "1G",
@@ -103,6 +106,7 @@ def serve(
             max_running=max_running,
             max_queue=max_queue,
             max_body=_size("--max-body", max_body),
+            max_prompt=_size("--max-prompt", max_prompt),
             memory=_size("--memory", memory),
             kv_dir=kv_dir,
             kv_disk=_size("--kv-disk", kv_disk),

@@ -176,18 +176,15 @@ class ChunkIndex(UnitIndex):
         if self.kind == "representation":
             return products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), entries)
         if self.kind == "bounds":
-            low, high = entries[:, :, ::2], entries[:, :, 1::2]
-            scores = products(_folded(q.clamp(min=0), group, share), high)
-            scores += products(_folded(q.clamp(max=0), group, share), low)
-        else:
-            folded = _folded(q, group, share)
-            if self.reduced is not None:
-                folded = folded @ self.reduced[0].to(folded).mT
-            scores = products(folded, entries)
+            return bound_scores(q, entries[:, :, ::2], entries[:, :, 1::2], share)
+        folded = _folded(q, group, share)
+        if self.reduced is not None:
+            folded = folded @ self.reduced[0].to(folded).mT
+        scores = products(folded, entries)
         scores = scores.view(q.shape[0], -1, q.shape[2], scores.shape[-1])  # [B, Hkv or H, T, n · parts]
         if share == "layer":
             scores = scores.sum(dim=1, keepdim=True)
-        return scores if self.kind == "bounds" else scores.unflatten(-1, (count, self.parts)).amax(dim=-1)
+        return scores.unflatten(-1, (count, self.parts)).amax(dim=-1)
 
     def most_entries(self, tokens: int) -> int:
         """See ``longspan.index.saved.Savable``."""
@@ -213,6 +210,24 @@ class ChunkIndex(UnitIndex):
         ]
         self._length = length
         self.tail.crop(length)
+
+
+def bound_scores(q: Tensor, low: Tensor, high: Tensor, share: str) -> Tensor:
+    """Upper bounds of ``q · k`` for keys between ``low`` and ``high`` in each channel, summed over heads that share.
+
+    Args:
+        q: ``[B, H, T, D]``, unrotated.
+        low, high: ``[B, Hkv, n, D]`` in the queries' accumulator.
+        share: see ``ChunkIndex``.
+
+    Returns:
+        ``[B, S, T, n]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
+    """
+    group = q.shape[1] // low.shape[1]
+    found = products(_folded(q.clamp(min=0), group, share), high)
+    found += products(_folded(q.clamp(max=0), group, share), low)
+    found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])
+    return found.sum(dim=1, keepdim=True) if share == "layer" else found
 
 
 def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:

@@ -22,7 +22,7 @@ from longspan.serve.errors import ApiError, busy, draining
 from longspan.serve.generation import Emit, Generation, Wanted
 from longspan.serve.library import Held, Library
 from longspan.serve.metrics import Metrics
-from longspan.serve.prompts import Prompts, Said
+from longspan.serve.prompts import Prompts, Said, characters_of
 from longspan.serve.settings import Settings
 
 
@@ -47,7 +47,10 @@ class Host:
             settings.documents, self.engine, model, tokenizer,
             source=settings.source, layout=layout, piece=settings.piece,
         )  # fmt: skip
-        self.prompts = Prompts(deepcopy(tokenizer), found, self.library.ready, self.said)
+        longest, most = self.longest, settings.max_prompt
+        if longest is not None:
+            most = min(most, characters_of(tokenizer, longest))
+        self.prompts = Prompts(deepcopy(tokenizer), found, self.library.ready, self.said, most=most)
         self.draining = False
         self._open = ExitStack()
         self._gauges()

@@ -1,8 +1,9 @@
 """Keys and values in vLLM's pages, as the kernels read them and as new ones are written.
 
-A layer's pages are one contiguous tensor ``[pages, Hkv, size, 2D]``: for each page and key head the keys and values of
-``size`` tokens, side by side. A key head's tokens are numbered through all pages, so that one list of numbers stands
-for the same tokens in every head: token ``t`` of page ``p`` is number ``p · step + t``, with ``step = Hkv · size``.
+A layer's pages are a tensor ``[pages, Hkv, size, 2D]``: for each page and key head the keys and values of ``size``
+tokens, side by side. Behind a page's last head there may be room, of whole tokens; see ``bounds``. A key head's tokens
+are numbered through all pages, so that one list of numbers stands for the same tokens in every head: token ``t`` of
+page ``p`` is number ``p · step + t``, with ``step = Hkv · size`` and the tokens of the room.
 """
 
 from __future__ import annotations
@@ -13,6 +14,23 @@ import torch
 from torch import Tensor
 
 from longspan.errors import LongspanError
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """New tokens of one request.
+
+    Attributes:
+        first: their first row in the batch.
+        past: how many tokens of the request are stored already.
+        count: how many there are.
+        pages: ``[n]`` int64, the request's pages in order.
+    """
+
+    first: int
+    past: int
+    count: int
+    pages: Tensor
 
 
 @dataclass(frozen=True)
@@ -45,12 +63,15 @@ def page_step(cache: Tensor) -> int:
     Raises:
         LongspanError: the pages do not lie in memory as said above.
     """
-    if not cache.is_contiguous():
+    pages, heads, size, width = cache.shape
+    inside = cache.stride()[1:] == (size * width, width, 1)
+    page = cache.stride(0) if pages > 1 else heads * size * width
+    if not inside or page % width or page < heads * size * width:
         raise LongspanError(
             f"longspan in vLLM: pages of shape {list(cache.shape)} have strides {list(cache.stride())}, not one key "
             "head after the other without gaps; leave other caches and layouts out"
         )
-    return cache.shape[1] * cache.shape[2]
+    return page // width
 
 
 def all_tokens(cache: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,9 +84,11 @@ def all_tokens(cache: Tensor) -> tuple[Tensor, Tensor]:
 
 def text_tokens(cache: Tensor, pages: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Keys and values ``[1, Hkv, count, D]`` of the first tokens of these pages (int64), copied one after the other."""
-    heads, width = cache.shape[1], cache.shape[3]
-    at = pages * heads + torch.arange(heads, device=pages.device)[:, None]
-    rows = cache.flatten(0, 1).flatten(1).index_select(0, at.flatten()).view(1, heads, -1, width)[:, :, :count]
+    heads, size, width = cache.shape[1:]
+    rows = cache.new_empty(heads, len(pages), size * width)
+    for head in range(heads):
+        torch.index_select(cache[:, head].flatten(1), 0, pages, out=rows[head])
+    rows = rows.view(1, heads, -1, width)[:, :, :count]
     return rows[..., : width // 2], rows[..., width // 2 :]
 
 

@@ -61,6 +61,26 @@ def test_first_integer(prediction, expected):
 
 
 @pytest.mark.parametrize(
+    ("prediction", "expected"),
+    [
+        (" Ada lives in Lisbon.", 1.0),
+        ("\n\n Lisbon\nBoris lives in Porto.", 1.0),
+        (" Ada lives in Lisbon. Boris lives in Porto.", 0.0),
+        (" Lisbon is where she lives.", 0.0),
+        (" Ada lives in NewLisbon.", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_first_line_ends(prediction, expected):
+    assert scores.first_line_ends(prediction, ("Lisbon",)) == expected
+
+
+def test_a_line_is_complete_after_its_end_and_not_before():
+    assert scores.line_complete(" Lisbon.\n")
+    assert not scores.line_complete("\n Lisbon.")
+
+
+@pytest.mark.parametrize(
     ("prediction", "reference", "expected"),
     [
         (" 45", "45", 1.0),

@@ -40,6 +40,17 @@ def word_in_answer(prediction: str, references: Sequence[str]) -> float:
     return float(any(reference in words for reference in several(references)))
 
 
+def first_line_ends(prediction: str, references: Sequence[str]) -> float:
+    """1 if the first line that is not empty ends in a reference, as a word and with or without a full stop; else 0."""
+    said = prediction.strip().partition("\n")[0].rstrip(".")
+    return float(any(f" {said} ".endswith(f" {reference} ") for reference in several(references)))
+
+
+def line_complete(text: str) -> bool:
+    """Whether the first line of a text that is not empty has ended."""
+    return "\n" in text.lstrip()
+
+
 def list_membership(prediction: str, references: Sequence[str]) -> float:
     """The share of M references among the first M different numbers of the predicted list (Counting-Stars).
 
