@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -163,12 +163,21 @@ class ChunkIndex(UnitIndex):
         """``S``: how many choose, each for all that share."""
         return {"head": heads, "group": kv_heads, "layer": 1}[self.share]
 
-    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, kv_heads: int) -> Tensor:
+    def scores(
+        self,
+        q: Tensor,
+        rows: slice,
+        count: int,
+        rope: Rope,
+        kv_heads: int,
+        across: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """How well each query goes with each of the first ``count`` chunks, all of them full.
 
         Args:
             q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
             kv_heads: ``Hkv``.
+            across: sums over the processes that hold the other heads of a layer, where its heads choose together.
 
         Returns:
             ``[B, S, T, count]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
@@ -176,7 +185,8 @@ class ChunkIndex(UnitIndex):
         held, share = self._held.first(count * self.parts)[rows], self.share
         q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
         if self.kind == "representation":
-            return products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), held)
+            found = products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), held)
+            return found if across is None else across(found)
         if self.kind == "bounds":
             low, high = held[:, :, ::2], held[:, :, 1::2]
             found = products(_folded(q.clamp(min=0), group, share), high)
@@ -189,6 +199,8 @@ class ChunkIndex(UnitIndex):
         found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])  # [B, Hkv or H, T, n · parts]
         if share == "layer":
             found = found.sum(dim=1, keepdim=True)
+        if across is not None:  # before the largest of a chunk's parts is taken, which is that of the sum
+            found = across(found)
         return found if self.kind == "bounds" else found.unflatten(-1, (count, self.parts)).amax(dim=-1)
 
     def crop(self, length: int) -> None:

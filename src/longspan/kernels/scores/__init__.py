@@ -18,9 +18,11 @@ from longspan.kernels.scores import compiled, reference, torch_ops, triton
 from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope
 
+relative_scores = torch_ops.relative_scores
+
 _FEW = 4  # query rows up to which the time of a product is that of reading its keys
 
-__all__ = ["Impl", "QueryChunks", "products", "representations", "token_scores"]
+__all__ = ["Impl", "QueryChunks", "products", "relative_scores", "representations", "token_scores"]
 
 
 def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
