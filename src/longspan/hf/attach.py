@@ -27,7 +27,7 @@ from longspan.hf.fitting import fitting
 from longspan.hf.hooks import Attachment
 from longspan.hf.kernels import describe_decoding, describe_kernels
 from longspan.hf.layer import Layer
-from longspan.hf.parallel import least, ranks_of, refuse_uneven
+from longspan.hf.parallel import least, ranks_of, refuse_pipelined, refuse_uneven
 from longspan.hf.placement import refuse_unloaded, runs_on
 from longspan.hf.probe import probe
 from longspan.hf.report import Report
@@ -232,6 +232,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
     model, method, kv_tier, kv_dir = unwrap(model_or_wrapper), options.method, options.kv_tier, options.kv_dir
     refuse_other_kinds(model)
     refuse_unloaded(model)
+    refuse_pipelined(model)
     _refuse_copies(model)
     window = None if options.window is None else check_count("window", options.window)
     length = None if options.length is None else check_count("length", options.length)
@@ -245,8 +246,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
     size = trained.window
     resolved = None if automatic else trained.resolve(_reaching(chosen, length))  # bad parameters come before the probe
     refuse_moving_frequencies(type(model).__name__, config)
-    refuse_uneven(model)
-    layers = probe(model)
+    layers = _probed(model)
     hold_to_stock(model, layers)
     device, reason = runs_on(model), None
     if resolved is None:
@@ -311,6 +311,14 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
         ),
     )
     return report, attender, layers
+
+
+def _probed(model: PreTrainedModel) -> list[Layer]:
+    try:
+        return probe(model)
+    except RuntimeError:
+        refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
+        raise
 
 
 def _headless(model: PreTrainedModel) -> Iterator[str]:

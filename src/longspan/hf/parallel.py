@@ -20,9 +20,10 @@ from longspan.hf.layer import Layer
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
-def processes_of(model: nn.Module) -> int:
-    """Over how many processes a model's weights are split; 1 for a model that this process holds alone."""
-    return max((weight.device_mesh.size() for _, weight in _split_weights(model)), default=1)
+def split_reason(model: nn.Module) -> str | None:
+    """Why what needs all of a model cannot be done in this process, or None."""
+    processes = max((weight.device_mesh.size() for _, weight in _split_weights(model)), default=1)
+    return None if processes == 1 else f"the model's weights are split over {processes} processes"
 
 
 def whole(weight: Tensor) -> Tensor:
@@ -31,8 +32,18 @@ def whole(weight: Tensor) -> Tensor:
     return weight.full_tensor() if kind is not None and isinstance(weight, kind) else weight  # type: ignore[attr-defined]
 
 
+def refuse_pipelined(model: nn.Module) -> None:
+    """Raise ``AttachError`` if other processes run some of a model's layers."""
+    kind = getattr(sys.modules.get("transformers.distributed.pipeline_parallel"), "PipelineIdentityLayer", None)
+    if kind is not None and any(isinstance(module, kind) for module in model.modules()):
+        raise AttachError(
+            f"{type(model).__name__}: other processes run some of its layers (pipeline parallelism), which longspan "
+            "cannot look into; split the model with tp_plan, or spread its layers over devices with device_map"
+        )
+
+
 def refuse_uneven(model: PreTrainedModel) -> None:
-    """Raise ``AttachError`` if a process has parts of heads, which the model itself could not run."""
+    """Raise ``AttachError`` if a process has parts of heads; for a model that does not run."""
     for name, module in model.named_modules():
         size = getattr(module, "head_dim", None)
         if not isinstance(size, int) or not hasattr(module, "layer_idx"):
