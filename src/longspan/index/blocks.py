@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -52,7 +52,10 @@ class BlockIndex(UnitIndex):
 
     Attributes:
         calls: where recent calls began, in the cache's own count.
+        across: sums over the processes that hold the other heads of the layer; None where this one has them all.
     """
+
+    across: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, blocks: BlockLayout, representatives: int) -> None:
         self.layout, self.representatives = blocks, representatives
@@ -118,7 +121,7 @@ class BlockIndex(UnitIndex):
         sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
         after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
         turned = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
-        means = (after * turned).sum(dim=(1, 3)) / (stops - tokens - 1).to(turned.device)
+        means = self._over_ranks((after * turned).sum(dim=(1, 3))) / (stops - tokens - 1).to(turned.device)
         best = means.unflatten(-1, (-1, size)).topk(self.representatives, dim=-1).indices
         bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
         summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)
@@ -138,7 +141,10 @@ class BlockIndex(UnitIndex):
         entries = self._buffer.allocated[rows, :, :count]
         q = widen(rope.norm_q(q) if rope.norm_q is not None else q)
         summed = q.unflatten(1, (entries.shape[1], -1)).sum(dim=(2, 3))
-        return (entries @ summed[..., None])[..., 0].sum(dim=1, keepdim=True)
+        return self._over_ranks((entries @ summed[..., None])[..., 0].sum(dim=1, keepdim=True))
+
+    def _over_ranks(self, x: Tensor) -> Tensor:
+        return x if self.across is None else self.across(x)
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -161,12 +161,21 @@ class ChunkIndex(UnitIndex):
         """``S``: how many choose, each for all that share."""
         return {"head": heads, "group": kv_heads, "layer": 1}[self.share]
 
-    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, kv_heads: int) -> Tensor:
+    def scores(
+        self,
+        q: Tensor,
+        rows: slice,
+        count: int,
+        rope: Rope,
+        kv_heads: int,
+        across: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """How well each query goes with each of the first ``count`` chunks, all of them full.
 
         Args:
             q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
             kv_heads: ``Hkv``.
+            across: sums over the processes that hold the other heads of a layer, where its heads choose together.
 
         Returns:
             ``[B, S, T, count]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
@@ -174,9 +183,11 @@ class ChunkIndex(UnitIndex):
         entries, share = self._buffer.first(count * self.parts)[rows], self.share
         q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
         if self.kind == "representation":
-            return products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), entries)
+            scores = products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), entries)
+            return scores if across is None else across(scores)
         if self.kind == "bounds":
-            return bound_scores(q, entries[:, :, ::2], entries[:, :, 1::2], share)
+            scores = bound_scores(q, entries[:, :, ::2], entries[:, :, 1::2], share)
+            return scores if across is None else across(scores)
         folded = _folded(q, group, share)
         if self.reduced is not None:
             folded = folded @ self.reduced[0].to(folded).mT
@@ -184,6 +195,8 @@ class ChunkIndex(UnitIndex):
         scores = scores.view(q.shape[0], -1, q.shape[2], scores.shape[-1])  # [B, Hkv or H, T, n · parts]
         if share == "layer":
             scores = scores.sum(dim=1, keepdim=True)
+        if across is not None:  # before the largest of a chunk's parts is taken, which is that of the sum
+            scores = across(scores)
         return scores.unflatten(-1, (count, self.parts)).amax(dim=-1)
 
     def most_entries(self, tokens: int) -> int:

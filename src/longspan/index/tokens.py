@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,7 +21,13 @@ class TokenIndex:
     Args:
         theta_q, theta_k: ``[d', Hkv · D]``, for the unrotated keys of a token, head after head, and its queries
             summed over each key head's group.
+
+    Attributes:
+        across: sums over the processes that hold the other heads of the layer, whose maps they have; None where this
+            one has them all. What is summed are reduced keys and queries, ``d'`` numbers each.
     """
+
+    across: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, theta_q: Tensor, theta_k: Tensor) -> None:
         self.theta_q, self.theta_k = theta_q, theta_k
@@ -97,7 +103,8 @@ class TokenIndex:
 
     def _through(self, theta: Tensor, x: Tensor) -> Tensor:
         """``[B, T, Hkv · D]`` reduced to ``[B, T, d']``."""
-        return products(x[:, None], theta.expand(x.shape[0], 1, -1, -1))[:, 0].to(theta.dtype)
+        reduced = products(x[:, None], theta.expand(x.shape[0], 1, -1, -1))[:, 0]
+        return (reduced if self.across is None else self.across(reduced)).to(theta.dtype)
 
     def crop(self, length: int) -> None:
         self._length = length

@@ -20,7 +20,9 @@ from longspan.rope import Rope
 
 _MEMORY_BOUND = 4  # query rows up to which the time of a product is that of reading its keys
 
-__all__ = ["Impl", "QueryChunks", "products", "representations", "token_scores"]
+relative_scores = torch_ops.relative_scores
+
+__all__ = ["Impl", "QueryChunks", "products", "relative_scores", "representations", "token_scores"]
 
 
 def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
