@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from benchmarks.common import clock, machine, ratio, take_turns, version
 from torch import Tensor
 
 import longspan
-from benchmarks.common import clock, machine, ratio, take_turns, version
 from longspan.methods import Method
 from longspan.rope import Rope, Table, cos_sin
 from longspan.vllm.attention import PagedAttention
@@ -76,8 +76,9 @@ def of_longspan(method: Method, longest: int, dtype: torch.dtype, own: Table) ->
 
 def of_vllm(longest: int, dtype: torch.dtype, own: Table) -> Run:
     """As ``CPUAttentionMetadataBuilder.build`` and ``CPUAttentionBackendImpl`` do it, after YaRN's rotation."""
-    from vllm import _custom_ops as ops
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    from vllm import _custom_ops as ops
 
     pages, isa = Pages(longest, dtype, room=0), _get_attn_isa(dtype, PAGE, HEAD)
     keys, values = pages.cache.contiguous().view(-1, KV_HEADS, 2 * PAGE, HEAD).chunk(2, dim=2)
