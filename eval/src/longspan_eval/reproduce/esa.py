@@ -154,7 +154,7 @@ def _infinitebench(session: PaperSession) -> Sequence[Cell]:
 
 def _infinitebench_protocol(session: PaperSession) -> str:
     return (
-        f"Six tasks, the made ones with {session.prompts(50, 2)} prompts each"
+        f"Six tasks, the synthetic ones with {session.prompts(50, 2)} prompts each"
         f"{', of the published sizes' if session.as_printed else ', filled to the length'}; the mean is that of the "
         f"tasks. {_equal_said(session, 200)}{_said(session, 'Table 2')}"
     )
