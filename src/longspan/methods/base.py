@@ -115,7 +115,8 @@ class Method:
             return
         reach, name = positions.reach(selection.always()), f"{type(self).__name__}: {type(positions).__name__}"
         if reach is None:
-            raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: FarNear or InOrder")
+            maps = "FarNear, InOrder, Chunked, CappedOrFar or a SeesChosen of your own"
+            raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: {maps}")
         require(f"{name} sees chosen keys from positions < window", 0 <= reach < window, position=reach, window=window)
 
     def reaching(self, length: int) -> Self:
@@ -175,8 +176,8 @@ class Method:
         for layer in layers:
             if layer.norms and positions.rotates_gathered and selection.together:
                 raise AttachError(
-                    f"{layer.name}: this layer normalises keys after their rotation, and {self.name} with "
-                    "remap='slots' would rotate them a second time; use remap='far'"
+                    f"{layer.name}: this layer normalises keys after their rotation, and {self.name} would rotate them "
+                    f"a second time; {positions.rotation_remedy}"
                 )
 
     @property

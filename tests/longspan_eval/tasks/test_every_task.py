@@ -1,4 +1,4 @@
-"""What holds of every made task: exact lengths with any tokenizer, determinism, refusals, answers that can be given."""
+"""What holds of every synthetic task: exact lengths with any tokenizer, determinism, refusals, possible answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of the made tasks, with values worked out by hand."""
+"""Scores of the synthetic tasks, with values worked out by hand."""
 
 from __future__ import annotations
 

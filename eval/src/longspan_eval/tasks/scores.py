@@ -1,4 +1,4 @@
-"""Scores of the tasks that are made: each takes a prediction and the references, and gives 0 to 1."""
+"""Scores of the synthetic tasks: each takes a prediction and the references, and gives 0 to 1."""
 
 from __future__ import annotations
 
