@@ -38,8 +38,8 @@ def answers(
 
     Returns:
         ``batches``: for each prompt its ``tokens``, their ``logprobs`` and how many of its tokens were ``cached``;
-        ``attention``: the classes of the layers' attention, on each of ``ranks``; ``preemptions``: how often a request gave its pages back;
-        ``log``: all that was printed. After a failure ``error`` is there alone with ``log``.
+        ``attention``: the classes of the layers' attention, on each of ``ranks``; ``preemptions``: how often a request
+        gave its pages back; ``log``: all that was printed. After a failure ``error`` is there alone with ``log``.
     """
     asked, answered = folder / "asked.json", folder / "answered.json"
     asked.write_text(json.dumps({"batches": batches, "new": new, "engine": {**ENGINE, "model": str(model), **engine}}))
