@@ -80,9 +80,10 @@ def extend(
             ``longspan.hf.auto``.
         window: the trained window in tokens; default: ``max_position_embeddings`` of the config.
         angles: scaled angles for the method.
-        impl: the implementation of attention, scores and choices; see ``longspan.kernels.dispatch``. A named
-            implementation runs or raises. ``"compiled"`` computes a single token in one C call per layer where the
-            method and the layer support it, and in separate C kernels elsewhere; ``Report.decode`` has the reason.
+        impl: the implementation of attention; see ``longspan.kernels.dispatch``. A named implementation runs or raises.
+            ``"compiled"`` computes a single token in one C call per layer where the method and the layer support it,
+            and in separate C kernels elsewhere; ``Report.decode`` has the reason. Scores and choices take what
+            ``"auto"`` takes, without C under ``"torch"``, ``"flash_cpu"`` and ``"reference"``.
         calibration: reduced scores for methods that select keys by them: the result of ``longspan.calibrate``, or the
             path of its file. ``extend`` then hashes the weights, about one second per gigabyte.
         kv_tier: where the cache keeps keys and values: ``"device"``, the model's; ``"host"``, the memory of the CPU

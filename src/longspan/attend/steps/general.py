@@ -58,7 +58,7 @@ class GeneralStep:
 
     Args:
         tables: what queries see, of the method that runs.
-        impl: which kernel runs; see ``longspan.kernels.banded``.
+        impl: which implementation runs; see ``longspan.kernels.dispatch``.
     """
 
     def __init__(self, tables: Tables, impl: Impl) -> None:
