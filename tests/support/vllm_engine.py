@@ -62,6 +62,8 @@ def main(asked: str, answered: str) -> None:
 def generate(spec: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
+    if spec["engine"].get("distributed_executor_backend") == "ray":
+        start_ray(spec["engine"]["tensor_parallel_size"])
     llm = LLM(skip_tokenizer_init=True, **spec["engine"])
     settings = SamplingParams(temperature=0, max_tokens=spec["new"], ignore_eos=True, logprobs=1, detokenize=False)
     batches = []
@@ -70,6 +72,23 @@ def generate(spec: dict[str, Any]) -> dict[str, Any]:
         batches.append([answer(out) for out in outs])
     preemptions = [x.value for x in llm.get_metrics() if x.name == "vllm:num_preemptions"]
     return {"batches": batches, "attention": llm.apply_model(attention)[0], "preemptions": sum(preemptions)}
+
+
+def start_ray(workers: int) -> None:
+    """A Ray of this machine alone, with as many devices as vLLM asks for workers: they stand for no hardware."""
+    import ray
+
+    name_a_device()
+    environment = {name: value for name, value in os.environ.items() if name in ("PYTHONPATH", *SETTINGS)}
+    hook = {"worker_process_setup_hook": name_a_device, "env_vars": environment}
+    ray.init(num_cpus=1, num_gpus=workers, include_dashboard=False, runtime_env=hook)
+
+
+def name_a_device() -> None:
+    """vLLM's CPU platform says of no resource of Ray that it is a device, and refuses Ray's executor for that."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    CpuPlatform.ray_device_key = "GPU"
 
 
 def answer(out: Any) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from longspan.hf.fitting import fitting
 from longspan.hf.hooks import Attachment
 from longspan.hf.kernels import describe_decoding, describe_kernels
 from longspan.hf.layer import Layer
+from longspan.hf.parallel import least, ranks_of, refuse_pipelined, refuse_uneven
 from longspan.hf.placement import refuse_unloaded, runs_on
 from longspan.hf.probe import probe
 from longspan.hf.report import Report
@@ -234,6 +235,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
     model, method, kv_tier, kv_dir = unwrap(model_or_wrapper), options.method, options.kv_tier, options.kv_dir
     refuse_other_kinds(model)
     refuse_unloaded(model)
+    refuse_pipelined(model)
     _refuse_copies(model)
     window = None if options.window is None else check_count("window", options.window)
     length = None if options.length is None else check_count("length", options.length)
@@ -247,7 +249,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
     size = trained.window
     resolved = None if automatic else trained.resolve(_reaching(chosen, length))  # bad parameters come before the probe
     refuse_moving_frequencies(type(model).__name__, config)
-    layers = probe(model)
+    layers = _probed(model)
     hold_to_stock(model, layers)
     device, reason = runs_on(model), None
     if resolved is None:
@@ -255,7 +257,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
             length,
             size,
             kv_bytes_per_token=sum(describe(layer, 2).kv_bytes_per_token for layer in layers),
-            free=free_memory(device),
+            free=least(model, free_memory(device), device),
             calibrated=options.calibration is not None,
             on_gpu=device.type == "cuda",
         )
@@ -264,10 +266,14 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
         kv_dir = kv_dir if kv_tier in ("auto", "disk") else None
     resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
-    calibration = fitting(options.calibration, model, layers)
+    ranks = ranks_of(model, layers, resolved.selects)
+    calibration = fitting(options.calibration, model, layers, ranks)
     if automatic and not resolved.uses_calibration:
         calibration = None  # it fits, and "auto" found a method that does without
-    attender = Attender(resolved, size, options.impl, calibration=calibration)
+    attender = Attender(resolved, size, options.impl, calibration=calibration, ranks=ranks)
+    for layer in layers:
+        if layer.rope is not None:
+            attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
     kernels, kernel_note = describe_kernels(options.impl, device)
     wrapped = wrapper_note(model_or_wrapper)
     attached = tuple(describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
@@ -295,13 +301,27 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
         if calibration is None
         else f"scores reduced to {calibration.reduced}, solver {calibration.solver}",
         kernels=kernels,
+        ranks=None if ranks is None else (ranks.rank, ranks.size),
         window_source=trained.source,
         decode=describe_decoding(model, attender, layers, kv_tier),
         heads_hold=resolved.heads_hold(
-            size, [(one.index, config.num_attention_heads, one.kv_heads) for one in layers if one.rope is not None]
+            size,
+            [
+                (one.index, config.num_attention_heads, one.kv_heads * (1 if ranks is None else ranks.size))
+                for one in layers
+                if one.rope is not None
+            ],
         ),
     )
     return report, attender, layers
+
+
+def _probed(model: PreTrainedModel) -> list[Layer]:
+    try:
+        return probe(model)
+    except RuntimeError:
+        refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
+        raise
 
 
 def _headless(model: PreTrainedModel) -> Iterator[str]:

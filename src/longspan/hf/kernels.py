@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender, unrecordable_reason
 from longspan.errors import LongspanError
 from longspan.hf.layer import Layer
+from longspan.hf.parallel import split_reason
+from longspan.hf.placement import devices_of
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.gpu import tiles
@@ -56,6 +58,8 @@ def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[La
     if attender.impl not in ("auto", "triton"):
         return f"a graph needs the Triton kernels, and impl={attender.impl!r} is set"
     devices = {x.device for x in model.parameters()}
+    if (reason := split_reason(model)) is not None:
+        return f"{reason}, which exchange tensors within a step"
     if len(devices) > 1:
         return f"the model is on several devices: {', '.join(sorted(map(str, devices)))}"
     return None
@@ -66,7 +70,8 @@ def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequen
     reasons: dict[str | None, list[int]] = {}
     for layer in layers:
         if layer.rope is not None:
-            reason = attender.decode_reason(layer.rope, layer.index, model.dtype, model.device)
+            device = next(iter(devices_of(layer.module)), model.device)  # of several, each layer has its own
+            reason = attender.decode_reason(layer.rope, layer.index, model.dtype, device)
             reasons.setdefault(reason, []).append(layer.index)
     if model.device.type == "cuda" and reasons:
         reason = unrecordable(model, attender, layers, kv_tier)

@@ -128,6 +128,7 @@ def _layer(name: str, rotated: _Seen, bare: _Seen, positions: dict[nn.Module, An
         module,
         name,
         index,
+        rotated.q.shape[1],
         rotated.k.shape[1],
         rotated.k.shape[-1],
         rotated.v.shape[-1],

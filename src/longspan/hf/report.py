@@ -55,6 +55,8 @@ class Report:
         decode: how a single token is computed, with the reason where this is not one C call per layer.
         heads_hold: the longest text in tokens of which the heads of all layers together can keep every token at one
             query; None if no head chooses.
+        ranks: this process and of how many, where the heads of the layers are split over processes; sizes are those of
+            this one.
     """
 
     model: str
@@ -72,6 +74,7 @@ class Report:
     window_source: str = ""
     decode: str = ""
     heads_hold: int | None = None
+    ranks: tuple[int, int] | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -108,6 +111,7 @@ class Report:
             "kernels": self.kernels,
             "decode": self.decode,
             "heads_hold": self.heads_hold,
+            "ranks": list(self.ranks) if self.ranks is not None else None,
             "warnings": list(self.warnings),
         }
 
@@ -129,6 +133,8 @@ class Report:
             rows.append(("heads cover", f"at most {self.heads_hold:,} tokens per query, in all layers together"))
         rows.append(("attached", _summary(self.attached, "rope") or "no layer"))
         rows.append(("stock", _summary(self.stock, "reason") or "no layer"))
+        if self.ranks is not None:
+            rows.append(("heads", f"those of rank {self.ranks[0]}, one of {self.ranks[1]} equal shares"))
         size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
         rows.append(("cache", f"{size}, {self._place}"))
         rows.append(("kernels", self.kernels))

@@ -22,7 +22,7 @@ from longspan.vllm.pages import NewTokens, page_step
 def room(cache: Tensor) -> Tensor:
     """``[pages, Hkv, 2D]``: of each page and key head the negated smallest and the largest key, side by side."""
     pages, heads, size, width = cache.shape
-    if page_step(cache) != heads * (size + 1):
+    if page_step(cache) != 2 * heads * (size + 1):
         raise LongspanError(
             f"longspan in vLLM: pages of shape {list(cache.shape)} have strides {list(cache.stride())}, which leaves "
             "no room for the bounds of chunks; leave other caches and layouts out"

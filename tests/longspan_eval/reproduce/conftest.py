@@ -51,3 +51,15 @@ def session(tokenizer):
     """A session that runs: one prompt a cell, nothing beyond four windows."""
     model = random_model(eos=list(range(3, 300)))  # so that its answers end soon
     return PaperSession(model, tokenizer, Subject.of(model, tokenizer), scale="quick", samples=1, max_length=4 * WINDOW)
+
+
+@pytest.fixture
+def at_4096(at_window):
+    """At the window of Llama-2, which is LongHeads' and DCA's."""
+    return at_window(4096, windows=(4096,))
+
+
+@pytest.fixture
+def unbuilt(monkeypatch):
+    """No prompt is made to see that a length will do: each would take a good part of a second."""
+    monkeypatch.setattr(PaperSession, "unbuilt", lambda *_: None)

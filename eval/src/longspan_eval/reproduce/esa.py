@@ -10,7 +10,7 @@ from longspan_eval.measure import Prompt
 from longspan_eval.reduce import mean_of_tasks
 from longspan_eval.reproduce import esa_scores
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.cells import SAID_INSIDE, Methods, averaged, data_cells, grid, has_data, inside
+from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, Methods, averaged, data_cells, grid, has_data, inside
 from longspan_eval.reproduce.esa_methods import (
     INITIAL,
     LOCAL,
@@ -34,6 +34,8 @@ from longspan_eval.tasks.longbench import LONGBENCH
 LONG = [task.name for task in LONGBENCH]
 NEEDLES = "multi-needle-3"  # as in the paper's appendix C: 10 prompts of 3 needles make its thirtieths
 NEEDLE_LENGTHS = (4, 8, 16, 48, 80, 112, 128, 144, 176, 200)
+MADE = {"kv": 500, "math-find": 350, "number": 590, "passkey": 590}  # InfiniteBench's made tasks, and their prompts
+LIMIT = 256  # thousands of tokens, in which prompts of the published sizes fit whatever the tokenizer
 COUNTS = ((128, 32, "counting-stars"), (256, 32, "counting-stars"), (128, 16, "counting-stars-16"),
           (256, 16, "counting-stars-16"))  # fmt: skip
 STAND_INS = {  # not the paper's: what a small model can do at all, at the scale "quick"
@@ -61,6 +63,11 @@ def _standing(session: PaperSession, made: Methods, table: str) -> list[Cell]:
     return _tasks(session, inside(made), STAND_INS[table], length, session.prompts(4, 4))
 
 
+def _inside(session: PaperSession, made: Methods) -> Methods:
+    """The rows of the paper's own tasks; at the scale "quick" stock inside the window, too."""
+    return session.choose(made, inside(made))
+
+
 def _said(session: PaperSession, table: str) -> str:
     return session.choose("", " " + SAID_STANDING.format(" and ".join(STAND_INS[table])))
 
@@ -72,11 +79,11 @@ def _equal(session: PaperSession, scaled_to: int) -> Methods:
 def _equal_said(session: PaperSession, scaled_to: int) -> str:
     numbers = ", ".join(f"{session.tokens(n, WINDOW):,} {what}" for n, what in
                         ((INITIAL, "first"), (LOCAL, "local"), (TOP_K, "chosen")))  # fmt: skip
+    full = " and ".join(name for name in ("NTK", "YaRN") if name in _equal(session, scaled_to))
+    target = f"{session.tokens(scaled_to * K, WINDOW):,} tokens (the paper's {scaled_to}k), however long a prompt is"
     return (
         f"Each method that selects keeps as many tokens: {numbers} (the paper, at both of its windows: 128, 4,096, "
-        f"2,048), inside the window too. NTK and YaRN are scaled to {session.tokens(scaled_to * K, WINDOW):,} tokens "
-        "(the paper's "
-        f"{scaled_to}k), however long a prompt is."
+        f"2,048), inside the window too.{f' {full}: scaled to {target}.' if full else ''}"
     )
 
 
@@ -131,14 +138,29 @@ def _top_5_protocol(session: PaperSession) -> str:
 # Table 2: InfiniteBench
 
 
+def official(session: PaperSession) -> bool:
+    """Whether InfiniteBench's made tasks have the published sizes; else they are filled to a length."""
+    return session.as_printed and session.scale == "paper"
+
+
+def _filled(session: PaperSession, made: Methods, names: Sequence[str]) -> list[Cell]:
+    """InfiniteBench's made tasks."""
+    length = session.lengths([session.choose(LIMIT if official(session) else 200, 32) * K], WINDOW)
+    ending, cells = "-official" if official(session) else "", []
+    for name in names:
+        cells += _tasks(session, made, [f"infinitebench-{name}{ending}"], length, session.prompts(MADE[name], 2))
+    return sorted(cells, key=lambda cell: list(made).index(cell.row))
+
+
+def _filled_said(session: PaperSession, names: Sequence[str]) -> str:
+    counts = ", ".join(f"{name} {session.prompts(MADE[name], 2)}" for name in names)
+    limit = f"of the published sizes, in at most {session.tokens(LIMIT * K, WINDOW):,} tokens"
+    return f"prompts: {counts}, {limit if official(session) else 'filled to the length'}"
+
+
 def _infinitebench(session: PaperSession) -> Sequence[Cell]:
-    made, lengths = _equal(session, 200), session.lengths([200 * K], WINDOW)
-    names = ("kv", "math-find", "number", "passkey")
-    ending = "-official" if session.as_printed else ""  # the published sizes, for which the length is a limit
-    if session.scale == "quick":
-        lengths = session.lengths([32 * K], WINDOW)
-    tasks = [f"infinitebench-{name}{ending}" for name in names]
-    synthetic = _tasks(session, made, tasks, lengths, session.prompts(50, 2))
+    made, lengths = _equal(session, 200), session.lengths([session.choose(200, 32) * K], WINDOW)
+    synthetic = _filled(session, _inside(session, made), list(MADE))
     read = data_cells(session, made, ("infinitebench-en-mc", "infinitebench-code-debug"), lengths, session.at_most(5))
     absent = [cell for cell in read if cell.missing is not None and not cell.measures]
     labels = {f"{label}, {length:,}": (label, length) for label in made for length in lengths}
@@ -147,16 +169,16 @@ def _infinitebench(session: PaperSession) -> Sequence[Cell]:
         for cell in read
         if cell.column in labels and not cell.row.startswith("mean") and cell not in absent
     ]
-    rows = sorted([*synthetic, *turned], key=lambda cell: list(made).index(cell.row))
+    rows = sorted([*synthetic, *turned], key=lambda cell: list(_inside(session, made)).index(cell.row))
     files = [replace(cell, column=rows[0].column) for cell in absent if cell.brief.startswith("needs")]
     return [*averaged(rows), *_standing(session, made, "Table 2"), *files]
 
 
 def _infinitebench_protocol(session: PaperSession) -> str:
     return (
-        f"Six tasks, the synthetic ones with {session.prompts(50, 2)} prompts each"
-        f"{', of the published sizes' if session.as_printed else ', filled to the length'}; the mean is that of the "
-        f"tasks. {_equal_said(session, 200)}{_said(session, 'Table 2')}"
+        f"Six tasks; {_filled_said(session, list(MADE))}; those from files are cut to "
+        f"{session.tokens(session.choose(200, 32) * K, WINDOW):,} tokens; the mean is that of the tasks. "
+        f"{_equal_said(session, 200)}{_said(session, 'Table 2')}"
     )
 
 
@@ -165,13 +187,8 @@ def _infinitebench_protocol(session: PaperSession) -> str:
 
 def _stars(session: PaperSession) -> Sequence[Cell]:
     made = _equal(session, 200)
-    cells: list[Cell] = []
-    for label, spec in made.items():
-        own_cells = [
-            _counted(session, label, spec, thousands, stars, name)
-            for thousands, stars, name in session.choose(COUNTS, ((64, 16, COUNTS[2][2]),))
-        ]
-        cells += own_cells
+    tests = session.choose(COUNTS, ((64, 16, COUNTS[2][2]),))
+    cells = [_counted(session, label, spec, *test) for label, spec in _inside(session, made).items() for test in tests]
     return [*averaged(cells), *_standing(session, made, "Table 3")]
 
 
@@ -184,13 +201,13 @@ def star_lengths(session: PaperSession, thousands: int, name: str) -> list[int]:
 
 
 def _counted(session: PaperSession, label: str, spec: MethodSpec, thousands: int, stars: int, name: str) -> Cell:
-    lengths = star_lengths(session, thousands, name)
-    task, context = TASKS[name], session.tokens(thousands * K, WINDOW)
-    longest = max(lengths, default=context)
-    reason = None if lengths else session.unbuilt(task, context)
-    reason = reason or session.unfit(spec, longest)
-    prompts = tuple(Prompt(spec, length, n, task=task) for n, length in enumerate(lengths))
+    task, context, lengths = TASKS[name], session.tokens(thousands * K, WINDOW), star_lengths(session, thousands, name)
     column = f"({context:,}, {len(lengths)}, {stars})"
+    if label == INSIDE:
+        context = session.subject.window
+        lengths = [context] if session.unbuilt(task, context) is None else []
+    reason = session.unfit(spec, max(lengths)) if lengths else session.unbuilt(task, context)
+    prompts = tuple(Prompt(spec, length, n, task=task) for n, length in enumerate(lengths))
     return Cell(label, column, mean_of_tasks, () if reason else prompts, missing=reason)
 
 
@@ -213,7 +230,7 @@ def needle_lengths(session: PaperSession) -> list[int]:
 
 def _needles(session: PaperSession) -> Sequence[Cell]:
     made = _equal(session, 200)
-    cells = grid(session, made, NEEDLES, needle_lengths(session), session.prompts(10, 2))
+    cells = grid(session, _inside(session, made), NEEDLES, needle_lengths(session), session.prompts(10, 2))
     return [*averaged(cells), *_standing(session, made, "Table 4")]
 
 
@@ -228,17 +245,21 @@ def _proximity(session: PaperSession) -> Sequence[Cell]:
     made = {"stock": parse_spec("stock"), **proximities(session)}
     lengths = session.choose(needle_lengths(session), session.lengths([32 * K], WINDOW))
     named = f"{NEEDLES}, {{length:,}}"
-    needles = averaged(grid(session, made, NEEDLES, lengths, session.prompts(10, 2), column=named), f"{NEEDLES}, mean")
-    pairs = session.lengths([session.choose(128, 32) * K], WINDOW)
-    ending = "-official" if session.as_printed else ""
-    values = _tasks(session, made, [f"infinitebench-kv{ending}"], pairs, session.prompts(50, 2))
-    return [*values, *needles, *_standing(session, made, "Table 5")]
+    needles = grid(session, _inside(session, made), NEEDLES, lengths, session.prompts(10, 2), column=named)
+    means = averaged(needles, f"{NEEDLES}, mean")
+    values = _filled(session, _inside(session, made), ["kv"])
+    return [*values, *means, *_standing(session, made, "Table 5")]
+
+
+def _scores_said(session: PaperSession) -> str:
+    return "Scores are in full, as no calibration is given." if session.calibration is None else "Scores are reduced."
 
 
 def _proximity_protocol(session: PaperSession) -> str:
     return (
-        f"A token takes the best score within ε of it (Eq 8). InfiniteBench's KV, {session.prompts(50, 2)} prompts, "
-        f"and NeedleBench's three needles, {session.prompts(10, 2)} prompts a length.{_said(session, 'Table 5')}"
+        f"A token takes the best score within ε of it (Eq 8); all other tables have ε = 1, as the paper does not say "
+        f"which it takes. {_scores_said(session)} InfiniteBench's KV ({_filled_said(session, ['kv'])}), and "
+        f"NeedleBench's three needles, {session.prompts(10, 2)} prompts a length.{_said(session, 'Table 5')}"
     )
 
 

@@ -29,14 +29,9 @@ def method(session: PaperSession, more: str = "") -> MethodSpec:
     return parse_spec(f"{text},{more}" if more else text)
 
 
-def reduced(session: PaperSession) -> MethodSpec | None:
-    """The same with reduced scores, where there is a calibration."""
-    return None if session.calibration is None else replace(method(session), calibration=session.calibration)
-
-
-def own(session: PaperSession) -> MethodSpec:
+def own(session: PaperSession, more: str = "") -> MethodSpec:
     """The paper's ESA: reduced scores, where there is a calibration for them."""
-    return reduced(session) or method(session)
+    return replace(method(session, more), calibration=session.calibration)
 
 
 def infinite(session: PaperSession, more: str = "") -> MethodSpec:
@@ -70,8 +65,7 @@ def methods(session: PaperSession, scaled_to: int) -> dict[str, MethodSpec]:
         ),
         "ESA": method(session),
     }
-    short = reduced(session)
-    return made if short is None else {**made, "ESA, reduced scores": short}
+    return made if session.calibration is None else {**made, "ESA, reduced scores": own(session)}
 
 
 def quick(session: PaperSession, made: Methods) -> Methods:
@@ -88,8 +82,8 @@ def kept(method: Method, window: int) -> int:
 
 
 def proximities(session: PaperSession) -> dict[str, MethodSpec]:
-    """The rows of the ablation of ε."""
-    return {f"ε = {n}": method(session, f"proximity={n}") for n in (0, 1, 3, 5)}
+    """The rows of the ablation of ε, with the scores that the paper takes."""
+    return {f"ε = {n}": own(session, f"proximity={n}") for n in (0, 1, 3, 5)}
 
 
 def heads(session: PaperSession) -> dict[str, MethodSpec]:

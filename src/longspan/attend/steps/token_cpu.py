@@ -163,6 +163,8 @@ class TokenStep:
             return f"impl={impl!r} is set"
         if method.angles.dynamic:
             return f"the angles of {method.name} follow the length, so every key is rotated at every step"
+        if chooser is not None and chooser.across is not None:
+            return "the scores of a layer's heads are summed over ranks"
         if chooser is not None and chooser.places(torch.zeros(1, dtype=torch.int64)) is None:
             return "the positions of chosen keys depend on which keys are chosen"
         return None
