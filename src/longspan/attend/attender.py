@@ -32,7 +32,7 @@ class Attender:
     Args:
         method: a resolved method.
         window: the trained window ``L``, in tokens.
-        impl: which kernel runs; see ``longspan.kernels.banded``.
+        impl: which implementation runs; see ``longspan.kernels.dispatch``.
         calibration: reduced scores, for methods that choose keys by them.
         step: how a token that comes alone to a store is taken in: ``"auto"``, by one call of C where that can be and
             else each part of the method by its own kernel; ``"token"``, by one call of C or not at all; ``"parts"``,

@@ -123,8 +123,8 @@ def calibrate_each(
     count = sum(piece.numel() for piece in pieces)
     if count < max(channels):
         raise CalibrationError(
-            f"the texts have {count} tokens (of {tokens} asked for), and keys of {max(channels)} channels take at "
-            "least as many; give more text"
+            f"the texts have {count} tokens ({tokens} requested), and keys of {max(channels)} channels need at "
+            "least as many; pass more text"
         )
     if count < 0.9 * tokens:
         warnings.warn(f"the texts end after {count:,} of {tokens:,} tokens; calibrated on those", stacklevel=3)

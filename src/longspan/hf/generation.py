@@ -84,7 +84,7 @@ class _NoPages(NeverCopied):
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LongspanError(
-            "continuous batching runs its own attention on its own cache in pages, and nothing of longspan; call "
+            "continuous batching uses its own attention and paged cache instead of longspan's; call "
             "generate, or longspan.restore(model) first"
         )
 
