@@ -1,15 +1,18 @@
 """The server against its bars, on the bundled model: first tokens under load, what is not read again, and its own time.
 
     python benchmarks/serve.py          # all parts, into results/serve.json, and the table of docs/serve.md
-    python benchmarks/serve.py load     # one of own, transformers, again, meanwhile, load
+    python benchmarks/serve.py load     # some of own, again, meanwhile, load
     python benchmarks/serve.py --docs   # the table alone, from the results
 
-`transformers serve` answers the same requests in the same run, with the stock model.
+In `own`, `generate` and `transformers serve` (the stock model, a process of its own) take turns with the server. A
+part is in the results, and its bars are printed, as soon as it is done.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import gc
 import json
 import socket
 import statistics
@@ -17,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -26,15 +31,17 @@ import torch
 import longspan
 from common import between, machine
 from longspan.bundled import FOLDER, heldout_text, load_bundled
+from longspan.documents import usage
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.serving import QUESTION, Served, chat, wait_for  # noqa: E402
+from support.serving import QUESTION, Served, chat, said, wait_for  # noqa: E402
 
 RESULTS, PAGE = Path(__file__).parent / "results" / "serve.json", ROOT / "docs" / "serve.md"
 MARKS = "<!-- serve -->", "<!-- /serve -->"
-CLIENTS, REQUESTS, TOKENS, TIMES = 32, 300, 32, 7
+CLIENTS, REQUESTS, PROMPTS, TOKENS, TIMES = 32, 300, 20, 32, 7
+SLACK_MIB = 16  # of memory after the load, for what the allocator keeps
 WINDOW, PIECE = 512, 1024
 PROMPT = heldout_text()[:800]
 
@@ -56,24 +63,61 @@ def _has_text(chunk: dict) -> bool:
     return bool(choice.get("text") or choice.get("delta", {}).get("content"))
 
 
+@contextmanager
+def timed_forwards(model):
+    """The tokens and seconds of each forward of the model in this block."""
+    forward, found = model.forward, []
+
+    @functools.wraps(forward)
+    def timed(*args, **options):
+        began = time.perf_counter()
+        out = forward(*args, **options)
+        found.append((options["input_ids"].shape[1], time.perf_counter() - began))
+        return out
+
+    model.forward = timed
+    try:
+        yield found
+    finally:
+        model.forward = forward
+
+
 def load(served: Served) -> dict:
-    """Three hundred requests by thirty-two clients, a tenth of which hang up at their first token."""
+    """Three hundred requests by thirty-two clients, a tenth of which hang up half way; the others are compared."""
+    prompts = [f"{number}. {PROMPT}" for number in range(PROMPTS)]
 
-    def ask(number: int) -> float | None:
-        body = chat(f"{number}. {PROMPT}", max_tokens=TOKENS)
-        if number % 10:
-            return first_token(served.http, "/v1/chat/completions", body)[0]
-        with served.http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
-            next(response.iter_lines())
-        return None
+    def ask(number: int) -> tuple[float | None, str | None]:
+        body = chat(prompts[number % PROMPTS], max_tokens=TOKENS, stream=True)
+        began, first, parts = time.perf_counter(), None, []
+        with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            response.raise_for_status()
+            for line in response.iter_lines():
+                if line.startswith("data: {") and _has_text(chunk := json.loads(line[6:])):
+                    first = first or time.perf_counter() - began
+                    parts.append(chunk["choices"][0]["delta"]["content"])
+                    if number % 10 == 9 and len(parts) == TOKENS // 2:
+                        return None, None
+        return first, "".join(parts)
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        seconds = sorted(found for found in pool.map(ask, range(REQUESTS)) if found is not None)
+    expected = [said(served.ask(prompt, max_tokens=TOKENS)) for prompt in prompts]
     wait_for(served.idle)
+    before = _memory()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        answers = list(pool.map(ask, range(REQUESTS)))
+    wait_for(served.idle)
+    seconds = sorted(first for first, _ in answers if first is not None)
+    wrong = sum(text is not None and text != expected[n % PROMPTS] for n, (_, text) in enumerate(answers))
     return {
-        "requests": REQUESTS, "clients": CLIENTS, "answered": len(seconds),
+        "requests": REQUESTS, "clients": CLIENTS, "hung up": sum(text is None for _, text in answers),
+        "answered": len(seconds), "wrong": wrong, "memory_mib": (_memory() - before) / 2**20,
         "p50": statistics.median(seconds), "p99": seconds[int(0.99 * len(seconds))],
     }  # fmt: skip
+
+
+def _memory() -> int:
+    """Bytes of this process that are no file's."""
+    gc.collect()
+    return usage.anonymous() or 0
 
 
 def long_text(tokenizer, windows: int) -> str:
@@ -95,68 +139,81 @@ def again(served: Served, tokenizer, windows: int) -> dict:
     return {"windows": windows, "first": first, "second": statistics.median(later)}
 
 
-def meanwhile(served: Served, tokenizer, windows: int) -> dict:
-    """Pieces that are read between a short question and its first token, while a text is read."""
-    id, found = served.add(long_text(tokenizer, windows), wait=False), []
-    wait_for(lambda: served.document(id)["status"] == "reading")
-    while served.document(id)["status"] == "reading":
-        before = served.host.engine.pieces
-        served.ask(f"{len(found)}. {QUESTION}", max_tokens=1)
-        found.append(served.host.engine.pieces - before)
-    wait_for(lambda: served.document(id)["status"] == "ready")
-    return {"windows": windows, "questions": len(found), "most": max(found)}
+def meanwhile(served: Served, model, tokenizer, windows: int) -> dict:
+    """First tokens of short questions while a text is read, beside the time that the model takes for a piece of it."""
+    served.ask("warm", max_tokens=1)
+    with timed_forwards(model) as forwards:
+        id, pieces, seconds = served.add(long_text(tokenizer, windows), wait=False), [], []
+        wait_for(lambda: served.document(id)["status"] == "reading")
+        while served.document(id)["status"] == "reading":
+            before, body = served.host.engine.pieces, chat(f"{len(pieces)}. {QUESTION}", max_tokens=1)
+            seconds.append(first_token(served.http, "/v1/chat/completions", body)[0])
+            pieces.append(served.host.engine.pieces - before)
+        wait_for(lambda: served.document(id)["status"] == "ready")
+    piece = statistics.median(took for tokens, took in forwards if tokens == PIECE)
+    return {
+        "windows": windows, "questions": len(pieces), "most": max(pieces), "piece": piece,
+        "first": statistics.median(seconds), "first_most": max(seconds),
+    }  # fmt: skip
 
 
 def own_time(served: Served, model, tokenizer) -> dict:
-    """What a request takes beside what `generate` takes for its tokens, the two taking turns."""
+    """What a request takes beyond `generate` of the same tokens; `transformers serve` takes turns with both."""
     ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
-    path, body = "/v1/completions", {"model": "tiny", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
-    alone, asked = [], []
-    for _ in range(TIMES + 2):
+    body = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
+    stock, _ = load_bundled()
+
+    def generate(one) -> float:
         began = time.perf_counter()
-        model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS, pad_token_id=0)
-        alone.append(time.perf_counter() - began)
+        one.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS, pad_token_id=0)
+        return time.perf_counter() - began
+
+    def post(client: httpx.Client, name: str) -> float:
         began = time.perf_counter()
-        served.http.post(path, json=body).raise_for_status()
-        asked.append(time.perf_counter() - began)
-    pairs = sorted((b - a) / b for a, b in zip(alone[2:], asked[2:], strict=True))
-    return {
-        "generate": statistics.median(alone[2:]),
-        "request": statistics.median(asked[2:]),
-        "share": pairs[len(pairs) // 2],
+        client.post("/v1/completions", json={"model": name, **body}).raise_for_status()
+        return time.perf_counter() - began
+
+    taken: dict[str, list[float]] = {name: [] for name in ("request", "forwards", "generate", "stock_generate", "peer")}
+    with peer() as (client, failed):
+        for _ in range(TIMES + 2):
+            with timed_forwards(model) as forwards:
+                taken["request"].append(post(served.http, "tiny"))
+            taken["forwards"].append(sum(took for _, took in forwards))
+            taken["generate"].append(generate(model))
+            taken["stock_generate"].append(generate(stock))
+            if client is not None:
+                taken["peer"].append(post(client, str(FOLDER)))
+    shares = {
+        share: statistics.median(1 - b / a for a, b in zip(taken["request"][2:], taken[name][2:], strict=True))
+        for share, name in (("share", "generate"), ("outside_forwards", "forwards"))
     }
+    found = {name: statistics.median(all[2:]) for name, all in taken.items() if all}
+    asked = {"transformers_serve": found.pop("peer")} if "peer" in found else {"transformers_serve_failed": failed}
+    return {"tokens": TOKENS, **shares, **found, **asked}
 
 
-def transformers_serve() -> dict:
-    """The same request to `transformers serve`."""
+@contextmanager
+def peer() -> Iterator[tuple[httpx.Client | None, str]]:
+    """A client of `transformers serve` with the stock model; or None, and why it does not run."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        str(Path(sys.executable).parent / "transformers"),
-        "serve",
-        str(FOLDER),
-        "--port",
-        str(port),
-        "--device",
-        "cpu",
-    ]
+    command = [str(Path(sys.executable).parent / "transformers"), "serve", str(FOLDER), "--port", str(port)]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            process = subprocess.Popen([*command, "--device", "cpu"], stdout=log, stderr=log)
+        except OSError as error:
+            yield None, str(error)
+            return
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-                wait_for(lambda: process.poll() is not None or _up(client))
-                body = {"model": str(FOLDER), "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
-                seconds = []
-                for _ in range(TIMES + 2):
-                    began = time.perf_counter()
-                    client.post("/v1/completions", json=body).raise_for_status()
-                    seconds.append(time.perf_counter() - began)
-            return {"request": statistics.median(seconds[2:])}
-        except (httpx.HTTPError, AssertionError) as error:
+                wait_for(lambda: process.poll() is not None or _up(client), 300)
+                if process.poll() is None:
+                    yield client, ""
+                    return
             log.seek(0)
             last = log.read().decode(errors="replace").strip().splitlines()[-1:]
-            return {"failed": f"{type(error).__name__}: {error} {' '.join(last)}"[:300]}
+            yield None, f"`transformers serve` ended with {process.returncode}: {' '.join(last)}"[:300]
         finally:
             process.terminate()
             process.wait()
@@ -169,52 +226,73 @@ def _up(client: httpx.Client) -> bool:
         return False
 
 
-def table(found: dict) -> list[str]:
-    """The rows of docs/serve.md, of the parts that were run."""
-    rows = []
-    if load := found.get("load"):
-        rows.append((
-            f"{load['requests']} requests by {load['clients']} clients, a tenth of which hang up",
-            "none lost",
-            f"{load['answered']} answered; first token p50 {load['p50']:.2f} s, p99 {load['p99']:.2f} s",
-        ))  # fmt: skip
+def bars(found: dict) -> Iterator[tuple[str, str, str, str, bool | None]]:
+    """Of each part that was run: its name, what was measured, the bar, the figures, and whether they meet it."""
     if again := found.get("again"):
-        rows.append((
-            f"second question of a document of {again['windows']} windows",
+        ratio = again["first"] / again["second"]
+        yield (
+            "again", f"second question of a document of {again['windows']} windows",
             "first token at most 1/30 of the first question's",
-            f"1/{again['first'] / again['second']:.0f}: {again['second'] * 1000:.0f} ms against {again['first']:.1f} s",
-        ))  # fmt: skip
+            f"1/{ratio:.0f}: {again['second'] * 1000:.0f} ms against {again['first']:.1f} s", ratio >= 30,
+        )  # fmt: skip
     if during := found.get("meanwhile"):
-        rows.append((
-            f"short question while {during['windows']} windows are read",
-            "within 3 pieces",
-            f"at most {during['most']} of {during['questions']} questions",
-        ))  # fmt: skip
+        times = during["first_most"] / during["piece"]
+        yield (
+            "meanwhile", f"short question while {during['windows']} windows are read",
+            "first token within 3 pieces' time",
+            f"at most {times:.2f}: {during['first_most'] * 1000:.0f} ms beside {during['piece'] * 1000:.0f} ms, median "
+            f"{during['first'] * 1000:.0f} ms, of {during['questions']} questions", times <= 3,
+        )  # fmt: skip
+    if load := found.get("load"):
+        lost = load["requests"] - load["hung up"] - load["answered"]
+        yield (
+            "load", f"{load['requests']} requests by {load['clients']} clients, a tenth of which hang up half way",
+            f"none lost, none wrong, memory back (less than {SLACK_MIB} MiB more)",
+            f"{lost} lost, {load['wrong']} wrong, {load['memory_mib']:+.1f} MiB; first token p50 {load['p50']:.2f} s, "
+            f"p99 {load['p99']:.2f} s", not lost and not load["wrong"] and load["memory_mib"] < SLACK_MIB,
+        )  # fmt: skip
     if own := found.get("own"):
-        rows.append((
-            f"the server's own time, {TOKENS} tokens",
+        yield (
+            "own", f"the server's own time of a request of {own['tokens']} tokens, beyond `generate` of the same model",
             "under 5% of a request",
-            f"{own['share']:.1%}: {own['request']:.3f} s beside {own['generate']:.3f} s of `generate`",
-        ))  # fmt: skip
-    if stock := found.get("transformers"):
-        said = f"{stock['request']:.3f} s" if "request" in stock else f"did not answer: {stock['failed']}"
-        rows.append(("the same request to `transformers serve`", "", said))
-    return ["| | bar | |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
+            f"{own['share']:.1%}: {own['request'] * 1000:.0f} ms beside {own['generate'] * 1000:.0f} ms",
+            own["share"] < 0.05,
+        )  # fmt: skip
+        if "outside_forwards" in own:
+            outside = f"{own['outside_forwards']:.1%}"
+            yield "own", "its time outside of the model's forwards, the client's included", "", outside, None
+        if "transformers_serve" in own:
+            said = f"{own['transformers_serve'] * 1000:.0f} ms"
+        else:
+            said = f"did not answer: {own['transformers_serve_failed']}"
+        yield "own", "the same request to `transformers serve`, the stock model", "", said, None
+        if "stock_generate" in own:
+            stock = f"{own['stock_generate'] * 1000:.0f} ms"
+            yield "own", "`generate` of the stock model", "", stock, None
+
+
+def table(found: dict) -> list[str]:
+    """The rows of docs/serve.md."""
+    words = {True: "met", False: "missed", None: ""}
+    rows = [(what, bar, figures, words[met]) for _, what, bar, figures, met in bars(found)]
+    return ["| | bar | | |", "| --- | --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all unless given")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all unless given")
     parser.add_argument("--docs", action="store_true")
     parser.add_argument("--windows", type=int, default=64)
     options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if not options.docs:
         measure(options.parts or list(PARTS), options.windows)
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(between(text, MARKS, table(json.loads(RESULTS.read_text()))), encoding="utf-8")
 
 
-PARTS = ("own", "transformers", "again", "meanwhile", "load")
+PARTS = ("own", "again", "meanwhile", "load")
 
 
 def measure(parts: list[str], windows: int) -> None:
@@ -225,9 +303,8 @@ def measure(parts: list[str], windows: int) -> None:
         served = Served(model, tokenizer, Path(folder), piece=PIECE, memory=0)
         run = {
             "own": lambda: own_time(served, model, tokenizer),
-            "transformers": transformers_serve,
             "again": lambda: again(served, tokenizer, windows),
-            "meanwhile": lambda: meanwhile(served, tokenizer, windows),
+            "meanwhile": lambda: meanwhile(served, model, tokenizer, windows),
             "load": lambda: load(served),
         }
         try:
@@ -235,6 +312,10 @@ def measure(parts: list[str], windows: int) -> None:
                 made = {**run[part](), **machine(torch.get_num_threads())}
                 held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
                 RESULTS.write_text(json.dumps({**held, part: made}, indent=1) + "\n")
+                for _, what, bar, figures, met in bars({part: made}):
+                    print(
+                        f"{what}: {figures}", *([f"[{bar}: {'met' if met else 'MISSED'}]"] if bar else []), flush=True
+                    )
         finally:
             served.close()
 

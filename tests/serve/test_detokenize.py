@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
-from longspan.serve.detokenize import Text
+from longspan.serve.detokenize import IncrementalDetokenizer
 
 TOKENIZER = PreTrainedTokenizerFast.from_pretrained(FOLDER)
 
 
 def parts(text, stop=()):
     """The text of each token, as it comes, and of the end."""
-    told, ids = Text(TOKENIZER, stop), TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    told, ids = IncrementalDetokenizer(TOKENIZER, stop), TOKENIZER(text, add_special_tokens=False)["input_ids"]
     found = []
     for id in ids:
         found.append(told.add(id))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from longspan.serve.engine import Engine, Full
+from longspan.serve.engine import Engine, QueueFull
 from support.serving import wait_for
 
 
@@ -59,7 +59,7 @@ def test_those_beyond_the_limit_wait(engine):
     done = []
     for name in "abcd":
         engine.submit(Job(name, 2, done))
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         engine.submit(Job("e", 1, done))
     run(engine)
     assert "".join(done) == "abcabcdd"
@@ -100,7 +100,7 @@ def test_one_that_went_away_while_it_waited_makes_room(engine):
         engine.submit(job)
     jobs[0].cancelled = True
     engine.submit(Job("e", 1, []))
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         engine.submit(Job("f", 1, []))
 
 
@@ -128,6 +128,6 @@ def test_draining_answers_requests_and_leaves_texts(engine):
 def test_calls_run_between_steps(engine):
     seen = []
     engine.start()
-    engine.submit_aside(lambda: seen.append(threading.current_thread().name))
+    engine.call_between_steps(lambda: seen.append(threading.current_thread().name))
     wait_for(lambda: seen, 10)
     assert seen == ["longspan-engine"]

@@ -85,6 +85,27 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("end", ["kill", "end"])
+def test_conversations_leave_nothing_in_kv_dir(tmp_path, end):
+    """They end with the process, as the documentation says: a restarted server reads them again."""
+    kept = tmp_path / "kv"
+    kept.mkdir()
+    question = {"role": "user", "content": "Once upon a time there was a road. " * 30}
+    for _ in range(2):
+        served = Process(tmp_path / "documents", "--memory", "0", "--kv-dir", str(kept))
+        messages = [question]
+        for reused in (False, True):
+            body = chat(messages, model="bundled", max_tokens=2)
+            answer = served.http.post("/v1/chat/completions", json=body).json()
+            assert (answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 100) == reused
+            said = {"role": "assistant", "content": answer["choices"][0]["message"]["content"]}
+            messages = [question, said, {"role": "user", "content": "What then?"}]
+        assert "longspan_conversations 1.0" in served.http.get("/metrics").text
+        getattr(served, end)()
+        assert list(kept.iterdir()) == []
+
+
+@pytest.mark.long
 def test_sigkill_loses_nothing(tmp_path, book):
     """Killed at random moments, until all of it is read: what was ready stays so, and readings go on."""
     place, draw = tmp_path / "documents", random.Random(0)

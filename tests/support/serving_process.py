@@ -27,7 +27,7 @@ class Process:
             "-c",
             CODE,
             "serve",
-            "bundled",
+            model,
             "--documents",
             str(documents),
             "--port",

@@ -1,4 +1,4 @@
-"""Answers in the words of OpenAI's API, by the types of its own package."""
+"""Answers in the formats of OpenAI's API, built with the types of the ``openai`` package."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from openai.types.completion_usage import PromptTokensDetails
 from pydantic import BaseModel
 
 from longspan.documents import Passage
-from longspan.serve.generation import End, Looked, Part
+from longspan.serve.generation import AttendedPassages, Delta, Finished
 from longspan.serve.sampling import Token
 
 
-class Form(Protocol):
-    """How one answer is told: whole, or part by part."""
+class ResponseFormat(Protocol):
+    """Formats one answer, as a whole or as the chunks of a stream; each string is the JSON of one object."""
 
     def begin(self) -> list[str]:
-        """What comes before the first part."""
+        """Chunks before the first delta."""
 
-    def part(self, part: Part) -> str: ...
+    def delta(self, delta: Delta) -> str:
+        """The chunk of a part of the answer."""
 
-    def end(self, end: End, looked: Looked | None) -> list[str]: ...
+    def end(self, end: Finished, attended: AttendedPassages | None) -> list[str]:
+        """Chunks after the last delta."""
 
-    def whole(self, parts: Sequence[Part], end: End, looked: Looked | None) -> str: ...
+    def whole(self, deltas: Sequence[Delta], end: Finished, attended: AttendedPassages | None) -> str:
+        """The answer that is not streamed."""
 
 
 def _json(answer: BaseModel) -> str:
     return answer.model_dump_json(exclude_unset=True)
 
 
-def usage(end: End) -> CompletionUsage:
+def usage(end: Finished) -> CompletionUsage:
+    """The token counts of an answer."""
     return CompletionUsage(
         prompt_tokens=end.prompt,
         completion_tokens=end.completion,
@@ -48,56 +52,62 @@ def usage(end: End) -> CompletionUsage:
     )
 
 
-class Chat:
-    """Of ``/v1/chat/completions``; see ``Form``."""
+class ChatFormat:
+    """The format of ``/v1/chat/completions``; see ``ResponseFormat``."""
 
     def __init__(self, model: str, tokenizer: Any, *, logprobs: bool, with_usage: bool) -> None:
         self._tokenizer, self._logprobs, self._with_usage = tokenizer, logprobs, with_usage
-        self._head: dict[str, Any] = {"id": f"chatcmpl-{token_hex(12)}", "created": int(time.time()), "model": model}
+        self._identity: dict[str, Any] = {
+            "id": f"chatcmpl-{token_hex(12)}",
+            "created": int(time.time()),
+            "model": model,
+        }
 
     def begin(self) -> list[str]:
         return [self._chunk(ChoiceDelta(role="assistant", content=""))]
 
-    def part(self, part: Part) -> str:
-        return self._chunk(ChoiceDelta(content=part.text), logprobs=self._probabilities(part.tokens))
+    def delta(self, delta: Delta) -> str:
+        return self._chunk(ChoiceDelta(content=delta.text), logprobs=self._probabilities(delta.tokens))
 
-    def end(self, end: End, looked: Looked | None) -> list[str]:
-        last = [self._chunk(ChoiceDelta(), finish_reason=end.finish, **_extra(looked))]
+    def end(self, end: Finished, attended: AttendedPassages | None) -> list[str]:
+        last = [self._chunk(ChoiceDelta(), finish_reason=end.finish, **_passages_field(attended))]
         if self._with_usage:
-            last.append(self._made(ChatCompletionChunk, "chat.completion.chunk", [], usage=usage(end)))
+            last.append(self._object(ChatCompletionChunk, "chat.completion.chunk", [], usage=usage(end)))
         return last
 
-    def whole(self, parts: Sequence[Part], end: End, looked: Looked | None) -> str:
+    def whole(self, deltas: Sequence[Delta], end: Finished, attended: AttendedPassages | None) -> str:
         choice = Choice(
             index=0,
             finish_reason=end.finish,
-            message=ChatCompletionMessage(role="assistant", content="".join(part.text for part in parts), refusal=None),
-            logprobs=self._probabilities([token for part in parts for token in part.tokens]),
-            **_extra(looked),
+            message=ChatCompletionMessage(
+                role="assistant", content="".join(delta.text for delta in deltas), refusal=None
+            ),
+            logprobs=self._probabilities([token for delta in deltas for token in delta.tokens]),
+            **_passages_field(attended),
         )
-        return self._made(ChatCompletion, "chat.completion", [choice], usage=usage(end))
+        return self._object(ChatCompletion, "chat.completion", [choice], usage=usage(end))
 
     def _chunk(self, delta: ChoiceDelta, *, finish_reason: Any = None, logprobs: Any = None, **extra: Any) -> str:
         choice = ChunkChoice.model_construct(
             index=0, delta=delta, finish_reason=finish_reason, logprobs=logprobs, **extra
         )
         more = {"usage": None} if self._with_usage else {}
-        return self._made(ChatCompletionChunk, "chat.completion.chunk", [choice], **more)
+        return self._object(ChatCompletionChunk, "chat.completion.chunk", [choice], **more)
 
-    def _made(self, kind: Any, name: str, choices: list[Any], **more: Any) -> str:
-        return _json(kind.model_construct(object=name, choices=choices, **self._head, **more))
+    def _object(self, kind: Any, name: str, choices: list[Any], **more: Any) -> str:
+        return _json(kind.model_construct(object=name, choices=choices, **self._identity, **more))
 
     def _probabilities(self, tokens: Sequence[Token]) -> Any:
         if not self._logprobs:
             return None
-        found = [
+        content = [
             ChatCompletionTokenLogprob(
                 **self._token(token.id, token.logprob),
                 top_logprobs=[TopLogprob(**self._token(*one)) for one in token.likeliest],
             )
             for token in tokens
         ]
-        return ChoiceLogprobs(content=found, refusal=None)
+        return ChoiceLogprobs(content=content, refusal=None)
 
     def _token(self, id: int, logprob: float | None) -> dict[str, Any]:
         text = str(self._tokenizer.decode([id]))
@@ -105,37 +115,37 @@ class Chat:
         return {"token": text, "logprob": logprob, "bytes": whole}
 
 
-class Text:
-    """Of ``/v1/completions``; see ``Form``."""
+class CompletionFormat:
+    """The format of ``/v1/completions``; see ``ResponseFormat``."""
 
     def __init__(self, model: str, tokenizer: Any, *, logprobs: bool, with_usage: bool) -> None:
         self._tokenizer, self._logprobs, self._with_usage = tokenizer, logprobs, with_usage
-        self._head: dict[str, Any] = {"id": f"cmpl-{token_hex(12)}", "created": int(time.time()), "model": model}
+        self._identity: dict[str, Any] = {"id": f"cmpl-{token_hex(12)}", "created": int(time.time()), "model": model}
         self._characters = 0
 
     def begin(self) -> list[str]:
         return []
 
-    def part(self, part: Part) -> str:
-        return self._made([self._choice(part.text, part.tokens, None)], **self._no_usage())
+    def delta(self, delta: Delta) -> str:
+        return self._object([self._choice(delta.text, delta.tokens, None)], **self._no_usage())
 
-    def end(self, end: End, looked: Looked | None) -> list[str]:
-        last = [self._made([self._choice("", (), end.finish)], **self._no_usage())]
-        return [*last, self._made([], usage=usage(end))] if self._with_usage else last
+    def end(self, end: Finished, attended: AttendedPassages | None) -> list[str]:
+        last = [self._object([self._choice("", (), end.finish)], **self._no_usage())]
+        return [*last, self._object([], usage=usage(end))] if self._with_usage else last
 
-    def whole(self, parts: Sequence[Part], end: End, looked: Looked | None) -> str:
-        tokens = [token for part in parts for token in part.tokens]
-        return self._made([self._choice("".join(part.text for part in parts), tokens, end.finish)], usage=usage(end))
+    def whole(self, deltas: Sequence[Delta], end: Finished, attended: AttendedPassages | None) -> str:
+        tokens = [token for delta in deltas for token in delta.tokens]
+        return self._object([self._choice(_text_of(deltas), tokens, end.finish)], usage=usage(end))
 
     def _choice(self, text: str, tokens: Sequence[Token], finish: str | None) -> CompletionChoice:
-        found = self._probabilities(tokens) if self._logprobs else None
-        return CompletionChoice.model_construct(index=0, text=text, finish_reason=finish, logprobs=found)
+        logprobs = self._probabilities(tokens) if self._logprobs else None
+        return CompletionChoice.model_construct(index=0, text=text, finish_reason=finish, logprobs=logprobs)
 
     def _no_usage(self) -> dict[str, Any]:
         return {"usage": None} if self._with_usage else {}
 
-    def _made(self, choices: list[CompletionChoice], **more: Any) -> str:
-        return _json(Completion.model_construct(object="text_completion", choices=choices, **self._head, **more))
+    def _object(self, choices: list[CompletionChoice], **more: Any) -> str:
+        return _json(Completion.model_construct(object="text_completion", choices=choices, **self._identity, **more))
 
     def _probabilities(self, tokens: Sequence[Token]) -> Logprobs:
         texts = [str(self._tokenizer.decode([token.id])) for token in tokens]
@@ -148,14 +158,18 @@ class Text:
         return Logprobs(tokens=texts, token_logprobs=chosen, top_logprobs=top, text_offset=offsets)
 
 
-def _extra(looked: Looked | None) -> dict[str, Any]:
-    """What the heads looked at, where it was asked for."""
-    if looked is None:
+def _text_of(deltas: Sequence[Delta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+def _passages_field(attended: AttendedPassages | None) -> dict[str, Any]:
+    """The extra field ``passages``; none unless it was requested."""
+    if attended is None:
         return {}
-    tokens = [{"text": text, "passages": [_passage(one) for one in own]} for text, own in looked.tokens]
-    answer = [_passage(one) | {"text": one.text} for one in looked.answer]
-    return {"passages": {"units": looked.votes, "answer": answer, "tokens": tokens}}
+    tokens = [{"text": text, "passages": [_passage_object(one) for one in own]} for text, own in attended.tokens]
+    answer = [_passage_object(one) | {"text": one.text} for one in attended.answer]
+    return {"passages": {"units": attended.votes, "answer": answer, "tokens": tokens}}
 
 
-def _passage(one: Passage) -> dict[str, Any]:
+def _passage_object(one: Passage) -> dict[str, Any]:
     return {"start": one.first, "end": one.last, "count": one.chosen, "share": round(one.share, 6)}

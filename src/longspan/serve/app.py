@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from longspan.errors import LongspanError
 from longspan.serve import answers, schema
 from longspan.serve.documents import routes as document_routes
 from longspan.serve.errors import ApiError, error_body
-from longspan.serve.generation import End, Event, Generation, Looked, Part, Wanted
+from longspan.serve.generation import AttendedPassages, Delta, Event, Finished, Generation, GenerationRequest
 from longspan.serve.host import Host
 from longspan.serve.prompts import Prompt
 from longspan.serve.sampling import Sampling
@@ -30,19 +30,19 @@ from longspan.serve.security import Guard
 from longspan.version import __version__
 
 PAGE = Path(__file__).parent / "page"
-_GONE = Response(status_code=499)  # nobody reads it
+_CLOSED = Response(status_code=499)  # the client has disconnected
 
 
 def build(host: Host) -> ASGIApp:
-    """The application over a host, which whoever runs it starts and stops."""
+    """The ASGI application of a host; the caller starts and stops the host."""
     app = FastAPI(title="longspan", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.add_exception_handler(HTTPException, _said)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(Exception, _failed)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(Exception, _server_error)
     app.include_router(document_routes(host))
-    _answers(app, host)
-    _about(app, host)
-    _page(app)
+    _generation_routes(app, host)
+    _model_routes(app, host)
+    _page_routes(app)
     settings = host.settings
     return Guard(
         app, api_key=settings.api_key, loopback=settings.loopback, max_body=settings.max_body,
@@ -50,7 +50,7 @@ def build(host: Host) -> ASGIApp:
     )  # fmt: skip
 
 
-def _answers(app: FastAPI, host: Host) -> None:
+def _generation_routes(app: FastAPI, host: Host) -> None:
     @app.post("/v1/chat/completions")
     async def chat(request: Request, body: schema.ChatRequest) -> Response:
         schema.refuse_others(body, schema.ChatParams)
@@ -58,7 +58,7 @@ def _answers(app: FastAPI, host: Host) -> None:
         with_usage = schema.include_usage(body)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs is for logprobs=true", param="top_logprobs")
-        document = None if body.document is None else host.asked(body.document)
+        document = None if body.document is None else host.ready_document(body.document)
         if body.passages and not host.attachment.attender.method.selects:
             name = host.attachment.attender.method.name
             raise ApiError(400, f"{name} chooses no keys, so there are no passages to show", param="passages")
@@ -66,12 +66,12 @@ def _answers(app: FastAPI, host: Host) -> None:
         if body.passages and prompt.document is None:
             raise ApiError(400, "passages are of a document: name one in document", param="passages")
         limit = body.max_completion_tokens
-        wanted = _wanted(
+        generation = _generation_request(
             host, body, prompt, body.max_tokens if limit is None else limit,
             (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
         )  # fmt: skip
-        form = answers.Chat(body.model, host.tokenizer, logprobs=bool(body.logprobs), with_usage=with_usage)
-        return await _answer(host, request, wanted, form, stream=bool(body.stream))
+        form = answers.ChatFormat(body.model, host.tokenizer, logprobs=bool(body.logprobs), with_usage=with_usage)
+        return await _answer(host, request, generation, form, stream=bool(body.stream))
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: schema.CompletionRequest) -> Response:
@@ -79,12 +79,14 @@ def _answers(app: FastAPI, host: Host) -> None:
         _check_model(host, body.model)
         with_usage = schema.include_usage(body)
         prompt = await _encoded(host.prompts.completion, _one_prompt(host, body.prompt))
-        wanted = _wanted(host, body, prompt, body.max_tokens, body.logprobs)
-        form = answers.Text(body.model, host.tokenizer, logprobs=body.logprobs is not None, with_usage=with_usage)
-        return await _answer(host, request, wanted, form, stream=bool(body.stream))
+        generation = _generation_request(host, body, prompt, body.max_tokens, body.logprobs)
+        form = answers.CompletionFormat(
+            body.model, host.tokenizer, logprobs=body.logprobs is not None, with_usage=with_usage
+        )
+        return await _answer(host, request, generation, form, stream=bool(body.stream))
 
 
-def _about(app: FastAPI, host: Host) -> None:
+def _model_routes(app: FastAPI, host: Host) -> None:
     report = host.attachment.report
     about = {"method": report.method.name, "passages": report.method.selects, "window": report.window}
     about |= {"version": __version__}
@@ -112,7 +114,7 @@ def _about(app: FastAPI, host: Host) -> None:
         return Response(generate_latest(host.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _page(app: FastAPI) -> None:
+def _page_routes(app: FastAPI) -> None:
     files = {file.name: file for file in PAGE.glob("*") if file.suffix in (".html", ".css", ".js", ".svg")}
 
     @app.get("/", include_in_schema=False)
@@ -135,7 +137,11 @@ def _check_model(host: Host, name: str) -> None:
 
 
 def _one_prompt(host: Host, prompt: Any) -> str | list[int]:
-    """A text or ids."""
+    """The one prompt of a request, a text or ids.
+
+    Raises:
+        ApiError: 400, it is empty, one of several, or has characters or ids that do not exist.
+    """
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]
     if not prompt:
@@ -158,10 +164,14 @@ async def _encoded(encode: Any, *args: Any) -> Prompt:
     return prompt
 
 
-def _wanted(
+def _generation_request(
     host: Host, body: Any, prompt: Prompt, most: int | None, alternatives: int | None, *, passages: bool = False
-) -> Wanted:
-    """What a request asks for, within the limits."""
+) -> GenerationRequest:
+    """The request to the engine.
+
+    Raises:
+        ApiError: 400, prompt and answer are longer than the limit.
+    """
     length, longest = len(prompt.ids), host.longest
     if not length:
         raise ApiError(400, "the prompt has no tokens", param="messages" if hasattr(body, "messages") else "prompt")
@@ -174,11 +184,11 @@ def _wanted(
     if most is None:
         most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
     sampling = Sampling(body.temperature, body.top_p, body.seed, alternatives)
-    return Wanted(prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages)
+    return GenerationRequest(prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages)
 
 
 class _Stream(EventSourceResponse):
-    """Ends its answer when the client goes, also before the first event."""
+    """Cancels the generation when the client disconnects, also before the first event."""
 
     def __init__(self, host: Host, job: Generation, events: AsyncIterator[dict[str, str]]) -> None:
         super().__init__(events)
@@ -188,79 +198,85 @@ class _Stream(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            _leave(self._host, self._job)
+            _cancel(self._host, self._job)
 
 
-def _leave(host: Host, job: Generation) -> None:
+def _cancel(host: Host, job: Generation) -> None:
     if not job.cancelled:
         job.cancelled = True
         host.metrics.gone()
 
 
-async def _answer(host: Host, request: Request, wanted: Wanted, form: answers.Form, *, stream: bool) -> Response:
-    loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+async def _answer(
+    host: Host, request: Request, generation: GenerationRequest, form: answers.ResponseFormat, *, stream: bool
+) -> Response:
+    loop, events, deltas = asyncio.get_running_loop(), asyncio.Queue[Event](), list[Delta]()
 
     def emit(event: Event) -> None:
+        if isinstance(event, Delta) and not stream:
+            deltas.append(event)  # read at the end alone: waking the loop for each would cost as much as sampling
+            return
         with suppress(RuntimeError):  # the server has ended
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-    job = host.submit(wanted, emit)
+    job = host.submit(generation, emit)
     if stream:
         return _Stream(host, job, _streamed(host, form, events))
-    collected = asyncio.create_task(_collected(host, events))
-    gone = asyncio.create_task(_gone(request))
+    collected = asyncio.create_task(_finished(host, events))
+    gone = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait((collected, gone), return_when=asyncio.FIRST_COMPLETED)
         if not collected.done():
-            return _GONE
-        parts, end, looked = await collected
+            return _CLOSED
+        end, attended = await collected
     finally:
         collected.cancel()
         gone.cancel()
-        _leave(host, job)
-    return Response(form.whole(parts, end, looked), media_type="application/json")
+        _cancel(host, job)
+    return Response(form.whole(deltas, end, attended), media_type="application/json")
 
 
-async def _collected(host: Host, events: asyncio.Queue[Event]) -> tuple[Sequence[Part], End, Looked | None]:
-    parts = []
-    while not isinstance(event := await events.get(), End):
-        if isinstance(event, Exception):
-            raise ApiError(500, _why(event))
-        parts.append(event)
+async def _finished(host: Host, events: asyncio.Queue[Event]) -> tuple[Finished, AttendedPassages | None]:
+    event = await events.get()
+    if isinstance(event, Exception):
+        raise ApiError(500, _reason(event))
+    assert isinstance(event, Finished)
     host.metrics.answered(event)
-    return parts, event, await run_in_threadpool(event.looked)
+    return event, await run_in_threadpool(event.attended)
 
 
-async def _streamed(host: Host, form: answers.Form, events: asyncio.Queue[Event]) -> AsyncIterator[dict[str, str]]:
+async def _streamed(
+    host: Host, form: answers.ResponseFormat, events: asyncio.Queue[Event]
+) -> AsyncIterator[dict[str, str]]:
     for text in form.begin():
         yield {"data": text}
-    while not isinstance(event := await events.get(), End):
+    while not isinstance(event := await events.get(), Finished):
         if isinstance(event, Exception):
-            yield {"data": json.dumps(error_body(500, _why(event)))}
+            yield {"data": json.dumps(error_body(500, _reason(event)))}
             return
-        yield {"data": form.part(event)}
+        yield {"data": form.delta(event)}
     host.metrics.answered(event)
-    for text in form.end(event, await run_in_threadpool(event.looked)):
+    for text in form.end(event, await run_in_threadpool(event.attended)):
         yield {"data": text}
     yield {"data": "[DONE]"}
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) if isinstance(error, LongspanError) else "the answer could not be computed"
 
 
-async def _said(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     body = error.body() if isinstance(error, ApiError) else error_body(error.status_code, str(error.detail))
     return JSONResponse(body, error.status_code, error.headers)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = [part for part in first["loc"] if part not in ("body", "query", "path")]
@@ -268,5 +284,5 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(400, f"{field or 'the request'}: {first['msg'][:300]}", field), 400)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _server_error(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(500, "the server failed; its log says why"), 500)

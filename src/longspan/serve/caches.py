@@ -1,6 +1,6 @@
-"""What was read before is not read again: the longest prefix of a prompt that a document or a conversation holds.
+"""Prefix caching: a prompt continues from the longest prefix that a document or an earlier conversation has.
 
-All of it belongs to the engine's thread.
+Only the engine's thread uses this module.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from longspan.documents.reading import Unnamed, keep_cache
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
 
-_LEAST = 16  # tokens that a shared beginning has to have to be worth a copy
-_COPY = 20  # reading a token costs more than copying so many
+_MIN_SHARED = 16  # tokens that a shared beginning has to have to be worth a copy
+_COPY_COST = 20  # reading a token costs more than copying so many
 
 
 @dataclass
-class Taken:
-    """A cache of one request.
+class PrefixCache:
+    """The cache of one request.
 
     Attributes:
         cache: holds the first ``tokens`` tokens of its prompt.
@@ -46,12 +46,12 @@ class Taken:
 
 
 @dataclass
-class _Kept:
-    """A conversation: its ``ids`` ``[T]``, in a cache or in files; and the bytes it takes in memory and on disk."""
+class _Conversation:
+    """A conversation: its ``ids`` ``[T]``, its cache or the files of it, and their bytes in memory and on disk."""
 
     ids: Tensor
     document: Document | None
-    held: Taken | Contents
+    storage: PrefixCache | Contents
     memory: int
     disk: int
 
@@ -66,62 +66,68 @@ class Caches:
     def __init__(self, model: PreTrainedModel, *, memory: int, directory: Path | None, disk: int) -> None:
         self._model, self._attachment = model, attached(model)
         self._memory, self._directory, self._disk = memory, directory, disk
-        self._kept: list[_Kept] = []
+        self._conversations: list[_Conversation] = []
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._conversations)
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(one.memory for one in self._kept)
+        return sum(one.memory for one in self._conversations)
 
     @property
     def disk_nbytes(self) -> int:
         """Bytes in files."""
-        return sum(one.disk for one in self._kept)
+        return sum(one.disk for one in self._conversations)
 
-    def take(self, ids: Tensor, documents: Iterable[Document]) -> Taken:
-        """A cache that holds as much as there is of the beginning of ``ids`` ``[T]``, and leaves at least one token."""
+    def take(self, ids: Tensor, documents: Iterable[Document]) -> PrefixCache:
+        """A cache with the longest known prefix of ``ids`` ``[T]``, without their last token."""
         document = max(
-            (one for one in documents if one.tokens < len(ids) and common(ids, one.contents.ids) == one.tokens),
+            (one for one in documents if one.tokens < len(ids) and common_prefix(ids, one.contents.ids) == one.tokens),
             key=lambda one: one.tokens,
             default=None,
         )
         least = document.tokens if document is not None else 0
-        shared = sorted(((min(common(ids, one.ids), len(ids) - 1), one) for one in self._kept), key=lambda x: -x[0])
+        shared = sorted(
+            ((min(common_prefix(ids, one.ids), len(ids) - 1), one) for one in self._conversations), key=lambda x: -x[0]
+        )
         for tokens, one in shared:
             if tokens <= least:
                 break
-            taken = self._from(one, tokens, least)
-            if taken is not None:
-                return taken
+            prefix = self._continue(one, tokens, least)
+            if prefix is not None:
+                return prefix
         if document is not None:
-            return Taken(document.cache(), document.tokens, document, self._mapped(document.tokens))
-        return Taken(self._attachment.new_cache(), 0)
+            return PrefixCache(document.cache(), document.tokens, document, self._mapped(document.tokens))
+        return PrefixCache(self._attachment.new_cache(), 0)
 
-    def _from(self, one: _Kept, tokens: int, least: int) -> Taken | None:
-        """The first ``tokens`` of a conversation, None where they cannot be had or are not worth it."""
-        if isinstance(one.held, Contents):
+    def _continue(self, one: _Conversation, tokens: int, least: int) -> PrefixCache | None:
+        """The first ``tokens`` of a conversation, None where they cannot be restored or are not worth a copy."""
+        if isinstance(one.storage, Contents):
             if tokens < len(one.ids):
                 return None  # the small state in the files is that of the end
-            self._kept.append(self._kept.pop(self._at(one)))  # it was used last
-            cache = one.held.cache(self._model, self._attachment)
-            return Taken(cache, tokens, one.document, self._mapped(tokens), one.disk)
+            self._conversations.append(self._conversations.pop(self._index_of(one)))  # it was used last
+            cache = one.storage.cache(self._model, self._attachment)
+            return PrefixCache(cache, tokens, one.document, self._mapped(tokens), one.disk)
         if tokens == len(one.ids):
-            del self._kept[self._at(one)]
-            return replace(one.held, tokens=tokens)
+            del self._conversations[self._index_of(one)]
+            return replace(one.storage, tokens=tokens)
         copies = one.document is None  # else a copy would have the document's bytes too
-        if tokens - least < _LEAST or tokens * _COPY < len(one.ids) or not (copies or tokens >= one.held.mapped):
+        if (
+            tokens - least < _MIN_SHARED
+            or tokens * _COPY_COST < len(one.ids)
+            or not (copies or tokens >= one.storage.mapped)
+        ):
             return None
         if not copies:
-            del self._kept[self._at(one)]  # its last turns are cut off, and read again if they come back
+            del self._conversations[self._index_of(one)]  # its last turns are cut off, and read again if they come back
         with suppress(
             ValueError, RuntimeError
         ):  # a method, or a stock sliding layer, may not be able to go back so far
-            cache = deepcopy(one.held.cache) if copies else one.held.cache
+            cache = deepcopy(one.storage.cache) if copies else one.storage.cache
             cache.crop(tokens - len(one.ids))
-            return Taken(cache, tokens) if copies else replace(one.held, cache=cache, tokens=tokens)
+            return PrefixCache(cache, tokens) if copies else replace(one.storage, cache=cache, tokens=tokens)
         return None
 
     def _mapped(self, tokens: int) -> int:
@@ -129,31 +135,31 @@ class Caches:
         on_device = self._attachment.report.kv_tier == "device" and self._model.device.type != "cpu"
         return 0 if on_device else tokens
 
-    def keep(self, ids: Tensor, taken: Taken) -> None:
-        """Keep a cache that holds exactly ``ids`` ``[T]``; what has no room in memory goes to disk, or goes."""
-        if len(ids) <= taken.mapped:
+    def keep(self, ids: Tensor, prefix: PrefixCache) -> None:
+        """Keep a cache of exactly ``ids`` ``[T]``; beyond ``memory`` the least recently used leave it."""
+        if len(ids) <= prefix.mapped:
             return
-        self._kept = [one for one in self._kept if common(ids, one.ids) < len(one.ids)]
-        memory = round(_size(taken.cache) * (1 - taken.mapped / len(ids)))
-        self._kept.append(_Kept(ids, taken.document, taken, memory, taken.disk))
-        for one in list(self._kept):
+        self._conversations = [one for one in self._conversations if common_prefix(ids, one.ids) < len(one.ids)]
+        memory = round(_size(prefix.cache) * (1 - prefix.mapped / len(ids)))
+        self._conversations.append(_Conversation(ids, prefix.document, prefix, memory, prefix.disk))
+        for one in list(self._conversations):
             if self.nbytes <= self._memory:
                 break
-            if isinstance(one.held, Taken):
-                self._put_out(one)
+            if isinstance(one.storage, PrefixCache):
+                self._offload(one)
         while self.disk_nbytes > self._disk:
-            del self._kept[next(n for n, one in enumerate(self._kept) if one.disk)]
+            del self._conversations[next(n for n, one in enumerate(self._conversations) if one.disk)]
 
     def forget(self, document: Document) -> None:
-        """Drop what maps a document's bytes."""
-        self._kept = [one for one in self._kept if one.document is not document]
+        """Drop all conversations about a document."""
+        self._conversations = [one for one in self._conversations if one.document is not document]
 
-    def _put_out(self, one: _Kept) -> None:
-        """To disk, if there is one that has room."""
-        assert isinstance(one.held, Taken)
-        at = self._at(one)
+    def _offload(self, one: _Conversation) -> None:
+        """Move a conversation from memory to disk; drop it where there is no room."""
+        assert isinstance(one.storage, PrefixCache)
+        at = self._index_of(one)
         if self._directory is None:
-            del self._kept[at]
+            del self._conversations[at]
             return
         contents = Contents() if one.document is None else one.document.contents
         base = replace(contents, encoded=InMemory(contents.ids, contents.places, None))
@@ -161,18 +167,20 @@ class Caches:
         whole = base.with_text(more, torch.tensor(NOWHERE).expand(len(more), 2), None, [])
         total = len(one.ids)
         try:
-            held = keep_cache(whole, one.held.cache, total, total, Unnamed(self._directory))
+            storage = keep_cache(whole, one.storage.cache, total, total, Unnamed(self._directory))
         except (LongspanError, OSError):
-            # A layer that no file holds, or a full disk: it is read again when it is asked for.
-            del self._kept[at]
+            # A layer that no file can hold, or a full disk: its prompt is read again when it returns.
+            del self._conversations[at]
             return
-        self._kept[at] = _Kept(one.ids, one.document, held, 0, os.fstat(held.data[-1].fileno()).st_size)
+        self._conversations[at] = _Conversation(
+            one.ids, one.document, storage, 0, os.fstat(storage.data[-1].fileno()).st_size
+        )
 
-    def _at(self, one: _Kept) -> int:
-        return next(n for n, other in enumerate(self._kept) if other is one)
+    def _index_of(self, one: _Conversation) -> int:
+        return next(n for n, other in enumerate(self._conversations) if other is one)
 
 
-def common(a: Tensor, b: Tensor) -> int:
+def common_prefix(a: Tensor, b: Tensor) -> int:
     """How many ids two texts ``[T]`` have in common from the first one on."""
     shared = min(len(a), len(b))
     for size in (min(shared, 64), shared):  # most differ early

@@ -23,15 +23,15 @@ def demo_text() -> str:
 
 
 def add_demo(host: Host) -> None:
-    """Have the document read, unless it is there, and wait until it is.
+    """Add the document, unless it is there, and wait until it is read.
 
     Raises:
         LongspanError: it cannot be read.
     """
-    held = next((one for one in host.library.all() if one.name == NAME), None)
-    if held is None:
-        held = host.library.add(NAME, BytesIO(demo_text().encode()))
-    while held.status in ("queued", "reading"):
+    record = next((one for one in host.library.all() if one.name == NAME), None)
+    if record is None:
+        record = host.library.add(NAME, BytesIO(demo_text().encode()))
+    while record.status in ("queued", "reading"):
         time.sleep(0.05)
-    if held.status == "failed":
-        raise LongspanError(f"the demo's document cannot be read: {held.error}")
+    if record.status == "failed":
+        raise LongspanError(f"the demo's document cannot be read: {record.error}")

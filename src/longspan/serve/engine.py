@@ -31,17 +31,17 @@ class Job(Protocol):
     def long(self) -> bool: ...
 
     def step(self) -> bool:
-        """Do a little; whether there is more to do."""
+        """Compute one step; returns whether there are more."""
 
     def close(self) -> None:
-        """It was cancelled, or the engine ends."""
+        """Called when the job was cancelled, or the engine stops."""
 
     def fail(self, error: Exception) -> None:
-        """A step raised this."""
+        """Called with the error that a step raised."""
 
 
-class Full(Exception):
-    """No more can wait."""
+class QueueFull(Exception):
+    """The queue has no room for another request."""
 
 
 class Engine:
@@ -67,38 +67,46 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="longspan-engine", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Answer a request. Raises ``Full``."""
+        """Queue a request.
+
+        Raises:
+            QueueFull: ``max_queue`` requests wait.
+        """
         with self._changed:
             if sum(not one.cancelled for one in self._waiting) >= self._max_queue:
-                raise Full
+                raise QueueFull
             self._waiting.append(job)
             self._changed.notify_all()
 
     def read(self, job: Job) -> None:
-        """Read a text in the background, after those that came before."""
+        """Queue the reading of a text."""
         with self._changed:
             self._readings.append(job)
             self._changed.notify_all()
 
-    def submit_aside(self, call: Callable[[], None]) -> None:
-        """Have the engine's thread make a call between two steps."""
+    def call_between_steps(self, call: Callable[[], None]) -> None:
+        """Make a call in the engine's thread, between two steps."""
         with self._changed:
             self._calls.append(call)
             self._changed.notify_all()
 
     @property
     def waiting(self) -> int:
+        """Requests in the queue."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
+        """Requests that take turns."""
         return len(self._running)
 
     @property
     def readings(self) -> int:
+        """Texts that are being read or wait for that."""
         return len(self._readings)
 
     def drain(self) -> None:
@@ -129,7 +137,7 @@ class Engine:
             job.close()
 
     def _admit(self) -> bool:
-        """Let those in that wait, and wait where there is nothing to do; False when it is over."""
+        """Start waiting requests, and wait while there is no work; False when the engine stops."""
         with self._changed:
             self._changed.notify_all()
             self._changed.wait_for(
@@ -148,7 +156,7 @@ class Engine:
         return bool(self._readings) and not self._draining
 
     def _piece(self) -> None:
-        """One piece of whoever had the last one longest ago."""
+        """One piece of the job that has waited longest for one."""
         candidates = [job for job in self._running if job.long]
         if self._readings_go_on():
             candidates.append(self._readings[0])

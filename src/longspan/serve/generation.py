@@ -1,4 +1,4 @@
-"""One answer, step by step: the prompt is read in pieces, then comes token by token."""
+"""The generation of one answer, step by step: prefill in pieces of the prompt, then one token a step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from longspan.documents import Document, Passage
 from longspan.documents.document import GRAIN
 from longspan.documents.passages import Range, looked_at, ranked
 from longspan.documents.recorded import recorded
-from longspan.serve.caches import Caches, Taken
-from longspan.serve.detokenize import Text
+from longspan.serve.caches import Caches, PrefixCache
+from longspan.serve.detokenize import IncrementalDetokenizer
 from longspan.serve.engine import log
-from longspan.serve.prompts import Said
-from longspan.serve.sampling import Sampler, Sampling, Token, ends_of
+from longspan.serve.prompts import PreviousAnswers
+from longspan.serve.sampling import Sampler, Sampling, Token, end_tokens_of
 
 Finish = Literal["stop", "length"]
-_ROOM = 1024  # ids of an answer that there is room for at once
+_CAPACITY = 1024  # ids of an answer that are allocated at a time
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a request asks for.
+class GenerationRequest:
+    """A request to generate.
 
     Attributes:
         ids: the prompt, ``[T]``. max_tokens: length of the answer at most. stop: texts that end it.
@@ -46,16 +46,16 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of an answer: its text, and the tokens since the part before."""
+class Delta:
+    """A part of an answer: its text, and the tokens since the last part."""
 
     text: str
     tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What the heads looked at: in all, of how many choices, and for each token by its text."""
+class AttendedPassages:
+    """Passages that the heads chose: of how many choices, for the whole answer, and for each token with its text."""
 
     votes: int
     answer: tuple[Passage, ...]
@@ -63,15 +63,15 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class End:
-    """An answer is there.
+class Finished:
+    """The end of an answer.
 
     Attributes:
         prompt, cached, completion: tokens; ``cached`` are those of the prompt that were not read again.
         queued: seconds until its first step.
         prefill, decode: seconds of computing, of the prompt to the first token and of the tokens after it.
         turns: seconds between its steps, in which other requests and texts had their turns.
-        looked: computes what the heads looked at; None where that was not asked for.
+        attended: computes the passages; it returns None where they were not requested.
     """
 
     finish: Finish
@@ -82,84 +82,86 @@ class End:
     prefill: float
     decode: float
     turns: float
-    looked: Callable[[], Looked | None]
+    attended: Callable[[], AttendedPassages | None]
 
 
-Event = Part | End | Exception
+Event = Delta | Finished | Exception
 Emit = Callable[[Event], None]
 
 
 class Host(Protocol):
-    """What a server's answers share."""
+    """What all generations share."""
 
     model: PreTrainedModel
     tokenizer: Any
     caches: Caches
-    said: Said
+    previous_answers: PreviousAnswers
     piece: int
 
     def documents(self) -> Iterable[Document]:
-        """Those that can be asked."""
+        """The documents that are read."""
 
 
 class Generation:
     """One answer; see ``engine.Job``.
 
     Args:
-        emit: told what there is, by the engine's thread.
+        emit: called with each event, by the engine's thread.
     """
 
-    def __init__(self, host: Host, wanted: Wanted, emit: Emit) -> None:
-        self._host, self._wanted, self._emit = host, wanted, emit
-        self._few = (
+    def __init__(self, host: Host, request: GenerationRequest, emit: Emit) -> None:
+        self._host, self._request, self._emit = host, request, emit
+        self._last_logits = (
             {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(host.model.forward).parameters else {}
         )
-        self._taken: Taken | None = None
-        self._prompt = len(wanted.ids)
-        self._ids = torch.cat((wanted.ids, torch.zeros(min(wanted.max_tokens, _ROOM), dtype=torch.int64)))
-        self._known, self._cached = self._prompt, 0  # ids that are known, and prompt tokens that were not read again
-        self._text = Text(host.tokenizer, wanted.stop)
-        self._untold = list[tuple[int, Token]]()  # each with where its text begins in the answer
-        self._ends, self._sampler = ends_of(host.model), Sampler(host.model, wanted.sampling, self._prompt)
+        self._prefix: PrefixCache | None = None
+        self._prompt_length = len(request.ids)
+        self._ids = torch.cat((request.ids, torch.zeros(min(request.max_tokens, _CAPACITY), dtype=torch.int64)))
+        self._length = self._prompt_length  # of the prompt and the answer so far
+        self._reused = 0  # prompt tokens that a cache had
+        self._detokenizer = IncrementalDetokenizer(host.tokenizer, request.stop)
+        self._unsent = list[tuple[int, Token]]()  # each with where its text begins in the answer
+        self._end_tokens = end_tokens_of(host.model)
+        self._sampler = Sampler(host.model, request.sampling, self._prompt_length)
         self._counts, self._votes = list[Counter[Range]](), 0
         self._submitted = time.perf_counter()
-        self._began = 0.0
+        self._started = 0.0
         self._prefill = self._decode = 0.0  # seconds of computing
         self.cancelled = False
 
     @property
     def long(self) -> bool:
-        return self._taken is not None and self._known - self._taken.tokens > self._host.piece
+        return self._prefix is not None and self._length - self._prefix.tokens > self._host.piece
 
     @torch.inference_mode()
     def step(self) -> bool:
         began = time.perf_counter()
-        self._began = self._began or began
+        self._started = self._started or began
         token = self._compute()
         seconds = time.perf_counter() - began
-        if self._known == self._prompt:
+        if self._length == self._prompt_length:
             self._prefill += seconds
         else:
             self._decode += seconds
-        return True if token is None else self._written(token)
+        return True if token is None else self._append(token)
 
     def _compute(self) -> Token | None:
         """The next token; None while more of the prompt is to be read."""
-        if self._taken is None:
-            self._taken = self._host.caches.take(self._wanted.ids, self._host.documents())
-            self._cached = self._taken.tokens
+        if self._prefix is None:
+            self._prefix = self._host.caches.take(self._request.ids, self._host.documents())
+            self._reused = self._prefix.tokens
             if self.long:
                 return None  # what is left takes turns with other pieces
-        taken, piece = self._taken, self._host.piece
-        stop = min(taken.tokens + piece, self._known)
+        prefix, piece = self._prefix, self._host.piece
+        stop = min(prefix.tokens + piece, self._length)
         with ExitStack() as stack:
             seen = None
-            if self._wanted.passages and stop == self._known:
+            if self._request.passages and stop == self._length:
                 model = self._host.model
-                assert self._wanted.document is not None
-                seen = stack.enter_context(recorded(model, self._wanted.document.attachment()))
-            logits = self._forward(self._ids[taken.tokens : stop], taken)
-        if stop < self._known:
+                assert self._request.document is not None
+                seen = stack.enter_context(recorded(model, self._request.document.attachment()))
+            logits = self._forward(self._ids[prefix.tokens : stop], prefix)
+        if stop < self._length:
             # A device computes on while the next job begins; seconds are those of the job that caused them.
             logits[:1].tolist()
             return None
@@ -167,80 +169,84 @@ class Generation:
             counts, votes = looked_at(seen.choices, GRAIN)
             self._counts.append(counts)
             self._votes += votes
-        return self._sampler(self._ids[: self._known], logits)
+        return self._sampler(self._ids[: self._length], logits)
 
-    def _forward(self, ids: Tensor, taken: Taken) -> Tensor:
+    def _forward(self, ids: Tensor, prefix: PrefixCache) -> Tensor:
         model = self._host.model
-        out = model(input_ids=ids[None].to(model.device), past_key_values=taken.cache, use_cache=True, **self._few)
-        taken.tokens += len(ids)
+        out = model(
+            input_ids=ids[None].to(model.device), past_key_values=prefix.cache, use_cache=True, **self._last_logits
+        )
+        prefix.tokens += len(ids)
         logits: Tensor = out.logits[0, -1]
         return logits
 
-    def _written(self, token: Token) -> bool:
-        """Take a token in; whether another one is to come."""
-        if self._known == len(self._ids):
-            self._ids = torch.cat((self._ids, torch.zeros_like(self._ids[self._prompt :])))
-        self._ids[self._known] = token.id
-        self._known += 1
-        ended = token.id in self._ends
+    def _append(self, token: Token) -> bool:
+        """Append a token to the answer; returns whether another one follows."""
+        if self._length == len(self._ids):
+            self._ids = torch.cat((self._ids, torch.zeros_like(self._ids[self._prompt_length :])))
+        self._ids[self._length] = token.id
+        self._length += 1
+        ended = token.id in self._end_tokens
         if not ended:  # it is not shown
-            self._untold.append((self._text.length, token))
-        text = "" if ended else self._text.add(token.id)
-        finish: Finish | None = "stop" if ended or self._text.stopped else None
-        if finish is None and self._known == self._prompt + self._wanted.max_tokens:
+            self._unsent.append((self._detokenizer.length, token))
+        text = "" if ended else self._detokenizer.add(token.id)
+        finish: Finish | None = "stop" if ended or self._detokenizer.stopped else None
+        if finish is None and self._length == self._prompt_length + self._request.max_tokens:
             finish = "length"
         if finish is not None:
-            text += self._text.end()
-            finish = "stop" if self._text.stopped else finish
+            text += self._detokenizer.end()
+            finish = "stop" if self._detokenizer.stopped else finish
         if text or finish is not None:
             # A token comes with the first of its text, and not at all where a stop string cuts all of that off.
-            rest = finish is not None and not self._text.stopped  # such as a token without text at the end
-            shown = [token for begin, token in self._untold if rest or begin < self._text.shown]
-            self._untold = self._untold[len(shown) :]
-            self._emit(Part(text, tuple(shown)))
+            rest = finish is not None and not self._detokenizer.stopped  # such as a token without text at the end
+            shown = [token for begin, token in self._unsent if rest or begin < self._detokenizer.shown]
+            self._unsent = self._unsent[len(shown) :]
+            self._emit(Delta(text, tuple(shown)))
         if finish is None:
             return True
-        if not self._text.stopped:
-            answer = self._ids[self._prompt : self._known - ended]
+        if not self._detokenizer.stopped:
+            answer = self._ids[self._prompt_length : self._length - ended]
             whole = str(self._host.tokenizer.decode(answer.tolist(), skip_special_tokens=True))
-            self._host.said.remember(self._wanted.ids, whole, answer.clone())
-        end = self._end(finish)
+            self._host.previous_answers.remember(self._request.ids, whole, answer.clone())
+        end = self._finished(finish)
         self.close()
         self._emit(end)
         return False
 
-    def _end(self, finish: Finish) -> End:
-        turns = time.perf_counter() - self._began - self._prefill - self._decode
-        return End(
-            finish, self._prompt, self._cached, self._known - self._prompt,
-            self._began - self._submitted, self._prefill, self._decode, turns, self._looked,
+    def _finished(self, finish: Finish) -> Finished:
+        turns = time.perf_counter() - self._started - self._prefill - self._decode
+        return Finished(
+            finish, self._prompt_length, self._reused, self._length - self._prompt_length,
+            self._started - self._submitted, self._prefill, self._decode, turns, self._attended,
         )  # fmt: skip
 
-    def _looked(self) -> Looked | None:
-        """Takes milliseconds a token, so that no thread does it that others wait for."""
-        document = self._wanted.document
-        if not self._wanted.passages or document is None:
+    def _attended(self) -> AttendedPassages | None:
+        """Takes milliseconds a token, so neither the engine's thread nor the event loop calls it."""
+        document = self._request.document
+        if not self._request.passages or document is None:
             return None
-        tokens = self._ids[self._prompt : self._known].tolist()
-        each, text = self._votes // max(len(self._counts), 1), Text(self._host.tokenizer, ())
-        texts = ["" if token in self._ends else text.add(token) for token in tokens]
+        tokens = self._ids[self._prompt_length : self._length].tolist()
+        each, text = self._votes // max(len(self._counts), 1), IncrementalDetokenizer(self._host.tokenizer, ())
+        texts = ["" if token in self._end_tokens else text.add(token) for token in tokens]
         texts[-1] += text.end()
         shown = tuple(
             (written, ranked(counts, each, document.contents))
             for written, counts in zip(texts, self._counts, strict=True)
         )
-        return Looked(self._votes, ranked(sum(self._counts, Counter()), self._votes, document.contents), shown)
+        return AttendedPassages(
+            self._votes, ranked(sum(self._counts, Counter()), self._votes, document.contents), shown
+        )
 
     def close(self) -> None:
-        """Leave the cache to those that go on from here."""
-        taken, self._taken = self._taken, None
+        """Return the cache for requests with this prefix."""
+        prefix, self._prefix = self._prefix, None
         # Of a document that was deleted meanwhile nothing is kept.
-        if taken is not None and (taken.document is None or taken.document in self._host.documents()):
-            self._host.caches.keep(self._ids[: taken.tokens].clone(), taken)
+        if prefix is not None and (prefix.document is None or prefix.document in self._host.documents()):
+            self._host.caches.keep(self._ids[: prefix.tokens].clone(), prefix)
         self.cancelled = True
 
     def fail(self, error: Exception) -> None:
-        """The cache is in no state to go on from; it goes."""
-        self._taken, self.cancelled = None, True
+        """Drop the cache, whose state is unknown after an error."""
+        self._prefix, self.cancelled = None, True
         log.error("a request failed", exc_info=error)
         self._emit(error)

@@ -16,18 +16,19 @@ from longspan.documents.folder import Folder
 from longspan.documents.layout import find_layout
 from longspan.errors import LongspanError
 from longspan.serve.caches import Caches
-from longspan.serve.engine import Engine, Full
+from longspan.serve.engine import Engine, QueueFull
 from longspan.serve.errors import ApiError, busy, draining
 from longspan.serve.extraction import Extractor
-from longspan.serve.generation import Emit, Generation, Wanted
-from longspan.serve.library import Held, Library
+from longspan.serve.generation import Emit, Generation, GenerationRequest
+from longspan.serve.library import Library
 from longspan.serve.metrics import Metrics
-from longspan.serve.prompts import Prompts, Said, characters_of
+from longspan.serve.prompts import PreviousAnswers, Prompts, characters_of
+from longspan.serve.record import DocumentRecord
 from longspan.serve.settings import Settings
 
 
 class Host:
-    """One server, without what speaks HTTP.
+    """One server without HTTP.
 
     Args:
         model: extended. tokenizer: its own.
@@ -42,7 +43,7 @@ class Host:
         found = find_layout(tokenizer, layout)
         self.engine = Engine(settings.max_running, settings.max_queue)
         self.caches = Caches(model, memory=settings.memory, directory=settings.kv_dir, disk=settings.kv_disk)
-        self.said, self.metrics = Said(), Metrics()
+        self.previous_answers, self.metrics = PreviousAnswers(), Metrics()
         self.extractor = Extractor(
             seconds=settings.extract_seconds, memory=settings.extract_memory, longest=settings.max_body
         )
@@ -50,16 +51,22 @@ class Host:
             settings.documents, self.engine, self.extractor, model, tokenizer,
             source=settings.source, layout=layout, piece=settings.piece,
         )  # fmt: skip
-        longest, most = self.longest, settings.max_prompt
+        longest, max_characters = self.longest, settings.max_prompt
         if longest is not None:
-            most = min(most, characters_of(tokenizer, longest))
-        self.prompts = Prompts(deepcopy(tokenizer), found, self.library.ready, self.said, most=most)
+            max_characters = min(max_characters, characters_of(tokenizer, longest))
+        self.prompts = Prompts(
+            deepcopy(tokenizer), found, self.library.ready, self.previous_answers, max_characters=max_characters
+        )
         self.draining = False
         self._open = ExitStack()
         self._gauges()
 
     def start(self) -> None:
-        """Take the folder of documents, and begin to work."""
+        """Lock and load the folder of documents, and start the engine.
+
+        Raises:
+            LongspanError: another server has the folder. OSError: it cannot be written to.
+        """
         folder = Folder(self.settings.documents)
         folder.make()
         try:
@@ -70,12 +77,12 @@ class Host:
         self.engine.start()
 
     def drain(self) -> None:
-        """Take no more requests, and wait until those that were taken are answered."""
+        """Accept no more requests, and wait until those that were accepted are answered."""
         self.draining = True
         self.engine.drain()
 
     def stop(self) -> None:
-        """End: readings go on at the next start."""
+        """Stop at once; readings continue at the next start."""
         self.draining = True
         self.extractor.close()
         self.library.close()
@@ -84,49 +91,53 @@ class Host:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         return not self.draining and self.library.loaded
 
     def documents(self) -> Iterable[Document]:
+        """The documents that are read."""
         return self.library.ready()
 
-    def submit(self, wanted: Wanted, emit: Emit) -> Generation:
-        """Begin an answer.
+    def submit(self, request: GenerationRequest, emit: Emit) -> Generation:
+        """Queue a request.
+
+        Args:
+            emit: called with each event, by the engine's thread.
 
         Raises:
             ApiError: 429, too many wait; 503, the server ends.
         """
         if self.draining:
             raise draining()
-        job = Generation(self, wanted, emit)
+        job = Generation(self, request, emit)
         try:
             self.engine.submit(job)
-        except Full:
+        except QueueFull:
             raise busy() from None
         return job
 
-    def held(self, id: str) -> Held:
+    def record(self, id: str) -> DocumentRecord:
         """A document of the API.
 
         Raises:
             ApiError: 404, there is none.
         """
-        held = self.library.get(id)
-        if held is None:
+        record = self.library.get(id)
+        if record is None:
             raise ApiError(404, "there is no such document", param="document", code="document_not_found")
-        return held
+        return record
 
-    def asked(self, id: str) -> Document:
-        """A document that is to be asked.
+    def ready_document(self, id: str) -> Document:
+        """A document that is read.
 
         Raises:
-            ApiError: 404, there is none; 409, it cannot be asked, or not yet.
+            ApiError: 404, there is none; 409, it is not read yet, or could not be read.
         """
-        held = self.held(id)
-        document = held.document
+        record = self.record(id)
+        document = record.document
         if document is None:
-            why = f"could not be read: {held.error}" if held.status == "failed" else "is still being read"
-            raise ApiError(409, f"the document {why}", param="document", code=f"document_{held.status}")
+            why = f"could not be read: {record.error}" if record.status == "failed" else "is still being read"
+            raise ApiError(409, f"the document {why}", param="document", code=f"document_{record.status}")
         return document
 
     @property

@@ -15,12 +15,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from tempfile import NamedTemporaryFile
 from threading import Lock
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from transformers import PreTrainedModel
 
@@ -32,55 +31,12 @@ from longspan.errors import DocumentError
 from longspan.extract import is_plain
 from longspan.serve.engine import Engine
 from longspan.serve.extraction import Extractor
+from longspan.serve.record import META, DocumentRecord
 
 ID = re.compile(r"doc-[0-9a-f]{24}")
 LONGEST_NAME = 255  # characters
-_META, _TEXT, _DOCUMENT, _GONE, _UPLOAD = "meta.json", "text.txt", "document", ".deleted-", ".upload-"
+_TEXT, _DOCUMENT, _DELETED, _UPLOAD = "text.txt", "document", ".deleted-", ".upload-"
 _LOG = logging.getLogger("longspan.serve")
-
-Status = Literal["queued", "reading", "ready", "failed"]
-
-
-@dataclass
-class Held:
-    """A document of the server.
-
-    Attributes:
-        bytes: of the file. characters: of its text. tokens: of the document, None until they are counted.
-        tokens_read: that are kept. rate: tokens a second of this process; None until there is one.
-        document: when it is ready.
-    """
-
-    id: str
-    name: str
-    created_at: int
-    bytes: int
-    characters: int
-    folder: Path
-    status: Status = "queued"
-    tokens: int | None = None
-    tokens_read: int = 0
-    rate: float | None = None
-    error: str | None = None
-    document: Document | None = None
-    job: _Reading | None = field(default=None, repr=False)
-
-    def as_plain(self) -> dict[str, Any]:
-        """The API's object."""
-        left = None
-        if self.status == "reading" and self.rate and self.tokens is not None:
-            left = round((self.tokens - self.tokens_read) / self.rate, 3)
-        return {
-            "id": self.id, "object": "document", "name": self.name, "status": self.status,
-            "created_at": self.created_at, "bytes": self.bytes, "characters": self.characters, "tokens": self.tokens,
-            "tokens_read": self.tokens_read, "tokens_per_second": self.rate and round(self.rate, 3),
-            "seconds_left": left, "error": self.error,
-        }  # fmt: skip
-
-    def write(self) -> None:
-        """Bring what is said of it to the disk."""
-        said = {name: getattr(self, name) for name in ("name", "created_at", "bytes", "characters", "error")}
-        files.write(self.folder / _META, json.dumps(said, indent=1), follow=False)
 
 
 class Library:
@@ -107,25 +63,25 @@ class Library:
         # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
         self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
         self._source, self._layout, self._piece = source, layout, piece
-        self._held: dict[str, Held] = {}
+        self._records: dict[str, DocumentRecord] = {}
         self._lock = Lock()
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="longspan-documents")
 
     def load(self) -> None:
-        """Take in what is in the folder."""
+        """Load the documents of the folder, and remove what a killed server left."""
         for path in sorted(self._root.iterdir()):
-            if path.name.startswith(_GONE):
+            if path.name.startswith(_DELETED):
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name.startswith(_UPLOAD):
                 path.unlink(missing_ok=True)
             elif ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                self._take(path)
+                self._load_record(path)
 
-    def _take(self, path: Path) -> None:
+    def _load_record(self, path: Path) -> None:
         try:
-            said = json.loads(files.read(path / _META))
+            said = json.loads(files.read(path / META))
             name = str(said["name"]).encode("utf-8", "replace").decode()
-            held = Held(
+            record = DocumentRecord(
                 path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]),
                 path, error=said["error"],
             )  # fmt: skip
@@ -135,40 +91,41 @@ class Library:
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOG.warning("%s: is no document of a server (%s); it is left alone", path, error)
             return
-        self._held[held.id] = held
-        if held.error is not None:
-            held.status = "failed"
+        self._records[record.id] = record
+        if record.error is not None:
+            record.status = "failed"
         else:
-            self._read(held)
+            self._read(record)
 
     def ready(self) -> list[Document]:
-        """Those that can be asked."""
-        return [held.document for held in list(self._held.values()) if held.document is not None]
+        """The documents that can be asked."""
+        return [record.document for record in list(self._records.values()) if record.document is not None]
 
     @property
     def loaded(self) -> bool:
         """Whether all that were read before are open."""
-        return not any(held.job is not None and held.job.opens for held in list(self._held.values()))
+        return not any(record.job is not None and record.opens for record in list(self._records.values()))
 
     def counts(self) -> dict[str, int]:
-        """How many there are of each status."""
+        """The number of documents by status."""
         found = dict.fromkeys(("queued", "reading", "ready", "failed"), 0)
-        for held in list(self._held.values()):
-            found[held.status] += 1
+        for record in list(self._records.values()):
+            found[record.status] += 1
         return found
 
-    def all(self) -> list[Held]:
-        """In the order in which they came."""
-        return sorted(self._held.values(), key=lambda held: (held.created_at, held.id))
+    def all(self) -> list[DocumentRecord]:
+        """All documents, in the order of their creation."""
+        return sorted(self._records.values(), key=lambda record: (record.created_at, record.id))
 
-    def get(self, id: str) -> Held | None:
-        return self._held.get(id) if ID.fullmatch(id) else None
+    def get(self, id: str) -> DocumentRecord | None:
+        """The document of an id; None if there is none."""
+        return self._records.get(id) if ID.fullmatch(id) else None
 
-    def add(self, name: str, content: BinaryIO, suffix: str = "") -> Held:
-        """Take in a file, which goes on being read in the background; it is on the disk when this returns.
+    def add(self, name: str, content: BinaryIO, suffix: str = "") -> DocumentRecord:
+        """Add a document, which the engine reads in the background; its text is on the disk when this returns.
 
         Args:
-            suffix: of the file's name, which says whether it is PDF or HTML.
+            content: of the file. suffix: of the file's name; .pdf, .html and the like are extracted.
 
         Raises:
             DocumentError: there is no text in it. OSError: the disk is full.
@@ -185,58 +142,64 @@ class Library:
             path.unlink(missing_ok=True)
         id = f"doc-{token_hex(12)}"
         folder = self._root / id
-        held = Held(id, name, int(time.time()), size, len(text), folder)
+        record = DocumentRecord(id, name, int(time.time()), size, len(text), folder)
         try:
             folder.mkdir()
             files.write(folder / _TEXT, text.encode("utf-8"))
-            held.write()
+            record.write()
             files.sync_folder(self._root)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._held[id] = held
-        self._read(held)
-        return held
+        self._records[id] = record
+        self._read(record)
+        return record
 
-    def rename(self, held: Held, name: str) -> None:
-        """Give it another name."""
+    def rename(self, record: DocumentRecord, name: str) -> None:
+        """Change the name of a document.
+
+        Raises:
+            OSError: the folder cannot be written to; the name is as before.
+        """
         with self._lock:
-            before, held.name = held.name, name
+            before, record.name = record.name, name
             try:
-                held.write()
+                record.write()
             except OSError:
-                held.name = before
+                record.name = before
                 raise
 
-    def delete(self, held: Held) -> None:
-        """Remove it; who is being answered from it keeps its bytes until then."""
+    def delete(self, record: DocumentRecord) -> None:
+        """Delete a document; an answer that is being generated from it keeps its bytes until it ends."""
         with self._lock:
-            if self._held.pop(held.id, None) is None:
+            if self._records.pop(record.id, None) is None:
                 return
-            if held.job is not None:
-                held.job.cancelled = True
-            held.document = None
-            gone = self._root / f"{_GONE}{held.id}"
-            held.folder.rename(gone)
+            if record.job is not None:
+                record.job.cancelled = True
+            record.document = None
+            gone = self._root / f"{_DELETED}{record.id}"
+            record.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def close(self) -> None:
+        """Stop encoding texts; the engine closes the readings."""
         self._preparing.shutdown(wait=True, cancel_futures=True)
 
-    def _read(self, held: Held) -> None:
-        held.job = _Reading(held, opens=(held.folder / _DOCUMENT / MANIFEST).is_file())
-        self._preparing.submit(self._prepare, held, held.job)
+    def _read(self, record: DocumentRecord) -> None:
+        record.opens = (record.folder / _DOCUMENT / MANIFEST).is_file()
+        record.job = job = _Reading(record)
+        self._preparing.submit(self._prepare, record, job)
 
-    def _prepare(self, held: Held, job: _Reading) -> None:
+    def _prepare(self, record: DocumentRecord, job: _Reading) -> None:
         """Encode a text, which takes a while, outside of the engine's thread."""
-        out = held.folder / _DOCUMENT
+        out = record.folder / _DOCUMENT
         try:
-            if job.opens:
+            if record.opens:
                 job.opener = lambda: Document.open(out, self._model, self._tokenizer_of_engine)
             else:
-                text = files.read(held.folder / _TEXT).decode("utf-8")
+                text = files.read(record.folder / _TEXT).decode("utf-8")
                 job.steps = begin(
-                    self._model, self._tokenizer, [(held.name, text)],
+                    self._model, self._tokenizer, [(record.name, text)],
                     layout=self._layout, piece=self._piece, out=out, source=self._source,
                 )  # fmt: skip
         except Exception as error:
@@ -250,15 +213,15 @@ class _Reading:
 
     long = True
 
-    def __init__(self, held: Held, *, opens: bool) -> None:
-        self._held, self.opens = held, opens
+    def __init__(self, record: DocumentRecord) -> None:
+        self._record = record
         self.opener: Any = None
         self.steps: Steps | None = None
         self.cancelled = False
         self._began, self._first = 0.0, 0
 
     def step(self) -> bool:
-        held = self._held
+        record = self._record
         if self.opener is not None:
             document = self.opener()
             # Their checksums are compared when they are first needed: a damaged document fails here, and no chat by it.
@@ -266,44 +229,44 @@ class _Reading:
             self._done(document)
             return False
         assert self.steps is not None
-        if held.status != "reading":
-            held.status, self._began = "reading", time.perf_counter()
+        if record.status != "reading":
+            record.status, self._began = "reading", time.perf_counter()
         try:
-            held.tokens_read, held.tokens = next(self.steps)
+            record.tokens_read, record.tokens = next(self.steps)
         except StopIteration as end:
             self._done(end.value)
             return False
         if not self._first:
-            self._first, self._began = held.tokens_read, time.perf_counter()  # an earlier process read some of it
+            self._first, self._began = record.tokens_read, time.perf_counter()  # an earlier process read some of it
         else:
-            held.rate = (held.tokens_read - self._first) / (time.perf_counter() - self._began)
+            record.rate = (record.tokens_read - self._first) / (time.perf_counter() - self._began)
         return True
 
     def _done(self, document: Document) -> None:
-        held = self._held
-        held.tokens = held.tokens_read = document.tokens
+        record = self._record
+        record.tokens = record.tokens_read = document.tokens
         if not self.cancelled:
-            held.document, held.status = document, "ready"
+            record.document, record.status = document, "ready"
             with suppress(OSError):  # the document has its own
-                (held.folder / _TEXT).unlink(missing_ok=True)
-        held.job = None
+                (record.folder / _TEXT).unlink(missing_ok=True)
+        record.job = None
 
     def close(self) -> None:
         if self.steps is not None:
             self.steps.close()
 
     def fail(self, error: Exception) -> None:
-        held = self._held
-        held.job = None
+        record = self._record
+        record.job = None
         if self.cancelled:
             return
         expected = isinstance(error, (DocumentError, OSError))
-        _LOG.error("%s cannot be read: %s", held.id, error, exc_info=None if expected else error)
-        held.status, held.error = "failed", " ".join(str(error).split())
+        _LOG.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
+        record.status, record.error = "failed", " ".join(str(error).split())
         # What was read stays as it is, and what did not fail by its text is tried again at the next start.
-        if not self.opens and isinstance(error, DocumentError):
+        if not record.opens and isinstance(error, DocumentError):
             with suppress(OSError):
-                held.write()
+                record.write()
 
 
 def _plain_text(upload: Path) -> str:

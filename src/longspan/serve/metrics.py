@@ -1,4 +1,4 @@
-"""What ``/metrics`` says, in a registry of the server's own. No label is from a request's text."""
+"""The metrics of ``/metrics``, in a registry of the server's own. No label has text of a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from longspan.serve.generation import End
+from longspan.serve.generation import Finished
 
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
@@ -18,7 +18,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests that were answered.", "route", "status")
         self._tokens = self._counter("tokens", "Tokens of prompts and answers.", "kind")
-        self._gone = self._counter("clients_gone", "Answers that nobody waited for.")
+        self._gone = self._counter("clients_gone", "Requests whose clients disconnected.")
         self._seconds = Histogram(
             "longspan_seconds", "Seconds of answers by phase: waiting, and computing.", ["phase"], buckets=_SECONDS,
             registry=self.registry,
@@ -28,17 +28,20 @@ class Metrics:
         return Counter(f"longspan_{name}", says, labels, registry=self.registry)
 
     def gauge(self, name: str, says: str, value: Callable[[], float]) -> None:
-        """A number that is looked up when it is asked for."""
+        """Add a gauge whose value is a function's at each scrape."""
         Gauge(f"longspan_{name}", says, registry=self.registry).set_function(value)
 
     def requested(self, route: str, status: int) -> None:
+        """Count a response."""
         self._requests.labels(route, str(status)).inc()
 
-    def answered(self, end: End) -> None:
+    def answered(self, end: Finished) -> None:
+        """Count the tokens and seconds of an answer."""
         for kind, count in (("prompt", end.prompt), ("cached", end.cached), ("completion", end.completion)):
             self._tokens.labels(kind).inc(count)
         for phase in ("queued", "prefill", "decode", "turns"):
             self._seconds.labels(phase).observe(getattr(end, phase))
 
     def gone(self) -> None:
+        """Count a request whose client disconnected."""
         self._gone.inc()

@@ -1,4 +1,4 @@
-"""Messages as the ids that the model reads: those of documents, and of what it said itself, as they were then."""
+"""Encodes messages. Documents and previous answers of the model keep the ids that they had."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from longspan.documents.layout import encode, encode_text, head_of
 from longspan.documents.manifest import Layout
 from longspan.serve.errors import ApiError
 
-_MOST = 4096  # answers that are remembered
+_MAX_ANSWERS = 4096  # answers that are remembered
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -35,25 +35,27 @@ class Prompt:
     document: Document | None
 
 
-class Said:
-    """The ids of what was answered to a prompt, as another tokenization of the same text would be another prompt."""
+class PreviousAnswers:
+    """The ids of previous answers, by prompt and text: encoding the text again may give others, which no cache has."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, Tensor] = OrderedDict()
+        self._ids: OrderedDict[bytes, Tensor] = OrderedDict()
         self._lock = Lock()
 
     def remember(self, prompt: Tensor, text: str, ids: Tensor) -> None:
+        """Remember the ``ids`` ``[A]`` of an answer to a prompt ``[T]``."""
         with self._lock:
-            self._known[self._key(prompt, text)] = ids
-            while len(self._known) > _MOST:
-                self._known.popitem(last=False)
+            self._ids[self._key(prompt, text)] = ids
+            while len(self._ids) > _MAX_ANSWERS:
+                self._ids.popitem(last=False)
 
     def ids_of(self, prompt: Tensor, text: str) -> Tensor | None:
+        """The ids ``[A]`` of an answer to a prompt ``[T]``; None if there was none."""
         key = self._key(prompt, text)
         with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-            return self._known.get(key)
+            if key in self._ids:
+                self._ids.move_to_end(key)
+            return self._ids.get(key)
 
     @staticmethod
     def _key(prompt: Tensor, text: str) -> bytes:
@@ -61,12 +63,12 @@ class Said:
 
 
 class Prompts:
-    """Encodes prompts, by any thread, one at a time.
+    """Encodes prompts, one at a time; any thread may call it.
 
     Args:
-        tokenizer: nobody else's, since a tokenizer keeps options of its last call.
-        layout: where a text and a question stand. documents: those that can be asked.
-        most: characters of a prompt; a longer one is refused before it is encoded.
+        tokenizer: used by nothing else, since a tokenizer keeps options of its last call.
+        layout: where a text and a question stand. documents: those that are read.
+        max_characters: characters of a prompt; a longer one is refused before it is encoded.
     """
 
     def __init__(
@@ -74,12 +76,13 @@ class Prompts:
         tokenizer: Any,
         layout: Layout,
         documents: Callable[[], Iterable[Document]],
-        said: Said,
+        previous_answers: PreviousAnswers,
         *,
-        most: int,
+        max_characters: int,
     ) -> None:
-        self._tokenizer, self._layout, self._documents, self._said = tokenizer, layout, documents, said
-        self._most, self._lock = most, Lock()
+        self._tokenizer, self._layout = tokenizer, layout
+        self._documents, self._previous_answers = documents, previous_answers
+        self._max_characters, self._lock = max_characters, Lock()
 
     def chat(self, messages: Sequence[Any], document: Document | None) -> Prompt:
         """The ids of a chat, after those of a document where one is named.
@@ -93,20 +96,20 @@ class Prompts:
         self._check(sum(len(message.text) for message in read), "messages")
         with self._lock:
             if document is not None:
-                turns = _turns(read, f"{document.layout.joint}", document.layout, with_document=True)
-                return Prompt(self._joined(document.contents.ids, turns), document)
+                turns = _layout_turns(read, f"{document.layout.joint}", document.layout, with_document=True)
+                return Prompt(self._encode_turns(document.contents.ids, turns), document)
             if self._layout.name == "chat":
-                turns = self._rendered(read)
+                turns = self._template_turns(read)
             else:
-                turns = _turns(read, self._layout.head, self._layout, with_document=False)
-            found = self._begins(turns[0])
-            if found is not None:
-                turns[0] = turns[0].removeprefix(found.layout.head + str(found.text))
-                return Prompt(self._joined(found.contents.ids, turns), found)
+                turns = _layout_turns(read, self._layout.head, self._layout, with_document=False)
+            leading = self._leading_document(turns[0])
+            if leading is not None:
+                turns[0] = turns[0].removeprefix(leading.layout.head + str(leading.text))
+                return Prompt(self._encode_turns(leading.contents.ids, turns), leading)
             if self._layout.name == "chat":
-                return Prompt(self._joined(torch.empty(0, dtype=torch.int64), turns), None)
+                return Prompt(self._encode_turns(torch.empty(0, dtype=torch.int64), turns), None)
             turns[0] = turns[0].removeprefix(self._layout.head)
-            return Prompt(self._joined(head_of(self._tokenizer, self._layout), turns), None)
+            return Prompt(self._encode_turns(head_of(self._tokenizer, self._layout), turns), None)
 
     def completion(self, prompt: str | list[int]) -> Prompt:
         """The ids of a text, after those of a document that it begins with.
@@ -118,53 +121,53 @@ class Prompts:
             return Prompt(torch.tensor(prompt, dtype=torch.int64), None)
         self._check(len(prompt), "prompt")
         with self._lock:
-            found = self._begins(prompt)
-            if found is not None:
-                rest = encode(self._tokenizer, prompt.removeprefix(found.layout.head + str(found.text)))
-                return Prompt(torch.cat((found.contents.ids, rest)), found)
+            leading = self._leading_document(prompt)
+            if leading is not None:
+                rest = encode(self._tokenizer, prompt.removeprefix(leading.layout.head + str(leading.text)))
+                return Prompt(torch.cat((leading.contents.ids, rest)), leading)
             ids = self._tokenizer(prompt, verbose=False)["input_ids"]
             return Prompt(torch.tensor(ids, dtype=torch.int64), None)
 
     def _check(self, characters: int, field: str) -> None:
-        if characters > self._most:
+        if characters > self._max_characters:
             raise ApiError(
-                400, f"{field} has {characters:,} characters, and at most {self._most:,} are encoded; upload a longer "
-                "text to /v1/documents", param=field, code="context_length_exceeded",
+                400, f"{field} has {characters:,} characters, and at most {self._max_characters:,} are encoded; "
+                "upload a longer text to /v1/documents", param=field, code="context_length_exceeded",
             )  # fmt: skip
 
-    def _begins(self, text: str) -> Document | None:
+    def _leading_document(self, text: str) -> Document | None:
         """The longest document that a text begins with, up to where a question stands."""
-        found = [one for one in self._documents() if one.text and _starts(text, one)]
-        return max(found, key=lambda one: one.tokens, default=None)
+        leading = [one for one in self._documents() if one.text and _starts_with(text, one)]
+        return max(leading, key=lambda one: one.tokens, default=None)
 
-    def _joined(self, ids: Tensor, turns: Sequence[str]) -> Tensor:
-        """``ids``, then what stands around the answers and the answers in turn."""
+    def _encode_turns(self, ids: Tensor, turns: Sequence[str]) -> Tensor:
+        """``ids``, followed by the ids of the texts, which alternate between prompts and answers."""
         for n, text in enumerate(turns):
             if n % 2:
-                said = self._said.ids_of(ids, text)
-                ids = torch.cat((ids, encode_text(self._tokenizer, text)[0] if said is None else said))
+                known = self._previous_answers.ids_of(ids, text)
+                ids = torch.cat((ids, encode_text(self._tokenizer, text)[0] if known is None else known))
             else:
                 ids = torch.cat((ids, encode(self._tokenizer, text)))
         return ids
 
-    def _rendered(self, messages: Sequence[Message]) -> list[str]:
-        """The chat template, filled and taken apart at the answers."""
+    def _template_turns(self, messages: Sequence[Message]) -> list[str]:
+        """The filled chat template, split at the answers."""
         marks = [f"\ue0d0{n}\ue0d1" for n in range(len(messages))]
         filled = [
             {"role": one.role, "content": mark if one.role == "assistant" else one.text}
             for one, mark in zip(messages, marks, strict=True)
         ]
-        text = self._fill(filled)
+        text = self._fill_template(filled)
         answers = [(mark, one.text) for one, mark in zip(messages, marks, strict=True) if one.role == "assistant"]
         if any(text.count(mark) != 1 for mark, _ in answers):  # a template may change what it is given
-            return [self._fill([{"role": one.role, "content": one.text} for one in messages])]
+            return [self._fill_template([{"role": one.role, "content": one.text} for one in messages])]
         turns = []
         for mark, answer in answers:
             before, _, text = text.partition(mark)
             turns += [before, answer]
         return [*turns, text]
 
-    def _fill(self, messages: list[dict[str, str]]) -> str:
+    def _fill_template(self, messages: list[dict[str, str]]) -> str:
         try:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template raises what it likes
@@ -183,7 +186,7 @@ def characters_of(tokenizer: Any, tokens: int) -> int:
     return tokens * longest * (4 if normalizes else 1)
 
 
-def _starts(text: str, document: Document) -> bool:
+def _starts_with(text: str, document: Document) -> bool:
     """Whether a text begins with a document up to where a question stands; nothing is copied."""
     at = 0
     for part in (document.layout.head, str(document.text), document.layout.joint):
@@ -197,7 +200,7 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
     """Roles and texts of the API's messages.
 
     Raises:
-        ApiError: 400, one is of a role or has a content that no text is.
+        ApiError: 400, a role or a content is not supported.
     """
     read = []
     for n, message in enumerate(messages):
@@ -234,10 +237,10 @@ def _text(content: Any, where: str) -> str:
     return text
 
 
-def _turns(messages: Sequence[Message], first: str, layout: Layout, *, with_document: bool) -> list[str]:
-    """What stands around the answers and the answers in turn, in a layout of texts and questions."""
+def _layout_turns(messages: Sequence[Message], first: str, layout: Layout, *, with_document: bool) -> list[str]:
+    """Prompts and answers in turn, in a layout of texts and questions."""
     turns, before = [], first
-    asked: list[str] = []
+    questions: list[str] = []
     for message in messages:
         if with_document and message.role == "system":
             raise ApiError(
@@ -245,8 +248,8 @@ def _turns(messages: Sequence[Message], first: str, layout: Layout, *, with_docu
                 "question", param="messages",
             )  # fmt: skip
         if message.role != "assistant":
-            asked.append(message.text)
+            questions.append(message.text)
             continue
-        turns += [f"{before}{layout.joint.join(asked)}{layout.end}", message.text]
-        before, asked = layout.turn, []
-    return [*turns, f"{before}{layout.joint.join(asked)}{layout.end}"]
+        turns += [f"{before}{layout.joint.join(questions)}{layout.end}", message.text]
+        before, questions = layout.turn, []
+    return [*turns, f"{before}{layout.joint.join(questions)}{layout.end}"]

@@ -1,4 +1,4 @@
-"""The process of a server: it listens, and ends in order."""
+"""The process of a server: it listens, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from longspan.serve.demo import add_demo
 from longspan.serve.host import Host
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_GOODBYE = 30  # seconds, once all is answered, for clients that do not read or finish what they send
+_SHUTDOWN_SECONDS = 30  # for clients that neither read nor finish their request, once all is answered
 
 
 class Server(uvicorn.Server):
-    """Answers what it was asked before it ends: at the first signal it drains, at the second it ends at once."""
+    """Shuts down gracefully: the first signal drains, the second ends at once."""
 
     def __init__(self, host: Host, **options: Any) -> None:
         settings = host.settings
         super().__init__(
             uvicorn.Config(
                 build(host), host=settings.host, port=settings.port, lifespan="off", log_level="warning",
-                access_log=False, server_header=False, timeout_graceful_shutdown=_GOODBYE, **options,
+                access_log=False, server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS, **options,
             )
         )  # fmt: skip
         self._host = host
@@ -63,7 +63,7 @@ class Server(uvicorn.Server):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The URL that it listens on."""
         port = self.servers[0].sockets[0].getsockname()[1]
         name = self._host.settings.host
         return f"http://{f'[{name}]' if ':' in name else name}:{port}"
@@ -74,15 +74,15 @@ class Server(uvicorn.Server):
             self.announce()
 
     def announce(self) -> None:
-        """Say where it listens."""
+        """Print the address to stderr."""
         print(f"longspan serves {self._host.settings.model} at {self.address}", file=sys.stderr, flush=True)
 
 
 def serve(host: Host, *, demo: bool = False) -> None:
-    """Serve until a signal says so.
+    """Serve until a signal.
 
     Args:
-        demo: with a document that is read first.
+        demo: read the document of the demo first.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     try:

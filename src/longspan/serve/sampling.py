@@ -1,4 +1,4 @@
-"""The next token out of logits, by transformers' own processors."""
+"""Sampling of the next token, with transformers' logits processors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-_COLD = 1e-5  # below, scores over the temperature leave the range of fp32
+_GREEDY_BELOW = 1e-5  # below, scores over the temperature leave the range of fp32
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen.
+    """The sampling options of a request.
 
     Attributes:
         temperature, top_p: None takes what the model's generation config says; greedy where it says nothing.
@@ -32,7 +32,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Token:
-    """A token that was chosen.
+    """A sampled token.
 
     Attributes:
         id, logprob: it and the log of its probability under the model, before temperature and top_p.
@@ -45,7 +45,7 @@ class Token:
 
 
 class Sampler:
-    """Chooses the tokens of one request."""
+    """Samples the tokens of one request."""
 
     def __init__(self, model: PreTrainedModel, sampling: Sampling, prompt_tokens: int) -> None:
         config = _config(model.generation_config, sampling)
@@ -79,7 +79,7 @@ class Sampler:
 def _config(own: Any, sampling: Sampling) -> GenerationConfig:
     """The model's generation config with what a request asks for; what both leave out is transformers' default."""
     config: GenerationConfig = deepcopy(own)
-    if sampling.temperature is not None and sampling.temperature < _COLD:
+    if sampling.temperature is not None and sampling.temperature < _GREEDY_BELOW:
         config.do_sample = False
     elif sampling.temperature is not None:
         config.do_sample, config.temperature = True, sampling.temperature
@@ -91,7 +91,7 @@ def _config(own: Any, sampling: Sampling) -> GenerationConfig:
     return config
 
 
-def ends_of(model: PreTrainedModel) -> frozenset[int]:
+def end_tokens_of(model: PreTrainedModel) -> frozenset[int]:
     """The tokens that end an answer."""
     end = model.generation_config.eos_token_id
     return frozenset() if end is None else frozenset([end] if isinstance(end, int) else end)

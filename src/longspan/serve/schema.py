@@ -1,6 +1,6 @@
-"""What requests may say: the fields of OpenAI's own types, of those that this server honours; and what it adds.
+"""The request bodies: those fields of OpenAI's types that this server honours, and its own.
 
-A field that OpenAI knows and this server does not is taken where it asks for nothing, and refused by its name else.
+Another field of OpenAI's API is accepted where its value changes nothing, and refused by its name otherwise.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _CHAT = _COMMON | {
 }
 _COMPLETION = _COMMON | {"logprobs": Field(default=None, ge=0, le=5)}
 
-# What asks for nothing, beside null and what is empty.
-_NOTHING: dict[str, tuple[Any, ...]] = {
+# Values that change nothing, beside null and empty ones.
+_NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "echo": (False,),
     "store": (False,), "suffix": ("",), "parallel_tool_calls": (True, False), "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
     "service_tier": ("auto", "default"), "verbosity": ("medium",),
 }  # fmt: skip
-_NAMES_ONLY = {"user", "safety_identifier", "prompt_cache_key"}  # say who asks; nothing here depends on it
+_IGNORED = {"user", "safety_identifier", "prompt_cache_key"}  # identify the user; nothing here depends on them
 
 
-def _bare(hint: Any) -> Any:
+def _without_marker(hint: Any) -> Any:
     """A type without the mark whether it has to be given."""
     return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
 
 
 def _model(name: str, params: Any, fields: dict[str, Any], **more: Any) -> type[BaseModel]:
-    hints = {key: _bare(hint) for key, hint in get_type_hints(params, include_extras=True).items()}
+    hints = {key: _without_marker(hint) for key, hint in get_type_hints(params, include_extras=True).items()}
     hints["model"] = str  # OpenAI's is a list of its own models
     own: dict[str, Any] = {
         key: (hints[key] if field.is_required() else hints[key] | None, field) for key, field in fields.items()
@@ -84,7 +84,7 @@ class Rename(BaseModel):
 
 
 def refuse_others(request: BaseModel, params: Any) -> None:
-    """Refuse what is not honoured.
+    """Refuse fields that are not honoured.
 
     Args:
         params: OpenAI's type of this request.
@@ -96,8 +96,8 @@ def refuse_others(request: BaseModel, params: Any) -> None:
     for name, value in (request.model_extra or {}).items():
         if name not in known:
             raise ApiError(400, f"unknown field {name[:80]!r}", param=name[:80], code="unknown_parameter")
-        nothing = value is None or value in ([], {}) or any(_same(value, x) for x in _NOTHING.get(name, ()))
-        if not nothing and name not in _NAMES_ONLY:
+        nothing = value is None or value in ([], {}) or any(_same(value, x) for x in _NO_OP_VALUES.get(name, ()))
+        if not nothing and name not in _IGNORED:
             raise ApiError(
                 400, f"{name} is not supported by this server; leave it out", param=name, code="unsupported_parameter"
             )

@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, how much may be sent, and what no answer goes without."""
+"""Checks before every route: host, origin, key and body size; and the security headers of every response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from longspan.serve.errors import ApiError
 
-_OPEN = ("/page/", "/health/")  # what needs no key, beside the page itself
+_OPEN = ("/page/", "/health/")  # need no key, like the page itself
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -29,13 +29,13 @@ _HEADERS = {
 
 
 class Guard:
-    """Around the application.
+    """ASGI middleware around the application.
 
     Args:
-        api_key: what a request has to show. loopback: whether only this machine can reach the server; then a name of
+        api_key: that requests must have. loopback: whether only this machine can reach the server; then a name of
             another one in ``Host`` is that of a page that wants to be taken for this server.
         max_body: bytes of a request.
-        requested: told the route and the status of every answer.
+        requested: called with the route and the status of every response.
     """
 
     def __init__(

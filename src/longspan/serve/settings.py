@@ -1,4 +1,4 @@
-"""What a server is told at its start."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Of one server.
+    """The settings of one server.
 
     Attributes:
-        model: the name that it has in the API.
+        model: its name in the API.
         source: what the model was loaded from, for the documents' manifests.
         documents: the folder that documents are kept in.
         host, port: where it listens; port 0 takes a free one.
-        api_key: what every request has to show; None where nobody else can reach the server.
+        api_key: that every request must have; None for a server on loopback without one.
         piece: tokens of a prompt or a text that are read at a time.
         max_new_tokens: length of an answer where a request names none.
         max_length: tokens of a prompt and its answer; None leaves it to the method.
         max_running: requests that take turns. max_queue: those that wait for that, and texts that wait to be read.
         max_body: bytes of a request. max_prompt: characters of a prompt; a longer text is uploaded as a document.
         extract_seconds, extract_memory: for the process that extracts the text of a PDF or HTML file.
-        memory: bytes of conversations' caches that are kept.
-        kv_dir: where those go that memory has no room for; None drops them. kv_disk: bytes of those.
+        memory: bytes of conversations' caches that are kept in memory.
+        kv_dir: folder for caches beyond ``memory``; None drops them. kv_disk: bytes of the files there.
     """
 
     model: str
