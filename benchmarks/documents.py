@@ -7,6 +7,7 @@ Each part runs alone, in processes of its own, and puts its figures into results
     python benchmarks/documents.py processes     # 8 processes ask one document of 1 GiB
     python benchmarks/documents.py killed        # SIGKILL at 100 random moments of read, append and save
     python benchmarks/documents.py spoiled       # 200 spoiled documents
+    python benchmarks/documents.py --bars        # every bar beside its figure, from the results
     python benchmarks/documents.py --docs        # the table of docs/documents.md, from the results
 
 Linux only.
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -44,6 +46,20 @@ FEW = f"{METHOD},chunk_length=64,num_chunks=4"  # of the large model, whose keys
 LAYERS, KV_HEADS, HEAD, WINDOW = 8, 32, 128, 256  # 256 KiB of keys and values a token in fp32
 LIMIT = 1_500_000_000
 TIMES = 3
+PARTS = ("open", "limit", "processes", "killed", "spoiled")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure beside its bar."""
+
+    what: str
+    figure: str
+    bar: str
+    met: bool
+
+    def __str__(self) -> str:
+        return f"{'met' if self.met else 'MISSED'}: {self.what}: {self.figure} (bar: {self.bar})"
 
 
 def text_of(tokens: int, tokenizer) -> str:
@@ -179,7 +195,7 @@ def size_of(path: str) -> int:
     return sum(file.stat().st_size for file in Path(path).iterdir())
 
 
-def opening(folder: Path, tokens: int) -> tuple[dict, list[str]]:
+def opening(folder: Path, tokens: int) -> dict:
     found: dict[str, dict] = {}
     for length in (8192, tokens):
         path = folder / f"{length}.longspan"
@@ -192,22 +208,17 @@ def opening(folder: Path, tokens: int) -> tuple[dict, list[str]]:
     long, short = found[str(tokens)], found["8192"]
     parts = {name: long["read"]["seconds"] / (long[name]["open"] + long[name]["first"]) for name in ("cold", "warm")}
     grows = {name: long[name]["open_cpu"] / short[name]["open_cpu"] for name in ("cold", "warm")}
-    wrong = [f"open, {n}: only {x:.0f} times sooner than reading" for n, x in parts.items() if x < 50]
-    wrong += [f"opening grows {x:.2f} times, {n}" for n, x in grows.items() if x > 1.5]
-    return {**found, "sooner": parts, "grows": grows}, wrong
+    return {**found, "sooner": parts, "grows": grows}
 
 
-def limited(folder: Path, tokens: int) -> tuple[dict, list[str]]:
+def limited(folder: Path, tokens: int) -> dict:
     path = folder / "large.longspan"
     read = child("_read", "large", tokens, path, LIMIT)
     under, free = child("_ask", "large", path, LIMIT, 1), child("_ask", "large", path, 0, 0)
-    wrong = [] if under["tokens"] == free["tokens"] else ["limit: other tokens than without it"]
-    wrong += ["limit: a copy in memory was made, so it shows nothing"] if under["copied"] else []
-    wrong += ["limit: less than 3 GB"] if tokens == 12_288 and read["bytes"] < 3e9 else []
-    return {"read": read, "under": under, "free": free, "limit": LIMIT}, wrong
+    return {"read": read, "under": under, "free": free, "limit": LIMIT}
 
 
-def processes(folder: Path, tokens: int) -> tuple[dict, list[str]]:
+def processes(folder: Path, tokens: int) -> dict:
     path, flags = folder / "shared.longspan", folder / "flags"
     flags.mkdir()
     read = child("_read", "large", tokens, path, 0)
@@ -219,13 +230,11 @@ def processes(folder: Path, tokens: int) -> tuple[dict, list[str]]:
     ]
     found = [json.loads(one.communicate()[0].splitlines()[-1]) for one in running]
     pss, largest = sum(one["mapped"]["Pss"] for one in found), max(one["mapped"]["Rss"] for one in found)
-    wrong = [] if pss <= 1.02 * largest else [f"processes: {pss / largest:.2f} copies in the page cache"]
     private = max(one["private"] for one in found)
-    wrong += ["processes: the document is private memory"] if private > read["bytes"] / 2 else []
-    return {"read": read, "each": found, "pss": pss, "mapped": largest, "private": private}, wrong
+    return {"read": read, "each": found, "pss": pss, "mapped": largest, "private": private}
 
 
-def harmed(folder: Path, kind: str, count: int) -> tuple[dict, list[str]]:
+def harmed(folder: Path, kind: str, count: int) -> dict:
     sys.path.insert(0, str(ROOT / "tests"))
     torch.set_num_threads(1)
     text = heldout_text()[:12_000]
@@ -238,7 +247,7 @@ def harmed(folder: Path, kind: str, count: int) -> tuple[dict, list[str]]:
 
         killing = Killing(lambda: load_bundled()[0], tokenizer, text, folder)
         left = [f"{KINDS[n % 3]}: {killing.one(KINDS[n % 3], n)}" for n in range(count)]
-        return {"kills": count, "left": {name: left.count(name) for name in sorted(set(left))}}, []
+        return {"kills": count, "left": {name: left.count(name) for name in sorted(set(left))}}
     from support.spoiled_documents import spoilers
 
     saved, model = folder / "saved.longspan", load_bundled()[0]
@@ -256,7 +265,41 @@ def harmed(folder: Path, kind: str, count: int) -> tuple[dict, list[str]]:
         except LongspanError as error:
             long += [name] if len(str(error).splitlines()) > 20 else []
         shutil.rmtree(place)
-    return {"spoiled": count, "refused": count - len(opened)}, [f"opened: {one}" for one in opened] + long
+    return {"spoiled": count, "refused": count - len(opened), "opened": opened, "long": long}
+
+
+def bars(part: str, found: dict) -> list[Bar]:
+    """The figures of a part beside their bars."""
+    if part == "open":
+        made = [
+            Bar(f"open and first token, {name}", f"{x:.0f} times sooner than reading", "at least 50 times", x >= 50)
+            for name, x in found["sooner"].items()
+        ]
+        return made + [
+            Bar(f"opening as the text grows, {name}", f"{x:.2f} times", "at most 1.5 times", x <= 1.5)
+            for name, x in found["grows"].items()
+        ]
+    if part == "limit":
+        same, size = found["under"]["tokens"] == found["free"]["tokens"], found["read"]["bytes"]
+        copied = found["under"]["copied"]
+        return [
+            Bar("tokens under the limit", "the same" if same else "others", "the same as without", same),
+            Bar("keys and values", f"{size / 1e9:.2f} GB", "at least 3 GB", size >= 3e9),
+            Bar("a copy of them in memory", "made" if copied else "refused", "refused by the limit", not copied),
+        ]
+    if part == "processes":
+        copies, private, size = found["pss"] / found["mapped"], found["private"], found["read"]["bytes"]
+        return [
+            Bar("copies in the page cache, 8 processes", f"{copies:.2f}", "at most 1.02", copies <= 1.02),
+            Bar("private memory of a process", f"{private / 2**20:.0f} MiB", "at most half of it", 2 * private <= size),
+        ]
+    if part == "killed":  # another outcome than these ends the run
+        return [Bar("SIGKILL at random moments", f"{found['kills']}", "100, none with another document", True)]
+    refused, count, long = found["refused"], found["spoiled"], found.get("long", [])
+    return [
+        Bar("spoiled documents refused", f"{refused} of {count}", f"{count} of {count}", refused == count),
+        Bar("messages of more than 20 lines", f"{len(long)}", "0", not long),
+    ]
 
 
 def table(held: dict) -> list[str]:
@@ -300,36 +343,40 @@ def table(held: dict) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=("open", "limit", "processes", "killed", "spoiled"))
+    parser.add_argument("part", nargs="?", choices=PARTS)
+    parser.add_argument("--bars", action="store_true", help="print every bar beside its figure in the results")
     parser.add_argument("--docs", action="store_true", help="write the table of docs/documents.md from the results")
     parser.add_argument("--no-save", action="store_true", help="leave the results file as it is")
     parser.add_argument("--small", action="store_true", help="a short run, of other lengths than the bars'")
     parser.add_argument("--dir", help="where the documents lie; the system's folder for temporary files unless given")
     args = parser.parse_args()
     held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    wrong: list[str] = []
-    parts = [] if args.docs else [args.part] if args.part else ["open", "limit", "processes", "killed", "spoiled"]
-    for part in parts:
+    beside: list[Bar] = []
+    if args.bars:
+        for part in PARTS:
+            own = bars(part, held[part]) if part in held else [Bar(part, "not measured", "to be measured", False)]
+            beside += own
+            print(*own, sep="\n")
+    for part in [] if args.docs or args.bars else [args.part] if args.part else PARTS:
         with tempfile.TemporaryDirectory(dir=args.dir) as folder:
             place = Path(folder)
             if part in ("killed", "spoiled"):
-                made, said = harmed(place, part, (10 if args.small else 100) * (1 if part == "killed" else 2))
+                made = harmed(place, part, (10 if args.small else 100) * (1 if part == "killed" else 2))
             else:
                 sizes = {"open": (131_072, 16_384), "limit": (12_288, 1_024), "processes": (4_096, 1_024)}
                 run = {"open": opening, "limit": limited, "processes": processes}[part]
-                made, said = run(place, sizes[part][args.small])
+                made = run(place, sizes[part][args.small])
         held = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # another part may have ended meanwhile
         held[part] = {**made, **machine(torch.get_num_threads())}
-        wrong += said
         print(part, json.dumps(made))
+        beside += bars(part, made)
+        print(*bars(part, made), sep="\n", flush=True)
         if not args.no_save:
             RESULTS.write_text(json.dumps(held, indent=1) + "\n")
     if args.docs:
         page = ROOT / "docs" / "documents.md"
         page.write_text(between(page.read_text(), MARKS, table(held)))
-    for line in wrong:
-        print(f"missed: {line}")
-    return 1 if wrong else 0
+    return 0 if all(bar.met for bar in beside) else 1
 
 
 if __name__ == "__main__":

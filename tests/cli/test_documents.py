@@ -79,7 +79,8 @@ def test_chat(run, document, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, "never read"])))
     ran = run("chat", document, "--max-new-tokens", "5")
     assert ran.code == 0 and len(ran.out.strip().splitlines()) >= 2
-    assert "taken back: And then?" in ran.err and "/what: there are /save FOLDER" in ran.err
+    assert "taken back: And then?" in ran.err and "/what: no such command; there are /save FOLDER" in ran.err
+    assert "/save takes a folder" in ran.err
     assert "tokens in" in ran.err and "which is no proof" in ran.err
     monkeypatch.setattr("sys.stdin", io.StringIO(ASK))
     again = json.loads(run("chat", tmp_path / "talk.longspan", "--json", "--max-new-tokens", "5").out)

@@ -34,3 +34,20 @@ def test_a_run_is_cut_to_what_another_length_would_have_had():
     points = tuple(Point(a, b, 1.0) for a, b in ladder(8192))
     run = Run("cpu", points, points, 1, 1.0)
     assert doctor.as_for(run, 4096).length == 2048 and doctor.as_for(run, 10**6).length == 8192
+
+
+def test_a_method_that_is_measured_again_leaves_the_rows_of_others(tmp_path, monkeypatch):
+    before = json.loads(doctor.RESULTS.read_text(encoding="utf-8"))["rows"]
+    monkeypatch.setattr(doctor, "RESULTS", tmp_path / "doctor.json")
+    monkeypatch.setattr(doctor, "DOCUMENT", tmp_path / "doctor.md")
+    doctor.RESULTS.write_text(json.dumps({"rows": before}))
+    doctor.DOCUMENT.write_text("\n".join(doctor.MARKS))
+    new = [
+        {**row, "prefill_seconds": 1.0, "machine": {"device": "another"}} for row in before if row["method"] == "esa"
+    ]
+    doctor.keep(new)
+    after = json.loads(doctor.RESULTS.read_text())
+    assert [row["method"] for row in after["rows"]] == [row["method"] for row in before]
+    assert [row for row in after["rows"] if row["method"] == "esa"] == new
+    assert [row for row in after["rows"] if row["method"] != "esa"] == [x for x in before if x["method"] != "esa"]
+    assert all({"machine", "seconds", "rounds", "piece"} <= row.keys() for row in before)

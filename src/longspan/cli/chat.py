@@ -87,5 +87,7 @@ def _obey(talk: Conversation, line: str, console: Console) -> None:
             say(console, printable(shown))
     elif command == "/undo":
         say(console, printable(f"taken back: {talk.undo().question}"))
+    elif command == "/save":
+        say(console, "/save takes a folder: /save FOLDER")
     else:
-        say(console, printable(f"{line}: there are {COMMANDS}"))
+        say(console, printable(f"{line}: no such command; there are {COMMANDS}"))
