@@ -17,7 +17,7 @@ _FEW = 4  # tokens whose channels are permuted by one operation, the slowest for
 
 @lru_cache(maxsize=16)
 def interleaved_order(size: int, start: int, end: int) -> Tensor:
-    """``[D]`` int64 with ``D = size``: a head's channels, with pairs of ``start : end`` that rotate together adjacent."""
+    """``[D]`` int64, ``D = size``: a head's channels, with those of ``start : end`` that rotate together adjacent."""
     with torch.inference_mode(False):  # kept for later calls, which may be outside of it
         order = torch.arange(size)
         order[start:end] = order[start:end].unflatten(0, (2, -1)).T.flatten()

@@ -111,7 +111,7 @@ class Choosing(Selection):
         raise NotImplementedError
 
     def stops(self, i: Tensor) -> Tensor:
-        """One past the last candidate of each query ``i`` ``[T]`` that arrives alone, ``[T]``, in units from token 0 on."""
+        """One past the last candidate of each query ``i`` ``[T]`` that arrives alone: ``[T]``, in units."""
         raise NotImplementedError
 
     def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerQueryChunk:
