@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import machine, version
-from benchmarks.vllm_demo import WINDOW, served
 from openai import OpenAI
 from transformers import PreTrainedTokenizerFast
 
+from common import machine, version
 from longspan.bundled.folder import FOLDER
 from longspan_eval import passkey
+from vllm_demo import WINDOW, served
 
 OUT = Path(__file__).parent / "results" / "vllm" / "passkeys.json"
 # A chunk of the bundled model has 32 tokens, which are a page then.

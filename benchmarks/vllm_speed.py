@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from benchmarks.common import clock, machine, ratio, take_turns, version
 from torch import Tensor
 
 import longspan
+from common import clock, machine, ratio, take_turns, version
 from longspan.methods import Method
 from longspan.rope import Rope, Table, cos_sin
 from longspan.vllm.attention import PagedAttention

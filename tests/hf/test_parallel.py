@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import longspan
 from longspan.bundled import load_bundled
 from support import parallel_run
 from support.hf_models import _COMMON, build, make
@@ -33,7 +34,7 @@ def model():
 
 @pytest.mark.parametrize("name", parallel_run.CASES)
 def test_the_same_tokens_as_in_one_process(ranks, model, name):
-    expected = parallel_run.of_case(model, *parallel_run.CASES[name])
+    expected = parallel_run.of_case(model, parallel_run.CASES[name])
     for found in ranks:
         assert found["cases"][name]["tokens"] == expected["tokens"]
         assert (found["cases"][name]["logits"] - expected["logits"]).abs().max() < NEAR
@@ -48,8 +49,6 @@ def test_families(ranks, name, method):
 
 
 def test_the_report_is_of_a_share_of_the_heads(ranks, model):
-    import longspan
-
     whole = longspan.inspect(model, "esa", calibration=parallel_run.CALIBRATION)
     assert whole.ranks is None
     for rank, found in enumerate(ranks):

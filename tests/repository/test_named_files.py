@@ -13,6 +13,7 @@ SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*
 PAGES = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 ENDS = {"/".join(path.parts[-n:]) for path in SOURCES for n in range(1, len(path.relative_to(ROOT).parts) + 1)}
 NAMED = re.compile(r"(?<![\w.*<{])[\w/\-]*\w\.py\b")
+WRITTEN = re.compile(r"^# ([\w/\-]*\w\.py)\b", re.M)  # a file of the reader's own, whose text begins with its name
 
 
 def docstrings(source: str) -> Iterator[str]:
@@ -22,8 +23,9 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 def missing(text: str) -> list[str]:
-    """The files in ``text`` that are no file of the repository, by their whole path or by its end."""
-    return [name for name in NAMED.findall(re.sub(r"https?://\S+", "", text)) if name.lstrip("/") not in ENDS]
+    """The files in ``text`` that are no file of the repository, by their whole path or by its end, nor in ``text``."""
+    names = NAMED.findall(re.sub(r"https?://\S+", "", text))
+    return [name for name in names if name.lstrip("/") not in ENDS and name not in WRITTEN.findall(text)]
 
 
 def test_every_file_that_a_docstring_names_exists():

@@ -19,28 +19,35 @@ import longspan
 from longspan.bundled import heldout_text, load_bundled
 from longspan.bundled.folder import FOLDER
 from longspan.methods import METHODS, Method
+from longspan.terms import ChunkScore, Share
 
 PROCESSES = 2
 WINDOW = 128  # of the bundled model's 512 tokens, so that short prompts are several windows
 LENGTH, PADDED, NEW, LAST = 430, 41, 6, 24
 CALIBRATION = FOLDER / "calibration.safetensors"
-SCORES = ("representation", "mean", "submeans", "bounds", "token_max")
+SHARES: tuple[Share, ...] = ("head", "group", "layer")
+SCORES: tuple[ChunkScore, ...] = ("representation", "mean", "submeans", "bounds", "token_max")
 
-# Name → the method, and whether it runs with the bundled calibration.
-CASES: dict[str, tuple[str | Method, bool]] = {
-    **{name: (name, False) for name in METHODS},
-    "lm-infinite with middle tokens": (longspan.LMInfinite(middle_top_k=5, from_layer=0), False),
-    "esa, calibrated": ("esa", True),
-    "esa by group": (longspan.ESA(share="group"), False),
-    "esa in slots": (longspan.ESA(remap="slots", score_at=7), False),
-    **{f"longheads by layer, {score}": (longspan.LongHeads(share="layer", score=score), False) for score in SCORES},
-    "longheads by layer, calibrated": (longspan.LongHeads(share="layer", score="token_max"), True),
-    "longheads by group, calibrated": (longspan.LongHeads(share="group", score="token_max"), True),
-    "longheads by head, calibrated": (longspan.LongHeads(share="head", score="token_max"), True),
-    "auto": ("auto", False),
+# Name → what ``longspan.extend`` is given besides the window.
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"method": name} for name in METHODS},
+    "lm-infinite with middle tokens": {"method": longspan.LMInfinite(middle_top_k=5, from_layer=0)},
+    "esa, calibrated": {"method": "esa", "calibration": CALIBRATION},
+    "esa by group": {"method": longspan.ESA(share="group")},
+    "esa in slots": {"method": longspan.ESA(remap="slots", score_at=7)},
+    "esa in files": {"method": "esa", "kv_tier": "disk"},
+    **{f"longheads by layer, {score}": {"method": longspan.LongHeads(share="layer", score=score)} for score in SCORES},
+    **{
+        f"longheads by {share}, calibrated": {
+            "method": longspan.LongHeads(share=share, score="token_max"),
+            "calibration": CALIBRATION,
+        }
+        for share in SHARES
+    },
+    "auto": {"method": "auto"},
 }
 # Families whose attention is split in other ways, and what is asked of each.
-FAMILIES = ("llama-mha", "gpt_neox", "phi3", "qwen3", "gemma2", "olmo2", "mixtral", "gpt_oss")
+FAMILIES = ("llama-mha", "gpt_neox", "phi3", "qwen3", "gemma2", "olmo2", "mixtral")
 OF_A_FAMILY: dict[str, str | Method] = {"dca": "dca", "esa": "esa", "infllm": "infllm"}
 
 
@@ -54,11 +61,10 @@ def prompt() -> tuple[torch.Tensor, torch.Tensor]:
     return rows.masked_fill(mask == 0, tokenizer.pad_token_id), mask
 
 
-def of_case(model: Any, method: str | Method, calibrated: bool, **options: Any) -> dict[str, Any]:
-    """Tokens and logits of a model under a method."""
+def of_case(model: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """Tokens and logits of a model under one of ``CASES``."""
     ids, mask = prompt()
-    calibration = CALIBRATION if calibrated else None
-    longspan.extend(model, method, window=WINDOW, length=LENGTH + NEW, calibration=calibration, **options)
+    longspan.extend(model, window=WINDOW, length=LENGTH + NEW, **case)
     generated = model.generate(ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
     cache = longspan.new_cache(model)
     with torch.no_grad():
@@ -71,7 +77,7 @@ def of_case(model: Any, method: str | Method, calibrated: bool, **options: Any) 
 
 def of_family(model: Any, method: str | Method) -> torch.Tensor:
     """Logits of a tiny model: four windows at once, and a token after them."""
-    ids = (torch.arange(257)[None] * 37 + 5) % 120 + 4
+    ids = torch.randint(4, 124, (1, 257), generator=torch.Generator().manual_seed(0))
     longspan.extend(model, method)
     cache = longspan.new_cache(model)
     with torch.no_grad():
@@ -138,7 +144,7 @@ def main(folder: Path) -> None:
         ).eval()
 
     model = split(FOLDER)
-    found: dict[str, Any] = {"cases": {name: of_case(model, *case) for name, case in CASES.items()}}
+    found: dict[str, Any] = {"cases": {name: of_case(model, case) for name, case in CASES.items()}}
     report = longspan.extend(model, "esa", calibration=CALIBRATION)
     found["report"] = {"ranks": list(report.ranks or ()), "text": str(report), "bytes": report.kv_bytes_per_token}
     found["report"]["heads_hold"] = report.heads_hold

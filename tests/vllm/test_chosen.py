@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
+from longspan.vllm.attention import PagedAttention
 from longspan.vllm.bounds import Updates, bounds, last_pages, room
-from longspan.vllm.pages import NewTokens
+from longspan.vllm.chosen import request_bounds
+from longspan.vllm.pages import NewTokens, text_tokens
 from longspan.vllm.settings import check_pages
 from longspan.vllm.step import FEW
 from support.attention import DTYPES, N, setting
@@ -106,6 +110,31 @@ def test_bounds_are_the_smallest_and_the_largest_keys(dtype, cuts, together):
     assert torch.equal(low[0], chunks.amin(dim=1).transpose(0, 1))
     assert torch.equal(high[0], chunks.amax(dim=1).transpose(0, 1))
     assert cache.isnan().all(), "keys and values are as they were"
+
+
+class Memory:
+    """Stands for queries, and counts the numbers that are asked for beside them."""
+
+    def __init__(self, heads):
+        self.shape, self.numbers = (5, heads, HEAD), 0
+
+    def new_empty(self, *shape, dtype=None):
+        self.numbers += math.prod(shape)
+        return torch.empty(0)
+
+
+@pytest.mark.parametrize("method", [build("dca", {}), case()], ids=["dca", "chosen chunks"])
+def test_a_run_that_measures_memory_takes_what_the_longest_text_takes(method):
+    """The copy of its keys and values, and of the bounds that its queries choose by."""
+    heads, size, longest = 3, 4, 1000
+    attention = PagedAttention(method.method, method.window)
+    memory = Memory(heads)
+    attention.reserve(memory, heads, longest)
+    cache = poisoned(longest // size, heads, size, torch.float32, room=1)
+    taken = [*text_tokens(cache, torch.arange(longest // size), longest)]
+    if attention.selection is not None:
+        taken += request_bounds(attention.selection, cache, torch.arange(longest // size), longest)
+    assert sum(x.numel() for x in taken) <= memory.numbers
 
 
 def test_pages_without_room_are_refused():

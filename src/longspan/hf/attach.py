@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.calibration import Calibration
-from longspan.errors import LongspanError, check_count
+from longspan.errors import AttachError, LongspanError, check_count
 from longspan.hf import interface
 from longspan.hf.auto import choose, free_memory
 from longspan.hf.cache import LongspanCache
@@ -319,7 +319,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
 def _probed(model: PreTrainedModel) -> list[Layer]:
     try:
         return probe(model)
-    except RuntimeError:
+    except AttachError:
         refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
         raise
 

@@ -83,24 +83,28 @@ def _find(model: PreTrainedModel, layers: Sequence[Layer]) -> Ranks | None:
         return None
     config = model.config.get_text_config(decoder=True)
     heads = getattr(config, "num_attention_heads", None)
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
     split = [layer for layer in layers if layer.rope is not None and layer.heads != heads]
-    if not isinstance(heads, int) or not isinstance(kv_heads, int) or not split:
+    if not isinstance(heads, int) or not split:
         return None
     found = None
     for layer in split:
-        has = f"{layer.name} has {layer.heads} of {heads} query heads and {layer.kv_heads} of {kv_heads} key heads here"
-        weight = next((weight for _, weight in _split_weights(layer.module)), None)
+        has = f"{layer.name} has {layer.heads} of {heads} query heads in this process"
+        weights = dict(_split_weights(layer.module))
+        weight = next(iter(weights.values()), None)
         if weight is None:
             raise AttachError(
                 f"{has}, and its weights do not say which processes have the others; split the model with "
                 "transformers' tp_plan"
             )
         ranks = _ranks(layer.name, weight)
-        if (layer.heads * ranks.size, layer.kv_heads * ranks.size) != (heads, kv_heads):
+        if layer.heads * ranks.size != heads:
             raise AttachError(
-                f"{has}, which is no equal share for each of {ranks.size} processes; run as many processes as divide "
-                "both, and leave key heads that every process has out of the tp_plan"
+                f"{has}, which is no equal share for each of {ranks.size} processes; run as many processes as divide it"
+            )
+        if hasattr(layer.module, "k_proj") and "k_proj.weight" not in weights:
+            raise AttachError(
+                f"{has} and all key heads, so that groups of heads lie in several processes; split k_proj and v_proj "
+                "too, as tp_plan='auto' does"
             )
         if found is not None and found.size != ranks.size:
             raise AttachError(f"{has}, and other layers are split otherwise; split all layers alike")

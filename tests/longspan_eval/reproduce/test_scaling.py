@@ -29,7 +29,8 @@ K = 1024
 def test_protocols_at_the_papers_own_window(at_4096, paper, table, lengths, each):
     cells = measured(paper, table, at_4096)
     assert sorted({measure.length for cell in cells for measure in cell.measures}) == lengths
-    assert {len(cell.measures) for cell in cells} == {each}
+    single = [cell for cell in cells if len({measure.length for measure in cell.measures}) == 1]  # means aside
+    assert {len(cell.measures) for cell in single} == {each}
     assert {type(measure) for cell in cells for measure in cell.measures} <= {Prompt, SplitPrompt, Inspected, Timed}
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from longspan_eval.figure import wilson
 from longspan_eval.report import charts
-from longspan_eval.studies.eval_report import BINS, by_depth, short_length
+from longspan_eval.report.depths import BINS, by_depth
+from longspan_eval.studies.eval_report import short_length
 from support.studies import DEEP, MADE, READ, answer, plan_of, report_of, requests, study
 
 STUDY = study((MADE, DEEP), ("dca:chunk_size=100", "yarn"), (512, 1000, 2048), depths=3, samples=2)

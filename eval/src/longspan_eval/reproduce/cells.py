@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import Measure, Prompt
 from longspan_eval.reduce import found, mean_of_tasks, perplexity
 from longspan_eval.reproduce.session import PaperSession, why_unbuilt
 from longspan_eval.reproduce.table import missing_file
@@ -57,17 +57,24 @@ def grid(
 
 def averaged(cells: Sequence[Cell], column: str = "mean") -> list[Cell]:
     """The cells, and for each row the mean of its tasks and lengths, which no prompt is measured for again."""
-    made = list(cells)
+    return [*cells, *means(cells, column)]
+
+
+def means(cells: Sequence[Cell], column: str, only: Callable[[Measure], bool] | None = None) -> list[Cell]:
+    """For each row the mean of its tasks and lengths; ``only``: of these prompts."""
+    made = []
     for row in dict.fromkeys(cell.row for cell in cells):
         own = [cell for cell in cells if cell.row == row and cell.missing is None]
         left_out = sum(cell.row == row and cell.missing is not None for cell in cells)
-        if own:
-            made.append(_mean(own, row, f"{column} of {len(own)} of {len(own) + left_out}" if left_out else column))
+        named = f"{column} of {len(own)} of {len(own) + left_out}" if left_out else column
+        mean = _mean(own, row, named, only)
+        made += [mean] if mean.measures else []
     return made
 
 
-def _mean(cells: Sequence[Cell], row: str, column: str) -> Cell:
-    return Cell(row, column, mean_of_tasks, tuple(one for cell in cells for one in cell.measures))
+def _mean(cells: Sequence[Cell], row: str, column: str, only: Callable[[Measure], bool] | None = None) -> Cell:
+    every = (one for cell in cells for one in cell.measures)
+    return Cell(row, column, mean_of_tasks, tuple(every if only is None else filter(only, every)))
 
 
 def has_data(session: PaperSession, tasks: Sequence[str]) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from longspan_eval.cell import Cell
+from longspan_eval.measure import Prompt
 from longspan_eval.reproduce import dca_data, dca_shapes
-from longspan_eval.reproduce.cells import SAID_INSIDE, Methods, grid, inside, perplexity_cells
+from longspan_eval.reproduce.cells import SAID_INSIDE, Methods, averaged, grid, inside, means, perplexity_cells
 from longspan_eval.reproduce.dca_methods import MISTRAL, WINDOW, K, methods, parts, some
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, Table
@@ -88,25 +89,34 @@ def _parts_protocol(session: PaperSession) -> str:
 
 
 def _passkey(session: PaperSession) -> Sequence[Cell]:
-    made = some(session, "stock", "PI", "NTK", "DCA")
+    made = some(session, "stock", "PI", "NTK", "dynamic NTK", "DCA")
     lengths = session.lengths([n * K for n in session.choose(range(4, 25, 2), (4, 8, 18, 24))], WINDOW)
-    return grid(session, made, "passkey", lengths, session.prompts(20, 1), spread(session.choose(10, 5)))
+    cells = grid(session, made, "passkey", lengths, session.prompts(20, 1), spread(session.choose(10, 5)))
+    most = session.tokens(18 * K, WINDOW)
+    return [
+        *cells,
+        *means(cells, f"to {most:,}, all depths", lambda one: one.length <= most),
+        *means(cells, "middle depths", lambda one: isinstance(one, Prompt) and 0.3 < (one.depth or 0.0) < 0.7),
+    ]
 
 
 def _passkey_protocol(session: PaperSession) -> str:
     return (
         f"Five digits in noise at {session.choose(10, 5)} depths, prompts a depth: {session.prompts(20, 1)} "
-        "(the paper: 20, at 4k to 20k in its text and 24k in its caption)."
+        "(the paper: 20, at 4k to 20k in its text and 24k in its caption). Middle depths are those between 30% and "
+        "70%. Dynamic NTK is not in the paper's figure."
     )
 
 
 def _needle(session: PaperSession) -> Sequence[Cell]:
-    # Of the model's own window, even where numbers are as printed: they are Mistral's.
     thousands = session.choose((8, 32, 64, 96, 128, 160, 192), (64, 192))
-    lengths = [n * K * session.subject.window // MISTRAL for n in thousands]
+    # Numbers are Mistral's, so that at another window of the paper's models they are scaled, unless told otherwise.
+    window = MISTRAL if session.scale_to == "paper" else session.subject.window
+    lengths = [n * K * window // MISTRAL for n in thousands]
     made = session.choose(some(session, "stock", "DCA"), inside(some(session, "stock", "DCA")))
     task = session.choose("needle", "passkey-prose")
-    return grid(session, made, task, lengths, session.prompts(1, 1), spread(session.choose(10, 5)))
+    cells = grid(session, made, task, lengths, session.prompts(1, 1), spread(session.choose(10, 5)))
+    return averaged(cells, "all lengths and depths")
 
 
 def _needle_protocol(session: PaperSession) -> str:
@@ -138,8 +148,8 @@ DCA_PAPER = Paper(
         *dca_data.TABLES,
         *dca_shapes.TABLES,
         Table("Figure 4", "What each part does", _parts_protocol, _parts),
-        Table("Figure 5", "Passkeys by depth", _passkey_protocol, _passkey, lines=True),
-        Table("Figure 6", "A needle in a haystack", _needle_protocol, _needle),
+        Table("Figure 5", "Passkeys by depth", _passkey_protocol, _passkey, depths=True),
+        Table("Figure 6", "A needle in a haystack", _needle_protocol, _needle, depths=True),
         Table("Figure 7", "Passkeys at random places", _far_protocol, _far),
     ),
 )

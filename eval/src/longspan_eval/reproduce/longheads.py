@@ -8,7 +8,7 @@ from dataclasses import replace
 from longspan_eval.cell import Cell
 from longspan_eval.reproduce import longheads_heads, longheads_takes
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, data_cells, grid, has_data, perplexity_cells
+from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, averaged, data_cells, grid, has_data, perplexity_cells
 from longspan_eval.reproduce.longheads_methods import WINDOW, ablations, few, lengths_of, methods
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, Table, missing_row
@@ -90,7 +90,8 @@ def depth_lengths(session: PaperSession) -> list[int]:
 
 def _depths(session: PaperSession) -> Sequence[Cell]:
     depths = spread(session.choose(10, 4))
-    return grid(session, few(session), "passkey", depth_lengths(session), session.prompts(10, 1), depths)
+    cells = grid(session, few(session), "passkey", depth_lengths(session), session.prompts(10, 1), depths)
+    return averaged(cells, "all lengths and depths")
 
 
 def _depths_protocol(session: PaperSession) -> str:
@@ -174,6 +175,6 @@ LONGHEADS = Paper(
         Table("Table 4", "Ablations", _ablations_protocol, _ablations),
         *longheads_takes.TABLES,
         Table("Figure 6", "Passkeys to 128k", _far_protocol, _far),
-        Table("Figure 7", "Passkeys by depth", _depths_protocol, _depths, lines=True),
+        Table("Figure 7", "Passkeys by depth", _depths_protocol, _depths, depths=True),
     ),
 )

@@ -11,12 +11,15 @@ from typing import Any
 from longspan import files
 from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
+from longspan_eval.reduce import mean_of_tasks
 from longspan_eval.report import charts, markdown
+from longspan_eval.report.depths import by_depth, depth_panel
 from longspan_eval.report.markdown import Figures
+from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.published import Published, published
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, PaperPlan, Table
-from longspan_eval.sample import environment, finite
+from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import Samples
 
 
@@ -53,11 +56,14 @@ class PaperReport:
             table = plan.table
             if table.pictures is not None:
                 names += table.pictures(self.session, self.out)
-            if table.lines:
-                title = f"{self.paper.name}, {table.title.lower()}: {subject.name}, window {subject.window:,}"
-                path = self.out / f"{table.name}.png"
-                if charts.lines(plan.figures(samples), title, path):
-                    names.append(path.name)
+            title = f"{self.paper.name}, {table.title.lower()}: {subject.name}, window {subject.window:,}"
+            path = self.out / f"{table.name}.png"
+            if table.lines and charts.lines(plan.figures(samples), title, path):
+                names.append(path.name)
+            panels = depth_panels(plan, samples) if table.depths else []
+            if panels:
+                charts.tiles(panels, title, path, across=5, x="tokens", y="depth of the answer", label="found")
+                names.append(path.name)
         return names
 
     def _head(self) -> dict[str, Any]:
@@ -81,7 +87,10 @@ class PaperReport:
                     "title": plan.table.title,
                     "numbers": plan.table.numbers,
                     "protocol": plan.protocol,
-                    "cells": [_plain(cell, figure) for cell, figure in plan.figures(samples)],
+                    "cells": [
+                        _plain(cell, figure) | _depths(plan, n, figure, samples)
+                        for n, (cell, figure) in enumerate(plan.figures(samples))
+                    ],
                     "published": [asdict(one) for one in self._published(plan.table)],
                 }
                 for plan in self.plans
@@ -120,6 +129,24 @@ class PaperReport:
 
     def _published(self, table: Table) -> list[Published]:
         return [one for number in table.numbers for one in published(self.paper.name, number)]
+
+
+def depth_panels(plan: PaperPlan, samples: Samples) -> list[charts.Panel]:
+    """A panel of tiles by depth and length for each row of which something is measured."""
+    rows: dict[str, list[tuple[Cell, Figure, list[Sample]]]] = {}
+    for n, (cell, figure) in enumerate(plan.figures(samples)):
+        if cell.row != INSIDE and cell.reduce is not mean_of_tasks:
+            rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
+    measured = {row: own for row, own in rows.items() if any(cell.measures for cell, _, _ in own)}
+    return [depth_panel(row, [cell.column for cell, _, _ in own], own) for row, own in measured.items()]
+
+
+def _depths(plan: PaperPlan, n: int, figure: Figure, samples: Samples) -> dict[str, Any]:
+    cell = plan.cells[n]
+    if not plan.table.depths or figure.reason is not None:
+        return {}
+    parts = by_depth(cell, figure, plan.measured(n, samples))
+    return {"depths": [{"depth": depth, "value": part.value, "n": part.n} for depth, _, part in parts]}
 
 
 def _shown(one: Published) -> str:

@@ -25,6 +25,7 @@ class Table:
         cells: its cells, in the order in which rows and columns are to stand.
         interleaved: rows take turns, round by round: for what is timed.
         lines: its shares are drawn as a line for each row.
+        depths: its shares are drawn as tiles by depth and length, a panel for each row.
         pictures: draws what takes no measuring into a folder, and says which files.
         also: what else of the paper it makes again, by the paper's numbers.
     """
@@ -35,6 +36,7 @@ class Table:
     cells: Callable[[PaperSession], Sequence[Cell]]
     interleaved: bool = False
     lines: bool = False
+    depths: bool = False
     pictures: Callable[[PaperSession, Path], list[str]] | None = None
     also: tuple[str, ...] = ()
 

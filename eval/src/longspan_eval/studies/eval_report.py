@@ -15,13 +15,13 @@ from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
 from longspan_eval.measure import Keys, Prompt
 from longspan_eval.report import charts, markdown
+from longspan_eval.report.depths import by_depth, depth_panel
 from longspan_eval.report.markdown import Figures
 from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import Plan, Samples
 from longspan_eval.studies.eval import Evaluation
 from longspan_eval.task import Task
 
-BINS = 5  # where depths were left to the seeds, so many parts of the text are told apart
 LABELS = {"score": "score", "perplexity": "lowest / perplexity"}  # what the colours mean
 
 
@@ -69,19 +69,13 @@ class EvalReport:
         return pictures
 
     def _by_depth(self, task: Task, row: str, heads: Sequence[str], figures: Figures, samples: Samples) -> charts.Panel:
-        """The panel of a method: tiles by depth and length, and over a length without a figure the reason."""
-        columns: list[list[tuple[float, float, Figure]]] = []
-        words: dict[int, str] = {}
-        for n, (cell, figure) in enumerate(figures):
-            if (cell.table, cell.row) == (task.name, row):
-                if figure.mark is not None:
-                    words[len(columns)] = charts.on_tile(figure)
-                columns.append(by_depth(cell, figure, self.plan.measured(n, samples)))
-        depths = [_depth(low, high) for low, high, _ in columns[0]]
-        parts = [[column[n][2] for column in columns] for n in range(len(depths))]
-        shades = [[part.value for part in line] for line in parts]
-        texts = [["" if part.n or x in words else "·" for x, part in enumerate(line)] for line in parts]
-        return charts.Panel(row, depths, heads, shades, texts, words)
+        """The panel of a method: tiles by depth and length."""
+        own = [
+            (cell, figure, self.plan.measured(n, samples))
+            for n, (cell, figure) in enumerate(figures)
+            if (cell.table, cell.row) == (task.name, row)
+        ]
+        return depth_panel(row, heads, own)
 
     def _body(self, figures: Figures, samples: Samples) -> dict[str, Any]:
         study = self.study
@@ -188,24 +182,6 @@ class EvalReport:
         return " ".join(said)
 
 
-def by_depth(cell: Cell, figure: Figure, samples: Sequence[Sample]) -> list[tuple[float, float, Figure]]:
-    """A cell's score by depth: from, to, and the figure; from and to are equal where depths were asked for.
-
-    Nothing where its task has no depths.
-    """
-    prompts = [measure for measure in cell.measures if isinstance(measure, Prompt)]
-    if not prompts[0].task.at_depths or cell.reduce is None:
-        return []
-    samples = samples if figure.reason is None else []
-    given = sorted({prompt.depth for prompt in prompts if prompt.depth is not None})
-    parts = []
-    for low, high in [(depth, depth) for depth in given] or [(n / BINS, (n + 1) / BINS) for n in range(BINS)]:
-        # The last part has its end as well; where depths were given, each is a part of its own.
-        own = [s for s in samples if s.depth is not None and (low <= s.depth < high or s.depth == high in (low, 1.0))]
-        parts.append((low, high, cell.reduce(own, ())))
-    return parts
-
-
 def _of(task: Task, figures: Figures) -> Figures:
     return [(cell, figure) for cell, figure in figures if cell.table == task.name]
 
@@ -225,7 +201,3 @@ def _on_windows(study: Evaluation) -> list[str]:
 def short_length(length: int) -> str:
     """``16k`` for 16,384; the number itself where it is no multiple of 1,024."""
     return f"{length // 1024}k" if length % 1024 == 0 else str(length)
-
-
-def _depth(low: float, high: float) -> str:
-    return f"{low:.0%}" if low == high else f"{100 * low:.0f}-{100 * high:.0f}%"
