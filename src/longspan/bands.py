@@ -50,6 +50,7 @@ class KeyMap:
     """Positions of keys. Maps compare by value: bands with equal maps share one stored rotation of the keys."""
 
     def __call__(self, j: Tensor) -> Tensor:
+        """Positions of the keys ``j``: int64, ``[N]`` or any shape."""
         raise NotImplementedError
 
 
@@ -147,7 +148,7 @@ class Kept:
         return (Interval(start, lambda i: self.border(i).clamp(max=self.head)), last) if self.head else (last,)
 
     def chosen(self, i: Tensor) -> Tensor:
-        """The number of tokens that each query chooses: ``most``, or all candidates if they are fewer."""
+        """The number of tokens that each query ``i`` ``[T]`` chooses: ``most``, or all candidates if they are fewer."""
         return (self.border(i) - self.head).clamp(0, self.most)
 
 
@@ -161,17 +162,17 @@ def compose(kept: tuple[Interval, ...], bands: tuple[Band, ...]) -> tuple[Band, 
 
 
 def only(band: Band, rows: Callable[[Tensor], Tensor]) -> Band:
-    """The band for the queries with ``rows`` true; empty for all others."""
+    """The band for the queries ``i`` (any shape) with ``rows(i)`` true; empty for all others."""
     lo, hi = band.keys.lo, band.keys.hi
     keys = Interval(lo, lambda i: torch.where(rows(i), hi(i), lo(i)))
     return Band(band.name, band.q_pos, band.k_pos, keys)
 
 
 def start(i: Tensor) -> Tensor:
-    """The first key, 0, for each query ``i``."""
+    """The first key, 0, for each query ``i`` (any shape)."""
     return torch.zeros_like(i)
 
 
 def causal(i: Tensor) -> Tensor:
-    """One past the last key that query ``i`` may see."""
+    """One past the last key that each query ``i`` (any shape) may see."""
     return i + 1

@@ -1,4 +1,4 @@
-"""The dtype that sums are made in."""
+"""The dtype of sums."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def accumulator(x: Tensor) -> torch.dtype:
-    """fp64 for fp64 tensors, fp32 for all others: what scores, log-sum-exps and index entries are kept in."""
+    """The dtype of scores, log-sum-exps and index entries: fp64 for fp64 tensors of any shape, fp32 for all others."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def widen(x: Tensor) -> Tensor:
-    """``x`` in its ``accumulator``."""
+    """``x``, of any shape, in its ``accumulator``."""
     return x.to(accumulator(x))

@@ -54,6 +54,7 @@ def test_sinks_softcap_and_value_size(case, dtype):
 
 @pytest.mark.parametrize("case", all_cases(variants=False))
 def test_blocks_of_few_rows(case, monkeypatch):
+    # Small tiles: texts of this size have several.
     monkeypatch.setattr(plan, "TILE", 5)
     for impl in IMPLS:
         check(case, impl, torch.float32)
@@ -62,6 +63,7 @@ def test_blocks_of_few_rows(case, monkeypatch):
 def test_tiles_of_few_scores(monkeypatch):
     from longspan.kernels.banded import torch_ops
 
+    # A small budget: texts of this size exceed it.
     monkeypatch.setattr(torch_ops, "SCORES_AT_ONCE", 4096)
     for case in (build("dca", {"chunk_size": 7}), build("lm-infinite", {"sinks": 2, "recent": 6, "cap": 11})):
         check(case, "torch", torch.float32)

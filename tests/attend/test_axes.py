@@ -155,6 +155,7 @@ def test_a_map_that_sees_nothing_chosen_is_refused(selection, positions):
 )
 def test_positions_beyond_the_window_are_refused(selection, positions, monkeypatch):
     """Kernels look positions up in a table that has the window's."""
+    # This module's own list, which ``pair`` reads.
     monkeypatch.setattr(f"{__name__}.CHOOSING", [selection])
     with pytest.raises(ValueError, match="sees chosen keys from positions < window is broken by position=-?[0-9]+"):
         pair(selection, positions).resolve(WINDOW)

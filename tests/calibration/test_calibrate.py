@@ -106,7 +106,8 @@ def test_layers_left_stock_have_no_projection():
 def test_layers_that_do_not_fit_the_memory_are_done_in_turns(monkeypatch):
     at_once = calibrate_each(make("llama"), TEXTS, tokens=6 * WINDOW, progress=False)
     passes = []
-    monkeypatch.setattr(calibrating, "_BUDGET", 1)
+    # A small budget: these layers exceed it. The passes over the text are counted.
+    monkeypatch.setattr(calibrating, "BUDGET", 1)
     monkeypatch.setattr(calibrating, "collect", lambda *args, **given: passes.append(1) or collect(*args, **given))
     in_turns = calibrate_each(make("llama"), TEXTS, tokens=6 * WINDOW, progress=False)
     assert list(at_once) == ["closed_form", "sgd", "pca"] and len(passes) == 2

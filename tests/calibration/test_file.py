@@ -248,6 +248,7 @@ def test_the_plot(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     REPORT.plot(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    # matplotlib is installed where tests run.
     monkeypatch.setattr(sys.modules[RecallReport.__module__], "find_spec", lambda name: None)
     with pytest.raises(CalibrationError, match="pip install"):
         REPORT.plot(tmp_path / "b.png")

@@ -166,6 +166,7 @@ def test_transformers_warns_of_a_text_that_is_too_long_where_it_is(method, warne
     from transformers.generation import stopping_criteria
 
     said = []
+    # transformers warns once per process.
     monkeypatch.setattr(stopping_criteria.logger, "warning_once", said.append)
     model, ids = make("llama"), prompts(1).repeat(1, 9)[:, : 3 * WINDOW]
     own = stopping_criteria.MaxLengthCriteria(ids.shape[1] + NEW + 9, max_position_embeddings=5)

@@ -39,8 +39,10 @@ def recorded(monkeypatch):
         made.append(1)  # and not what runs, which holds a cache
         return how(run, device)
 
+    # Counts recordings; without a GPU a tape stands in for the graph.
     monkeypatch.setattr(module, "record", record)
     if INTERPRETED:
+        # The interpreter runs on the CPU, where there are no graphs.
         monkeypatch.setattr(module, "why_no_graph", lambda device: None)
     return made
 

@@ -42,6 +42,7 @@ def seen(model, monkeypatch):
             told.append(None)
         finish(self)
 
+    # Counts what threads report, and passes it on.
     monkeypatch.setattr(Watch, "layer_ends", layer_ends)
     monkeypatch.setattr(Watch, "finish", finishes)
     with following(model, lambda now: None):
@@ -119,10 +120,12 @@ def test_the_rate_and_the_time_left():
 
 
 def test_the_bar_is_on_the_console_and_goes_away(model, monkeypatch):
+    # No wait: these prefills take less than the two seconds.
     monkeypatch.setattr(prefill, "AFTER", 0.0)
     shown = threading.Event()
     handle = model.model.layers[1].register_forward_pre_hook(lambda *_: (shown.wait(60), None)[1])
     tell = prefill.Progress.update
+    # Passes on, and tells the test that the bar is shown.
     monkeypatch.setattr(prefill.Progress, "update", lambda self, *a, **k: (tell(self, *a, **k), shown.set())[0])
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     with longspan.progress(model, console=console), torch.inference_mode():

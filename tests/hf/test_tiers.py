@@ -48,6 +48,7 @@ def test_a_cache_that_moves_in_the_middle_gives_the_same_tokens(model, method, t
     said = " ".join(str(report).split())
     assert report.kv_tier == "auto" and "when memory runs short in host memory, then in mapped files" in said
     cache, free = longspan.new_cache(model), [10**9]
+    # The test sets how much memory is free.
     monkeypatch.setattr(tiers, "free_memory", lambda device: free[0])
     model(ids[:, :-1], past_key_values=cache)
     assert cache.bytes_by_tier["disk"] == 0
@@ -127,6 +128,7 @@ def test_extend_refuses(model, tmp_path, monkeypatch):
     def unwritable(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
+    # Permissions do not bind root, which tests may run as.
     monkeypatch.setattr(tiers.tempfile, "TemporaryFile", unwritable)
     with pytest.raises(ValueError, match=r"cannot be written to \(Permission denied\); pass"):
         longspan.extend(model, "full", kv_tier="disk", kv_dir=tmp_path)

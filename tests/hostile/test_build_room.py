@@ -97,7 +97,7 @@ def test_a_failure_is_forgotten_with_its_cause(cache, broken, monkeypatch):
     cc = make_one("No space left on device, it says now")
     why(cc)
     assert calls() == 3  # another compiler of the same version
-    tomorrow = time.time() + failures._HOLDS + 1
+    tomorrow = time.time() + failures.HOLDS + 1
     monkeypatch.setattr(failures.time, "time", lambda: tomorrow)
     why(cc)
     assert calls() == 4  # a day later

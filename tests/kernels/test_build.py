@@ -40,6 +40,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """Compiles without optimising, which is all the same here."""
+    # Optimising takes seconds per compilation.
     monkeypatch.setattr(build, "FLAGS", ("-std=gnu11", "-fPIC", "-shared"))
     monkeypatch.setattr(build, "NATIVE", ("-Wall", "-Wall"))
 
@@ -65,6 +66,7 @@ def works(library: Path) -> bool:
 def test_it_is_made_once(cache, quick, monkeypatch):
     library = built()
     assert library.parent == cache and cache.stat().st_mode & 0o077 == 0
+    # A second compilation would raise.
     monkeypatch.setattr(build, "compile_to", None)
     assert built() == library
     assert sorted(path.suffix for path in cache.iterdir()) == [".sha256", ".so"]
@@ -73,10 +75,13 @@ def test_it_is_made_once(cache, quick, monkeypatch):
 def test_its_name_is_what_it_depends_on(monkeypatch):
     cc = build.compiler()
     names = {build.library_name(cc)}
+    # Another machine.
     monkeypatch.setattr(build, "processor", lambda: "another")
     names.add(build.library_name(cc))
+    # Other flags.
     monkeypatch.setattr(build, "FLAGS", ("-O1",))
     names.add(build.library_name(cc))
+    # Another version of the compiler.
     monkeypatch.setattr(build, "version", lambda cc: "2.0")
     names.add(build.library_name(cc))
     assert len(names) == 4
@@ -124,6 +129,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, quick, why):
             return made(*_, **given)
 
         made = build.tempfile.TemporaryDirectory
+        # Permissions do not bind root, which tests may run as.
         monkeypatch.setattr(build.tempfile, "TemporaryDirectory", denied)
     library = built()
     assert place not in library.parents and not library.parent.exists()
@@ -147,6 +153,7 @@ def test_there_need_be_no_home(monkeypatch, quick):
     def nowhere():
         raise RuntimeError("Could not determine home directory.")
 
+    # A user without a home is not to be had here.
     monkeypatch.setattr(build.Path, "home", nowhere)
     assert not built().exists()
 
@@ -155,6 +162,7 @@ def test_a_compiler_that_hangs_is_ended(cache, monkeypatch, tmp_path, unbuilt):
     cc = tmp_path / "cc"
     cc.write_text("#!/bin/sh\n[ $1 = --version ] && echo mine 1.0 && exit\nsleep 600 & wait\n")
     cc.chmod(0o755)
+    # The limit is minutes.
     monkeypatch.setattr(build, "SECONDS", 0.5)
     monkeypatch.setenv("CC", str(cc))
     assert "took more than 0.5 s" in cpu.unavailable_reason()
@@ -199,6 +207,7 @@ def test_the_compiler_is_the_one_that_is_named(monkeypatch):
 
 def test_without_a_compiler_torch_runs_and_says_so(monkeypatch, cache, unbuilt):
     monkeypatch.delenv("CC", raising=False)
+    # The machine has a compiler.
     monkeypatch.setattr(build.shutil, "which", lambda _: None)
     model = make("llama")
     with pytest.raises(LongspanError, match="impl='compiled'.*no C compiler was found.*leave it out"):

@@ -49,6 +49,7 @@ def test_sizes_that_differ(dk, dv, dtype):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("share", [1, 2, 8])
 def test_blocks_of_rows_shared_by_threads(share, threads, monkeypatch):
+    # Small blocks: a few rows fill several.
     monkeypatch.setattr(compiled, "ROWS_AT_ONCE", 20)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -117,6 +117,7 @@ def test_values_of_another_size(dv, dtype):
 @pytest.mark.parametrize("heads, kv_heads", [(1, 1), (2, 2), (3, 1), (14, 2), (35, 1)])
 def test_groups(heads, kv_heads, monkeypatch):
     """Groups that are no power of two, and one that is larger than a tile."""
+    # Small tiles, so that groups exceed one; the interpreter takes larger ones.
     monkeypatch.setattr(tiles, "choose", lambda *_: tiles.Tiles(16, 16, 1, 1))
     check(*setting(DCA, 12, 15, batch=2, heads=heads, kv_heads=kv_heads))
 
@@ -147,6 +148,7 @@ def test_queries_that_are_normalised_after_they_are_turned(dtype):
 @pytest.mark.parametrize("start, stop", [(0, 1), (6, 7), (40, 41), (90, 93)])
 def test_decoding_in_parts(start, stop, parts, monkeypatch):
     """One token and few, at chunk borders; more parts than there are steps leave some without a key."""
+    # The number of parts follows the GPU, of which there may be none.
     monkeypatch.setattr(tiles, "splits", lambda *_: parts)
     check(*setting(DCA, start, stop, batch=8, heads=2, kv_heads=1))  # of one row the budget is that of few numbers
 
@@ -240,6 +242,7 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
     q.requires_grad_(False)
     with pytest.raises(ValueError, match="up to 4 rotations, not 5"):
         banded(q, [k.clone() for k in keys[:1] * 5], v, *rest, scale=SCALE, impl="triton")
+    # Triton is installed where tests run.
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\].*impl='torch'"):
         banded(q, keys, v, *rest, scale=SCALE, impl="triton")

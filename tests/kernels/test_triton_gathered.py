@@ -143,6 +143,7 @@ def test_layouts(rope):
 @pytest.mark.parametrize("heads, kv_heads, share", [(4, 2, 1), (4, 2, 4), (3, 1, 1), (3, 1, 3), (14, 2, 2), (18, 1, 1)])
 def test_sharing(heads, kv_heads, share, monkeypatch):
     """Choices by layer, key head and query head; groups that are no power of two, and larger than a tile."""
+    # Small tiles and few rows, so that groups exceed one; the interpreter takes larger ones.
     monkeypatch.setattr(tiles, "choose", lambda *_: tiles.Tiles(16, 16, 1, 1))
     monkeypatch.setattr(tiles, "splits", lambda *_: 1)
     monkeypatch.setattr(triton, "FEW_ROWS", 2)
@@ -156,6 +157,7 @@ def test_sharing(heads, kv_heads, share, monkeypatch):
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_decoding_in_parts(parts, monkeypatch):
     """One row; units cut in the middle, and more parts than there are steps."""
+    # The number of parts follows the GPU, of which there may be none.
     monkeypatch.setattr(tiles, "splits", lambda *_: parts)
     for job in (per_row(1, 40, 3), per_row(1, 3, 6), per_row(1, 1, 4), per_chunk(1, 37), per_chunk(1, 37, runs=3)):
         check(job)
@@ -182,6 +184,7 @@ def test_queries_that_are_normalised_after_they_are_turned():
 
 def test_rows_beyond_the_budget(monkeypatch):
     """Rows are gathered around units in several goes where their parts would take too much memory."""
+    # A small budget: a job of this size exceeds it.
     monkeypatch.setattr(triton, "CHANNELS_AT_ONCE", 4 * 2 * HEAD * 4)  # four rows, of which the last go has one
     check(per_row(9, 16, 2, 3))
 
@@ -220,6 +223,7 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
         gathered(wide(job), "triton")
     with pytest.raises(ValueError, match="triton.*gradients"):
         gathered(replace(job, v=job.v.clone().requires_grad_()), "triton")
+    # Triton is installed where tests run.
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\]"):
         gathered(per_chunk(2, 20), "triton")

@@ -1,22 +1,19 @@
-"""The benchmark suite's own logic: floors by hand and by the oracle, exponents, bars, files, refusals."""
+"""The benchmarks' runs, gates, processes and refusals."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from longspan.methods import ESA, Full, LongHeads
 from longspan.methods.dca import DCA
 from longspan_eval.spec import parse_specs
 from longspan_eval.tasks import TASKS
+from support.benchmarks import CHOOSING, SMALL, ours
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -29,153 +26,8 @@ import gpu  # noqa: E402
 import gpu_steps  # noqa: E402
 import memory  # noqa: E402
 import parts  # noqa: E402
-import report  # noqa: E402
 import suite  # noqa: E402
-import verdicts  # noqa: E402
 import whole  # noqa: E402
-
-SMALL = contestants.Shape(heads=4, kv_heads=2, width=8, layers=3, window=64)
-CHOOSING = {
-    "longheads": LongHeads(chunk_length=8, num_chunks=5),
-    "longheads, mean": LongHeads(chunk_length=8, num_chunks=5, score="mean"),
-    "longheads, bounds": LongHeads(chunk_length=8, num_chunks=8, local_chunks=1, score="bounds"),
-    "esa": ESA(initial=4, local=16, top_k=12, query_chunk=8),
-}
-
-
-def ours(method, dtype=torch.float32, **more):
-    return contestants.Longspan("one", SMALL, dtype, method, **more)
-
-
-def row(**changes):
-    base = {"phase": "decode", "dtype": "bf16", "heads": 32, "kv_heads": 8, "width": 128, "layers": 1}
-    base["method"] = "esa"
-    return {**base, "length": 65536, "seconds": "0.5", "over_stock": "", **changes}
-
-
-# Floors
-
-
-def test_decoding_must_read_every_kept_key_and_value_once_for_each_key_head():
-    # 3 layers, keys and values, 100 tokens, 2 key heads of 8 numbers of 4 bytes.
-    assert floors.decode_bytes(ours(Full()), 100) == 3 * 2 * 100 * 2 * 8 * 4
-    assert floors.decode_bytes(ours(DCA()), 100) == 3 * 2 * 100 * 2 * 8 * 4
-    assert floors.decode_bytes(ours(Full(), torch.bfloat16), 100) == 3 * 2 * 100 * 2 * 8 * 2
-    assert floors.decode_bytes(contestants.Stock("stock", SMALL, torch.float32), 100) == 3 * 2 * 100 * 2 * 8 * 4
-
-
-@pytest.mark.parametrize(("name", "vectors"), [("longheads", 4), ("longheads, mean", 2)])
-def test_longheads_reads_its_chunks_and_what_stands_for_the_others(name, vectors):
-    # The 100th token is in chunk 12, at place 3: 4 whole chunks of 8 and 4 keys. Chunks 1 to 10 are chosen from.
-    keys, scored = 4 * 8 + 4, 10 * vectors * 8 * 4
-    assert floors.decode_bytes(ours(CHOOSING[name]), 100) == 3 * (2 * keys * 2 * 8 * 4 + scored)
-
-
-def test_esa_reads_what_it_chose_and_a_reduced_key_of_each_token_between():
-    # 4 initial, 12 chosen and 16 local ones and the token itself; 99 - 16 - 4 between.
-    kept = 2 * (4 + 12 + 16 + 1) * 2 * 8 * 2
-    assert floors.decode_bytes(ours(CHOOSING["esa"], torch.bfloat16, reduced=3), 100) == 3 * (kept + 79 * 3 * 2)
-    assert floors.decode_bytes(ours(CHOOSING["esa"], torch.bfloat16), 100) == 3 * (kept + 79 * 2 * 8 * 2)
-
-
-@pytest.mark.parametrize("method", [Full(), *CHOOSING.values()], ids=["full", *CHOOSING])
-def test_inside_the_window_nothing_is_left_out(method):
-    assert floors.decode_bytes(ours(method), 64) == floors.decode_bytes(ours(Full()), 64)
-    assert floors.prefill_operations(ours(method), 64) == 3 * 4 * 4 * (64 * 65 // 2) * 8
-
-
-@pytest.mark.parametrize("name", CHOOSING)
-@pytest.mark.parametrize("length", [65, 90, 131])
-def test_pairs_are_those_of_the_oracle(name, length, monkeypatch):
-    one = ours(CHOOSING[name])
-    monkeypatch.setattr(gates, "SHAPE", SMALL)
-    monkeypatch.setattr(gates, "TOKENS", length)
-    monkeypatch.setattr(gates, "_pieces", lambda: [(0, length)])
-    q, k, v = SMALL.qkv(length, torch.float32)
-    keep, _ = gates._layout(one, [q, k, v], None, own_choice=False)
-    assert floors.kept_pairs(one, length) == int(keep[0, 0].sum())
-
-
-def test_operations_of_scoring_by_hand():
-    # 70 tokens: queries 64 to 69 are in chunk 8 and choose from chunks 1 to 6, by 2 vectors each of 8 channels.
-    base = 4 * 4 * floors.kept_pairs(ours(CHOOSING["longheads, mean"]), 70) * 8
-    assert floors.prefill_operations(ours(CHOOSING["longheads, mean"]), 70) == 3 * (base + 2 * 2 * (6 * 6) * 8)
-    # Eq 2 is attention inside each of 8 full chunks, for 4 heads.
-    eq_2 = 4 * 4 * 8 * 8 * 8 * 8
-    assert floors.prefill_operations(ours(CHOOSING["longheads"]), 70) == 3 * (base + 2 * 4 * (6 * 6) * 8 + eq_2)
-
-
-def test_a_floor_is_the_slowest_that_cannot_be_undercut():
-    rates = floors.Rates(bytes=1e9, operations=1e12)
-    one = ours(Full())
-    assert floors.floor_seconds("decode", one, 99, rates) == floors.decode_bytes(one, 100) / 1e9
-    assert floors.floor_seconds("prefill", one, 99, rates) == floors.prefill_operations(one, 99) / 1e12
-
-
-def test_rates_are_of_the_clock_that_is_given():
-    ticks = iter(range(100))  # a second for whatever is run
-    rates = floors.measure_rates(torch.float32, rounds=1, copied=1 << 20, now=lambda: next(ticks))
-    assert rates == floors.Rates(bytes=2 << 20, operations=2 * floors.MULTIPLIED**3)
-
-
-def test_rates_are_measured():
-    rates = floors.measure_rates(torch.float32, rounds=1, copied=1 << 20)
-    assert 0 < rates.bytes < math.inf and 0 < rates.operations < math.inf
-
-
-# Exponents and bars
-
-
-@given(b=st.floats(0.0, 2.5), a=st.floats(1e-6, 1e3), lengths=st.sets(st.integers(1, 1 << 20), min_size=2, max_size=6))
-def test_the_exponent_of_a_power_is_found(a, b, lengths):
-    lengths = sorted(lengths)
-    assert verdicts.fit_exponent(lengths, [a * n**b for n in lengths]) == pytest.approx(b, abs=1e-5)
-
-
-def test_the_exponent_is_the_one_of_the_least_squares():
-    # log2: points (0, 0), (1, 3), (2, 2); the line through their middle has slope (2 - 0) / 2.
-    assert verdicts.fit_exponent([1, 2, 4], [1, 8, 4]) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "seconds", "says"),
-    [([4, 4], [1, 2], "two different lengths"), ([1, 2], [1, 0], "positive"), ([1, 2], [1], "2 lengths and 1 times")],
-)
-def test_what_no_exponent_fits_is_refused(lengths, seconds, says):
-    with pytest.raises(ValueError, match=says):
-        verdicts.fit_exponent(lengths, seconds)
-
-
-def test_growth_is_of_one_method_in_one_shape():
-    rows = [row(length=n, seconds=str(n**1.5)) for n in (4, 16)]
-    rows += [row(length=8, heads=8, seconds="9"), row(method="dca", length=4), row(method="dca", length=64, seconds="")]
-    assert [(r["method"], r["exponent"], r["lengths"]) for r in verdicts.growth(rows)] == [("esa", "1.50", "4 16")]
-
-
-@pytest.mark.parametrize(
-    ("value", "verdict"), [("0.0499", "met"), ("0.0500", "met"), ("0.0501", "missed"), ("nan", "missed")]
-)
-def test_a_bar_is_met_up_to_its_limit(value, verdict):
-    bar = verdicts.Bar("decode", "esa", 65536, "over_stock", 0.05)
-    others = [row(over_stock=value, length=4096), row(over_stock=value, width=64), row(method="dca")]
-    (found,) = verdicts.judge([bar], [row(over_stock=value), *others])
-    assert found["verdict"] == verdict and found["dtype"] == "bf16"
-
-
-def test_a_bar_that_nothing_was_measured_for_is_not_passed_over():
-    bar = verdicts.Bar("decode", "esa", 65536, "over_stock", 0.05, dtype="fp32")
-    assert [v["verdict"] for v in verdicts.judge([bar], [row(over_stock="0.01")])] == ["not measured"]
-    assert [v["verdict"] for v in verdicts.judge([bar], [row(dtype="fp32", over_stock="")])] == ["not measured"]
-
-
-@pytest.mark.parametrize("bars", ["cpu", "gpu"])
-def test_every_bar_is_about_something_that_is_measured(bars):
-    cases = suite.plan() if bars == "cpu" else gpu.layer_cases()
-    for bar in verdicts.CPU_BARS if bars == "cpu" else verdicts.GPU_BARS:
-        about = [c for c in cases if (c.phase, c.length) == (bar.phase, bar.length) and bar.method in c.methods]
-        over = bar.column.removeprefix("over_")
-        assert any(over in c.methods or over == "floor" or (over == "short" and c.against_short) for c in about), bar
-
 
 # Runs
 
@@ -412,46 +264,3 @@ def test_overhead_is_hooks_masks_and_store(store, verdict):
     assert float(found["overhead"]) == pytest.approx(0.005 + store) and found["verdict"] == verdict
     with pytest.raises(ValueError, match="no forward of kind 'decode'"):
         whole.summary("bundled", "dca", 100, "decode", [])
-
-
-# The report
-
-
-def test_the_report_is_made_of_the_files(tmp_path):
-    rows = [row(length=n, seconds=str(n / 1e5), method=m) for m in ("full", "esa") for n in (4096, 65536)]
-    rows += [row(phase="prefill", dtype="fp32", heads=8, length=4096, method="flash", over_stock="0.9")]
-    rows += [row(phase="decode", heads=8, length=4096, method="full", seconds="7")]  # another shape, with fewer lengths
-    suite.write(tmp_path, rows, verdicts.CPU_BARS, 2)
-    assert report.main(["--folder", str(tmp_path)]) == 0
-    text = (tmp_path / "speed.md").read_text()
-    assert text.count("\n| decode | bf16 |") == 5 + 2 and "| prefill | fp32 | 8 |" in text
-    assert text.count("not measured") == len(verdicts.CPU_BARS) and torch.__version__ in text
-    assert all((tmp_path / f"{name}.png").stat().st_size > 1000 for name in ("prefill", "decode"))
-    found = report.points(common.load(tmp_path / "cases.csv"), "decode", "bf16")
-    assert found["full"] == {4096: 0.04096, 65536: 0.65536} and list(found) == ["full", "esa"]
-
-
-def test_a_report_of_nothing_says_what_to_run(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        report.main(["--folder", str(tmp_path)])
-    assert "has no cases, growth, bars; run benchmarks/suite.py first" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="no row of a prefill in bf16"):
-        report.points([row()], "prefill", "bf16")
-
-
-def test_the_bars_go_between_the_marks_of_a_page(tmp_path):
-    suite.write(tmp_path, [row(over_stock="0.01")], verdicts.CPU_BARS, 1)
-    cases, bars = (common.load(tmp_path / f"{name}.csv") for name in ("cases", "bars"))
-    text = f"before\n{report.MARKS[0]}\n| old |\n{report.MARKS[1]}\nafter\n"
-    made = report.into_page(text, cases, bars)
-    assert made.startswith(f"before\n{report.MARKS[0]}\n| at most |") and made.endswith(f"\n{report.MARKS[1]}\nafter\n")
-    assert "| old |" not in made and made.count("| met |") == 1 and "not measured" not in made
-    assert "one thread, its CPU time" in made and report.into_page(made, cases, bars) == made
-    with pytest.raises(ValueError, match="put them back"):
-        report.into_page("no marks", cases, bars)
-
-
-def test_the_documentation_has_the_bars_of_the_results():
-    cases, bars = (common.load(report.FOLDER / f"{name}.csv") for name in ("cases", "bars"))
-    text = report.PAGE.read_text()
-    assert report.into_page(text, cases, bars) == text and "| missed |" in text

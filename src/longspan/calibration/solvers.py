@@ -51,7 +51,7 @@ def pca(c_q: Tensor, c_k: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """The baseline: project queries and centred keys onto the leading principal components of the keys.
 
     ``θ_q = θ_k``: the ``rank`` eigenvectors of ``C_k`` with the largest eigenvalues. They minimise the reconstruction
-    error of the keys and ignore the queries. Arguments, result and errors are those of ``closed_form``.
+    error of the keys and ignore the queries. Arguments (same shapes), result and errors are those of ``closed_form``.
     """
     _check(c_q, c_k, rank)
     _, vectors = torch.linalg.eigh(c_k)

@@ -47,7 +47,7 @@ from longspan.hf.unwrap import unwrap
 from longspan.hf.weights import weights_hash
 from longspan.methods import Method
 
-_BUDGET = 2 << 30  # bytes of moments and samples held at once; the text is read again for the layers beyond
+BUDGET = 2 << 30  # bytes of moments and samples held at once; the text is read again for the layers beyond
 
 
 def calibrate(
@@ -256,7 +256,7 @@ def _groups(shapes: dict[int, tuple[int, int]], samples: int) -> Iterator[list[i
     for index, (heads, dim) in shapes.items():
         channels = heads * dim
         needed = 16 * channels**2 + 8 * channels * samples
-        if group and used + needed > _BUDGET:
+        if group and used + needed > BUDGET:
             yield group
             group, used = [], 0
         group.append(index)

@@ -245,7 +245,10 @@ def by_piece(tokens: Tensor, pieces: Pieces, n: int) -> Tensor:
 
 
 def first_and_local(own: Any, n: int) -> tuple[Tensor, Tensor]:
-    """``always`` of selections by query chunk: the first tokens, the local tokens before the chunk, and the chunk."""
+    """``always`` of selections by query chunk: the first tokens, the local tokens before the chunk, and the chunk.
+
+    Returns ``[N, N]`` bool and the borders ``[N]``, as ``KeptMask`` has them.
+    """
     keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
     for a, z in pieces_of(own, n):
         if a >= own.window:

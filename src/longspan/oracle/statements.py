@@ -101,7 +101,7 @@ def laid(selection: Any, positions: Any, chosen: Tensor) -> tuple[Tensor, Tensor
 
 
 def marked(units: Tensor, n: int, size: int = 1) -> Tensor:
-    """Convert units ``[..., m]`` of ``size`` tokens, padded with -1, to a mask of tokens ``[..., n]``, bool."""
+    """Convert units ``[..., m]`` of ``size`` tokens, padded with -1, to a mask of ``n`` tokens, ``[..., N]`` bool."""
     out = torch.zeros(*units.shape[:-1], n, dtype=torch.bool)
     for m in range(units.shape[-1]):
         out |= torch.arange(n) // size == units[..., m, None]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def identity(i: Tensor) -> Tensor:
+    """Positions equal to the indices ``i``; any shape."""
     return i
 
 
@@ -29,7 +30,8 @@ def near(border: IndexMap) -> Band:
 class PositionMap:
     """Axis 2: the relative position at which a query sees a key.
 
-    A map of indices also has ``rel(i, j)``, which states the same pair by pair and is what the oracle runs.
+    A map of indices also has ``rel(i, j)``: the relative position of each key ``j`` ``[1, N]`` for each query ``i``
+    ``[T, 1]``, int64, ``[T, N]``. The oracle runs it.
     """
 
     def everywhere(self) -> tuple[Band, ...]:

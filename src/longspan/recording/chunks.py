@@ -125,7 +125,7 @@ def check_covers(chunks: Chunking, query: int) -> None:
 
 
 def kept_map(choices: Sequence[Choice], chunks: Chunking) -> tuple[list[tuple[int, int]], Tensor]:
-    """``(layer, head or group)`` of each row, and ``[rows, n]`` int64: 0 left out, 1 always kept, 2 chosen."""
+    """``(layer, head or group)`` of each row, and ``[R, n]`` int64: 0 left out, 1 always kept, 2 chosen."""
     one_moment(choices)
     names, rows = [], []
     for choice in choices:

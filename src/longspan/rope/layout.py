@@ -17,7 +17,7 @@ _FEW = 4  # tokens whose channels are permuted by one operation, the slowest for
 
 @lru_cache(maxsize=16)
 def interleaved_order(size: int, start: int, end: int) -> Tensor:
-    """``[size]`` int64: the channels of a head, with those of ``start : end`` that rotate together side by side."""
+    """``[D]`` int64, ``D = size``: a head's channels, with those of ``start : end`` that rotate together adjacent."""
     with torch.inference_mode(False):  # kept for later calls, which may be outside of it
         order = torch.arange(size)
         order[start:end] = order[start:end].unflatten(0, (2, -1)).T.flatten()
@@ -48,7 +48,7 @@ def empty_tokens_first(x: Tensor) -> Tensor:
 
 
 def viewable_as_complex(x: Tensor) -> bool:
-    """Whether neighbouring channels of ``x`` ``[..., r]`` can be seen as complex numbers where they lie."""
+    """Whether neighbouring channels of ``x``, of any shape ``[..., r]``, can be viewed as complex numbers in place."""
     return x.stride(-1) == 1 and x.storage_offset() % 2 == 0 and all(step % 2 == 0 for step in x.stride()[:-1])
 
 

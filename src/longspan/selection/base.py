@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Selection:
     """Axis 1: which keys a query attends to.
 
-    A selection of indices also has ``keep(i, j)``, which states the same pair by pair and is what the oracle runs.
+    A selection of indices also has ``keep(i, j)``: whether query ``i`` ``[T, 1]`` keeps key ``j`` ``[1, N]``, bool,
+    ``[T, N]``. The oracle runs it.
     """
 
     def always(self, first: int = 0) -> Kept:
@@ -110,11 +111,15 @@ class Choosing(Selection):
         raise NotImplementedError
 
     def stops(self, i: Tensor) -> Tensor:
-        """One past the last candidate of each query ``i`` that arrives alone, in units from the first token on."""
+        """One past the last candidate of each query ``i`` ``[T]`` that arrives alone: ``[T]``, in units."""
         raise NotImplementedError
 
     def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerQueryChunk:
-        """How queries ``r0 : r1`` see the units that they chose, as a kernel takes it."""
+        """The kernel's job for queries ``r0 : r1`` and the units that they chose.
+
+        Args:
+            units: ``[B, S, T, m]`` of queries that choose alone, tokens ``[B, S, M]`` of a query chunk.
+        """
         raise NotImplementedError
 
     def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:

@@ -68,7 +68,7 @@ class Selector:
         """Forget the tokens from ``length`` on."""
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
+        """Keep the rows ``rows`` ``[R]`` int64 of the batch, in this order; repeats are allowed."""
 
     def repeat(self, times: int) -> None:
         """Repeat each row ``times`` times, copies side by side."""
@@ -77,7 +77,7 @@ class Selector:
         """Forget everything."""
 
     def state(self) -> list[Tensor]:
-        """All that is kept."""
+        """All stored tensors, of any shape."""
         return []
 
     def columns(self, stop: int) -> int:

@@ -169,7 +169,7 @@ class TokenSelector(Selector):
         runs: Sequence[tuple[int, int]],
         see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
     ) -> int:
-        """Chunks of queries that score, choose and attend together, one kernel after the other for all of them."""
+        """Chunks of queries that score, choose and attend together; shapes as for ``Selector.add_many``."""
         selection, done = self.selection, 0
         if self.across is not None:  # how many go together depends on the machine, and all ranks sum as often
             return 0
@@ -203,13 +203,13 @@ class TokenSelector(Selector):
         return type(self) is TokenSelector and table.factor == 1.0 and not self.selection.score_at
 
     def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:
-        """``[B, Hkv', N, D']``: what a query of the batch's ``rows`` is held against."""
+        """``[B, Hkv', N, D']``: the keys that queries of the batch's ``rows`` are scored against."""
         assert keys is not None
         return keys
 
     @property
     def thetas(self) -> tuple[Tensor, Tensor] | None:
-        """The maps that reduce a token's query and key; None where scores are exact."""
+        """The maps that reduce a token's query and key, ``[d', Hkv · D]`` each; None for exact scores."""
         return None
 
     def scoring(

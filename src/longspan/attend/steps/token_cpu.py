@@ -117,7 +117,7 @@ class TokenStep:
         return out if layer.sinks is None else with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
 
     def unsupported_reason(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> str | None:
-        """Why this token cannot be taken in by one call of C, or None."""
+        """Why one call of C cannot compute this token (shapes as for ``__call__``), or None."""
         if (reason := self.layer_reason(layer.rope, layer.number, q.dtype, q.device)) is not None:
             return reason
         observer = None if self._chooser is None else self._chooser.recording()

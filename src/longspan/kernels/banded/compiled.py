@@ -18,7 +18,7 @@ _BANDED = ALL["Banded"]
 
 
 def unsupported_reason(q: Tensor, keys: Sequence[Any], v: Any, rope: Rope) -> str | None:
-    """Why this kernel cannot run on these inputs, or None."""
+    """Why this kernel cannot run on these inputs (shapes as for ``banded``), or None."""
     if rope.norm_q is not None:
         return "the model normalises queries after they are rotated"
     return cpu.unsupported_reason(q, *keys, v)

@@ -18,7 +18,7 @@ _FOLD = 256  # rows up to which folding a group's query heads gains more than it
 
 
 def unsupported_reason(q: Tensor, v: Tensor, softcap: float | None) -> str | None:
-    """Why this kernel cannot run on these inputs, or None."""
+    """Why this kernel cannot run on these inputs (shapes as for ``banded``), or None."""
     if q.device.type != "cpu":
         return f"the tensors are on {q.device.type}"
     if q.dtype not in _DTYPES:

@@ -21,7 +21,7 @@ class _Keys(Protocol):
 
 
 class BandLike(Protocol):
-    """What a plan reads of a band: query positions, and the key interval of each query."""
+    """What a plan reads of a band: positions and key intervals of queries ``[T]``, int64."""
 
     @property
     def q_pos(self) -> Callable[[Tensor], Tensor]: ...

@@ -34,7 +34,7 @@ class LaidOut:
 
 
 def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | None:
-    """Why this kernel cannot run on these inputs, or None."""
+    """Why this kernel cannot run on these inputs (shapes as for ``banded``), or None."""
     rotations = len({id(k) for k in keys})
     if rotations > _MAPS:
         return f"it supports keys in up to {_MAPS} rotations, not {rotations}"

@@ -18,7 +18,7 @@ from typing import Any
 
 from longspan import files
 
-_HOLDS = 24 * 3600  # seconds
+HOLDS = 24 * 3600  # seconds
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 _MORE = 16 << 20  # bytes more than there were then: room that may have been what was missing
 
@@ -52,7 +52,7 @@ class Note:
         try:
             body = json.loads(self._path.read_text(encoding="utf-8"))
             holds = (
-                0 <= time.time() - body["time"] < _HOLDS
+                0 <= time.time() - body["time"] < HOLDS
                 and body["compiler"] == self._identity()
                 and ("place" not in body or shutil.disk_usage(body["place"]).free < body["free"] + _MORE)
             )

@@ -19,10 +19,10 @@ JOB, KEYS, TABLE, _TOKEN_SCORES = ALL["Job"], ALL["Keys"], ALL["Table"], ALL["To
 def expect(
     name: str, x: Tensor, *shape: int | None, dtype: torch.dtype | None = None, contiguous: bool = False
 ) -> None:
-    """Raise ``ValueError`` unless C can read ``x``.
+    """Raise ``ValueError`` unless C can read ``x``, of any shape that fits ``shape``.
 
-    It must be on the CPU with the numbers of its last axis side by side, or all of them if ``contiguous``, and have the
-    dtype and the shape, in which None is any size.
+    It must be on the CPU, contiguous in its last axis, or in all axes if ``contiguous``, and have the dtype and the
+    shape; None in ``shape`` is any size.
     """
     if x.dim() != len(shape) or any(n is not None and n != m for n, m in zip(shape, x.shape, strict=True)):
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
@@ -170,7 +170,7 @@ def token_scores(q: Tensor, keys: Tensor, out: Tensor, together: int, tile: int,
 
 
 def numbers_per_token(q: Tensor, v: Tensor) -> int:
-    """Numbers of a token's key and value of one head."""
+    """``D + Dv`` of ``q`` ``[..., D]`` and ``v`` ``[..., Dv]``: the numbers of a token's key and value of one head."""
     return q.shape[-1] + v.shape[-1]
 
 
@@ -182,5 +182,5 @@ def empty_output(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unit_stride(x: Tensor) -> Tensor:
-    """``x`` itself where a token's channels lie side by side; else a copy."""
+    """``x`` ``[..., D]`` if its last axis is contiguous; else a contiguous copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

@@ -14,7 +14,7 @@ def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
 
 
 def by_row(job: PerRow) -> tuple[Tensor, Tensor]:
-    """``run`` where every query has units of its own."""
+    """``run`` for queries with units of their own: ``[B, H, T, Dv]`` and ``[B, H, T]``; softmax over all units."""
     keys, v, units = (_each_head(job, x) for x in (job.keys.double(), job.v.double(), job.units))
     at = job.positions if job.positions.dim() == 2 else _each_head(job, job.positions)
     j = torch.arange(v.shape[2], device=v.device)
@@ -29,7 +29,7 @@ def by_row(job: PerRow) -> tuple[Tensor, Tensor]:
 
 
 def by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
-    """``run`` where all queries have the same tokens."""
+    """``run`` for queries with the same tokens: ``[B, H, T, Dv]`` and ``[B, H, T]``; softmax over all tokens."""
     tokens = _each_head(job, job.tokens)[..., None]
     keys, v = (torch.take_along_dim(_each_head(job, x.double()), tokens, dim=2) for x in (job.keys, job.v))
     if job.key_cos_sin is not None:

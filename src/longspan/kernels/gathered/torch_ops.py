@@ -32,7 +32,7 @@ class _Room:
 
 
 def flash_unsupported_reason(q: Tensor, softcap: float | None) -> str | None:
-    """Why torch's flash attention for CPU cannot run here, or None."""
+    """Why torch's flash attention for CPU cannot run on queries ``q`` ``[B, H, T, D]``, or None."""
     if q.device.type != "cpu":
         return f"the tensors are on {q.device.type}"
     if q.dtype not in _DTYPES:

@@ -39,7 +39,7 @@ def offloaded(x: Any) -> bool:
 
 
 def unsupported_reason(q: Tensor, *others: Any) -> str | None:
-    """Why Triton kernels cannot run on these tensors, or None. An ``offloaded`` one is copied to their device."""
+    """Why Triton kernels cannot run on these tensors (any shape), or None; ``offloaded`` ones are copied first."""
     if q.dtype not in _DTYPES:
         return f"no {q.dtype}"
     tensors = [x for x in others if not offloaded(x)]
@@ -69,7 +69,10 @@ def power(n: int, least: int = SMALLEST) -> int:
 
 
 def choose(q: Tensor, dk: int, dv: int, rows: int) -> Tiles:
-    """Tiles for ``rows`` query rows a key head, head sizes padded to ``dk`` and ``dv``, on q's device."""
+    """Tiles for ``rows`` query rows per key head, head sizes padded to ``dk`` and ``dv``, on the device of ``q``.
+
+    Of ``q``, of any shape, only dtype and device count.
+    """
     if interpreting():
         return Tiles(min(power(rows), 32), 16, 1, 1)
     return fitting(q.element_size(), dk, dv, rows, _memory(q.device))
@@ -121,7 +124,7 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def unit_stride(x: Tensor) -> Tensor:
-    """``x`` itself where a token's channels lie side by side, as kernels read them; else a copy."""
+    """``x`` ``[..., D]`` if its last axis is contiguous, as kernels read it; else a contiguous copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 

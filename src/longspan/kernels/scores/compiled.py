@@ -19,7 +19,7 @@ _SCORES, _FEWEST_HELD = 2**24, 8  # scores that a thread holds (64 MB), with no 
 
 
 def products_unsupported_reason(q: Tensor, keys: Tensor) -> str | None:
-    """Why this kernel cannot run here, or None."""
+    """Why products cannot be computed here, or None; shapes as for ``products``."""
     if q.dtype not in cpu.KINDS or q.device.type != "cpu":
         return f"the queries are {q.dtype} on {q.device.type}"
     if keys.shape[-1] > 1 and keys.stride(-1) != 1:
@@ -43,7 +43,7 @@ def token_scores_unsupported_reason(q: Tensor, keys: Tensor, together: int) -> s
 
 
 def representations_unsupported_reason(q: Tensor, k: Tensor, v: Tensor, rope: Rope) -> str | None:
-    """Why representations cannot be made here, or None."""
+    """Why representations cannot be computed here, or None; shapes as for ``representations``."""
     if rope.norm_q is not None or rope.norm_k is not None:
         return "the model normalises after it rotates, and chunks are rotated in the kernel"
     if v.shape[-1] != k.shape[-1]:

@@ -12,7 +12,7 @@ from longspan.rope import Rope, cos_sin
 
 
 def unsupported_reason(q: Tensor, *others: Tensor, rope: Rope | None = None) -> str | None:
-    """Why these kernels cannot run on these tensors, or None."""
+    """Why these kernels cannot run on these tensors (any shape), or None."""
     if rope is not None and (rope.norm_q is not None or rope.norm_k is not None):
         return "the model normalises after it rotates, and chunks are rotated in the kernel"
     return tiles.unsupported_reason(q, *others)

@@ -52,7 +52,7 @@ def topk(
 
 
 def max_nearby(scores: Tensor, near: int) -> Tensor:
-    """Each score ``[..., n]`` becomes the largest within ``near`` places of it."""
+    """Scores of the same shape, ``[..., n]``: each is the largest within ``near`` places of it."""
     from longspan.kernels.topk import torch_ops
 
     return torch_ops.max_nearby(scores, near)

@@ -13,7 +13,7 @@ _TOPK = ALL["TopK"]
 
 
 def unsupported_reason(scores: Tensor) -> str | None:
-    """Why this kernel cannot run here, or None."""
+    """Why this kernel cannot run on these scores (any shape), or None."""
     if scores.device.type != "cpu":
         return f"the scores are on {scores.device.type}"
     return f"no {scores.dtype}" if scores.dtype != torch.float32 else cpu.unavailable_reason()

@@ -25,7 +25,7 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
 
 
 def max_nearby(scores: Tensor, near: int) -> Tensor:
-    """Each score ``[..., n]`` becomes the largest within ``near`` places of it."""
+    """Scores of the same shape, ``[..., n]``: each is the largest within ``near`` places of it."""
     if not near or not scores.shape[-1]:
         return scores
     if near > 2 or scores.device.type != "cpu":

@@ -97,7 +97,7 @@ int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
         const Run run = {.keys = is_key ? scoring->theta_k : scoring->theta_q, .key_step = width * size, .count = scoring->reduced};
         const int n = scoring->reduced - from < THETA_ROWS ? (int)(scoring->reduced - from) : THETA_ROWS;
         char *entry = (char *)choice->entries + (b * choice->step[0] + of->at * choice->step[2]) * size;
-        for (int64_t d = 0; d < width; d++) row[arranged(d, width, kind)] = x[d];
+        for (int64_t d = 0; d < width; d++) row[lane_order(d, width, kind)] = x[d];
         if (kind == BF16) products(row, &run, from, n, width, 0, 1, sums, 1, BF16);
         else if (kind == FP16) products(row, &run, from, n, width, 0, 1, sums, 1, FP16);
         else products(row, &run, from, n, width, 0, 1, sums, 1, FP32);
@@ -128,7 +128,7 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
         for (int64_t x = 0; x < terms; x++) {
             const int64_t sign = x / choice->parts, head = choice->parts > 1 ? x % choice->parts : s;
             const float *q = query + ((b * scoring->signs + sign) * heads + head) * width;
-            for (int64_t d = 0; d < width; d++) vectors[x * width + arranged(d, width, kind)] = q[d];
+            for (int64_t d = 0; d < width; d++) vectors[x * width + lane_order(d, width, kind)] = q[d];
         }
         for (int64_t first = from; first < to; first += BLOCK) {
             const int n = to - first < BLOCK ? (int)(to - first) : BLOCK;
@@ -185,10 +185,10 @@ int longspan_decode_attend(const DecodeStep *of, WorkQueue *queue) {
     const BandRange *bands = band_ranges_of(of);
     Softmax rows;
     job->out = of->out;
-    if (!make(&rows, job)) return 0;
+    if (!init_rows(&rows, job)) return 0;
     EACH(item, queue) {
         const int64_t b = item / job->sharing, s = item % job->sharing;
-        begin(&rows, job, b, s, 0);
+        load_partial(&rows, job, b, s, 0);
         for (const BandRange *band = bands; band < bands + of->bands; band++) {
             const int64_t low = band->low[of->row], high = band->high[of->row], rotated = of->row * job->pairs;
             if (low >= high) continue;
@@ -197,7 +197,7 @@ int longspan_decode_attend(const DecodeStep *of, WorkQueue *queue) {
             attend(&rows, &run);
         }
         if (of->stop) attend_chosen(&rows, of, b, s);
-        finish(&rows, job, b, s, 0);
+        write_rows(&rows, job, b, s, 0);
     }
     free(rows.q);
     return 1;

@@ -8,11 +8,11 @@ int longspan_banded_decode(const Banded *of, WorkQueue *queue) {
     const Job *job = &of->job;
     const Table *tables = tables_of(of);
     Softmax rows;
-    if (!make(&rows, job)) return 0;
+    if (!init_rows(&rows, job)) return 0;
     EACH(item, queue) {
         int64_t b = item / job->sharing, s = item % job->sharing;
         for (int64_t t = 0; t < job->rows; t++) {
-            begin(&rows, job, b, s, t);
+            load_partial(&rows, job, b, s, t);
             for (int64_t n = 0; n < of->bands; n++) {
                 int64_t from = of->low[n * job->rows + t], to = of->high[n * job->rows + t];
                 if (from >= to) continue;
@@ -20,7 +20,7 @@ int longspan_banded_decode(const Banded *of, WorkQueue *queue) {
                 Run run = part(stored(job, of->keys + n, b, s), from, to);
                 attend(&rows, &run);
             }
-            finish(&rows, job, b, s, t);
+            write_rows(&rows, job, b, s, t);
         }
     }
     free(rows.q);
@@ -32,13 +32,13 @@ int longspan_units_decode(const Units *of, WorkQueue *queue) {
     const Table *table = &of->table;
     const int64_t count = of->count, size = of->size;
     Softmax rows;
-    if (!make(&rows, job)) return 0;
+    if (!init_rows(&rows, job)) return 0;
     EACH(item, queue) {
         int64_t b = item / job->sharing, s = item % job->sharing;
         Run all_keys = stored(job, &of->keys, b, s);
         for (int64_t t = 0; t < job->rows; t++) {
             const int64_t *unit = units_of(of, b, s, t), *at = positions_of(of, b, s, t);
-            begin(&rows, job, b, s, t);
+            load_partial(&rows, job, b, s, t);
             for (int64_t n = 0, same; n < count; n += same) {
                 int64_t position = at[n];
                 rotate_queries(&rows, job, b, s, t, table->cos + position * job->pairs, table->sin + position * job->pairs);
@@ -53,7 +53,7 @@ int longspan_units_decode(const Units *of, WorkQueue *queue) {
                     attend(&rows, &run);
                 }
             }
-            finish(&rows, job, b, s, t);
+            write_rows(&rows, job, b, s, t);
         }
     }
     free(rows.q);
@@ -63,12 +63,12 @@ int longspan_units_decode(const Units *of, WorkQueue *queue) {
 int longspan_tokens_decode(const Tokens *of, WorkQueue *queue) {
     const Job *job = &of->job;
     Softmax rows;
-    if (!make(&rows, job)) return 0;
+    if (!init_rows(&rows, job)) return 0;
     EACH(item, queue) {
         int64_t b = item / job->sharing, s = item % job->sharing;
         for (int64_t t = 0; t < job->rows; t++) {
             int64_t from = 0;
-            begin(&rows, job, b, s, t);
+            load_partial(&rows, job, b, s, t);
             for (int64_t n = 0; n < of->runs; n++) {
                 int64_t to = ends_of(of, b, s, 0)[n];
                 if (from >= to) continue;
@@ -79,7 +79,7 @@ int longspan_tokens_decode(const Tokens *of, WorkQueue *queue) {
                 attend(&rows, &run);
                 from = to;
             }
-            finish(&rows, job, b, s, t);
+            write_rows(&rows, job, b, s, t);
         }
     }
     free(rows.q);

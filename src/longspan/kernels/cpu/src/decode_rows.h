@@ -9,7 +9,7 @@
 #include "softmax.h"
 
 /* Memory for the rows of one item; false when there is none. */
-static int make(Softmax *rows, const Job *job) {
+static int init_rows(Softmax *rows, const Job *job) {
     int64_t group = job->heads / job->sharing;
     rows->tile = group > 2 ? 4 : (int)group;
     rows->tiles = (int)((group + rows->tile - 1) / rows->tile);
@@ -25,7 +25,7 @@ static int make(Softmax *rows, const Job *job) {
 }
 
 /* A part of the softmax that is there already counts as one key: its log-sum-exp is the score, its output the value. */
-static void begin(Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t) {
+static void load_partial(Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t) {
     int64_t padded = (int64_t)rows->tiles * rows->tile, group = job->heads / job->sharing;
     memset(rows->sum, 0, sizeof(float) * (size_t)(padded * rows->dv));
     for (int64_t r = 0; r < padded; r++) {
@@ -36,7 +36,7 @@ static void begin(Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t
         rows->top[r] = score * LOG2_E, rows->total[r] = 1.0f;
         const char *from = out_of(job, b, s * group + r, t);
         for (int64_t d = 0; d < rows->dv; d++)
-            rows->sum[r * rows->dv + arranged(d, rows->dv, rows->kind)] = load_one(from, d, rows->kind);
+            rows->sum[r * rows->dv + lane_order(d, rows->dv, rows->kind)] = load_one(from, d, rows->kind);
     }
 }
 
@@ -46,11 +46,11 @@ static void rotate_queries(Softmax *rows, const Job *job, int64_t b, int64_t s, 
     for (int64_t r = 0; r < group; r++) {
         rotate_channels(rows->bare, job, query_of(job, b, s * group + r, t), job->scale * LOG2_E, cos, sin);
         for (int64_t d = 0; d < job->dk; d++)
-            rows->q[r * job->dk + arranged(d, job->dk, (int)job->kind)] = rows->bare[d];
+            rows->q[r * job->dk + lane_order(d, job->dk, (int)job->kind)] = rows->bare[d];
     }
 }
 
-static void finish(const Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t) {
+static void write_rows(const Softmax *rows, const Job *job, int64_t b, int64_t s, int64_t t) {
     int64_t group = job->heads / job->sharing;
     for (int64_t r = 0; r < group; r++) {
         int64_t h = s * group + r;
@@ -58,7 +58,7 @@ static void finish(const Softmax *rows, const Job *job, int64_t b, int64_t s, in
         const float *sum = rows->sum + r * rows->dv;
         char *to = out_of(job, b, h, t);
         for (int64_t d = 0; d < rows->dv; d++)
-            store_one(to, d, sum[arranged(d, rows->dv, rows->kind)] * part, rows->kind);
+            store_one(to, d, sum[lane_order(d, rows->dv, rows->kind)] * part, rows->kind);
         *lse_of(job, b, h, t) = total != 0 ? (rows->top[r] + log2f(total)) / LOG2_E : -INFINITY;
     }
 }

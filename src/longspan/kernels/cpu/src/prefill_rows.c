@@ -69,7 +69,7 @@ int longspan_banded_prefill(const Banded *args, WorkQueue *queue) {
             load_rows(&tile, &of, indices, at, count, tables + n);
             Run run = part(stored(job, args->keys + n, b, s), from, to);
             limit(&tile, own_low, own_high, count, group, from, to);
-            see(&tile, &run, tile.low, tile.high);
+            attend_keys(&tile, &run, tile.low, tile.high);
         }
         write_rows(&tile, &of, count);
     }
@@ -116,7 +116,7 @@ int longspan_units_prefill(const Units *args, WorkQueue *queue) {
                 begin_tile(&tile);
                 load_rows(&tile, &of, who + begin, place + begin, some, &args->table);
                 Run run = part(stored(job, &args->keys, b, s), u * size, (u + 1) * size);
-                see(&tile, &run, 0, 0);
+                attend_keys(&tile, &run, 0, 0);
                 add_rows(&tile, group, who + begin, some, sum, top, total);
             }
         for (int64_t r = 0; r < here * group; r++)
@@ -148,7 +148,7 @@ int longspan_tokens_prefill(const Tokens *args, WorkQueue *queue) {
             load_rows(&tile, &of, indices, at, count, args->tables + n);
             Run run = stored(job, &args->keys, b, s);
             run.tokens = tokens + from, run.count = ends[n] - from;
-            see(&tile, &run, 0, 0);
+            attend_keys(&tile, &run, 0, 0);
             from = ends[n];
         }
         write_rows(&tile, &of, count);

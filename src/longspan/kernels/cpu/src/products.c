@@ -17,7 +17,7 @@ int longspan_products(const Products *of, WorkQueue *queue) {
         const int64_t at = head / of->heads * of->step[0] + head % of->heads * of->step[1];
         const Run run = {.keys = of->keys + at * size, .key_step = of->step[2] * size, .count = count};
         for (int64_t t = head * of->rows; t < (head + 1) * of->rows; t++) {
-            for (int64_t d = 0; d < width; d++) query[arranged(d, width, kind)] = of->q[t * width + d];
+            for (int64_t d = 0; d < width; d++) query[lane_order(d, width, kind)] = of->q[t * width + d];
             for (int64_t first = from; first < to; first += BLOCK) {
                 int n = to - first < BLOCK ? (int)(to - first) : BLOCK;
                 if (kind == BF16) products(query, &run, first, n, width, 0, 1, sums, 1, BF16);

@@ -15,13 +15,13 @@ typedef struct {
     int64_t count;
 } Run;
 
-INLINE int64_t place(const Run *run, int64_t n) { return run->tokens ? run->tokens[n] : n; }
+INLINE int64_t token_at(const Run *run, int64_t n) { return run->tokens ? run->tokens[n] : n; }
 
 /* Prefetch the next tokens while products are computed: no processor predicts which tokens those are. */
 INLINE void fetch(const char *from, int64_t step, const Run *run, int64_t first, int64_t last, int64_t size) {
     if (last > run->count) last = run->count;
     for (int64_t n = first; n < last; n++) {
-        const char *token = from + place(run, n) * step;
+        const char *token = from + token_at(run, n) * step;
         for (int64_t byte = 0; byte < size; byte += 64) __builtin_prefetch(token + byte);
     }
 }
@@ -33,7 +33,7 @@ INLINE void products(const float *q, const Run *run, int64_t first, int n, int d
     for (int j = 0; j < n; j += width) {
         const char *key[LANES];
         for (int c = 0; c < width; c++) {
-            int64_t at = place(run, first + (j + c < n ? j + c : n - 1));
+            int64_t at = token_at(run, first + (j + c < n ? j + c : n - 1));
             key[c] = run->keys + at * run->key_step;
         }
         if (!later) fetch(run->values, run->value_step, run, first + j, first + j + width, dv * bytes_of(kind));

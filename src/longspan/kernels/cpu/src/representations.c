@@ -37,7 +37,7 @@ static void add_up(Chunk *chunk, Tile *tile, Group *of, const Table *table, cons
         load_rows(tile, of, each, each + of->first, count, table);
         Run run = {.keys = (char *)chunk->keys, .values = (char *)chunk->values, .key_step = job->dk * 4,
                    .value_step = dv * 4, .count = job->rows};
-        see(tile, &run, 0, 0);
+        attend_keys(tile, &run, 0, 0);
         for (int64_t at = 0; at < count * of->group; at += LANES) {
             int within;
             const float *panel = lanes_at(tile, tile->sum, dv, (int)at, &within);

@@ -16,14 +16,14 @@ typedef struct {
 } Softmax;
 
 /* sum += weights . values, `tile` rows of `pairs` pairs of vectors from channel d0 on: as many as give eight sums. */
-INLINE void weigh(float *sum, const float *weights, const Run *run, int64_t first, int n, int d0, int dv,
-                  const int tile, const int pairs, const int kind) {
+INLINE void accumulate_values(float *sum, const float *weights, const Run *run, int64_t first, int n, int d0, int dv,
+                              const int tile, const int pairs, const int kind) {
     f8 part[LANES], x, y;
     const int vectors = 2 * pairs;
 #pragma GCC unroll 8
     for (int p = 0; p < tile * vectors; p++) part[p] = load(sum + p / vectors * dv + d0 + p % vectors * LANES, FP32);
     for (int j = 0; j < n; j++) {
-        const char *value = run->values + place(run, first + j) * run->value_step + d0 * bytes_of(kind);
+        const char *value = run->values + token_at(run, first + j) * run->value_step + d0 * bytes_of(kind);
 #pragma GCC unroll 8
         for (int c = 0; c < pairs; c++) {
             load_pair(value + c * PAIR * bytes_of(kind), kind, &x, &y);
@@ -39,12 +39,13 @@ INLINE void weigh(float *sum, const float *weights, const Run *run, int64_t firs
 }
 
 /* The same for the eight channels that may be left at the end. */
-INLINE void weigh_last(float *sum, const float *weights, const Run *run, int64_t first, int n, int d0, int dv,
+INLINE void accumulate_values_last(float *sum, const float *weights, const Run *run, int64_t first, int n, int d0,
+                                   int dv,
                        const int tile, const int kind) {
     for (int r = 0; r < tile; r++) {
         f8 part = load(sum + r * dv + d0, FP32);
         for (int j = 0; j < n; j++) {
-            const char *value = run->values + place(run, first + j) * run->value_step;
+            const char *value = run->values + token_at(run, first + j) * run->value_step;
             part += load(value + d0 * bytes_of(kind), kind) * weights[j * tile + r];
         }
         store8(sum + r * dv + d0, part);
@@ -52,7 +53,8 @@ INLINE void weigh_last(float *sum, const float *weights, const Run *run, int64_t
 }
 
 /* Scores [key, row] become weights; the tile's largest score, sum of weights and weighted values follow. */
-INLINE void soften(float *scores, int n, float softcap, float *top, float *total, float *sum, int dv, const int tile) {
+INLINE void online_softmax(float *scores, int n, float softcap, float *top, float *total, float *sum, int dv,
+                           const int tile) {
     int size = n * tile, whole = (size + LANES - 1) / LANES * LANES;
     if (softcap > 0) /* of a score in base e */
         for (int x = 0; x < size; x++) scores[x] = softcap * LOG2_E * tanhf(scores[x] / (softcap * LOG2_E));
@@ -67,9 +69,9 @@ INLINE void soften(float *scores, int n, float softcap, float *top, float *total
         for (int x = r; x < LANES; x += tile) highest = most[x] > highest ? most[x] : highest;
         for (int x = r; x < LANES; x += tile) shift[x] = highest;
         if (highest > top[r]) {
-            float fade = total[r] > 0 ? exp2f(top[r] - highest) : 0.0f;
-            total[r] *= fade;
-            for (int d = 0; d < dv; d += LANES) store8(sum + r * dv + d, load(sum + r * dv + d, FP32) * fade);
+            float rescale = total[r] > 0 ? exp2f(top[r] - highest) : 0.0f;
+            total[r] *= rescale;
+            for (int d = 0; d < dv; d += LANES) store8(sum + r * dv + d, load(sum + r * dv + d, FP32) * rescale);
             top[r] = highest;
         }
     }
@@ -91,14 +93,14 @@ INLINE void attend_as(Softmax *all_rows, const Run *run, const int tile, const i
             int row = t * tile, d = 0;
             float *sum = all_rows->sum + row * dv;
             products(all_rows->q + row * dk, run, first, n, dk, dv, t, scores, tile, kind);
-            soften(scores, n, all_rows->softcap, all_rows->top + row, all_rows->total + row, sum, dv, tile);
+            online_softmax(scores, n, all_rows->softcap, all_rows->top + row, all_rows->total + row, sum, dv, tile);
             for (; d + wide <= dv; d += wide) {
                 int64_t next = first + n + BLOCK * d / dv, share = (BLOCK * wide + dv - 1) / dv;
                 if (!t) fetch(run->keys, run->key_step, run, next, next + share, dk * bytes_of(kind));
-                weigh(sum, scores, run, first, n, d, dv, tile, pairs, kind);
+                accumulate_values(sum, scores, run, first, n, d, dv, tile, pairs, kind);
             }
-            for (; d + PAIR <= dv; d += PAIR) weigh(sum, scores, run, first, n, d, dv, tile, 1, kind);
-            if (d < dv) weigh_last(sum, scores, run, first, n, d, dv, tile, kind);
+            for (; d + PAIR <= dv; d += PAIR) accumulate_values(sum, scores, run, first, n, d, dv, tile, 1, kind);
+            if (d < dv) accumulate_values_last(sum, scores, run, first, n, d, dv, tile, kind);
         }
     }
 }

@@ -50,12 +50,14 @@ static void begin_tile(Tile *tile) {
     for (size_t r = 0; r < lanes; r++) tile->top[r] = -INFINITY, tile->total[r] = 0.0f;
 }
 
-/* to [many, row] = fade [row] * to + a [depth, many]^T . b [depth, row]; a's rows are `step` bytes pair_stride, or `rows`. */
-INLINE void weigh_in(float *to, const f8 *fade, const char *a, int64_t step, const float *const *rows, int at,
+/* to [many, row] = rescale [row] * to + a [depth, many]^T . b [depth, row]; a's
+   rows are `step` bytes apart, or `rows`. */
+INLINE void accumulate_values_in(float *to, const f8 *rescale, const char *a, int64_t step,
+                                 const float *const *rows, int at,
                      const float *b, int depth, const int many, const int wide, const int spread) {
     f8 sum[LANES * 2];
 #pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) sum[x] = load(to + x * LANES, FP32) * fade[x % wide];
+    for (int x = 0; x < many * wide; x++) sum[x] = load(to + x * LANES, FP32) * rescale[x % wide];
     for (int k = 0; k < depth; k++) {
         const float *value = spread ? rows[k] + at : (const float *)(a + k * step);
         f8 row[WIDE];
@@ -81,8 +83,9 @@ INLINE f8 tanh_of(f8 x) {
     return either((i8)(x < all(0.0f)), -t, t);
 }
 
-/* Scores [n, row] become weights, `top` and `total` follow; `fade` is the factor of all earlier weights. */
-INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float *total, f8 *fade, const int64_t *low,
+/* Scores [n, row] become weights, `top` and `total` follow; `rescale` is the factor of all earlier weights. */
+INLINE void online_softmax_lanes(float *scores, int n, float softcap, float *top, float *total, f8 *rescale,
+                                 const int64_t *low,
                          const int64_t *high, int64_t first, const int wide) {
     const float cap = softcap * LOG2_E;
     for (int c = 0; c < wide; c++) {
@@ -110,7 +113,7 @@ INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float 
         if (j < n) now = larger(load(column + j * wide * LANES, FP32), now);
         now = larger(now, other);
         f8 shift = either((i8)(now == all(-INFINITY)), all(0.0f), now), added = all(0.0f), more = all(0.0f);
-        fade[c] = exp2_of(before - shift);
+        rescale[c] = exp2_of(before - shift);
         for (j = 0; j + 1 < n; j += 2) {
             f8 weight = exp2_of(load(column + j * wide * LANES, FP32) - shift);
             f8 next = exp2_of(load(column + (j + 1) * wide * LANES, FP32) - shift);
@@ -124,24 +127,27 @@ INLINE void soften_lanes(float *scores, int n, float softcap, float *top, float 
         }
         added += more;
         store8(top + c * LANES, now);
-        store8(total + c * LANES, load(total + c * LANES, FP32) * fade[c] + added);
+        store8(total + c * LANES, load(total + c * LANES, FP32) * rescale[c] + added);
     }
 }
 
 /* Functions of their own, as products are. */
 #define ALONE(wide, many)                                                                                              \
-    static __attribute__((noinline)) void weigh_##wide(float *to, const f8 *fade, const char *a, int64_t step,         \
+    static __attribute__((noinline)) void accumulate_values_##wide(float *to, const f8 *rescale, const char *a,        \
+                                                                   int64_t step,                                       \
                                                        const float *b, int depth) {                                    \
-        weigh_in(to, fade, a, step, 0, 0, b, depth, many, wide, 0);                                                    \
+        accumulate_values_in(to, rescale, a, step, 0, 0, b, depth, many, wide, 0);                                     \
     }                                                                                                                  \
-    static __attribute__((noinline)) void weigh_spread_##wide(float *to, const f8 *fade, const float *const *rows,     \
+    static __attribute__((noinline)) void accumulate_spread_##wide(float *to, const f8 *rescale,                       \
+                                                                   const float *const *rows,                           \
                                                               int at, const float *b, int depth) {                     \
-        weigh_in(to, fade, 0, 0, rows, at, b, depth, many, wide, 1);                                                   \
+        accumulate_values_in(to, rescale, 0, 0, rows, at, b, depth, many, wide, 1);                                    \
     }                                                                                                                  \
-    static __attribute__((noinline)) void soften_##wide(float *scores, int n, float softcap, float *top, float *total, \
-                                                        f8 *fade, const int64_t *low, const int64_t *high,             \
+    static __attribute__((noinline)) void online_softmax_##wide(float *scores, int n, float softcap, float *top,       \
+                                                                float *total,                                          \
+                                                        f8 *rescale, const int64_t *low, const int64_t *high,          \
                                                         int64_t first) {                                               \
-        soften_lanes(scores, n, softcap, top, total, fade, low, high, first, wide);                                    \
+        online_softmax_lanes(scores, n, softcap, top, total, rescale, low, high, first, wide);                         \
     }
 ALONE(1, 8)
 ALONE(2, 4)
@@ -149,29 +155,30 @@ ALONE(3, 4)
 #undef ALONE
 
 /* The keys of a step, of which the panel's rows see those between `low` and `high` where these are given. */
-#define SEE(wide, many)                                                                                                \
-    static void see_##wide(Tile *tile, const float *const *keys, const float *const *values, const char *packed,      \
-                           int64_t step, int n, const int64_t *low, const int64_t *high, int64_t first) {              \
+#define ATTEND_KEYS(wide, many)                                                                                        \
+    static void attend_keys_##wide(Tile *tile, const float *const *keys, const float *const *values,                   \
+                                   const char *packed, int64_t step, int n, const int64_t *low,                        \
+                                   const int64_t *high, int64_t first) {                                               \
         const int dk = tile->dk, dv = tile->dv, lanes = wide * LANES;                                                  \
-        f8 fade[wide];                                                                                                 \
+        f8 rescale[wide];                                                                                              \
         for (int p = 0; p < tile->panels; p++) {                                                                       \
             float *sum = tile->sum + p * dv * lanes, *scores = tile->scores;                                           \
             for (int j = 0; j < n; j += many)                                                                          \
                 scores_##wide(scores + j * lanes, keys + j, tile->q + p * dk * lanes, dk);                             \
-            soften_##wide(scores, n, tile->softcap, tile->top + p * lanes, tile->total + p * lanes, fade,              \
+            online_softmax_##wide(scores, n, tile->softcap, tile->top + p * lanes, tile->total + p * lanes, rescale,   \
                           low ? low + p * lanes : 0, high ? high + p * lanes : 0, first);                              \
             for (int d = 0; d < dv; d += many)                                                                         \
-                if (packed) weigh_##wide(sum + d * lanes, fade, packed + d * 4, step, scores, n);                      \
-                else weigh_spread_##wide(sum + d * lanes, fade, values, d, scores, n);                                 \
+                if (packed) accumulate_values_##wide(sum + d * lanes, rescale, packed + d * 4, step, scores, n);       \
+                else accumulate_spread_##wide(sum + d * lanes, rescale, values, d, scores, n);                         \
         }                                                                                                              \
     }
-SEE(1, 8)
-SEE(2, 4)
-SEE(3, 4)
-#undef SEE
+ATTEND_KEYS(1, 8)
+ATTEND_KEYS(2, 4)
+ATTEND_KEYS(3, 4)
+#undef ATTEND_KEYS
 
 /* Let all rows see the keys `low <= j < high` of a run, each row its own, or all of it where `low` is null. */
-static void see(Tile *tile, const Run *run, const int64_t *low, const int64_t *high) {
+static void attend_keys(Tile *tile, const Run *run, const int64_t *low, const int64_t *high) {
     const float *keys[STEP + LANES], *values[STEP + LANES];
     const int kind = tile->kind, dk = tile->dk, dv = tile->dv, lanes = tile->panels * tile->wide * LANES;
     int64_t from = 0, to = run->count, all_from = 0, all_to = run->count; /* what any row sees, and what all do */
@@ -187,7 +194,7 @@ static void see(Tile *tile, const Run *run, const int64_t *low, const int64_t *h
     for (int64_t first = from; first < to; first += STEP) {
         int n = to - first < STEP ? (int)(to - first) : STEP;
         for (int j = 0; j < n; j++) {
-            int64_t at = place(run, first + j);
+            int64_t at = token_at(run, first + j);
             const char *key = run->keys + at * run->key_step, *value = run->values + at * run->value_step;
             if (kind == FP32) {
                 keys[j] = (const float *)key, values[j] = (const float *)value;
@@ -205,9 +212,9 @@ static void see(Tile *tile, const Run *run, const int64_t *low, const int64_t *h
         const char *packed = kind == FP32 && run->tokens ? 0 : (const char *)values[0];
         int whole = all_from <= first && first + n <= all_to;
         const int64_t *own_low = whole ? 0 : low, *own_high = whole ? 0 : high;
-        if (tile->wide == 3) see_3(tile, keys, values, packed, step, n, own_low, own_high, first);
-        else if (tile->wide == 2) see_2(tile, keys, values, packed, step, n, own_low, own_high, first);
-        else see_1(tile, keys, values, packed, step, n, own_low, own_high, first);
+        if (tile->wide == 3) attend_keys_3(tile, keys, values, packed, step, n, own_low, own_high, first);
+        else if (tile->wide == 2) attend_keys_2(tile, keys, values, packed, step, n, own_low, own_high, first);
+        else attend_keys_1(tile, keys, values, packed, step, n, own_low, own_high, first);
     }
 }
 

@@ -59,7 +59,7 @@ INLINE f8 load(const void *from, const int kind) {
 }
 
 /* Sixteen stored numbers. Of bf16 those at even and at odd places: a shift and a mask widen them where they lie, which
-   is half the work of bringing them pair_stride in order. `arranged` puts what they meet into the same order. */
+   is half the work of bringing them into order. `lane_order` puts what they meet into the same order. */
 INLINE void load_pair(const void *from, const int kind, f8 *first, f8 *second) {
     if (kind == BF16) {
         u8 both;
@@ -71,7 +71,7 @@ INLINE void load_pair(const void *from, const int kind, f8 *first, f8 *second) {
 }
 
 /* Where channel d of `width` is in the order of `load_pair`; eight that are left at the end stay as they are. */
-INLINE int64_t arranged(int64_t d, int64_t width, const int kind) {
+INLINE int64_t lane_order(int64_t d, int64_t width, const int kind) {
     if (kind != BF16 || d >= width / PAIR * PAIR) return d;
     return d / PAIR * PAIR + d % PAIR / 2 + d % 2 * LANES;
 }
