@@ -78,9 +78,8 @@ class FewChoosing:
         i = torch.cat([torch.arange(one.past, one.past + one.count) for one in requests])
         owner = torch.repeat_interleave(torch.tensor([one.count for one in requests]))
         self.rows = torch.cat([torch.arange(one.first, one.first + one.count) for one in requests]).to(device)
-        self._table = torch.nn.utils.rnn.pad_sequence([one.pages for one in requests], batch_first=True)[owner].to(
-            device
-        )
+        table = torch.nn.utils.rnn.pad_sequence([one.pages for one in requests], batch_first=True)
+        self._table = table[owner].to(device)
         kept, chooses = self.selection.always(), i >= self.selection.first_row
         border = torch.where(chooses, kept.border(i), 0)
         self._head = torch.where(chooses, kept.head, 0).to(device)[:, None]
