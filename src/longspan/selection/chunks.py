@@ -10,7 +10,7 @@ from torch import Tensor
 from longspan.bands import Kept
 from longspan.calibration import Calibration
 from longspan.index import ChunkIndex
-from longspan.index.chunks import SUBMEANS
+from longspan.index.chunks import SUBMEANS, bound_scores
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.topk import topk
 from longspan.rope import Rope, Table
@@ -85,6 +85,10 @@ class Chunks(ByRow):
 
     def reduced_size(self, calibration: Calibration) -> int:
         return calibration.reduced_per_head  # each head is reduced by itself
+
+    def bound_scores(self, q: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Scores by bounds that are kept elsewhere; see ``longspan.index.chunks.bound_scores``."""
+        return bound_scores(q, low, high, self.share)
 
     def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
         """The chunks that the queries ``rows`` choose, in ascending order.

@@ -69,7 +69,8 @@ class PagedAttention:
             out: ``[T, H, D]``, written for the step's rows.
         """
         with cpu.disabled() if self._without_c else nullcontext():
-            self._attend(*(x[: step.rows] for x in (q, k, v)), cache, step, out[: step.rows], rope, scale, softcap)
+            q, k, v, out = (x[: step.rows] for x in (q, k, v, out))
+            self._attend(q, k, v, cache, step, out, rope, scale, softcap)
 
     def reserve(self, q: Tensor, kv_heads: int, longest: int) -> None:
         """Take, and give back, the memory that a layer's longest text takes at most: for a run that measures it.

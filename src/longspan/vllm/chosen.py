@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from longspan.attend.tables import Tables
-from longspan.index.chunks import bound_scores
 from longspan.kernels.gathered import PerQueryChunk
 from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.selection.chunks import Chunks
@@ -38,7 +37,7 @@ class PagedSelector(Selector):
 
     def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
         own = slice(0, self.selection.candidates(r1))
-        scores = bound_scores(rows.between(r0, r1), self._low[:, :, own], self._high[:, :, own], self.selection.share)
+        scores = self.selection.bound_scores(rows.between(r0, r1), self._low[:, :, own], self._high[:, :, own])
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
 
 
@@ -78,9 +77,8 @@ class FewChoosing:
         i = torch.cat([torch.arange(one.past, one.past + one.count) for one in requests])
         owner = torch.repeat_interleave(torch.tensor([one.count for one in requests]))
         self.rows = torch.cat([torch.arange(one.first, one.first + one.count) for one in requests]).to(device)
-        self._table = torch.nn.utils.rnn.pad_sequence([one.pages for one in requests], batch_first=True)[owner].to(
-            device
-        )
+        table = torch.nn.utils.rnn.pad_sequence([one.pages for one in requests], batch_first=True)
+        self._table = table[owner].to(device)
         kept, chooses = self.selection.always(), i >= self.selection.first_row
         border = torch.where(chooses, kept.border(i), 0)
         self._head = torch.where(chooses, kept.head, 0).to(device)[:, None]
@@ -140,7 +138,7 @@ class FewChoosing:
         for group in self._groups:
             low, high = bounds(cache, group.pages)
             # Each query is a row of the batch with bounds of its own.
-            scores = bound_scores(q[0, :, group.at].transpose(0, 1)[:, :, None], low, high, self.selection.share)
+            scores = self.selection.bound_scores(q[0, :, group.at].transpose(0, 1)[:, :, None], low, high)
             units[:, group.at] = self.selection.choose(scores[:, :, 0].transpose(0, 1)[None], group.i)[0]
         return units
 
