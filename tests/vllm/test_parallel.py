@@ -59,8 +59,9 @@ def run(bundled, tmp_path_factory):
     return run_once
 
 
-@pytest.mark.parametrize("split", SPLIT)
-@pytest.mark.parametrize("method", ["dca", "chosen chunks"])
+@pytest.mark.parametrize(
+    ("method", "split"), [("dca", "tensor-parallel"), ("dca", "ray"), ("chosen chunks", "tensor-parallel")]
+)
 def test_the_tokens_of_one_process(run, method, split):
     if split == "ray":
         pytest.importorskip("ray")
