@@ -67,7 +67,7 @@ def test_the_report_is_of_a_share_of_the_heads(ranks, model):
         ("record", "a recording is of all heads"),
         ("calibrate", "make it in one process"),
         ("diagnose", "load it without tp_plan"),
-        ("graphed", "leave longspan.graphed out"),
+        ("graphed", "split over 2 processes, which exchange tensors within a step"),
         ("one key head", "k_proj: 1 heads are split over 2 processes"),
         ("pipeline", "pipeline parallelism"),
     ],

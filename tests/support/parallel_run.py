@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,35 +100,33 @@ def answers(folder: Path, timeout: float = 1200) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with (folder / "log").open("w+") as log:
-        # In a session of their own, so that none outlives the test.
-        process = subprocess.Popen(
-            [*command, __file__, str(folder)], env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        process = subprocess.Popen([*command, __file__, str(folder)], env=environment, stdout=log, stderr=log)
         try:
             code: int | str = process.wait(timeout)
         except subprocess.TimeoutExpired:
             code = f"nothing after {timeout} s"
         finally:
-            _kill(process)
+            _stop(process)
         log.seek(0)
         assert code == 0, f"torchrun: {code}\n{log.read()[-5000:]}"
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
 
 
-def _kill(process: subprocess.Popen[Any]) -> None:
-    """Stop torchrun and its workers, which are in its session and mostly in groups of their own."""
-    try:
-        session = os.getsid(process.pid) if process.poll() is None else process.pid
-    except ProcessLookupError:
+def _stop(process: subprocess.Popen[Any]) -> None:
+    """End torchrun, which ends its workers first; they are in sessions of their own."""
+    if process.poll() is not None:
         return
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            pid = int(entry.name)
-            if os.getsid(pid) == session and pid != os.getpid():
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers = [int(pid) for pid in children.read_text().split()] if children.is_file() else []
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        for pid in workers:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-    process.wait()
 
 
 def main(folder: Path) -> None:
@@ -170,7 +169,7 @@ def refusals(model: Any) -> dict[str, str]:
             pass
 
     def graphed() -> None:
-        with longspan.graphed(model):
+        with longspan.extended(model, "dca"), longspan.graphed(model):  # esa is refused for another reason
             pass
 
     texts = [torch.arange(3, 103)]

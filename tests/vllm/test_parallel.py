@@ -16,7 +16,8 @@ pytestmark = pytest.mark.long
 WINDOW = 512
 NEW = 12
 NEAR = 1e-3
-METHODS = {"dca": {"method": "dca"}}
+CHOSEN = {"method": "longheads", "score": "bounds", "remap": "dca"}
+METHODS = {"dca": {"method": "dca"}, "chosen chunks": CHOSEN, "chosen by all heads": {**CHOSEN, "share": "layer"}}
 SPLIT = {
     "tensor-parallel": {"tensor_parallel_size": 2},
     "ray": {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"},
@@ -44,7 +45,7 @@ def run(bundled, tmp_path_factory):
         """Of a method, split as named, or in one process; each engine starts once."""
         if (method, split) not in found:
             found[method, split] = answers(
-                tmp_path_factory.mktemp(f"{method}-{split}"),
+                tmp_path_factory.mktemp(f"{method}-{split}".replace(" ", "-")),
                 bundled,
                 [prompts, prompts[2:4]],
                 NEW,
@@ -58,8 +59,9 @@ def run(bundled, tmp_path_factory):
     return run_once
 
 
-@pytest.mark.parametrize("split", SPLIT)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "split"), [("dca", "tensor-parallel"), ("dca", "ray"), ("chosen chunks", "tensor-parallel")]
+)
 def test_the_tokens_of_one_process(run, method, split):
     if split == "ray":
         pytest.importorskip("ray")
@@ -75,3 +77,9 @@ def test_the_tokens_of_one_process(run, method, split):
             assert found["cached"] == expected["cached"]
             pairs = zip(found["logprobs"], expected["logprobs"], strict=True)
             assert max(abs(a - b) for a, b in pairs) < NEAR
+
+
+def test_heads_that_choose_together_over_a_layer_are_refused(run):
+    """They are in several processes, and nothing sums their scores there."""
+    log = run("chosen by all heads", "tensor-parallel")["log"]
+    assert "share='layer'" in log and "longspan is attached" not in log
