@@ -102,6 +102,7 @@ def test_every_table_runs(paper, name, session, tmp_path):
     for one in beside:
         assert f"**Published, {one.number}**: {one.title}" in text
         assert (f"Not at hand: {one.unread}" in text) is (one.unread is not None)
+    assert text.count("Not at hand") == sum(one.unread is not None for one in beside)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
