@@ -50,11 +50,13 @@ class QualityReport:
             rows.sort(key=self._mean, reverse=True)
         parts = [
             f"The bundled model (window {table.subject.window} tokens, weights `{table.subject.sha256[:12]}`), lengths "
-            "in windows; a cell is right answers / prompts (95% Wilson interval in percent)."
+            "in windows. A cell is right answers / prompts, or the mean score (95% Wilson interval in percent)."
         ]
         for filler in table.fillers:
             name = found_over(filler)
             parts += [f"**{name}**", markdown.table(self._of(name), code=True, rows=rows)]
+        for task in table.tasks:
+            parts += [f"**{task.name}**: {task.summary}", markdown.table(self._of(task.name), code=True, rows=rows)]
         for filler in table.fillers:
             name = perplexity_of(filler)
             within = self._of(name)[0][1].baseline
@@ -70,7 +72,14 @@ class QualityReport:
             for (row, multiple, filler), (found, _) in self._pairs.items()
             if found.reason is not None
         ]
-        remarks += markdown.unfinished([pair for filler in table.fillers for pair in self._of(found_over(filler))])
+        remarks += [
+            f"- `{cell.row}` at {cell.column}, {task.name}: {figure.reason}"
+            for task in table.tasks
+            for cell, figure in self._of(task.name)
+            if figure.reason is not None
+        ]
+        names = [*map(found_over, table.fillers), *(task.name for task in table.tasks)]
+        remarks += markdown.unfinished([pair for name in names for pair in self._of(name)])
         if remarks:
             parts += ["**Notes**", "\n".join(remarks)]
         where = f"{markdown.versions_line()}, {environment()['machine']}, one thread for each of the workers"
@@ -79,6 +88,7 @@ class QualityReport:
 
     def json(self) -> str:
         table = self._table
+        asked = [task.name for task in table.tasks]
         body = {
             "command": _command(self._args),
             "task": {"name": passkey.NAME, "version": passkey.VERSION, "scored_tokens": TARGETS, "depths": DEPTHS},
@@ -93,6 +103,7 @@ class QualityReport:
                 for spec in table.specs
             },
             "cells": [self._cell(*place) for place in self._pairs],
+            "tasks": [self._task(n) for n, (cell, _) in enumerate(self._figures) if cell.table in asked],
             "bars": [{"bar": what, "result": judged} for what, judged in self._bars],
         }
         return json.dumps(finite(body), indent=1, allow_nan=False) + "\n"
@@ -101,12 +112,13 @@ class QualityReport:
         """A PNG: a tile for each cell, passkeys found over each filler and then perplexity against the window's."""
         fillers = self._table.fillers
         panels = [charts.panel(f"passkeys found over {one}", self._of(found_over(one))) for one in fillers]
+        panels += [charts.panel(task.name, self._of(task.name)) for task in self._table.tasks]
         panels += [
             charts.panel(f"perplexity over {one}, against the window's", self._of(perplexity_of(one)))
             for one in fillers
         ]
         title = f"The bundled model, trained on {self._table.subject.window} tokens (1x)"
-        charts.tiles(panels, title, path, across=min(2, len(fillers)), label="found; 2 - ratio")
+        charts.tiles(panels, title, path, across=4 if self._table.tasks else len(fillers), label="found; 2 - ratio")
 
     def _of(self, name: str) -> Figures:
         return [(cell, figure) for cell, figure in self._figures if cell.table == name]
@@ -157,6 +169,23 @@ class QualityReport:
             "rate": found.value,
         }
 
+    def _task(self, n: int) -> dict[str, Any]:
+        """A cell of a task that is no pass key."""
+        cell, figure = self._figures[n]
+        samples = [] if figure.reason is not None else self._table.plan.measured(n, self._samples)
+        return {
+            "task": cell.table,
+            "row": cell.row,
+            "multiple": self._table.multiple(cell),
+            "length": cell.measures[0].length,
+            "planned": figure.planned,
+            "n": figure.n,
+            "score": figure.value,
+            "interval": figure.interval,
+            "seconds": fmean(one.seconds for one in samples) if samples else math.nan,
+            "error": figure.reason,
+        }
+
 
 def _command(args: argparse.Namespace) -> str:
     """The command that makes this table, without what does not change it."""
@@ -167,6 +196,7 @@ def _command(args: argparse.Namespace) -> str:
         words += ["--lengths", ",".join(f"{multiple:g}" for multiple in args.lengths)]
     if args.fillers != FILLERS:
         words += ["--fillers", ",".join(args.fillers)]
+    words += [] if args.tasks is None else ["--tasks", ",".join(args.tasks)]
     words += [] if args.prompts is None else ["--prompts", str(args.prompts)]
     words += [] if args.seed == 0 else ["--seed", str(args.seed)]
     return shlex.join(words)

@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,8 +41,8 @@ def model_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def served(method: str, longest: int, seconds: float) -> Iterator[str]:
-    """The address of a server that answers, until the block ends."""
+def served(method: str, longest: int, seconds: float, more: Sequence[str] = ()) -> Iterator[str]:
+    """The address of a server that answers, until the block ends; ``more`` are arguments of vLLM."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -54,7 +54,7 @@ def served(method: str, longest: int, seconds: float) -> Iterator[str]:
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_folder(model)),
             "--served-model-name", "bundled", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
-            "--max-model-len", str(longest), "--enforce-eager", *own,
+            "--max-model-len", str(longest), "--enforce-eager", *own, *more,
         ]  # fmt: skip
         print(" ".join(command), flush=True)
         environment = {**os.environ, **SETTINGS}

@@ -7,7 +7,8 @@ import torch
 
 from longspan.bands import Grouped, Index, Modulo, Origin
 from longspan.methods import METHODS
-from support.cases import VARIANTS, all_cases, build
+from support.cases import all_cases, build
+from support.variants import VARIANTS
 
 
 @pytest.mark.parametrize("case", all_cases(windows=(24, 5, 7, 33, 64), selecting=False))

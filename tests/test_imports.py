@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "tables": set(),
     "terms": set(),
     "files": set(),
+    "extract": {"errors", "files"},
     "signals": set(),
     "calibration": {"errors", "files", "tables"},
     "store": {"errors"},

@@ -11,7 +11,7 @@ from rich.text import Text
 from longspan.tables import Column, Sheet, print_markdown
 from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
-from longspan_eval.report.terminal import Halves
+from longspan_eval.report.terminal import Beside
 
 COLUMNS = [Column("row"), Column("what it is"), Column("score", "right")]
 ROWS = [
@@ -84,7 +84,7 @@ def test_both_halves_of_the_demonstration(width):
     cells = [Cell(row, head) for row in rows for head in ("1x", "2x", "16x")]
     found, perplexity = Figure(0.6, "count", 5, (0.0, 1.0)), Figure(2100.0, "perplexity", 5)
     halves = ([(cell, figure) for cell in cells] for figure in (found, perplexity))
-    text = shown(Halves(*halves, ("found", "perplexity")), width)
+    text = shown(Beside(list(zip(("found", "perplexity"), map(list, halves), strict=True))), width)
     assert max(map(len, text.splitlines())) <= width
     assert text.count("3/5") == 6 and text.count("2.1k") == 6 and "…" not in text
     assert all(row in text.split() for row in rows)

@@ -1,15 +1,19 @@
 """How well a model does inside its window: every task that it is meant for, and held-out perplexity.
 
-python training/evaluate_window.py [--model DIR] [--count 200] [--tasks facts,passkey-noise]
+python training/evaluate_window.py [--model DIR] [--count 200] [--tasks facts,passkey] [--card FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import math
+import platform
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -18,25 +22,11 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
 
 from longspan.bundled import FOLDER, heldout_text  # noqa: E402
-from longspan_eval import passkey  # noqa: E402
+from longspan_eval.sample import versions  # noqa: E402
 from longspan_eval.task import Task  # noqa: E402
-from longspan_eval.tasks.ruler_niah import RULER_NIAH  # noqa: E402
 from window_tasks import WINDOW_TASKS  # noqa: E402
 
 ROWS = 20
-
-
-def passkey_task(filler: str) -> Task:
-    """The passkey task over `"noise"` or `"prose"`."""
-    room = passkey.ANSWER_ROOM
-
-    def build(tokenizer, *, length, seed, depth=None, record=None):  # type: ignore[no-untyped-def]
-        return passkey.build(tokenizer, length=length, seed=seed, depth=depth, filler=filler, answer_room=room)
-
-    return Task(f"passkey-{filler}", passkey.VERSION, "", f"passkey over {filler}", room, build, passkey.score)
-
-
-TASKS = {task.name: task for task in (passkey_task("noise"), passkey_task("prose"), *RULER_NIAH, *WINDOW_TASKS)}
 
 
 @torch.no_grad()
@@ -114,38 +104,76 @@ def interval(right: float, count: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def measure(folder: Path, names: list[str], count: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """The figures of a model in its window, as `longspan.bundled.card` describes them; each is printed as it comes."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    window = model.config.max_position_embeddings
+    tasks: dict[str, Any] = {}
+    for name in names:
+        task = WINDOW_TASKS[name]
+        try:
+            found = scores(model, tokenizer, task, count=count, length=window)
+        except ValueError as error:  # too short a window for this tokenizer
+            print(f"| {name} | {task.summary} | not measured: {error} |", flush=True)
+            continue
+        low, high = interval(sum(found), count)
+        tasks[name] = {
+            "score": round(sum(found) / count, 4),
+            "interval": [round(low, 4), round(high, 4)],
+            "whole": sum(one == 1.0 for one in found),
+        }
+        print(row(name, tasks[name], count), flush=True)
+    text = heldout_text()
+    loss, density = log_loss(model, tokenizer, text, length=window), tokens_per_character(tokenizer, text)
+    return {
+        "sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        "parameters": model.num_parameters(),
+        "window": window,
+        "prompts": count,
+        "tasks": tasks,
+        "perplexity": round(math.exp(loss), 2),
+        "nats_per_character": round(loss * density, 4),
+        "unigram_perplexity": round(math.exp(unigram_loss(tokenizer, text)), 1),
+        "versions": {"python": platform.python_version(), **versions()},
+    }
+
+
+def row(name: str, figure: dict[str, Any], count: int) -> str:
+    """A task's line in a table: what it asks, the mean score with its interval, and how many are right whole."""
+    low, high = figure["interval"]
+    return (
+        f"| `{name}` | {WINDOW_TASKS[name].summary} | {figure['score']:.1%} ({low:.1%} to {high:.1%}) | "
+        f"{figure['whole']} of {count} |"
+    )
+
+
+def table(card: dict[str, Any]) -> list[str]:
+    """The lines of a card's tables."""
+    lines = ["| task | what it asks | score (95% interval) | right as a whole |", "|---|---|---|---|"]
+    lines += [row(name, figure, card["prompts"]) for name, figure in card["tasks"].items()]
+    lines.append("")
+    lines.append(
+        f"Held-out text, windows of {card['window']}: perplexity {card['perplexity']:.2f} per token, "
+        f"{card['nats_per_character']:.4f} nats per character (unigrams of the same text: perplexity "
+        f"{card['unigram_perplexity']:.1f})."
+    )
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=FOLDER)
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--tasks", default=",".join(TASKS), help="names, comma between them")
+    parser.add_argument("--tasks", default=",".join(WINDOW_TASKS), help="names, comma between them")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--card", type=Path, help="write the figures to this file, too")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    model = LlamaForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype)).eval()
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.model)
-    window = model.config.max_position_embeddings
-    for name in args.tasks.split(","):
-        task = TASKS[name]
-        try:
-            found = scores(model, tokenizer, task, count=args.count, length=window)
-        except ValueError as error:  # too short a window for this tokenizer
-            print(f"| {name} | {task.summary} | not measured: {error} |", flush=True)
-            continue
-        low, high = interval(sum(found), len(found))
-        print(
-            f"| {name} | {task.summary} | {sum(found) / len(found):.1%} ({low:.1%} to {high:.1%}) | "
-            f"{sum(one == 1.0 for one in found)} of {len(found)} whole |",
-            flush=True,
-        )
-    text = heldout_text()
-    loss, density = log_loss(model, tokenizer, text, length=window), tokens_per_character(tokenizer, text)
-    unigram = unigram_loss(tokenizer, text)
-    print(
-        f"held-out text, windows of {window}: perplexity {math.exp(loss):.2f} per token, {loss * density:.4f} nats and "
-        f"{loss * density / math.log(2):.4f} bits per character (unigrams of the same text: {math.exp(unigram):.1f} "
-        f"per token, {unigram * density:.4f} nats per character)"
-    )
+    card = measure(args.model, args.tasks.split(","), args.count, getattr(torch, args.dtype))
+    print(table(card)[-1])
+    if args.card is not None:
+        args.card.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

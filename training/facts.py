@@ -1,9 +1,9 @@
-"""Facts in prose and questions about them in plain words, with words and wordings that training never sees.
+"""Training's facts about people, and questions about them in plain words.
 
 A fact gives a person one thing: "Ada lives in Lisbon." The question is "Where does Ada live?" and the answer is a
-sentence, so that it says what was asked for: "Ada lives in Lisbon." Names, values and wordings are in two parts:
-`TRAINING` is what training draws from, `HELDOUT` what the evaluation does. Names and values that both need in large
-numbers are made up of syllables in training, so that no name is known by heart.
+sentence, so that it says what was asked for. The relations are those of the evaluation's facts
+(`longspan_eval.tasks.facts`), the names, values and wordings are others. Names and values that are needed in large
+numbers are made up of syllables, so that no name is known by heart.
 
 Every wording states the fact in one sentence, has one value, and can be answered from that sentence alone.
 """
@@ -13,6 +13,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from longspan_eval.tasks import facts as evaluated
+from longspan_eval.tasks.facts import Fact, number
+
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -20,26 +23,20 @@ def _split(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Relation:
-    """What a fact says of a person.
+    """What a fact says of a person, in the words of training.
 
     Attributes:
-        statements: wordings of the fact for training, with `{name}` and `{value}`.
-        questions: wordings of the question for training, with `{name}`.
-        heldout_statement, heldout_question: the wordings of the evaluation.
-        answer: the beginning of the answer, with `{name}`; the value and a full stop follow.
-        values: the values of training.
-        heldout_values: those of the evaluation.
+        statements: wordings of the fact, with `{name}` and `{value}`.
+        questions: wordings of the question, with `{name}`.
+        values: what it may be, beside made-up words; empty for numbers.
     """
 
     statements: tuple[str, ...]
     questions: tuple[str, ...]
-    heldout_statement: str
-    heldout_question: str
-    answer: str
     values: tuple[str, ...]
-    heldout_values: tuple[str, ...]
 
 
+# In the order of the evaluation's relations, which have the beginnings of their answers.
 RELATIONS = (
     Relation(
         ("{name} lives in {value}.", "The home of {name} is in {value}.", "{name} has lived in {value} for years."),
@@ -51,13 +48,8 @@ RELATIONS = (
             "What is the name of the town of {name}?",
             "{name} lives where?",
         ),
-        "These days {name} lives in {value} with the family.",
-        "Which town does {name} live in?",
-        "{name} lives in",
         _split("""Madrid Vienna Bristol Geneva Naples Bergen Dublin Krakow Seville Antwerp Leeds Turin Oslo Boston
         Denver Lima Quito Cairo Tunis Delhi Osaka Kyoto Perth Sydney Toronto Havana Bogota Munich Lyon Ghent"""),
-        _split("""Lisbon Prague Glasgow Bologna Utrecht Helsinki Marseille Valencia Hamburg Dresden Warsaw Tallinn
-        Chicago Nairobi Manila Santiago Jakarta Melbourne Montreal Porto"""),
     ),
     Relation(
         (
@@ -73,13 +65,8 @@ RELATIONS = (
             "{name} earns a living as what?",
             "What is the work of {name}?",
         ),
-        "For many years now {name} works as a {value} in town.",
-        "As what does {name} work?",
-        "{name} works as a",
         _split("""teacher baker farmer nurse writer singer driver painter lawyer doctor tailor miner waiter guard judge
         builder plumber dentist printer clerk sailor hunter pilot dancer"""),
-        _split("""gardener carpenter surgeon librarian butcher fisherman violinist sculptor chemist barber
-        photographer weaver potter translator"""),
     ),
     Relation(
         ("{name} keeps a {value}.", "The pet of {name} is a {value}.", "At home {name} has a {value}."),
@@ -91,12 +78,8 @@ RELATIONS = (
             "{name} has which pet?",
             "What does {name} keep at home?",
         ),
-        "In a small garden {name} keeps a {value} as a friend.",
-        "Which animal does {name} keep?",
-        "{name} keeps a",
         _split("""dog cat horse goat rabbit parrot pony duck goose hen pig sheep cow snake turtle mouse rat frog bee
         camel"""),
-        _split("""hamster lizard donkey falcon peacock ferret canary tortoise llama spaniel raven hedgehog"""),
     ),
     Relation(
         (
@@ -112,11 +95,7 @@ RELATIONS = (
             "{name} plays which instrument?",
             "What has {name} learned to play?",
         ),
-        "Every evening {name} plays the {value} for an hour.",
-        "What is it that {name} plays?",
-        "{name} plays the",
         _split("""piano guitar flute organ drum trumpet harp horn bass fiddle lute bells pipes banjo whistle"""),
-        _split("""violin cello clarinet accordion oboe mandolin trombone saxophone bassoon ukulele"""),
     ),
     Relation(
         (
@@ -132,12 +111,8 @@ RELATIONS = (
             "{name} likes to eat what?",
             "Which dish does {name} love?",
         ),
-        "When there is time {name} likes to eat {value} at noon.",
-        "What is it that {name} likes to eat?",
-        "{name} likes to eat",
         _split("""bread rice soup cheese apples pears fish beans corn cake honey eggs nuts plums grapes butter salad
         pasta onions"""),
-        _split("""pancakes cherries mushrooms dumplings olives lentils apricots noodles salmon waffles spinach figs"""),
     ),
     Relation(
         ("The number of {name} is {value}.", "{name} has the number {value}.", "You can call {name} at {value}."),
@@ -149,10 +124,6 @@ RELATIONS = (
             "{name} has which number?",
             "How can one call {name}?",
         ),
-        "As far as we know the number of {name} is {value} this year.",
-        "Which is the number of {name}?",
-        "The number of {name} is",
-        (),
         (),
     ),
     Relation(
@@ -169,11 +140,7 @@ RELATIONS = (
             "{name} likes which colour?",
             "Which colour is the one that {name} likes?",
         ),
-        "Since childhood the favourite colour of {name} is {value} of all.",
-        "Which is the favourite colour of {name}?",
-        "The favourite colour of {name} is",
         _split("red blue green yellow black white brown grey pink orange purple gold silver violet"),
-        _split("crimson turquoise scarlet magenta indigo maroon beige teal lavender emerald"),
     ),
     Relation(
         ("{name} travels by {value}.", "{name} goes to work by {value}.", "The way that {name} goes is by {value}."),
@@ -185,11 +152,7 @@ RELATIONS = (
             "{name} goes by what?",
             "How does {name} go on the way?",
         ),
-        "Whatever the weather {name} travels by {value} to the sea.",
-        "In which way does {name} travel?",
-        "{name} travels by",
         _split("train bus car boat ship plane bike taxi truck van sled coach"),
-        _split("tram bicycle ferry canoe scooter balloon carriage submarine"),
     ),
 )
 
@@ -197,11 +160,6 @@ TRAINING_NAMES = _split("""
 Anna Peter Maria John Paul Laura Tom Sara David Emma Jack Lucy Henry Alice Mark Jane Simon Rose Adam Eva Leo Nina Max
 Julia Felix Clara Oscar Ruth Hugo Helen Victor Irene Martin Susan George Karen Frank Diana Robert Linda Carl Vera Walter
 Olga Edgar Marta Bruno Elena Ivan Sofia Omar Layla Ali Fatima Chen Mei Kenji Yuki Raj Priya Kofi Amara Luis Carmen
-""")
-HELDOUT_NAMES = _split("""
-Ada Boris Cecilia Dorian Edith Florian Greta Harold Ingrid Jasper Kirsten Lionel Miriam Norbert Ophelia Percival Quentin
-Rosalind Sebastian Tabitha Ulrich Valerie Wilfred Xenia Yvonne Zachary Beatrice Clement Daphne Ernest Freya Gideon
-Harriet Isidore Josephine Konrad Lavinia Magnus Nadine Octavia
 """)
 SYLLABLES = _split("""
 ba be bi bo ca co da de di do fa fe fi ga go gu ha he hi ja jo ka ke ki ko la le li lo lu ma me mi mo mu na ne ni no pa
@@ -234,47 +192,12 @@ CLOSINGS = (
     *(" with two sisters", " near the river", " on the hill", " like the others", " without a care", " every week"),
     *(" in the morning", " since the summer", " as people say", " at the moment", " after work", " with great joy"),
 )
-HELDOUT_FRAME = "Now a question: {question}"
 
 
 def made_up(rng: random.Random, least: int = 2, most: int = 3) -> str:
     """A word of syllables that is in no dictionary, in lower case."""
     word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(least, most)))
     return word + (rng.choice(ENDINGS) if rng.random() < 0.5 else "")
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A fact in words: what states it, what asks for it, how the answer begins, and the value that ends it."""
-
-    statement: str
-    question: str
-    answer: str
-    value: str
-    name: str
-
-
-def heldout_facts(rng: random.Random, count: int) -> list[Fact]:
-    """Facts about `count` people, in the evaluation's names, values and wordings; no name and no value twice."""
-    facts: list[Fact] = []
-    values: set[str] = set()
-    for name in rng.sample(HELDOUT_NAMES, count):
-        while True:
-            relation = rng.choice(RELATIONS)
-            value = rng.choice(relation.heldout_values) if relation.heldout_values else number(rng)
-            if value not in values:
-                break
-        values.add(value)
-        facts.append(
-            Fact(
-                relation.heldout_statement.format(name=name, value=value),
-                HELDOUT_FRAME.format(question=relation.heldout_question.format(name=name)),
-                relation.answer.format(name=name),
-                value,
-                name,
-            )
-        )
-    return facts
 
 
 def training_facts(rng: random.Random, count: int) -> list[Fact]:
@@ -301,7 +224,7 @@ def training_facts(rng: random.Random, count: int) -> list[Fact]:
             Fact(
                 varied(rng, rng.choice(relation.statements).format(name=name, value=value), name),
                 rng.choice(FRAMES).format(question=rng.choice(relation.questions).format(name=name)),
-                relation.answer.format(name=name),
+                evaluated.RELATIONS[kind].answer.format(name=name),
                 value,
                 name,
             )
@@ -321,10 +244,5 @@ def training_name(rng: random.Random) -> str:
     """A name of training: a third of them real ones."""
     while True:
         name = rng.choice(TRAINING_NAMES) if rng.random() < 0.35 else made_up(rng).capitalize()
-        if name not in HELDOUT_NAMES:
+        if name not in evaluated.PEOPLE:
             return name
-
-
-def number(rng: random.Random) -> str:
-    """Three or four digits."""
-    return str(rng.randint(100, 9999))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from documents import Draft
 from facts import training_facts
 from longspan_eval.passkey import NEEDLE, QUESTION, TASK
-from longspan_eval.tasks import ruler_niah
+from longspan_eval.tasks import key_value, ruler_niah
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,6 @@ HELDOUT_WORDING = Wording(
     "\nWhich number opens the locker of {key}? The locker of {key} opens with",
     "\nWhich numbers open the lockers of {query}? The lockers of {query} open with",
 )
-JSON_TASK = "\nExtract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n"
-JSON_QUESTION = '\n\n\nKey: "{key}"\nThe value associated with the specified key is:'
 
 
 def listed(items: list[str]) -> str:
@@ -157,14 +155,14 @@ def json_pairs(draft: Draft, rng: random.Random, room: int) -> None:
     if full:
         if rng.random() < 0.3:
             draft.hide([], room - 22 * len(pairs), True)
-        draft.text(JSON_TASK)
+        draft.text(key_value.TASK)
     else:
         draft.text("\n")
     draft.text("{" + ", ".join(f'"{key}": "{value}"' for key, value in pairs.items()) + "}")
     left = room - (len(draft) - start)
     for key in rng.sample(sorted(pairs), min(len(pairs), max(1, left // (35 if full else 14)))):
         draft.ask(
-            JSON_QUESTION.format(key=key) if full else f'\n"{key}":',
+            key_value.QUESTION.format(key=key) if full else f'\n"{key}":',
             f' "{key}": "{pairs[key]}"' if full else f' "{pairs[key]}"',
         )
 

@@ -19,9 +19,11 @@ from transformers import PreTrainedTokenizerFast
 from documents import Draft, Material
 from facts import RELATIONS
 from longspan_eval.passkey import NEEDLE, NOISE, QUESTION, TASK
-from longspan_eval.tasks import ruler_tracing, ruler_words
-from retrieval import JSON_QUESTION, JSON_TASK, RULER, RULER_UUID, WORDINGS, fact_questions, json_pairs, magic, passkeys
-from tracing import CHAIN_QUESTION, COMMON_QUESTION, common_words, variables
+from longspan_eval.tasks import common_words as evaluated_words
+from longspan_eval.tasks import facts as evaluated_facts
+from longspan_eval.tasks import key_value, ruler_tracing, ruler_words
+from retrieval import RULER, RULER_UUID, WORDINGS, fact_questions, json_pairs, magic, passkeys
+from tracing import common_words, variables
 
 ANSWER = Draft.ANSWER
 IGNORE = Draft.IGNORE
@@ -123,8 +125,9 @@ def wordings() -> list[str]:
         wording.task + wording.tasks + wording.statement + wording.question + wording.plural
         for wording in (*WORDINGS, RULER, RULER_UUID)
     ]
-    texts += [TASK + NEEDLE + QUESTION, NOISE, JSON_TASK + JSON_QUESTION, CHAIN_QUESTION, COMMON_QUESTION]
+    texts += [TASK + NEEDLE + QUESTION, NOISE, key_value.TASK + key_value.QUESTION]
+    texts += [ruler_tracing.QUESTION, evaluated_words.QUESTION]
     texts += [ruler_tracing.TASK, "\nVAR = VAR = VAR =", ruler_words.CWE_TASK, ' "": "", "": "", "": "']
-    for relation in RELATIONS:
-        texts += [*relation.statements, *relation.questions, relation.answer]
+    for relation, evaluated in zip(RELATIONS, evaluated_facts.RELATIONS, strict=True):
+        texts += [*relation.statements, *relation.questions, evaluated.answer]
     return [re.sub(r"\{\w*\}", "", text) for text in texts] * TIMES

@@ -6,28 +6,11 @@ Each function appends one document of about `room` tokens at most to a draft, or
 from __future__ import annotations
 
 import random
-import string
 
 from documents import Draft
+from longspan_eval.tasks import common_words as evaluated_words
 from longspan_eval.tasks import ruler_tracing, ruler_words
-
-CHAIN_QUESTION = ruler_tracing.QUESTION
-COMMON_QUESTION = ruler_words.CWE_QUESTION.replace("10", "{count}")
-
-
-def chain(rng: random.Random, hops: int, letters: int) -> tuple[list[str], str]:
-    """`hops + 1` names of capital letters, and the value of the first."""
-    names: dict[str, None] = {}
-    while len(names) <= hops:
-        names["".join(rng.choices(string.ascii_uppercase, k=letters))] = None
-    return list(names), str(rng.randint(10000, 99999))
-
-
-def assignments(names: list[str], value: str) -> list[str]:
-    """The lines of a chain."""
-    return [f"\nVAR {names[0]} = {value}"] + [
-        f"\nVAR {name} = VAR {other}" for name, other in zip(names[1:], names, strict=False)
-    ]
+from longspan_eval.tasks.ruler_tracing import assignments, chain
 
 
 def variables(draft: Draft, rng: random.Random, room: int) -> None:
@@ -48,7 +31,7 @@ def variables(draft: Draft, rng: random.Random, room: int) -> None:
     draft.hide(lines, spare, True, ordered=True)
     for names, value in rng.sample(chains, count):
         if full:
-            draft.ask(CHAIN_QUESTION.format(value=value, count=hops + 1), f" {' '.join(names)}")
+            draft.ask(ruler_tracing.QUESTION.format(value=value, count=hops + 1), f" {' '.join(names)}")
         else:
             draft.ask(f"\nVariables of the value {value}:", f" {' '.join(names)}")
         if len(draft) - start > room - 30:
@@ -75,5 +58,5 @@ def common_words(draft: Draft, rng: random.Random, room: int) -> None:
         draft.text("\n" + ruler_words.CWE_TASK.strip())
     draft.text("\n" + " ".join(f"{n}. {word}" for n, word in enumerate(listing, 1)))
     common.sort(key=listing.index)
-    question = COMMON_QUESTION if full else "\nThe {count} most common words:"
+    question = evaluated_words.QUESTION if full else "\nThe {count} most common words:"
     draft.ask(question.format(count=count), " " + " ".join(f"{n}. {word}" for n, word in enumerate(common, 1)))

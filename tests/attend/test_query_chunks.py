@@ -42,7 +42,7 @@ OPTIONS = {
 
 
 class Counting:
-    """Counts the pieces that run with others in one call, for as long as it is entered."""
+    """Counts the query chunks that run with others in one call, for as long as it is entered."""
 
     def __enter__(self):
         self.counts, self.patch, real = [], pytest.MonkeyPatch(), TokenSelector.add_many

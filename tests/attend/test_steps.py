@@ -49,7 +49,7 @@ ONE_CALL += [("longheads", {"chunk_length": 4, "score": score}) for score in ("r
 PARTS = [
     ("infllm", {}, "no single-token kernel"),
     ("longheads", {"chunk_length": 4, "score": "token_max"}, "no single-token kernel"),
-    ("esa", {"remap": "slots"}, "depends on what that is"),
+    ("esa", {"remap": "slots"}, "depend on which keys are chosen"),
     ("esa", {"score_at": 5}, "no single-token kernel"),
     ("dynamic-ntk", {}, "follow the length"),
 ]
@@ -76,7 +76,7 @@ def test_what_is_stored_and_given_says_why_not_too():
     qkv, runs = make_qkv(60, dtype=torch.float32), attender(case, "token")
     for stop, padding, given, why in (
         (51, (0,), torch.float32, "completes a chunk"),
-        (50, (50 + 1,), torch.float32, "nothing but padding"),
+        (50, (50 + 1,), torch.float32, "only padding so far"),
         (50, (0,), torch.float64, "float64"),
     ):
         store = KVStore()

@@ -12,8 +12,9 @@ from longspan.documents.contents import Contents, attached
 from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, forward, read_on
 from longspan.methods import METHODS
-from support.cases import VARIANTS, WINDOW, build
+from support.cases import WINDOW, build
 from support.hf_models import make, prompts
+from support.variants import VARIANTS
 
 TOKENS, PIECE, STEPS = 221, 50, 4
 PAGE = 64  # tokens of the test models in a page of memory, or of two

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,6 +65,23 @@ def test_without_verify_a_bit_in_the_middle_is_left_to_the_checksums(saved, fres
         file.write(b"\x55" * 8)
     with pytest.raises(LongspanError, match="data-0000.bin is not what was written"):
         verify(tmp_path / "a")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc")
+def test_what_is_refused_leaves_no_file_open(saved, fresh, tokenizer, tmp_path):
+    """Though the errors are kept, whose frames had them; of readings that were not finished too."""
+    model, errors, before = fresh(), [], len(os.listdir("/proc/self/fd"))
+    for seed, (_, call) in enumerate(spoilers(LONG)):
+        place = tmp_path / str(seed)
+        shutil.copytree(saved, place)
+        call(place, random.Random(seed))
+        with pytest.raises(LongspanError) as raised:
+            longspan.Document.open(place, model, tokenizer, verify=seed % 2 == 0)
+            raise LongspanError("opened, since nobody asked to verify")
+        errors.append(raised.value)
+        longspan.restore(model)
+        shutil.rmtree(place)
+    assert len(errors) == LONG and len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_verify_of_a_whole_one(saved):

@@ -173,6 +173,14 @@ def test_appending_past_the_length_that_a_method_was_set_for_is_refused(fresh, t
     assert document.tokens == tokens and document.contents.ids is ids
 
 
+@pytest.mark.parametrize("method", ["self-extend", "yarn", "pi"])
+def test_asking_past_the_length_that_a_method_was_set_for_is_refused(fresh, tokenizer, method):
+    document = longspan.read(fresh(), tokenizer, "First words. " * 60, method=method, length=600)
+    assert document.ask(ASK, 4).tokens
+    with pytest.raises(DocumentError, match=r"have up to [\d,]+ tokens, and .* was set for .*shorter answer"):
+        document.ask(ASK, 4000)
+
+
 @pytest.mark.parametrize("text", [None, 3, ["ab", "cd"], [("name", 3)], Path("book.txt"), ["ab"], [("a", "b", "c")]])
 def test_a_text_that_is_none_is_refused(fresh, tokenizer, text):
     with pytest.raises(DocumentError, match="text must be a string or a list of"):

@@ -18,7 +18,7 @@ FACTS = {"kv_bytes_per_token": 1000, "free": 10**9, "calibrated": False, "on_gpu
         (512, {}, "full", "device", "512 tokens fit the window of 512"),
         (513, {}, "dca", "device", "1.0 windows"),
         (512 * CROSSOVER, {}, "dca", "device", "16.0 windows"),
-        (512 * CROSSOVER + 1, {}, "longheads", "device", "choosing keys is faster; it needs no calibration"),
+        (512 * CROSSOVER + 1, {}, "longheads", "device", "selection is faster; it needs no calibration"),
         (512 * CROSSOVER + 1, {"calibrated": True}, "esa", "device", "calibrated"),
         (None, {}, "longheads", "device", "length is not known"),
         (None, {"calibrated": True}, "esa", "device", "length is not known"),
@@ -69,7 +69,7 @@ def test_lengths_that_are_none(length):
 
 
 def test_auto_takes_no_angles():
-    with pytest.raises(longspan.LongspanError, match="auto.*no angles"):
+    with pytest.raises(longspan.LongspanError, match="auto.*does not accept angles"):
         longspan.extend(make("llama"), "auto", length=1000, angles=longspan.YaRN())
 
 

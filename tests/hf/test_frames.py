@@ -46,7 +46,7 @@ def stacks(call):
 def test_a_decoded_token_takes_few_frames(name):
     model = make("llama")
     report = longspan.extend(model, METHODS[name])
-    assert report.decode == "compiled, one call a layer while nothing grows"
+    assert report.decode == "compiled: one C call per layer"
     with torch.no_grad():
         cache = model(prompts(1, 120)).past_key_values
         for _ in range(2):
@@ -61,13 +61,13 @@ def test_a_decoded_token_takes_few_frames(name):
     [
         ("llama", {"method": "infllm"}, "C has no single-token kernel"),
         ("llama", {"method": "dynamic-ntk"}, "follow the length"),
-        ("llama", {"method": "dca", "impl": "torch"}, "impl='torch' was named"),
-        ("hunyuan_v1_dense", {"method": "full"}, "after their rotation"),
+        ("llama", {"method": "dca", "impl": "torch"}, "impl='torch' is set"),
+        ("hunyuan_v1_dense", {"method": "full"}, "queries or keys after rotation"),
     ],
 )
 def test_the_report_says_why_a_token_takes_more_calls(family, options, why):
     report = longspan.extend(make(family), **options)
-    assert report.decode.startswith("each part its own call: ") and why in report.decode
+    assert report.decode.startswith("separate kernels per layer: ") and why in report.decode
     assert report.decode == report.to_dict()["decode"] and "decoding" in str(report)
 
 

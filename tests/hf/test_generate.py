@@ -155,3 +155,24 @@ def test_methods_that_choose_per_piece_generate_beyond_the_window(method):
     assert one_beam.shape == (6, greedy.shape[1])
     looked_up = generate(model, ids[:1], do_sample=False, prompt_lookup_num_tokens=3)  # tokens are dropped again
     assert torch.equal(looked_up[:, : ids.shape[1]], ids[:1]) and looked_up.shape[1] > ids.shape[1] + 3
+
+
+@pytest.mark.parametrize(
+    ("method", "warned"),
+    [("dca", False), (longspan.LongHeads(chunk_length=4), False), ("full", True), (longspan.YaRN(factor=2), True)],
+)
+def test_transformers_warns_of_a_text_that_is_too_long_where_it_is(method, warned, monkeypatch):
+    """The text has three windows: DCA and LongHeads reach them, the stock model and YaRN at twice the window do not."""
+    from transformers.generation import stopping_criteria
+
+    said = []
+    monkeypatch.setattr(stopping_criteria.logger, "warning_once", said.append)
+    model, ids = make("llama"), prompts(1).repeat(1, 9)[:, : 3 * WINDOW]
+    own = stopping_criteria.MaxLengthCriteria(ids.shape[1] + NEW + 9, max_position_embeddings=5)
+    with longspan.extended(model, method):
+        assert ids.shape[1] == 3 * WINDOW
+        generate(model, ids)
+        assert any("predefined maximum length" in one for one in said) == warned
+        generate(model, ids, stopping_criteria=[own])
+    assert own.max_position_embeddings == 5, "what the caller passed is the caller's"
+    assert "_get_stopping_criteria" not in vars(model)

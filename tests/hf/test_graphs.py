@@ -217,7 +217,7 @@ def test_what_changes_the_model_runs_as_before(recorded):
         assert len(recorded) == 1
         longspan.extend(model, "rerope")
         refused = pytest.raises(longspan.CacheError, match="now runs ReRoPE")
-        with refused, pytest.warns(UserWarning, match="extended anew"), torch.no_grad():
+        with refused, pytest.warns(UserWarning, match="extended again"), torch.no_grad():
             model(input_ids=ids[:, :1], past_key_values=cache)
     assert model.forward is own
 

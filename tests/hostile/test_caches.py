@@ -76,7 +76,7 @@ def test_another_cache_for_one_layer_is_refused():
     model.model.layers[1].register_forward_pre_hook(
         lambda m, args, kwargs: (args, {**kwargs, "past_key_values": DynamicCache()}), with_kwargs=True
     )
-    with pytest.raises(longspan.LongspanError, match="another cache than the model"):
+    with pytest.raises(longspan.LongspanError, match="a different cache than the model"):
         model(prompts())
 
 

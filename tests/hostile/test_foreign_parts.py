@@ -97,7 +97,7 @@ def test_a_layer_of_another_model_says_so(attention, cached):
     model, other = extended(), make("llama")
     other.set_attn_implementation(attention)
     model.model.layers[0] = other.model.layers[0]
-    with pytest.raises(LongspanError, match="not attached to was given longspan's mask.*restore"):
+    with pytest.raises(LongspanError, match="without longspan received longspan's mask.*restore"):
         model(prompts(1, 40), use_cache=cached)
     longspan.restore(model)
     with pytest.raises(LongspanError, match="set its modules' config to that of this model"):

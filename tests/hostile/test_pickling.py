@@ -1,4 +1,4 @@
-"""An extended model is neither pickled nor copied, and its config goes nowhere with longspan's name in it."""
+"""An extended model cannot be pickled or copied, and its config goes nowhere with longspan's name in it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sent_to_a_process(model):
 )
 def test_refused_in_one_line(name, take):
     model = extended(name)
-    with pytest.raises(LongspanError, match="neither pickled nor copied.*restore.*save_pretrained") as error:
+    with pytest.raises(LongspanError, match="cannot be pickled or copied.*restore.*save_pretrained") as error:
         take(model)
     assert "\n" not in str(error.value)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""``position_ids`` that do not go on from the cache are refused; those that do are taken, however they come."""
+"""``position_ids`` that do not continue the cache are refused; those that do are accepted in every form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def row(*values):
 )
 def test_positions_that_do_not_go_on_from_the_cache(model, tokens, positions):
     cache = model(prompts(1, 80)).past_key_values
-    with pytest.raises(LongspanError, match="do not go on from the 80 tokens"):
+    with pytest.raises(LongspanError, match="do not continue the 80 cached tokens"):
         model(prompts(1, tokens), past_key_values=cache, position_ids=positions)
     assert {store.length for store in cache.stores} == {80}
     model(prompts(1, tokens), past_key_values=cache, position_ids=torch.arange(80, 80 + tokens)[None])
@@ -107,7 +107,7 @@ def test_a_wrong_row_of_a_padded_batch(model):
     ids, mask, tokens = left_padded(prompts(3, 80), [7, 0, 30])
     wrong = tokens.clone()
     wrong[2, 40:] += 1
-    with pytest.raises(LongspanError, match="do not go on"):
+    with pytest.raises(LongspanError, match="do not continue"):
         model(ids, attention_mask=mask, position_ids=wrong)
     model(ids, attention_mask=mask, position_ids=tokens)
 
@@ -115,7 +115,7 @@ def test_a_wrong_row_of_a_padded_batch(model):
 def test_generate_is_held_to_it_too(model):
     ids = prompts(1, 40)
     model.generate(ids, max_new_tokens=3, position_ids=torch.arange(40)[None])
-    with pytest.raises(LongspanError, match="do not go on"):
+    with pytest.raises(LongspanError, match="do not continue"):
         model.generate(ids, max_new_tokens=3, position_ids=torch.arange(40)[None] + 9)
 
 
@@ -129,7 +129,7 @@ def test_after_a_crop_positions_go_on_from_there(model):
     cache = model(prompts(1, 80)).past_key_values
     cache.crop(-10)
     model(prompts(1, 1), past_key_values=cache, position_ids=row(70))
-    with pytest.raises(LongspanError, match="from the 71 tokens"):
+    with pytest.raises(LongspanError, match="the 71 cached tokens"):
         model(prompts(1, 1), past_key_values=cache, position_ids=row(81))
 
 
@@ -142,5 +142,5 @@ def test_positions_of_images_are_refused(model):
     assert numbering(same, None, (0,), 0, 40, None) is None
     moved = same.clone()
     moved[1, :, 10:] -= 5
-    with pytest.raises(LongspanError, match="do not go on"):
+    with pytest.raises(LongspanError, match="do not continue"):
         numbering(moved, None, (0,), 0, 40, None)

@@ -53,8 +53,8 @@ NONE = {
     "class": (lambda: type(make("llama")), "is a class.*LlamaForCausalLM.from_pretrained"),
     "auto class": (lambda: AutoModelForCausalLM, "is a class"),
     "pair": (lambda: (make("llama"), "tokenizer"), "tuple.*without its tokenizer"),
-    "list": (lambda: [make("llama")], "a list is no model"),
-    "weights": (lambda: make("llama").state_dict(), "OrderedDict|a dict is no model"),
+    "list": (lambda: [make("llama")], "a list is not a model"),
+    "weights": (lambda: make("llama").state_dict(), "OrderedDict|a dict is not a model"),
     "config": (lambda: make("llama").config, "not LlamaConfig"),
     "number": (lambda: 7, "not int"),
     "layer": (lambda: make("llama").model.layers[0], "not LlamaDecoderLayer"),
@@ -88,7 +88,7 @@ def test_what_is_no_model_gets_one_line(what, call):
 )
 @pytest.mark.parametrize("thing", ["name", None, (1, 2), int])
 def test_so_does_the_rest_of_the_library(call, thing):
-    with pytest.raises(LongspanError, match=r"name; load|None was passed|tuple is no model|is a class"):
+    with pytest.raises(LongspanError, match=r"name; load|None was passed|tuple is not a model|is a class"):
         call(thing)
 
 
@@ -98,11 +98,11 @@ def test_a_decoder_without_its_head_runs_and_says_what_generate_needs():
     whole = make("llama")
     longspan.extend(whole, "dca")
     report = longspan.extend(model.model, "dca")
-    assert any("without its head: for generate extend the whole model" in note for note in report.warnings)
+    assert any("no language-model head; for generate, extend the complete model" in note for note in report.warnings)
     assert torch.equal(model(ids).logits, whole(ids).logits)
     with pytest.raises(LongspanError, match="decoder alone was extended: for generate"):
         model.generate(ids, max_new_tokens=2)
-    with pytest.raises(LongspanError, match="part of an extended one"):
+    with pytest.raises(LongspanError, match="submodule of an extended model"):
         longspan.extend(model, "dca")
     longspan.restore(model.model)
     assert torch.allclose(model(ids).logits, make("llama")(ids).logits, atol=1e-5)
@@ -170,7 +170,7 @@ def test_peft():
     longspan.restore(wrapper)
     assert torch.equal(wrapper(ids).logits, stock)
     prefix = peft.get_peft_model(make("llama"), peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
-    with pytest.raises(AttachError, match="learned tokens before every text"):
+    with pytest.raises(AttachError, match="prepends learned tokens"):
         longspan.extend(prefix, "dca")
 
 

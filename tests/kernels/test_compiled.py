@@ -175,7 +175,7 @@ def test_a_named_kernel_runs_or_raises():
     job = per_row(2, 16, 2)
     with pytest.raises(ValueError, match="compiled cannot run here: no torch.float64; use impl='torch'"):
         gathered(wide(job), "compiled")
-    with pytest.raises(ValueError, match="compiled.*head size of 12 is no multiple of 8"):
+    with pytest.raises(ValueError, match="compiled.*head size of 12 is not a multiple of 8"):
         gathered(per_row(2, 16, 2, dv=12), "compiled")
     with pytest.raises(ValueError, match="compiled.*gradients"):
         gathered(replace(job, v=job.v.clone().requires_grad_()), "compiled")

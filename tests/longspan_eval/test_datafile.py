@@ -85,7 +85,7 @@ def test_what_is_missing_is_named_with_the_way_out(write, tmp_path):
     with pytest.raises(DataError, match=r"reads longbench/trec\.jsonl .*: say in which data folder"):
         read_records(TASKS["longbench-trec"], None)
     made = replace(TASKS["longbench-trec"], data=None)
-    with pytest.raises(ValueError, match="is made: it reads no data"):
+    with pytest.raises(ValueError, match="is synthetic and reads no data"):
         read_records(made, SAMPLES)
 
 

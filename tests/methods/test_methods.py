@@ -9,82 +9,9 @@ import pytest
 
 from longspan import rope
 from longspan.methods import METHODS
-from longspan.rope import PI, DynamicNTK
-from support.cases import VARIANTS, all_cases, build
-
-# (method, options, window, the rule that the message names); no window: construction itself must refuse.
-IMPOSSIBLE = [
-    ("full", {}, 0, "window must be a number of tokens from 1"),
-    ("pi", {"angles": PI(2.0, None)}, 0, "window must be a number of tokens from 1"),
-    ("rerope", {"w": 0}, None, "w ≥ 1"),
-    ("rerope", {"w": 64}, 64, "w ≤ window - 1"),
-    ("self-extend", {"group": 0}, None, "group ≥ 1"),
-    ("self-extend", {"neighbors": 0}, None, "neighbors ≥ 1"),
-    ("self-extend", {"target_length": 0}, None, "target_length ≥ 1"),
-    ("self-extend", {"group": 2, "target_length": 99}, None, "group or target_length, not both"),
-    ("self-extend", {"neighbors": 64}, 64, "neighbors ≤ window - 1"),
-    ("self-extend", {"neighbors": 65, "group": 2}, 64, "neighbors ≤ window"),
-    ("string", {"shift": 0}, None, "shift ≥ 1"),
-    ("string", {"local": -1}, None, "local ≥ 0"),
-    ("string", {"shift": 4, "local": 5}, None, "local ≤ shift"),
-    ("string", {"local": 30}, 64, "local ≤ shift"),
-    ("string", {"shift": 65}, 64, "shift ≤ window"),
-    ("streaming-llm", {"sinks": -1}, None, "sinks ≥ 0"),
-    ("streaming-llm", {"recent": 0}, None, "recent ≥ 1"),
-    ("streaming-llm", {"sinks": 4, "recent": 61}, 64, "sinks \\+ recent ≤ window"),
-    ("lm-infinite", {"sinks": -1}, None, "sinks ≥ 0"),
-    ("lm-infinite", {"recent": 0}, None, "recent ≥ 1"),
-    ("lm-infinite", {"cap": 0}, None, "cap ≥ 1"),
-    ("lm-infinite", {"middle_top_k": -1}, None, "middle_top_k ≥ 0"),
-    ("lm-infinite", {"middle_at": -1}, None, "middle_at ≥ 0"),
-    ("lm-infinite", {"from_layer": -1}, None, "from_layer ≥ 0"),
-    ("lm-infinite", {"middle_at": 64}, 64, "middle_at < window"),
-    ("lm-infinite", {"recent": 65}, 64, "recent ≤ window"),
-    ("lm-infinite", {"cap": 65}, 64, "cap ≤ window"),
-    ("dca", {"parts": "inter"}, None, "parts is one of"),
-    ("dca", {"chunk_size": 0}, None, "chunk_size ≥ 1"),
-    ("dca", {"local_window": -1}, None, "local_window ≥ 0"),
-    ("dca", {"chunk_size": 40, "local_window": 10, "window": 49}, None, "chunk_size \\+ local_window ≤ window"),
-    ("dca", {"chunk_size": 65}, 64, "chunk_size \\+ local_window ≤ window"),
-    ("dca", {"local_window": 20}, 64, "chunk_size \\+ local_window ≤ window"),
-    ("dca", {"window": 65}, 64, "window ≤ the model's window"),
-    ("longheads", {"chunk_length": 0}, None, "chunk_length ≥ 1"),
-    ("longheads", {"num_chunks": 3}, None, "num_chunks > local_chunks \\+ first_chunk"),
-    ("longheads", {"local_chunks": 0}, None, "local_chunks ≥ 1"),
-    ("longheads", {"share": "heads"}, None, "share is one of head, group, layer"),
-    ("longheads", {"score": "max"}, None, "score is one of"),
-    ("longheads", {"chunk_length": 8, "num_chunks": 9}, 64, "num_chunks · chunk_length ≤ window"),
-    ("longheads", {"chunk_length": 32}, 64, "num_chunks > local_chunks"),
-    ("esa", {"top_k": 0}, None, "top_k ≥ 1"),
-    ("esa", {"query_chunk": 0}, None, "query_chunk ≥ 1"),
-    ("esa", {"local": 0}, None, "local ≥ 1"),
-    ("esa", {"proximity": -1}, None, "proximity ≥ 0"),
-    ("esa", {"reduced": 0}, None, "reduced ≥ 1"),
-    ("esa", {"top_k": 40}, 64, "initial \\+ local \\+ top_k \\+ query_chunk ≤ window"),
-    ("esa", {"far": 64}, 64, "far < window"),
-    ("esa", {"score_at": 64}, 64, "score_at < window"),
-    ("infllm", {"initial": -1}, None, "initial ≥ 0"),
-    ("infllm", {"local": 0}, None, "local ≥ 1"),
-    ("infllm", {"block": 0}, None, "block ≥ 1"),
-    ("infllm", {"blocks": 0}, None, "blocks ≥ 1"),
-    ("infllm", {"query_chunk": 0}, None, "query_chunk ≥ 1"),
-    ("infllm", {"representatives": 0}, None, "representatives ≥ 1"),
-    ("infllm", {"representatives": 5, "block": 4}, None, "representatives ≤ block"),
-    ("infllm", {"representatives": 5}, 64, "representatives ≤ block"),
-    ("infllm", {"blocks": 40}, 64, "initial \\+ local \\+ blocks · block \\+ query_chunk ≤ window"),
-    ("infllm", {"far": 64}, 64, "far < window"),
-    *(
-        (name, {"dense": dense}, window, rule)
-        for name in ("longheads", "esa", "infllm")
-        for dense, window, rule in (
-            ("all", None, "dense is 'window', 'kept' or a number of queries ≥ 1"),
-            (0, None, "dense is 'window', 'kept' or a number of queries ≥ 1"),
-            (2.5, None, "dense is 'window', 'kept' or a number of queries ≥ 1"),
-            (2, 64, "kept tokens ≤ dense ≤ window"),
-            (65, 64, "kept tokens ≤ dense ≤ window"),
-        )
-    ),
-]
+from longspan.rope import DynamicNTK
+from support.cases import all_cases, build
+from support.variants import IMPOSSIBLE, VARIANTS
 
 
 @pytest.mark.parametrize(("name", "options", "window", "rule"), IMPOSSIBLE)

@@ -15,13 +15,14 @@ from support.cases import all_cases, assert_same, in_pieces, make_qkv
 from support.choices import assert_oracle_chooses, assert_tiles
 from support.hf_models import make
 from support.toy_method import LargestNorm, added
+from support.variants import IMPOSSIBLE, VARIANTS
 
 N = 83
 
 with added():
     CASES = [case for case in all_cases(windows=(24, 9)) if case.values[0].name == LargestNorm.name]
 
-pytestmark = pytest.mark.parametrize("case", CASES)
+of_each_case = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +31,26 @@ def one_of_the_librarys():
         yield
 
 
+def test_its_variants_are_all_that_the_suite_asks_of_a_method():
+    rules = [(options, rule) for name, options, _, rule in IMPOSSIBLE if name == LargestNorm.name]
+    assert rules and VARIANTS[LargestNorm.name]
+    for options, rule in rules:
+        with pytest.raises(ValueError, match=rule):
+            LargestNorm(**options)
+
+
+@of_each_case
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_it_chooses_what_is_stated(case, kv_heads, rope):
     assert_oracle_chooses(case, kv_heads, rope)
 
 
+@of_each_case
 def test_its_bands_tile_what_is_kept(case, rope):
     assert_tiles(case, rope)
 
 
+@of_each_case
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.usefixtures("poisoned")
 def test_it_equals_the_oracle(case, dtype):
@@ -46,6 +58,7 @@ def test_it_equals_the_oracle(case, dtype):
         check(case, impl, dtype)
 
 
+@of_each_case
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_decoding_equals_prefill(case, dtype, rope):
     qkv, attender = make_qkv(N, batch=2, dtype=dtype), Attender(case.method, case.window)
@@ -54,6 +67,7 @@ def test_decoding_equals_prefill(case, dtype, rope):
     assert_same(parts, whole)
 
 
+@of_each_case
 def test_a_model_runs_it_by_its_name(case):
     text = ",".join(f"{key}={value}" for key, value in case.method.parameters().items() if isinstance(value, int))
     assert parse_spec(f"{LargestNorm.name}:{text}").method.resolve(case.window) == case.method

@@ -243,13 +243,14 @@ def test_filling_is_what_appending_would_have_held():
     one.fill(100)
     assert [store.length for store in one.stores] == [100] * 3
     assert len({id(store.index) for store in one.stores}) == 3
-    filled = [store.index._held.first(2 * (100 // 8)) for store in one.stores]  # what is not yet filled may be anything
+    filled = [store.index.summaries(0) for store in one.stores]
+    assert filled[0].shape[1] == 2 * (100 // 8)
     assert all(torch.equal(x, filled[0]) for x in filled)
     one(*SMALL.qkv(5, torch.float32))
-    assert [store.index._length for store in one.stores] == [105] * 3
+    assert [store.index.tail.stop for store in one.stores] == [105] * 3
     q, k, v = contestants.random_block(SMALL, torch.float32, "cpu")
     assert torch.equal(one.stores[0].values[:, :, :100], v[:, :, :100])
-    bounds = one.stores[0].index._held.allocated[0, :, :2]
+    bounds = one.stores[0].index.entries[0, :, :2]
     assert torch.equal(bounds, torch.stack((k[0, :, :8].amin(1), k[0, :, :8].amax(1)), 1)[..., one.rope.order])
 
 

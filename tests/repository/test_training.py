@@ -15,14 +15,14 @@ TRAINING = Path(__file__).parents[2] / "training"
 sys.path.insert(0, str(TRAINING))
 
 import facts  # noqa: E402
-import window_tasks  # noqa: E402
 from documents import HELDOUT_WORDS, Draft  # noqa: E402
-from evaluate_window import TASKS as EVALUATED  # noqa: E402
 from llama import Llama, Shape, export  # noqa: E402
+from longspan_eval.tasks import facts as evaluated_facts  # noqa: E402
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS  # noqa: E402
 from optimizer import Muon, orthogonalized  # noqa: E402
 from tasks import TASKS, Sampler, wordings  # noqa: E402
 from tokenizer import train_tokenizer  # noqa: E402
+from window_tasks import MAGIC, WINDOW_TASKS  # noqa: E402
 
 TEXT = """The quick river runs under a small bridge near the mill. It is a place where people meet in spring.
 Nothing here is about numbers. The method returns whatever was passed to it, unless the flag was set before.
@@ -120,42 +120,36 @@ def test_training_never_has_the_words_of_the_evaluation(sampler):
     drawn = {sampler.material.word() for _ in range(3000)}
     assert not drawn & (HELDOUT_WORDS | set(ADJECTIVES) | set(NOUNS))
     told = facts.training_facts(rng, 12) + [fact for _ in range(200) for fact in facts.training_facts(rng, 6)]
-    assert not {fact.name for fact in told} & set(facts.HELDOUT_NAMES)
-    assert not {fact.value for fact in told} & {v for r in facts.RELATIONS for v in r.heldout_values}
+    assert not {fact.name for fact in told} & set(evaluated_facts.PEOPLE)
+    assert not {fact.value for fact in told} & {
+        value for relation in evaluated_facts.RELATIONS for value in relation.values
+    }
 
 
 def test_training_never_has_the_wordings_of_the_evaluation():
-    for relation in facts.RELATIONS:
-        assert relation.heldout_statement not in relation.statements
-        assert relation.heldout_question not in relation.questions
-        assert not set(relation.values) & set(relation.heldout_values)
-    assert facts.HELDOUT_FRAME not in facts.FRAMES
-    heldout = " ".join(relation.heldout_statement for relation in facts.RELATIONS)
-    assert not [part for part in (*facts.OPENINGS, *facts.CLOSINGS) if part.strip() and part.strip() in heldout]
+    for relation, evaluated in zip(facts.RELATIONS, evaluated_facts.RELATIONS, strict=True):
+        assert evaluated.statement not in relation.statements
+        assert evaluated.question not in relation.questions
+        assert not set(relation.values) & set(evaluated.values)
+        assert bool(relation.values) == bool(evaluated.values)  # the same relation: both are numbers, or neither is
+    assert evaluated_facts.FRAME not in facts.FRAMES
+    told = " ".join(relation.statement for relation in evaluated_facts.RELATIONS)
+    assert not [part for part in (*facts.OPENINGS, *facts.CLOSINGS) if part.strip() and part.strip() in told]
     assert not any("locker" in text for text in wordings())
 
 
-def test_heldout_facts_differ_in_name_and_value_and_state_both():
-    drawn = facts.heldout_facts(random.Random(1), 12)
-    assert len({fact.name for fact in drawn}) == len({fact.value for fact in drawn}) == 12
-    assert all(fact.name in fact.statement and fact.value in fact.statement for fact in drawn)
-    assert all(fact.name in fact.question and fact.value not in fact.question for fact in drawn)
-
-
-@pytest.mark.parametrize("task", window_tasks.WINDOW_TASKS, ids=lambda task: task.name)
-def test_an_evaluated_prompt_fits_its_length_and_holds_its_answers(tokenizer, task):
+def test_the_heldout_wording_fits_its_length_and_holds_its_answer(tokenizer):
     for seed in range(3):
-        example = task.build(tokenizer, length=1024, seed=seed)
-        assert len(example.input_ids) == 1024 - task.new_tokens
-        text = tokenizer.decode(example.input_ids)
-        assert all(reference in text for reference in example.references)
-        assert task.build(tokenizer, length=1024, seed=seed) == example
-    assert task.score(f" {' '.join(example.references)}.\n", example.references) == 1.0
-    assert task.score(" nothing of it.\n", example.references) == 0.0
+        example = MAGIC.build(tokenizer, length=1024, seed=seed)
+        assert len(example.input_ids) == 1024 - MAGIC.new_tokens
+        assert example.answer in tokenizer.decode(example.input_ids)
+        assert MAGIC.build(tokenizer, length=1024, seed=seed) == example
+    assert MAGIC.score(f" {example.answer}.\n", example.references) == 1.0
+    assert MAGIC.score(" nothing of it.\n", example.references) == 0.0
 
 
-def test_evaluated_tasks_have_names_of_their_own():
-    assert {"facts", "key-value", "passkey-prose", "ruler-niah-multiquery"} <= set(EVALUATED)
+def test_evaluated_tasks_are_those_of_longspan_eval_and_one_more():
+    assert {"facts", "key-value", "passkey-prose", "ruler-niah-multiquery", "magic-heldout"} <= set(WINDOW_TASKS)
 
 
 def test_the_model_is_the_one_that_transformers_computes():

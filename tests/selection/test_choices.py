@@ -204,9 +204,9 @@ def test_dropping_tokens_whose_chunk_cannot_be_refilled(rope):
     index.extend(*make_qkv(600), (0,), rope, SCALE)
     with pytest.raises(CacheError, match="dropping 295 tokens opens a chunk of 40"):
         index.crop(305)
-    assert index._length == 600
+    assert index.tail.stop == 600
     index.crop(320)  # a chunk's border
-    assert index._done == [8]
+    assert index.finished == (8,)
 
 
 def test_random_choices_depend_on_seed_query_and_layer_alone():

@@ -127,6 +127,31 @@ def test_logprobs(served, bundled):
     assert old["logprobs"]["text_offset"][0] == 0 and len(old["logprobs"]["top_logprobs"][0]) == 2
 
 
+def test_the_token_that_ends_an_answer_has_no_logprob(served, monkeypatch):
+    body = {"max_tokens": 8, "logprobs": True, "top_logprobs": 1}
+    whole = served.ask("The road", **body)["choices"][0]["logprobs"]["content"]
+    # The model ends nowhere by itself, so that a token of its answer is made the end of answers.
+    end = served.host.tokenizer.encode(whole[3]["token"], add_special_tokens=False)[-1]
+    monkeypatch.setattr(served.host.model.generation_config, "eos_token_id", end)
+    answer = served.ask("The road", **body)
+    choice, at = answer["choices"][0], [token["token"] for token in whole].index(whole[3]["token"])
+    assert choice["finish_reason"] == "stop" and choice["logprobs"]["content"] == whole[:at]
+    assert said(answer) == "".join(token["token"] for token in whole[:at])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_stop_string_cuts_off_has_no_logprobs(served, document, stream):
+    body = chat(QUESTION, document=document, max_tokens=8, stop="42", logprobs=True, top_logprobs=1, stream=stream)
+    with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        if stream:
+            choices = [chunk["choices"][0] for chunk in events(response)]
+            content = [token for one in choices if one["logprobs"] for token in one["logprobs"]["content"]]
+        else:
+            response.read()
+            content = response.json()["choices"][0]["logprobs"]["content"]
+    assert [token["token"] for token in content] == list(" 71")
+
+
 def test_passages(served, document, book):
     alone = served.host.library.get(document).document.ask(QUESTION, 6, passages=True)
     answer = served.ask(QUESTION, document=document, max_tokens=6, passages=True)

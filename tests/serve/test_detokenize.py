@@ -21,7 +21,9 @@ def parts(text, stop=()):
         found.append(told.add(id))
         if told.stopped:
             break
-    return [*found, told.end()], told.stopped
+    found.append(told.end())
+    assert told.shown == len("".join(found)) and (told.length == told.shown or told.stopped)
+    return found, told.stopped
 
 
 @settings(max_examples=60, deadline=None)

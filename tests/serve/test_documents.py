@@ -57,7 +57,7 @@ def test_files_without_a_text_are_refused(served, name, data):
     before = served.http.get("/v1/documents").json()
     response = served.http.post("/v1/documents", files={"file": (name, data)})
     assert response.status_code == 400 and response.json()["error"]["param"] == "file"
-    assert str(served.host.uploads) not in response.text
+    assert str(served.host.settings.documents) not in response.text and ".upload-" not in response.text
     assert served.http.get("/v1/documents").json() == before
     assert served.http.post("/v1/documents", data={"name": "x"}).json()["error"]["param"] == "file"
 

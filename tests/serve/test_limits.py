@@ -95,6 +95,32 @@ def test_long_prompts(locked):
     assert response.status_code == 400 and "300" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("limit", [{"max_length": 300}, {"max_prompt": 5_000}])
+def test_prompts_are_bounded_before_they_are_encoded(start, monkeypatch, limit):
+    served = start(**limit)
+    for name in ("__call__", "encode"):
+        monkeypatch.setattr(type(served.host.tokenizer), name, lambda *_, **__: pytest.fail("it was encoded"))
+    text = "walk " * 2_000_000
+    sent = [("chat/completions", chat(text), "messages"), ("completions", {"model": "tiny", "prompt": text}, "prompt")]
+    for path, body, field in sent:
+        response = served.http.post(f"/v1/{path}", json=body)
+        error = response.json()["error"]
+        assert response.status_code == 400 and error["code"] == "context_length_exceeded" and error["param"] == field
+        assert "10,000,000 characters" in error["message"] and "/v1/documents" in error["message"]
+        assert "max_prompt" not in limit or "at most 5,000" in error["message"]
+
+
+def test_no_prompt_within_the_length_is_refused_by_its_characters(start, bundled):
+    """A prompt of the longest tokens of the vocabulary, as many as are possible."""
+    _, tokenizer = bundled
+    longest = max(tokenizer.get_vocab().items(), key=lambda item: len(item[0]))[1]
+    text = tokenizer.decode([longest] * 200)
+    length = len(tokenizer(text)["input_ids"])
+    assert length <= 201
+    served = start(max_length=length + 1)
+    assert served.ask(text, max_tokens=1)["usage"]["prompt_tokens"] == length
+
+
 class Blocking:
     """A job that runs until it is told to end."""
 

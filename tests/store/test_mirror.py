@@ -112,5 +112,5 @@ def test_methods_that_choose_read_what_lies_apart(apart, case, rope):
 
 def test_dynamic_angles_want_keys_at_hand(apart, rope):
     case = build("longheads", {"angles": DynamicNTK(2.0)})
-    with pytest.raises(CacheError, match="DynamicNTK turns every key.*kv_tier='device'"):
+    with pytest.raises(CacheError, match="DynamicNTK rotates every key.*kv_tier='device'"):
         Attender(case.method, case.window)(*make_qkv(30), rope, scale=0.25, store=KVStore(apart))

@@ -13,94 +13,13 @@ from longspan import oracle as exact
 from longspan.attend import Attender, Observer
 from longspan.calibration import Calibration
 from longspan.methods import METHODS, Method
-from longspan.rope import PI, Rope, Table, YaRN, rotate
+from longspan.rope import Rope, Table, rotate
 from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import ABLATIONS
+from support.variants import ABLATED, VARIANTS
 
 WINDOW = 24
 HEAD = 16
-
-# Parameters beyond the defaults, by method; a method without an entry is tested at its defaults.
-VARIANTS: dict[str, list[dict]] = {
-    "streaming-llm": [{"sinks": 0}, {"sinks": 3, "recent": 7}, {"sinks": 4, "recent": 1}],
-    "lm-infinite": [
-        {"sinks": 3, "recent": 7, "cap": 7},
-        {"sinks": 2, "recent": 6, "cap": 11},
-        {"recent": 9, "cap": 4},
-        {"middle_top_k": 5, "from_layer": 0},
-        {"sinks": 3, "recent": 7, "cap": 7, "middle_top_k": 3, "middle_at": 5, "from_layer": 0},
-        {"sinks": 0, "recent": 9, "cap": 11, "middle_top_k": 1, "from_layer": 0, "angles": PI(scale=2.0)},
-    ],
-    "rerope": [{"w": 1}, {"w": 7}],
-    "self-extend": [{"group": 1}, {"group": 3, "neighbors": 7}, {"group": 5, "neighbors": 5}, {"target_length": 200}],
-    "string": [{"shift": 7, "local": 0}, {"shift": 9, "local": 5}, {"shift": 4, "local": 4}],
-    "dca": [
-        {"parts": "intra"},
-        {"parts": "intra+inter"},
-        {"parts": "intra+inter", "chunk_size": 7},
-        {"chunk_size": 13, "local_window": 4},
-        {"chunk_size": 5, "local_window": 0},
-        {"chunk_size": 5},  # half the window and less: w > s
-        {"chunk_size": 7, "local_window": 6, "window": 20},
-        {"chunk_size": 1, "local_window": 1},
-        {"chunk_size": 11, "length_scale": True},
-    ],
-    "longheads": [
-        {"chunk_length": 3},
-        {"chunk_length": 4, "num_chunks": 5, "score": "mean", "angles": YaRN(factor=2.0)},
-        {"chunk_length": 5, "num_chunks": 4, "local_chunks": 1, "share": "head"},
-        {"chunk_length": 3, "share": "layer", "score": "submeans"},
-        {"chunk_length": 5, "num_chunks": 4, "score": "submeans", "first_chunk": False},
-        {"chunk_length": 3, "score": "bounds", "share": "head"},
-        {"chunk_length": 3, "score": "bounds", "share": "layer"},
-        {"chunk_length": 3, "score": "token_max"},
-        {"chunk_length": 2, "num_chunks": 4, "score": "token_max", "share": "layer"},
-        {"chunk_length": 3, "first_chunk": False, "local_chunks": 1},
-        {"chunk_length": 3, "remap": "far"},
-        {"chunk_length": 5, "num_chunks": 4, "remap": "far", "far": 7, "share": "head", "score": "bounds"},
-        {"chunk_length": 3, "remap": "dca", "score": "bounds"},
-        {"chunk_length": 5, "num_chunks": 4, "remap": "dca", "share": "layer", "first_chunk": False},
-        {"chunk_length": 10, "num_chunks": 2, "local_chunks": 1, "first_chunk": False, "remap": "dca", "score": "mean"},
-        {"chunk_length": 3, "num_chunks": 5, "dense": "kept"},
-        {"chunk_length": 3, "num_chunks": 5, "dense": 17, "remap": "far", "score": "bounds"},
-    ],
-    "esa": [
-        {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4},
-        {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 5, "proximity": 0, "share": "group"},
-        {"initial": 1, "local": 5, "top_k": 4, "query_chunk": 7, "proximity": 3, "share": "head"},
-        {"initial": 3, "query_chunk": 3, "far": 5},
-        {"initial": 3, "query_chunk": 3, "share": "group", "angles": PI(scale=2.0)},
-        {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, "score_at": 5},
-        {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, "remap": "slots", "angles": YaRN(factor=2.0)},
-        {"initial": 0, "local": 5, "top_k": 4, "query_chunk": 7, "remap": "slots", "share": "head"},
-        {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, "remap": "dca"},
-        {"initial": 0, "local": 5, "top_k": 9, "query_chunk": 5, "remap": "dca", "share": "group", "proximity": 0},
-        {"initial": 2, "local": 6, "top_k": 5, "query_chunk": 4, "dense": "kept"},
-        {"initial": 1, "local": 5, "top_k": 4, "query_chunk": 7, "dense": 15, "remap": "slots", "share": "head"},
-    ],
-    "infllm": [
-        {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2, "query_chunk": 4},
-        {"initial": 1, "local": 5, "block": 4, "blocks": 3, "representatives": 4, "query_chunk": 5, "far": 9},
-        {"local": 8, "block": 2, "blocks": 4, "representatives": 1, "query_chunk": 7, "angles": PI(scale=2.0)},
-        {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2, "query_chunk": 4, "dense": "kept"},
-    ],
-    "pi": [{"angles": {"scale": 1.0}}, {"angles": {"target_length": 60}}],
-    "ntk": [{"angles": {"scale": 1.0}}, {"angles": {"scale": 2.5}}],
-    "dynamic-ntk": [{"angles": {"factor": 3.0}}],
-    "yarn": [{"angles": {"factor": 1.0}}, {"angles": {"factor": 2.0, "attention_factor": 1.0}}],
-}
-
-# The ablations of papers, by the method that they are made of; its own name stands for both.
-ABLATED: dict[str, list[dict]] = {
-    "longheads": [
-        {"chunk_length": 3, "score": "bounds", "share": "layer", "pick": "lowest"},
-        {"chunk_length": 3, "pick": "random", "first_chunk": False, "local_chunks": 1},
-    ],
-    "esa": [
-        {"initial": 3, "query_chunk": 3, "combine": "max", "far": 5},
-        {"initial": 3, "query_chunk": 3, "combine": "max", "share": "group", "angles": PI(scale=2.0)},
-    ],
-}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
 from longspan.selection.rows import Rows
 from longspan.selection.selector import Chosen, Selector
-from support import cases
+from support import variants
 
 # The selection with its selector: selection/largest_keys.py
 
@@ -141,16 +141,19 @@ class StatedLargestKeys:
         return keep, borders
 
 
-# Variants for the tests (tests/support/cases.py), and the line in METHODS (methods/__init__.py)
+# What the tests run it with (tests/support/variants.py), and the line in METHODS (methods/__init__.py)
 
 VARIANTS = [{"initial": 0, "recent": 5, "top_k": 3}, {"initial": 3, "recent": 9, "top_k": 4, "far": 11}]
+IMPOSSIBLE = [("largest-norm", {"initial": -1}, None, "initial ≥ 0")]
 
 
 @contextmanager
 def added() -> Iterator[None]:
     """The method is one of the library's."""
-    METHODS[LargestNorm.name], cases.VARIANTS[LargestNorm.name] = LargestNorm, VARIANTS
+    METHODS[LargestNorm.name], variants.VARIANTS[LargestNorm.name] = LargestNorm, VARIANTS
+    variants.IMPOSSIBLE.extend(IMPOSSIBLE)
     try:
         yield
     finally:
-        del METHODS[LargestNorm.name], cases.VARIANTS[LargestNorm.name]
+        del METHODS[LargestNorm.name], variants.VARIANTS[LargestNorm.name]
+        del variants.IMPOSSIBLE[-len(IMPOSSIBLE) :]

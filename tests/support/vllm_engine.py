@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def answers(
 
     Returns:
         ``batches``: for each prompt its ``tokens``, their ``logprobs`` and how many of its tokens were ``cached``;
-        ``attention``: the classes of the layers' attention; ``preemptions``: how often a request gave its pages back;
-        ``log``: all that was printed. After a failure ``error`` is there alone with ``log``.
+        ``attention``: the classes of the layers' attention, on each of ``ranks``; ``preemptions``: how often a request
+        gave its pages back; ``log``: all that was printed. After a failure ``error`` is there alone with ``log``.
     """
     asked, answered = folder / "asked.json", folder / "answered.json"
     asked.write_text(json.dumps({"batches": batches, "new": new, "engine": {**ENGINE, "model": str(model), **engine}}))
@@ -62,6 +63,8 @@ def main(asked: str, answered: str) -> None:
 def generate(spec: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
+    if spec["engine"].get("distributed_executor_backend") == "ray":
+        start_ray(spec["engine"]["tensor_parallel_size"])
     llm = LLM(skip_tokenizer_init=True, **spec["engine"])
     settings = SamplingParams(temperature=0, max_tokens=spec["new"], ignore_eos=True, logprobs=1, detokenize=False)
     batches = []
@@ -69,7 +72,28 @@ def generate(spec: dict[str, Any]) -> dict[str, Any]:
         outs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], settings, use_tqdm=False)
         batches.append([answer(out) for out in outs])
     preemptions = [x.value for x in llm.get_metrics() if x.name == "vllm:num_preemptions"]
-    return {"batches": batches, "attention": llm.apply_model(attention)[0], "preemptions": sum(preemptions)}
+    # Of this file as a module: Ray's workers have another __main__.
+    classes = llm.apply_model(import_module(Path(__file__).stem).attention)
+    assert all(one == classes[0] for one in classes), f"ranks run different attention: {classes}"
+    return {"batches": batches, "attention": classes[0], "preemptions": sum(preemptions), "ranks": len(classes)}
+
+
+def start_ray(workers: int) -> None:
+    """A Ray of this machine alone, with as many devices as vLLM asks for workers: they stand for no hardware."""
+    import ray
+
+    name_a_device()
+    environment = {name: value for name, value in os.environ.items() if name in SETTINGS}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    hook = {"worker_process_setup_hook": name_a_device, "env_vars": environment}
+    ray.init(num_cpus=1, num_gpus=workers, include_dashboard=False, runtime_env=hook)
+
+
+def name_a_device() -> None:
+    """vLLM's CPU platform says of no resource of Ray that it is a device, and refuses Ray's executor for that."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    CpuPlatform.ray_device_key = "GPU"
 
 
 def answer(out: Any) -> dict[str, Any]:

@@ -10,15 +10,13 @@ from longspan.kernels import cpu
 from longspan.vllm.attention import PagedAttention
 from longspan.vllm.pages import Slots
 from longspan.vllm.settings import check_pages
-from longspan.vllm.step import FEW, NewTokens, Step
+from longspan.vllm.step import FEW, Step
 from support.attention import DTYPES, setting
 from support.attention import N as TOKENS
 from support.cases import HEAD, all_cases, assert_within_budget, build
+from support.paged import STEPS, paged
 
 IMPLS = ("torch", "reference", *(() if cpu.unavailable_reason() else ("compiled",)))
-# What each of two texts brings to a step: none, one token, a few, many, alone or mixed. The cuts lie anywhere in pages.
-STEPS = [(20, 0), (1, 7), (1, 1), (FEW, 2), (31, 1), (1, 40), (0, 1), (20, 21), (1, 6), (0, 4)]
-PAGES = 64
 
 
 def supported(case) -> bool:
@@ -30,36 +28,6 @@ def supported(case) -> bool:
 
 
 CASES = [case for case in all_cases(selecting=False) if supported(case.values[0])]
-
-
-def paged(case, impl, inputs, extra, size=8, padding=3):
-    """Two texts, step by step, through shuffled pages; each step ends with rows of padding."""
-    q, k, v, rope = inputs
-    attention = PagedAttention(case.method, case.window, impl)
-    cache = torch.full((PAGES, k.shape[1], size, 2 * HEAD), float("nan"), dtype=q.dtype)
-    order = torch.randperm(PAGES, generator=torch.Generator().manual_seed(1))
-    tables = [order[:32], order[32:]]
-    out, past = torch.full_like(q, float("nan")), [0, 0]
-    for counts in STEPS:
-        requests, first = [], 0
-        for text, count in enumerate(counts):
-            if count:
-                pages = tables[text][: -(-(past[text] + count) // size)]
-                requests.append(NewTokens(first, past[text], count, pages))
-                first += count
-        own = [(text, slice(past[text], past[text] + count)) for text, count in enumerate(counts) if count]
-        i = [(tables[text], torch.arange(span.start, span.stop)) for text, span in own]
-        mapping = torch.cat([table[j // size] * size + j % size for table, j in i])
-        step = Step(attention.tables, requests, Slots.of(mapping, size), size)
-        rows = [torch.cat([x[t, :, s] for t, s in own], dim=1).transpose(0, 1) for x in (q, k, v)]
-        rows = [torch.cat((x, torch.full_like(x[:padding], 7.0))) for x in rows]
-        result = torch.full_like(rows[0], 5.0)
-        attention(*rows, cache, step, result, rope, scale=extra["scale"], softcap=extra["softcap"])
-        assert (result[step.rows :] == 5).all(), "rows of padding are not written"
-        for (text, span), request in zip(own, requests, strict=True):
-            out[text, :, span] = result[request.first : request.first + request.count].transpose(0, 1)
-            past[text] = span.stop
-    return out, past
 
 
 def check(case, impl, dtype, **options):
@@ -125,8 +93,11 @@ def test_softcap():
 @pytest.mark.parametrize(
     "name, options, reason",
     [
-        ("longheads", {}, "chooses keys"),
-        ("esa", {}, "chooses keys"),
+        ("longheads", {}, "chooses keys by more .* take longheads with score=bounds and remap=dca"),
+        ("longheads", {"score": "bounds"}, "a position of its own; take longheads with score=bounds and remap=dca"),
+        ("longheads", {"score": "mean", "remap": "dca"}, "chooses keys by more"),
+        ("esa", {}, "chooses keys by more"),
+        ("infllm", {}, "chooses keys by more"),
         ("self-extend", {}, "2 rotations"),
         ("rerope", {}, "2 rotations"),
         ("dynamic-ntk", {}, "angles follow the length"),

@@ -23,6 +23,17 @@ WINDOW = 512
 WINDOWS = (1, 1, 1, 2, 2, 3, 4, 6, 8, 16)
 NEW = 16
 NEAR = 1e-3
+CHOSEN = {"score": "bounds", "remap": "dca"}
+# What is asked of longspan in vLLM and on transformers, and a line of the report at the start.
+METHODS = {
+    "dca": ({"method": "dca"}, "dca", "chunk_size    384"),
+    "chosen chunks": ({"method": "longheads", **CHOSEN}, longspan.LongHeads(**CHOSEN), "chunk_length  32"),
+}
+# Windows of 128 tokens, so that few pages hold texts of several; chunks of whole pages.
+IN_SMALL_WINDOWS = {
+    "dca": {"method": "dca", "window": 128},
+    "chosen chunks": {"method": "longheads", "window": 128, "chunk_length": 32, "num_chunks": 4, **CHOSEN},
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +60,13 @@ def prompts() -> list[list[int]]:
     return made
 
 
+@pytest.fixture(scope="module", params=METHODS)
+def method(request) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def served(bundled, prompts, tmp_path_factory):
+def served(method, bundled, prompts, tmp_path_factory):
     """One engine: chunked prefill, mixed batches, and a second round of some prompts, which hits the first's pages."""
     return answers(
         tmp_path_factory.mktemp("served"),
@@ -60,7 +76,7 @@ def served(bundled, prompts, tmp_path_factory):
         max_model_len=16 * WINDOW,
         max_num_batched_tokens=1024,
         max_num_seqs=12,
-        additional_config={"longspan": {"method": "dca"}},
+        additional_config={"longspan": METHODS[method][0]},
     )
 
 
@@ -81,10 +97,10 @@ def assert_equal(model, prompts, answered):
         assert (torch.tensor(answer["logprobs"]) - logprobs).abs().max() < NEAR
 
 
-def test_tokens_and_log_probabilities_are_those_on_transformers(served, prompts):
+def test_tokens_and_log_probabilities_are_those_on_transformers(method, served, prompts):
     assert "error" not in served, served["log"][-3000:]
     model, _ = load_bundled()
-    longspan.extend(model, "dca")
+    longspan.extend(model, METHODS[method][1])
     assert_equal(model, prompts, served["batches"][0])
 
 
@@ -95,13 +111,14 @@ def test_prefix_hits_change_nothing(served):
     assert [one["tokens"] for one in second] == [one["tokens"] for one in first[:10]]
 
 
-def test_the_start_says_what_was_attached(served):
+def test_the_start_says_what_was_attached(method, served):
     assert served["attention"] == ["LongspanImpl"]
-    for line in ("longspan is attached", "chunk_size    384", "layers 0-3: half layout, all channels"):
+    for line in ("longspan is attached", METHODS[method][2], "layers 0-3: half layout, all channels"):
         assert line in served["log"]
 
 
-def test_preemption_changes_nothing(bundled, tmp_path):
+@pytest.mark.parametrize("method", IN_SMALL_WINDOWS)
+def test_preemption_changes_nothing(method, bundled, tmp_path):
     """100 requests of random lengths under few pages: some give theirs back as they grow, and begin again."""
     _, tokenizer = load_bundled()
     ids, draw = tokenizer.encode(heldout_text()[:120_000]), random.Random(0)
@@ -117,7 +134,7 @@ def test_preemption_changes_nothing(bundled, tmp_path):
             max_num_batched_tokens=256,
             num_gpu_blocks_override=pages,
             enable_prefix_caching=False,
-            additional_config={"longspan": {"method": "dca", "window": 128}},  # chunks of 96 tokens
+            additional_config={"longspan": IN_SMALL_WINDOWS[method]},
         )
         for pages in (448 // 32 + 6, None)
     ]

@@ -37,6 +37,12 @@ MODELS = {
     "key-and-query-norms": ("qwen3", {}, {"method": "dca", "chunk_size": 40}, longspan.DCA(chunk_size=40)),
     "partial-rotation": ("stablelm", {"partial_rotary_factor": 0.25, "use_qkv_bias": True}, "string", "string"),
     "interleaved": ("cohere", {}, "dca:angles=yarn,factor=2", longspan.DCA(angles=longspan.YaRN(factor=2))),
+    "chosen-chunks": (
+        "llama",
+        {},
+        {"method": "longheads", "score": "bounds", "remap": "dca", "chunk_length": 16, "num_chunks": 4},
+        longspan.LongHeads(score="bounds", remap="dca", chunk_length=16, num_chunks=4),
+    ),
     "streaming": ("llama-mha", {}, "streaming-llm", "streaming-llm"),
 }
 
@@ -123,7 +129,8 @@ def test_reduced_dtypes(dtype, tmp_path):
 REFUSED = {
     "mistral-sliding": ({}, "dca", {}, r"layers\.0\.self_attn\.attn: it sees a sliding window"),
     "hunyuan_v1_dense": ({}, "dca", {}, "TransformersForCausalLM has no attention layer that longspan knows"),
-    "llama": ({}, "longheads", {}, "longheads cannot run, because it chooses keys"),
+    "llama": ({}, "longheads", {}, "longheads cannot run, because it chooses keys by more than"),
+    "qwen3": ({}, "longheads:score=bounds,remap=dca,chunk_length=4", {}, r"pages have 16.* --block-size 4"),
     "llama-mha": ({}, {"method": "dca", "chunk": 3}, {}, "dca has no parameter 'chunk'"),
     "qwen2": ({}, "dca", {"kv_cache_dtype": "fp8"}, "stored as fp8"),
 }

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from longspan import DCA, YaRN
-from longspan.errors import LongspanError
-from longspan.vllm.settings import asked
+from longspan import DCA, LongHeads, YaRN
+from longspan.errors import AttachError, LongspanError
+from longspan.vllm.settings import asked, check_page_size
 
 DUAL = SimpleNamespace(dual_chunk_attention_config={"chunk_size": 64, "local_size": 16})
 
@@ -56,6 +56,15 @@ def test_window_kernel_and_angles():
 def test_what_is_wrong_is_said_with_the_place(given, message):
     with pytest.raises(LongspanError, match=f"longspan in additional_config: .*{message}"):
         asked({"longspan": given})
+
+
+@pytest.mark.parametrize("page, fits", [(128, 32), (24, 16), (64, 32)])
+def test_a_chunk_is_made_of_whole_pages(page, fits):
+    selection = LongHeads(score="bounds", remap="dca", chunk_length=32, num_chunks=16).selection(512)
+    with pytest.raises(AttachError, match=rf"chunks of 32 tokens, and pages have {page}; .* --block-size {fits}, or"):
+        check_page_size(selection, page)
+    check_page_size(selection, fits)
+    check_page_size(None, page)
 
 
 def test_neither_longspan_nor_its_settings_import_vllm():

@@ -112,7 +112,7 @@ def read_records(task: Reading, data_dir: Path | str | None) -> list[Record]:
         DataError: there is no folder or file, or a line or field is not as the task needs it.
     """
     if task.data is None:
-        raise ValueError(f"{task.name} is made: it reads no data file")
+        raise ValueError(f"{task.name} is synthetic and reads no data file")
     if data_dir is None:
         source = f" ({task.data.source})" if task.data.source else ""
         raise DataError(

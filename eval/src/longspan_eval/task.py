@@ -67,7 +67,7 @@ class Task:
         score: how right a prediction is, 0 to 1.
         at_depths: whether a depth can be asked for.
         until: text after which generation may stop early; None: ``new_tokens`` or an end-of-text token.
-        data: the local file it reads; None: it is made, and needs no data, or its prompts are ``Evaluation.windows``.
+        data: the local file it reads; None: it is synthetic, or its prompts are ``Evaluation.windows``.
         filler: what things are hidden in, where a table tells several apart; else empty.
         measure: what a table shows of it: the mean ``"score"``, or the ``"perplexity"`` of its prompts' scored tokens.
     """

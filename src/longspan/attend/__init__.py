@@ -3,7 +3,17 @@
 from longspan.attend.attender import Attender
 from longspan.attend.layer import LayerCall
 from longspan.attend.observing import Choice, Observer
+from longspan.attend.ranks import Ranks
 from longspan.attend.state import ForwardState
 from longspan.attend.steps.graph_gpu import RecordedStep, unrecordable_reason
 
-__all__ = ["Attender", "Choice", "ForwardState", "LayerCall", "Observer", "RecordedStep", "unrecordable_reason"]
+__all__ = [
+    "Attender",
+    "Choice",
+    "ForwardState",
+    "LayerCall",
+    "Observer",
+    "Ranks",
+    "RecordedStep",
+    "unrecordable_reason",
+]

@@ -11,6 +11,7 @@ from torch import Tensor
 from longspan.attend.choosing import Chooser
 from longspan.attend.layer import LayerCall
 from longspan.attend.observing import Observer
+from longspan.attend.ranks import Ranks
 from longspan.attend.state import ForwardState
 from longspan.attend.steps.general import GeneralStep
 from longspan.attend.steps.token_cpu import TokenStep
@@ -31,11 +32,13 @@ class Attender:
     Args:
         method: a resolved method.
         window: the trained window ``L``, in tokens.
-        impl: which kernel runs; see ``longspan.kernels.banded``.
+        impl: which implementation runs; see ``longspan.kernels.dispatch``.
         calibration: reduced scores, for methods that choose keys by them.
         step: how a token that comes alone to a store is taken in: ``"auto"``, by one call of C where that can be and
             else each part of the method by its own kernel; ``"token"``, by one call of C or not at all; ``"parts"``,
             never by one call.
+        ranks: the processes that the layers' heads are split over, if they are: this one attends with its own, and
+            scores of a whole layer are summed over all. A calibration is that of its own key heads.
 
     Raises:
         CalibrationError: the method asks for reduced scores that the calibration does not have.
@@ -49,6 +52,7 @@ class Attender:
         impl: Impl = "auto",
         calibration: Calibration | None = None,
         step: Step = "auto",
+        ranks: Ranks | None = None,
     ) -> None:
         for name, value, known in (("impl", impl, get_args(Impl)), ("step", step, get_args(Step))):
             if value not in known:
@@ -56,7 +60,7 @@ class Attender:
         method.check_calibration(calibration)
         method.check_reach(window)
         self.method, self.window, self.impl, self.calibration, self.step = method, window, impl, calibration, step
-        self.chooser = Chooser(method, window, impl, calibration) if method.selects else None
+        self.chooser = Chooser(method, window, impl, calibration, ranks) if method.selects else None
         self.tables = Tables(method, window, self.chooser)
         self._general, self._token = GeneralStep(self.tables, impl), TokenStep(self.tables, impl)
         # Scores and choices of a named implementation in torch's operations are computed by those too.

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from longspan.attend.observing import Observer
+from longspan.attend.ranks import Ranks
 from longspan.calibration import Calibration
+from longspan.errors import AttachError
 from longspan.kernels.gathered import Impl, gather_into
 from longspan.methods import Method
 from longspan.positions import SeesChosen
@@ -25,15 +27,25 @@ class Chooser:
     """Runs the selection of one method that chooses, for all layers of a model.
 
     Attributes:
+        across: sums over the ranks that hold the other heads that choose together; None where this one has them all.
         observer: sees what is chosen, where somebody records it; see ``recording``.
         scores_at_once: scores that are held at once (fp32: 128 MB).
         many: whether runs of queries that choose may go through a kernel together; off, each goes by itself.
     """
 
-    def __init__(self, method: Method, window: int, impl: Impl, calibration: Calibration | None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        window: int,
+        impl: Impl,
+        calibration: Calibration | None,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.window, self.impl, self.calibration = window, impl, calibration
         self.selection = cast(Choosing, method.selection(window))
         self.positions = cast(SeesChosen, method.positions(window))
+        # The heads that choose together are on all ranks if they are those of a layer, and else on one.
+        self.across = None if ranks is None or self.selection.share != "layer" else ranks.sum
         # By the angles, of which dynamic ones live no longer than a step.
         self._tables: WeakKeyDictionary[Table, dict[torch.device, CosSin]] = WeakKeyDictionary()
         self.observer: Observer | None = None
@@ -41,8 +53,20 @@ class Chooser:
         self.scores_at_once = 1 << 25
 
     def selector(self, layer: int, rope: Rope) -> Selector:
-        """What chooses in a layer, for a cache that is empty."""
-        return self.selection.selector(layer, rope, self.calibration)
+        """What chooses in a layer, for a cache that is empty.
+
+        Raises:
+            AttachError: the heads that choose together are on several ranks, and it does not sum their scores.
+        """
+        selector = self.selection.selector(layer, rope, self.calibration)
+        if self.across is not None:
+            if not selector.sums_over_ranks:
+                raise AttachError(
+                    f"the heads of a layer choose together, which are on several processes here, and "
+                    f"{type(selector).__name__} does not sum their scores over those; run the model in one process"
+                )
+            selector.across = self.across
+        return selector
 
     def selector_in(self, store: KVStore, layer: int, rope: Rope) -> Selector:
         """What chooses in a layer by its store, which keeps it; made for a store that has none yet."""

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from longspan.bundled.folder import FOLDER as FOLDER
+from longspan.bundled.folder import card as card
 from longspan.bundled.folder import heldout_text as heldout_text
 
 if TYPE_CHECKING:

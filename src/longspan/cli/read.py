@@ -175,7 +175,7 @@ def _kept_words(out: Path) -> str | None:
 
 
 def _text(path: Path, console: Console) -> str:
-    from longspan.documents.extract import extract, is_plain
+    from longspan.extract import extract, is_plain
 
     if is_plain(path):
         return read_text(path)

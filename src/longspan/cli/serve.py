@@ -64,6 +64,13 @@ def serve(
         int, typer.Option(help="Requests, and texts, that wait.", min=1, envvar="LONGSPAN_MAX_QUEUE")
     ] = 64,
     max_body: Annotated[str, typer.Option(help="Size of a request.", envvar="LONGSPAN_MAX_BODY")] = "64M",
+    max_prompt: Annotated[
+        str, typer.Option(help="Characters of a prompt; longer texts are uploaded.", envvar="LONGSPAN_MAX_PROMPT")
+    ] = "8M",
+    extract_seconds: Annotated[
+        float, typer.Option(help="Time for the text of a PDF or HTML file.", min=1, envvar="LONGSPAN_EXTRACT_SECONDS")
+    ] = 60,
+    extract_memory: Annotated[str, typer.Option(help="Memory for the same.", envvar="LONGSPAN_EXTRACT_MEMORY")] = "2G",
     memory: Annotated[
         str, typer.Option(help="Conversations that are kept in memory.", envvar="LONGSPAN_MEMORY")
     ] = "1G",
@@ -103,6 +110,9 @@ def serve(
             max_running=max_running,
             max_queue=max_queue,
             max_body=_size("--max-body", max_body),
+            max_prompt=_size("--max-prompt", max_prompt),
+            extract_seconds=extract_seconds,
+            extract_memory=_size("--extract-memory", extract_memory),
             memory=_size("--memory", memory),
             kv_dir=kv_dir,
             kv_disk=_size("--kv-disk", kv_disk),

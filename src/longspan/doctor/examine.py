@@ -20,6 +20,7 @@ from longspan.doctor.work import Counter, refuse_longer
 from longspan.errors import AttachError, LongspanError, check_number
 from longspan.hf import Report, extended, inspect
 from longspan.hf.auto import MethodChoice, choose, free_memory
+from longspan.hf.parallel import split_reason
 from longspan.hf.placement import runs_on
 from longspan.hf.window import rope_types
 from longspan.methods import Method
@@ -76,6 +77,11 @@ def diagnose(
         LongspanError: the length or a parameter cannot be, or the model is extended already. A model that cannot be
             extended raises nothing: the diagnosis has the reason.
     """
+    if model is not None and (reason := split_reason(model)) is not None:
+        raise LongspanError(
+            f"{reason}, and what the doctor measures is a model in one process; load it without tp_plan, or run the "
+            "model and take its own times"
+        )
     machine = look(kv_dir)
     if model is None:
         return Diagnosis(machine)

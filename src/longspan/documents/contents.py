@@ -20,6 +20,7 @@ from longspan.errors import DocumentError
 from longspan.hf.attach import attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
+from longspan.hf.parallel import split_reason
 from longspan.store.segments import Part
 
 NOWHERE = (-1, -1)  # the place of a token that is not of the text
@@ -78,6 +79,12 @@ class Contents:
         self.check_files()
         return new_cache(attachment, model.device, self.streams, self.parts(), self.state, self.tokens)
 
+    def close(self) -> None:
+        """Close the files; nothing can be answered from them then."""
+        for file in self.data:
+            file.close()
+        self.encoded.close()
+
     def check_files(self) -> None:
         """Raise ``DocumentError`` if a file was cut short since it was opened: the system ends who reads beyond it."""
         for segment, file in zip(self.segments, self.data, strict=True):
@@ -124,5 +131,10 @@ def attached(model: PreTrainedModel) -> Attachment:
         raise DocumentError(
             f"{type(model).__name__} is a decoder without its head and writes no answers; load the whole model, such "
             "as that of AutoModelForCausalLM"
+        )
+    if (reason := split_reason(model)) is not None:
+        raise DocumentError(
+            f"{reason}, and a document holds the keys and values of all heads; read, open and serve documents with a "
+            "model in one process, where device_map may spread its layers over devices"
         )
     return found

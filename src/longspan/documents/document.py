@@ -175,6 +175,7 @@ class Document:
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
             raise DocumentError("only what begins with the document's own tokens is answered from it")
+        self._refuse_beyond(len(ids) + limit)
         if cache is not None:  # it shows the same files
             self.contents.check_files()
 
@@ -231,6 +232,16 @@ class Document:
             raise DocumentError(
                 f"the document would have {longer.length:,} tokens, and {written(method)} was set for {most:,} when "
                 "it was read; read all of the text into a new document"
+            )
+
+    def _refuse_beyond(self, tokens: int) -> None:
+        """Raise ``DocumentError`` if the text is within what the method was set for, and the answer would not be."""
+        report = self.attachment().report
+        most = report.method.longest(report.window)
+        if most is not None and self.tokens <= most < tokens:
+            raise DocumentError(
+                f"text, question and answer have up to {tokens:,} tokens, and {written(report.method)} was set for "
+                f"{most:,}; ask for a shorter answer (max_new_tokens), or read the text again for a larger length"
             )
 
     def cache(self) -> LongspanCache:

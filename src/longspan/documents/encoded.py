@@ -39,6 +39,7 @@ class Encoded(Protocol):
     def places(self) -> Tensor: ...
     @property
     def text(self) -> str | None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class InMemory:
     @property
     def keeps_text(self) -> bool:
         return self.text is not None
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class InFiles:
@@ -83,10 +87,18 @@ class InFiles:
         self._loaded: tuple[Tensor, Tensor] | None = None
         self._loaded_text: str | None = None
         self._tokens, self._text = f"tokens-{number:04}.safetensors", f"text-{number:04}.txt"
-        self._files: dict[str, Any] = {
-            name: folder.open_small(name, manifest.files[name], tokens=facts.tokens, data=data)
-            for name in (self._tokens, *([self._text] if facts.keeps_text else []))
-        }
+        self._files: dict[str, Any] = {}
+        try:
+            for name in (self._tokens, *([self._text] if facts.keeps_text else [])):
+                self._files[name] = folder.open_small(name, manifest.files[name], tokens=facts.tokens, data=data)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the files; what was not read of them cannot be read any more."""
+        for file in self._files.values():
+            file.close()
 
     def _read(self, name: str) -> bytes:
         if name in self._refused:

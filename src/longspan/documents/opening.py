@@ -32,6 +32,7 @@ def open_document(
     manifest, contents = load(folder, verify=verify)
     before = attachment_of(model)
     with ExitStack() as undo:
+        undo.callback(contents.close)
         if before is None:
             _extend(model, folder, manifest, kv_tier)
             undo.callback(restore, model)
@@ -82,24 +83,30 @@ def _load(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
             raise DocumentError(f"its manifest names the files {sorted(manifest.files)}, not {sorted(names)}")
     except DocumentError as error:
         raise DocumentError(f"{folder}: {error}; the manifest is damaged, read the text again") from None
-    data = tuple(_checked(folder, manifest, n, verify=verify) for n in range(len(manifest.segments)))
-    size = sum(os.fstat(file.fileno()).st_size for file in data)
-    encoded, name = InFiles(folder, manifest, data=size), f"state-{number:04}.safetensors"
-    if verify:  # else they are read, and their checksums compared, when they are first needed
-        _ = encoded.ids, encoded.text
-    if CALIBRATION in names:
-        folder.read(CALIBRATION, manifest.files[CALIBRATION])
-    try:
-        state = state_from(folder.read(name, manifest.files[name], data=size))
-    except DocumentError as error:
-        said = str(error)
-        raise DocumentError(said if said.startswith(str(folder)) else f"{folder}: {name}: {said}") from None
-    return Contents(encoded, facts.sources, manifest.streams, manifest.segments, data, state)
+    with ExitStack() as opened:  # closed if anything is refused
+        data = []
+        for n in range(len(manifest.segments)):
+            data.append(opened.enter_context(open_data(folder, manifest, n)))
+            _check(folder, manifest, n, data[n], verify=verify)
+        size = sum(os.fstat(file.fileno()).st_size for file in data)
+        encoded, name = InFiles(folder, manifest, data=size), f"state-{number:04}.safetensors"
+        opened.callback(encoded.close)
+        if verify:  # else they are read, and their checksums compared, when they are first needed
+            _ = encoded.ids, encoded.text
+        if CALIBRATION in names:
+            folder.read(CALIBRATION, manifest.files[CALIBRATION])
+        try:
+            state = state_from(folder.read(name, manifest.files[name], data=size))
+        except DocumentError as error:
+            said = str(error)
+            raise DocumentError(said if said.startswith(str(folder)) else f"{folder}: {name}: {said}") from None
+        opened.pop_all()
+    return Contents(encoded, facts.sources, manifest.streams, manifest.segments, tuple(data), state)
 
 
-def _checked(folder: Folder, manifest: Manifest, number: int, *, verify: bool) -> Any:
-    """The open file of a segment, which has the size that it has to have, and its checksums."""
-    segment, file = manifest.segments[number], open_data(folder, manifest, number)
+def _check(folder: Folder, manifest: Manifest, number: int, file: Any, *, verify: bool) -> None:
+    """Raise ``DocumentError`` unless the open file of a segment has its checksums."""
+    segment = manifest.segments[number]
     own = files_of_segments.parts(manifest.streams, segment, file.fileno())
     for stream, span, part in zip(manifest.streams, segment.spans, own, strict=False):
         good = files_of_segments.edges(stream, part) == span.edges
@@ -108,7 +115,6 @@ def _checked(folder: Folder, manifest: Manifest, number: int, *, verify: bool) -
                 f"{folder}: {data_name(number)} is not what was written (the checksum of layer {stream.layer}, "
                 f"{stream.name}, differs); read the text again"
             )
-    return file
 
 
 def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
-from longspan.index.saved import SavedIndex, entries_of, load_index, save_index
+from longspan.index import Entries, Savable, SavedIndex
 from longspan.selection.selector import Selector
 from longspan.store.memory import Kind
 from longspan.store.segments import Part, lay
@@ -86,10 +86,12 @@ def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
                 "longspan.extend and model.generate"
             )
     for number, index in indices:  # after the others, since they may begin later
-        saved, room = _saved(index), entries_of(index, tokens)
-        if saved is not None and saved.entries is not None:
-            streams.add(number, ENTRIES, saved.entries, room)
-        elif saved is not None and room:
+        if not _savable(index):
+            continue
+        entries, room = index.save().entries, index.most_entries(tokens)
+        if entries is not None:
+            streams.add(number, ENTRIES, entries, room)
+        elif room:
             streams.whole = False
     return streams
 
@@ -99,9 +101,10 @@ def state_of(cache: LongspanCache) -> State:
     state = State()
     for number, layer in enumerate(cache.layers):
         if isinstance(layer, StoreLayer):
-            saved = _saved(layer.store.index)
-            if saved is not None:
-                state.tensors.update({f"{number}.tail.{n}": _own(x) for n, x in enumerate(saved.tails)})
+            index = layer.store.index
+            if _savable(index):
+                saved = index.save()
+                state.tensors.update({f"{number}.tail.{n}": _own(x) for n, x in enumerate(saved.inputs)})
                 state.counts.update({f"{number}.{name}": list(values) for name, values in saved.counts.items()})
         elif isinstance(layer, DynamicSlidingWindowLayer) and layer.is_initialized:
             state.tensors.update({f"{number}.keys": _own(layer.keys), f"{number}.values": _own(layer.values)})
@@ -171,14 +174,16 @@ def _fill_store(
     own = {
         key.partition(".")[2]: values for key, values in state.counts.items() if key.partition(".")[0] == str(number)
     }
-    if index is None or _saved(index) is None:
+    if not _savable(index):
         if own:
             raise ValueError(f"layer {number} chooses no keys by an index")
         return
-    tails: list[Tensor] = []
-    while (x := state.tensors.get(f"{number}.tail.{len(tails)}")) is not None:
-        tails.append(x.to(blocks[number, _VALUES][0].device))
-    load_index(index, SavedIndex(None, tuple(tails), own), tokens, blocks.get((number, ENTRIES)), counts.get(number, 0))
+    inputs: list[Tensor] = []
+    while (x := state.tensors.get(f"{number}.tail.{len(inputs)}")) is not None:
+        inputs.append(x.to(blocks[number, _VALUES][0].device))
+    laid = blocks.get((number, ENTRIES))
+    entries = None if laid is None else Entries(*laid, counts[number])
+    index.restore(SavedIndex(None, tuple(inputs), own), entries, tokens)
 
 
 def _fill_stock(
@@ -205,14 +210,20 @@ def _fill_stock(
         layer.cumulative_length = seen
 
 
-def _saved(index: Any) -> SavedIndex | None:
-    saved = save_index(index)
-    if saved is None and isinstance(index, Selector) and type(index).extend is not Selector.extend:
+def _savable(index: object) -> TypeGuard[Savable]:
+    """Whether an index has something to save.
+
+    Raises:
+        DocumentError: it has, and does not say how.
+    """
+    if isinstance(index, Savable):
+        return True
+    if isinstance(index, Selector) and type(index).extend is not Selector.extend:
         raise DocumentError(
-            f"{type(index).__name__} keeps more than keys and values of a text, in a form that no document knows; take "
-            "a method of longspan.METHODS"
+            f"{type(index).__name__} keeps more than keys and values of a text and does not implement "
+            "longspan.index.Savable; take a method of longspan.METHODS"
         )
-    return saved
+    return False
 
 
 def _own(x: Tensor) -> Tensor:

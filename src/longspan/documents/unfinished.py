@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -79,8 +80,22 @@ class Reading:
         name = _state_name(begun.segments[-1].stop if begun.segments else 0)
         if begun.files.keys() != {name}:
             raise DocumentError(f"{READING} names the files {sorted(begun.files)}, not {name}")
-        opened = [open_data(self._folder, begun, n, change=True) for n in range(first, len(begun.segments))]
-        data = (*contents.data[:first], *opened)
+        with ExitStack() as opened:  # closed if anything is refused
+            new = [
+                opened.enter_context(open_data(self._folder, begun, n, change=True))
+                for n in range(first, len(begun.segments))
+            ]
+            contents = self._summed_as(contents, begun, name, (*contents.data[:first], *new))
+            opened.pop_all()
+        return contents
+
+    def _summed_as(self, contents: Contents, begun: Manifest, name: str, data: tuple[Any, ...]) -> Contents:
+        """``contents`` with the segments of ``begun`` in the files ``data``, whose checksums are compared.
+
+        Args:
+            name: the file of its state.
+        """
+        first = len(self._sealed)
         size = sum(os.fstat(file.fileno()).st_size for file in data)
         state = state_from(self._folder.read(name, begun.files[name], data=size))
         bare = tuple(

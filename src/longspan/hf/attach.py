@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.calibration import Calibration
-from longspan.errors import LongspanError, check_count
+from longspan.errors import AttachError, LongspanError, check_count
 from longspan.hf import interface
 from longspan.hf.auto import choose, free_memory
 from longspan.hf.cache import LongspanCache
@@ -27,6 +27,7 @@ from longspan.hf.fitting import fitting
 from longspan.hf.hooks import Attachment
 from longspan.hf.kernels import describe_decoding, describe_kernels
 from longspan.hf.layer import Layer
+from longspan.hf.parallel import least, ranks_of, refuse_pipelined, refuse_uneven
 from longspan.hf.placement import refuse_unloaded, runs_on
 from longspan.hf.probe import probe
 from longspan.hf.report import Report
@@ -71,37 +72,40 @@ def extend(
 ) -> Report:
     """Let a model read beyond its window, in place.
 
-    Afterwards the model is used as always: ``model(...)``, ``generate``, pipelines. A model that is extended already is
-    restored first.
+    ``model(...)``, ``generate`` and pipelines work as before. A model that is already extended is restored first.
 
     Args:
         model: any causal transformers model with rotary positions.
         method: a name in ``METHODS``, a method, scaled angles (full attention under those), or ``"auto"``, which
-            chooses by ``length``, window, memory and calibration, and says what and why; see ``longspan.hf.auto``.
-        window: the trained window in tokens; the config's ``max_position_embeddings`` unless given.
-        angles: scaled angles to put under the method.
-        impl: which kernel runs; see ``longspan.kernels.banded``. The report says what ``"auto"`` comes to.
-        calibration: reduced scores for methods that choose keys by them, as ``longspan.calibrate`` returns them, or the
-            path of the file they were saved in. Attaching then hashes the weights, about a second a gigabyte.
+            chooses by ``length``, window, memory and calibration and reports the choice and the reason; see
+            ``longspan.hf.auto``.
+        window: the trained window in tokens; default: ``max_position_embeddings`` of the config.
+        angles: scaled angles for the method.
+        impl: the implementation of attention; see ``longspan.kernels.dispatch``. A named implementation runs or raises.
+            ``"compiled"`` computes a single token in one C call per layer where the method and the layer support it,
+            and in separate C kernels elsewhere; ``Report.decode`` has the reason. Scores and choices take what
+            ``"auto"`` takes, without C under ``"torch"``, ``"flash_cpu"`` and ``"reference"``.
+        calibration: reduced scores for methods that select keys by them: the result of ``longspan.calibrate``, or the
+            path of its file. ``extend`` then hashes the weights, about one second per gigabyte.
         kv_tier: where the cache keeps keys and values: ``"device"``, the model's; ``"host"``, the memory of the CPU
             (for a model on the CPU that is the same); ``"disk"``, files mapped into memory, for a context larger than
-            that; ``"auto"``, the device until its memory runs short, then the host's, then files: a cache moves there
-            in place, and says so in a warning. The tokens do not depend on it. For a model on a GPU, all but
-            ``"device"`` are for methods that select keys: what those ask for is fetched, and the last ``window`` tokens
-            stay on the device as well.
-        kv_dir: for ``"disk"`` and ``"auto"``, an existing folder, best on a fast local disk; the system's folder for
-            temporary files unless given. The files have no names there and vanish with the cache, or with the process.
-        length: tokens of the longest prompt and its answer, for ``"auto"`` and for methods that have to know how far to
-            reach and were not told.
+            that; ``"auto"``, the device until its memory is nearly full, then the host's, then files: a cache moves
+            there in place, with a warning. The tokens do not depend on the tier. For a model on a GPU, all tiers but
+            ``"device"`` require a method that selects keys: the selected keys are fetched, and the last ``window``
+            tokens stay on the device as well.
+        kv_dir: for ``"disk"`` and ``"auto"``, an existing folder, best on a fast local disk; default: the system's
+            folder for temporary files. The files have no names and are deleted with the cache or the process.
+        length: tokens of the longest prompt and its answer, for ``"auto"`` and for methods with a target length
+            that have no value of their own.
 
     Returns:
-        What was attached, what stayed stock and why.
+        The layers that run the method, the layers that stay stock, and the reasons.
 
     Raises:
-        AttachError: a layer could not be understood; the model is as it was.
-        CalibrationError: the calibration cannot be read or was made for another model; the model is as it was.
-        CacheError: ``kv_tier`` is not for this method on this device; the model is as it was.
-        ValueError: parameters that cannot be, ``kv_dir`` included.
+        AttachError: a layer is not supported; the model is unchanged.
+        CalibrationError: the calibration cannot be read or belongs to another model; the model is unchanged.
+        CacheError: ``kv_tier`` does not support this method on this device; the model is unchanged.
+        ValueError: a parameter is invalid, ``kv_dir`` included.
     """
     return _extend(model, _Options(method, window, angles, impl, calibration, kv_tier, kv_dir, length))
 
@@ -208,8 +212,8 @@ def _changed(model: PreTrainedModel, inner: PreTrainedModel, options: _Options) 
 def _refuse_copies(model: PreTrainedModel) -> None:
     if model not in _attached and model.config._attn_implementation == interface.NAME:
         raise LongspanError(
-            "the model is a copy or a part of an extended one, or made with its config; call longspan.restore on that "
-            "one before, or extend the whole model"
+            "the model is a copy or a submodule of an extended model, or was created from its config; call "
+            "longspan.restore on the extended model first, or extend the complete model"
         )
 
 
@@ -231,12 +235,13 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
     model, method, kv_tier, kv_dir = unwrap(model_or_wrapper), options.method, options.kv_tier, options.kv_dir
     refuse_other_kinds(model)
     refuse_unloaded(model)
+    refuse_pipelined(model)
     _refuse_copies(model)
     window = None if options.window is None else check_count("window", options.window)
     length = None if options.length is None else check_count("length", options.length)
     automatic = isinstance(method, str) and method == "auto"
     if automatic and options.angles is not None:
-        raise LongspanError('"auto" takes no angles; name the method that is to run under them')
+        raise LongspanError('method="auto" does not accept angles; name a method for them')
     if not automatic:
         chosen = _method(method, options.angles)
     config = model.config.get_text_config(decoder=True)
@@ -244,7 +249,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
     size = trained.window
     resolved = None if automatic else trained.resolve(_reaching(chosen, length))  # bad parameters come before the probe
     refuse_moving_frequencies(type(model).__name__, config)
-    layers = probe(model)
+    layers = _probed(model)
     hold_to_stock(model, layers)
     device, reason = runs_on(model), None
     if resolved is None:
@@ -252,7 +257,7 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
             length,
             size,
             kv_bytes_per_token=sum(describe(layer, 2).kv_bytes_per_token for layer in layers),
-            free=free_memory(device),
+            free=least(model, free_memory(device), device),
             calibrated=options.calibration is not None,
             on_gpu=device.type == "cuda",
         )
@@ -261,10 +266,14 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
         kv_dir = kv_dir if kv_tier in ("auto", "disk") else None
     resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
-    calibration = fitting(options.calibration, model, layers)
+    ranks = ranks_of(model, layers, resolved.selects)
+    calibration = fitting(options.calibration, model, layers, ranks)
     if automatic and not resolved.uses_calibration:
         calibration = None  # it fits, and "auto" found a method that does without
-    attender = Attender(resolved, size, options.impl, calibration=calibration)
+    attender = Attender(resolved, size, options.impl, calibration=calibration, ranks=ranks)
+    for layer in layers:
+        if layer.rope is not None:
+            attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
     kernels, kernel_note = describe_kernels(options.impl, device)
     wrapped = wrapper_note(model_or_wrapper)
     attached = tuple(describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
@@ -292,20 +301,34 @@ def _prepare(model_or_wrapper: PreTrainedModel, options: _Options) -> tuple[Repo
         if calibration is None
         else f"scores reduced to {calibration.reduced}, solver {calibration.solver}",
         kernels=kernels,
+        ranks=None if ranks is None else (ranks.rank, ranks.size),
         window_source=trained.source,
         decode=describe_decoding(model, attender, layers, kv_tier),
         heads_hold=resolved.heads_hold(
-            size, [(one.index, config.num_attention_heads, one.kv_heads) for one in layers if one.rope is not None]
+            size,
+            [
+                (one.index, config.num_attention_heads, one.kv_heads * (1 if ranks is None else ranks.size))
+                for one in layers
+                if one.rope is not None
+            ],
         ),
     )
     return report, attender, layers
 
 
+def _probed(model: PreTrainedModel) -> list[Layer]:
+    try:
+        return probe(model)
+    except AttachError:
+        refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
+        raise
+
+
 def _headless(model: PreTrainedModel) -> Iterator[str]:
     if not model.can_generate():
         yield (
-            f"{type(model).__name__} is a decoder without its head: for generate extend the whole model, such as that "
-            "of AutoModelForCausalLM"
+            f"{type(model).__name__} has no language-model head; for generate, extend the complete model "
+            "(AutoModelForCausalLM)"
         )
 
 

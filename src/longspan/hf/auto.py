@@ -47,7 +47,7 @@ def choose(
     far: Method = ESA() if calibrated else LongHeads(score="bounds")
     how = "its reduced scores are calibrated" if calibrated else "it needs no calibration"
     if length is None:
-        return MethodChoice(far, "device", f"the length is not known (give length=), so one in linear time; {how}")
+        return MethodChoice(far, "device", f"the length is not known (pass length=), so a method in linear time; {how}")
     text = f"{length:,} tokens are {length / window:.1f} windows of {window:,}"
     needed = length * kv_bytes_per_token
     if free is not None and needed > MEMORY_SHARE * free:
@@ -56,9 +56,9 @@ def choose(
         return MethodChoice(far, tier, f"{text}, and {room}: they are kept on tier {tier!r} and selected from; {how}")
     if length <= CROSSOVER * window:
         return MethodChoice(
-            DCA(), "device", f"{text}, up to {CROSSOVER} of which reading every key is as fast as choosing"
+            DCA(), "device", f"{text}, and up to {CROSSOVER} windows full attention is as fast as selection"
         )
-    return MethodChoice(far, "device", f"{text}, from {CROSSOVER} of which on choosing keys is faster; {how}")
+    return MethodChoice(far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}")
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -42,6 +42,7 @@ from longspan.hf.attach import attachment_of, extended
 from longspan.hf.collect import collect, token_pieces
 from longspan.hf.fitting import dtype_name, model_name, shapes_of
 from longspan.hf.layer import Layer
+from longspan.hf.parallel import split_reason
 from longspan.hf.unwrap import unwrap
 from longspan.hf.weights import weights_hash
 from longspan.methods import Method
@@ -122,8 +123,8 @@ def calibrate_each(
     count = sum(piece.numel() for piece in pieces)
     if count < max(channels):
         raise CalibrationError(
-            f"the texts have {count} tokens (of {tokens} asked for), and keys of {max(channels)} channels take at "
-            "least as many; give more text"
+            f"the texts have {count} tokens ({tokens} requested), and keys of {max(channels)} channels need at "
+            "least as many; pass more text"
         )
     if count < 0.9 * tokens:
         warnings.warn(f"the texts end after {count:,} of {tokens:,} tokens; calibrated on those", stacklevel=3)
@@ -265,6 +266,11 @@ def _groups(shapes: dict[int, tuple[int, int]], samples: int) -> Iterator[list[i
 
 def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int, dict[int, tuple[int, int]]]:
     """The window in tokens, and key heads and their size for each layer that can be attached to."""
+    if (reason := split_reason(model)) is not None:
+        raise CalibrationError(
+            f"{reason}, and a calibration is made from the queries and keys of all heads; make it in one process, save "
+            "it, and pass its path to longspan.extend in every process"
+        )
     if window is not None:
         window = check_count("window", window)
     attached = attachment_of(model)

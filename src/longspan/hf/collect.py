@@ -31,13 +31,13 @@ def token_pieces(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tok
         1-D int64 tensors. Fewer than ``tokens`` in all if the texts end before.
     """
     if isinstance(texts, (str, Tensor)):
-        raise CalibrationError(f"texts is several texts, not one {type(texts).__name__}: pass [text]")
+        raise CalibrationError(f"texts must be several texts, not one {type(texts).__name__}: pass [text]")
     pieces: list[Tensor] = []
     left = tokens
     for head, ids in _encoded(texts, tokenizer):
         step = window - head.numel()
         if step < 1:
-            raise CalibrationError(f"a window of {window} tokens has no room for text")
+            raise CalibrationError(f"a window of {window} tokens is too small for text")
         for first in range(0, ids.numel(), step):
             piece = torch.cat((head, ids[first : first + step]))[:left]
             # What a text's end leaves over is worth a forward only if it is more than the tokenizer's own token.

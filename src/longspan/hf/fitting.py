@@ -7,18 +7,24 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from longspan.attend import Ranks
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
 from longspan.hf.layer import Layer
+from longspan.hf.parallel import own_part
 from longspan.hf.weights import weights_hash
 
 
 def fitting(
-    calibration: Calibration | str | Path | None, model: PreTrainedModel, layers: Sequence[Layer]
+    calibration: Calibration | str | Path | None,
+    model: PreTrainedModel,
+    layers: Sequence[Layer],
+    ranks: Ranks | None = None,
 ) -> Calibration | None:
     """The calibration, read if a path was given, and checked against the model's attachable layers and its weights.
 
-    Hashing the weights reads all of them: about a second for each gigabyte.
+    Hashing the weights reads all of them: about a second for each gigabyte. Where the heads are split over ranks, it is
+    the part for this rank's; the whole weights are hashed, which the ranks bring together one by one.
 
     Raises:
         CalibrationError: it cannot be read or belongs to another model.
@@ -31,10 +37,12 @@ def fitting(
         raise CalibrationError(
             f"calibration is a longspan.Calibration or the path of one, not {type(calibration).__name__}"
         )
-    shapes, name = shapes_of(layers), model_name(model)
+    size = 1 if ranks is None else ranks.size
+    shapes = {index: (heads * size, channels) for index, (heads, channels) in shapes_of(layers).items()}
+    name = model_name(model)
     calibration.check_shapes(shapes, name)  # before the weights are read
     calibration.check(weights_sha256=weights_hash(model), shapes=shapes, dtype=dtype_name(model), model=name)
-    return calibration
+    return calibration if ranks is None else own_part(calibration, ranks)
 
 
 def shapes_of(layers: Sequence[Layer]) -> dict[int, tuple[int, int]]:

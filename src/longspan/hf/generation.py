@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, MaxLengthCriteria, PreTrainedModel
 
+from longspan.attend import Attender
 from longspan.errors import CacheError, LongspanError
 from longspan.hf.running import NeverCopied
+from longspan.methods import Full
 
 
 class Caching(Protocol):
@@ -17,6 +19,8 @@ class Caching(Protocol):
     def check(self, cache: Any) -> None: ...
 
     def new_cache(self) -> Cache: ...
+    @property
+    def attender(self) -> Attender: ...
 
 
 class _OurCache(NeverCopied):
@@ -57,17 +61,37 @@ class _LongPrompts(NeverCopied):
         return done
 
 
+class _OwnReach(NeverCopied):
+    """In place of ``_get_stopping_criteria``, where transformers warns of texts beyond ``max_position_embeddings``."""
+
+    def __init__(self, attachment: Caching, stock: Callable[..., Any]) -> None:
+        self._attachment, self._stock = attachment, stock
+
+    def __call__(self, generation_config: Any, stopping_criteria: Any = None, *args: Any, **kwargs: Any) -> Any:
+        criteria = self._stock(generation_config, stopping_criteria, *args, **kwargs)
+        method, window = self._attachment.attender.method, self._attachment.attender.window
+        longest = method.longest(window)
+        if longest is None and isinstance(method, Full):
+            return criteria  # the stock model on our cache, of which the warning is true
+        for one in criteria:
+            if isinstance(one, MaxLengthCriteria) and one not in (stopping_criteria or ()):
+                one.max_position_embeddings = longest
+        return criteria
+
+
 class _NoPages(NeverCopied):
     """In place of what begins continuous batching, which would set the model to another attention by itself."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LongspanError(
-            "continuous batching runs its own attention on its own cache in pages, and nothing of longspan; call "
+            "continuous batching uses its own attention and paged cache instead of longspan's; call "
             "generate, or longspan.restore(model) first"
         )
 
 
-_SHADOWED = ("_prepare_cache_for_generation", "_prepare_generated_length", "init_continuous_batching")
+_SHADOWED = (
+    "_prepare_cache_for_generation", "_prepare_generated_length", "_get_stopping_criteria", "init_continuous_batching",
+)  # fmt: skip
 
 
 def shadow(model: PreTrainedModel, attachment: Caching) -> None:
@@ -76,6 +100,7 @@ def shadow(model: PreTrainedModel, attachment: Caching) -> None:
         return
     model._prepare_cache_for_generation = _OurCache(attachment, model._prepare_cache_for_generation)
     model._prepare_generated_length = _LongPrompts(model._prepare_generated_length)
+    model._get_stopping_criteria = _OwnReach(attachment, model._get_stopping_criteria)
     if hasattr(model, "init_continuous_batching"):
         model.init_continuous_batching = _NoPages()
 

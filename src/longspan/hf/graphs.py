@@ -41,18 +41,18 @@ _entered: WeakSet[PreTrainedModel] = WeakSet()
 def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     """Decode from a CUDA graph for the length of a ``with`` block.
 
-    A cache's first decoding step is recorded, and every later one replays it: where a token's kernels take less time
-    than their launches, that is most of a step's time. What is no such step runs as before: a prompt, several tokens at
-    once, a call with labels or hidden states; with gradients or autocast, where a warning says so. Tokens are those of
-    the same kernels called one by one, up to rounding. Hooks and adapters of the model are those of the recording. Beam
-    search moves the cache at every step and is refused.
+    The first decoding step of a cache is recorded; later steps replay it. This saves the kernel launches, which take
+    longer than the kernels of a single token. Other calls run as before: a prompt, several tokens at once, a call with
+    labels or hidden states; and, with a warning, calls with gradients or autocast. The tokens are those of the same
+    kernels without a graph, up to rounding. Hooks and adapters of the model are those of the recording. Beam search
+    reallocates the cache at every step and is refused.
 
     Args:
         model: extended, all of its layers, on one CUDA device, with a method that keeps keys by their index alone.
-        room: tokens the cache makes room for at a time; the step is recorded again when they are used up.
+        room: tokens that the cache allocates at a time; the step is recorded again when they are used.
 
     Raises:
-        LongspanError: the model, its method or its device cannot be recorded; says which, and why.
+        LongspanError: the model, its method or its device cannot be recorded; with the reason.
         ValueError: ``room`` is less than 1.
     """
     room = check_count("room", room)
@@ -63,7 +63,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     if model in _entered:
         raise LongspanError("the model is inside longspan.graphed already")
     if (reason := _why_not(model, attachment)) is not None:
-        raise LongspanError(f"decoding cannot be recorded: {reason}; leave longspan.graphed out")
+        raise LongspanError(f"decoding cannot be recorded: {reason}; call the model without longspan.graphed")
     steps, forward, replaced = _Steps(model, attachment, room), model.forward, vars(model).get("forward")
     names = list(inspect.signature(forward).parameters)
 
@@ -106,8 +106,8 @@ def record(run: Callable[[], Any], device: torch.device) -> tuple[Any, Callable[
 
 
 def why_no_graph(device: torch.device) -> str | None:
-    """Why nothing can be recorded on a device, or None."""
-    return None if device.type == "cuda" else f"CUDA graphs are for a GPU, and the model is on {device}"
+    """Why a device cannot record a graph, or None."""
+    return None if device.type == "cuda" else f"CUDA graphs need a GPU, and the model is on {device}"
 
 
 def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
@@ -160,9 +160,9 @@ class _Steps:
         """Why a step has to be called, since a recording would leave out what was turned on; None if nothing was."""
         attachment, model = self.attachment, self.model
         if attachment_of(model) is not attachment or model.training:
-            return "the model was restored, extended anew or put into training mode inside the block"
+            return "the model was restored, extended again or set to training mode inside the block"
         if attachment.observer is not None or attachment.attender.observer is not None:
-            return "somebody looks on"
+            return "a recording is active (longspan.record)"
         if torch.is_grad_enabled():
             return "gradients are on; call it under torch.no_grad()"
         return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None
@@ -196,8 +196,8 @@ class _Steps:
                 return recording
             if not recording.others_ran:
                 raise CacheError(
-                    "the cache was moved between two decoding steps, as beam search does, and a step would be recorded "
-                    "each time; run that without longspan.graphed"
+                    "the cache was reallocated between two decoding steps, as by beam search, so every step would be "
+                    "recorded; run this without longspan.graphed"
                 )
         del self._recordings[cache]
         return None

@@ -35,8 +35,8 @@ class NotATensor(LongspanError, AttributeError):
 
 def _refuse_stock(*args: Any, **kwargs: Any) -> NoReturn:
     raise NotATensor(
-        "a layer that longspan is not attached to was given longspan's mask: it came from another model, or its config "
-        "did; set its modules' config to that of this model, call longspan.restore(model) and extend it again"
+        "a layer without longspan received longspan's mask: the layer or its config belongs to another model; set its "
+        "modules' config to that of this model, call longspan.restore(model) and extend it again"
     )
 
 
@@ -68,8 +68,8 @@ class Mask:
         if self._padding is None:
             if self._arguments["mask_function"] is not causal_mask_function:
                 raise LongspanError(
-                    "this forward puts something on top of the causal mask (packed sequences, image blocks or a "
-                    "prefix); longspan attends causally: pass one sequence per row, with an attention_mask for padding"
+                    "this forward modifies the causal mask (packed sequences, image blocks or a prefix); "
+                    "longspan attends causally: pass one sequence per row, with an attention_mask for padding"
                 )
             self._padding = left_padding(
                 self._arguments["attention_mask"], self._arguments["batch_size"], self._arguments["kv_length"]
@@ -133,7 +133,7 @@ def _attention(
     if call is None:
         raise LongspanError(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but "
-            "has no hook of longspan: it came after the model was extended, its hooks were removed, or its config is "
+            "has no longspan hook: it was added after extend, its hooks were removed, or its config is "
             "that of an extended model; call longspan.restore(model) and extend it again"
         )
     return call(module, query, key, value, attention_mask, kwargs)

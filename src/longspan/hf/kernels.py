@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender, unrecordable_reason
 from longspan.errors import LongspanError
 from longspan.hf.layer import Layer
+from longspan.hf.parallel import split_reason
+from longspan.hf.placement import devices_of
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.gpu import tiles
@@ -17,31 +19,31 @@ from longspan.store import KVTier
 
 
 def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]:
-    """What runs, and what a user should know of it, if anything. May compile the kernels in C, which takes seconds.
+    """The implementation that runs, and a note for the user or None. May compile the C kernels, which takes seconds.
 
     Raises:
-        LongspanError: the kernels that are asked for cannot run here.
+        LongspanError: the kernels of a named ``impl`` cannot run here.
     """
     if (
         impl == "triton"
         and (reason := tiles.unsupported_reason(torch.empty(0, dtype=torch.float32, device=device))) is not None
     ):
-        raise LongspanError(f"impl='triton' cannot run: {reason}; leave it out")
+        raise LongspanError(f"impl='triton' cannot run: {reason}; leave impl out")
     if impl not in ("auto", "compiled"):
         return impl, None
     if device.type != "cpu":
         if impl == "compiled":
             raise LongspanError(
-                f"impl='compiled' is for models on a CPU, and this one is on {device.type}; leave it out"
+                f"impl='compiled' is for models on a CPU; this model is on {device.type}: leave impl out"
             )
-        return "auto (Triton where it can run, else torch's operations)", None
+        return "auto (Triton; torch operations where it does not apply)", None
     reason = cpu.unavailable_reason()
     if reason is None:
-        where = "compiled" if impl == "compiled" else "auto (compiled where they can run, else torch's operations)"
+        where = "compiled" if impl == "compiled" else "auto (C kernels; torch operations where they do not apply)"
         return f"{where}; by {cpu.compiler_version()}", None
     if impl == "compiled":
-        raise LongspanError(f"impl='compiled' cannot run: {reason}; leave it out for torch's operations")
-    return "auto (torch's operations)", f"it runs on torch's operations, decoding several times slower: {reason}"
+        raise LongspanError(f"impl='compiled' cannot run: {reason}; leave impl out for torch operations")
+    return "auto (torch operations)", f"no C kernels, so decoding is several times slower: {reason}"
 
 
 def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str | None:
@@ -50,14 +52,16 @@ def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[La
         return reason
     stock = next((layer for layer in layers if layer.rope is None), None)
     if stock is not None:
-        return f"{stock.name} stayed stock ({stock.reason}), and its own cache grows by new tensors"
+        return f"{stock.name} stayed stock ({stock.reason}), and its cache allocates new tensors"
     if kv_tier != "device":
-        return f"kv_tier={kv_tier!r} brings keys from elsewhere at every step"
+        return f"kv_tier={kv_tier!r} copies keys to the device at every step"
     if attender.impl not in ("auto", "triton"):
-        return f"it runs on Triton's kernels, and impl={attender.impl!r} was asked for"
+        return f"a graph needs the Triton kernels, and impl={attender.impl!r} is set"
     devices = {x.device for x in model.parameters()}
+    if (reason := split_reason(model)) is not None:
+        return f"{reason}, which exchange tensors within a step"
     if len(devices) > 1:
-        return f"the model lies on several devices: {', '.join(sorted(map(str, devices)))}"
+        return f"the model is on several devices: {', '.join(sorted(map(str, devices)))}"
     return None
 
 
@@ -66,15 +70,16 @@ def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequen
     reasons: dict[str | None, list[int]] = {}
     for layer in layers:
         if layer.rope is not None:
-            reason = attender.decode_reason(layer.rope, layer.index, model.dtype, model.device)
+            device = next(iter(devices_of(layer.module)), model.device)  # of several, each layer has its own
+            reason = attender.decode_reason(layer.rope, layer.index, model.dtype, device)
             reasons.setdefault(reason, []).append(layer.index)
     if model.device.type == "cuda" and reasons:
         reason = unrecordable(model, attender, layers, kv_tier)
         graph = "longspan.graphed can record it" if reason is None else f"no CUDA graph: {reason}"
-        return f"each part of a token its own kernel; {graph}"
+        return f"separate kernels per token; {graph}"
     ways = []
     for reason, numbers in reasons.items():
         where = "" if len(reasons) == 1 else f"layers {', '.join(map(str, numbers))}: "
-        compiled = "compiled, one call a layer while nothing grows"
-        ways.append(where + (compiled if reason is None else f"each part its own call: {reason}"))
+        compiled = "compiled: one C call per layer"
+        ways.append(where + (compiled if reason is None else f"separate kernels per layer: {reason}"))
     return "; ".join(ways)

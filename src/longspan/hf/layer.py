@@ -16,11 +16,15 @@ CACHE_NAMES = ("past_key_values", "layer_past")  # the cache's argument in atten
 
 @dataclass
 class Layer:
-    """One attention layer as probed: attachable with its ``rope``, or stock for a ``reason``; ``note`` is for users."""
+    """One attention layer as probed: attachable with its ``rope``, or stock for a ``reason``; ``note`` is for users.
+
+    ``heads`` and ``kv_heads`` are those that this process has.
+    """
 
     module: nn.Module
     name: str
     index: int
+    heads: int
     kv_heads: int
     key_dim: int
     value_dim: int

@@ -93,7 +93,8 @@ class LayerHook(NeverCopied):
             with torch.autocast(kind, enabled=False):
                 return self.attend(cache, running, module, q, k, v, mask, kwargs)
         if not isinstance(mask, interface.Mask):
-            raise LongspanError(f"{self.layer.name}: its mask did not come from longspan; pass a 2D attention_mask")
+            name = self.layer.name
+            raise LongspanError(f"{name} received a mask that longspan did not create; pass a 2D attention_mask")
         if running.cache is not cache or self.layer.norms is not None:
             self._refuse_strange(running, cache)
         running.attended.append(self.layer.index)
@@ -140,7 +141,7 @@ class LayerHook(NeverCopied):
         """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
         if running.cache is not cache:
             raise LongspanError(
-                f"{self.layer.name} was given another cache than the model ({type(cache).__name__}); pass "
+                f"{self.layer.name} received a different cache than the model ({type(cache).__name__}); pass "
                 "past_key_values to the model, and longspan.new_cache(model) where it is to be kept"
             )
         if self.layer.norms is not None:

@@ -100,9 +100,9 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
     for layer in layers:
         if layer.rope is None and layer.reason is None:
             raise AttachError(
-                f"{layer.name} ({type(layer.module).__name__}): its rotation of queries and keys is none that longspan "
-                "knows (halves or interleaved pairs, of all, the first or the last channels, at the frequencies of the "
-                "model's own rotary module)"
+                f"{layer.name} ({type(layer.module).__name__}): unsupported rotation of queries and keys "
+                "(supported: halves or interleaved pairs, of all, the first or the last channels, at the frequencies "
+                "of the model's own rotary module)"
             )
         if layer.rope is not None:
             _same_attention(layer, stock[layer.module], bare[layer.module], implementation)
@@ -118,16 +118,17 @@ def _layer(name: str, rotated: _Seen, bare: _Seen, positions: dict[nn.Module, An
     module = rotated.module
     index = getattr(module, "layer_idx", None)
     if index is None:
-        raise AttachError(f"{name} ({type(module).__name__}) has no layer_idx, so its cache cannot be told")
+        raise AttachError(f"{name} ({type(module).__name__}) has no layer_idx, so its cache entry cannot be identified")
     if positions.get(module) is None:
         raise AttachError(
-            f"{name} ({type(module).__name__}) receives no position_embeddings: its positions, if it has any, are not "
-            "rotary ones that could be replaced"
+            f"{name} ({type(module).__name__}) receives no position_embeddings, so it has no rotary positions that "
+            "longspan could replace"
         )
     layer = Layer(
         module,
         name,
         index,
+        rotated.q.shape[1],
         rotated.k.shape[1],
         rotated.k.shape[-1],
         rotated.v.shape[-1],
@@ -243,9 +244,9 @@ def _replayed(
             )
         if not bool(given.v.isfinite().all()):
             raise AttachError(
-                f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) makes values that are NaN or "
-                "infinite of a few plain tokens: its weights, or those of a layer before it, are damaged, or its dtype "
-                f"({given.v.dtype}) is too narrow for them"
+                f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) returns values that are NaN "
+                "or infinite for a few plain tokens: its weights, or those of a layer before it, are damaged, or its "
+                f"dtype ({given.v.dtype}) is too narrow for them"
             )
         if not torch.equal(given.v, seen[module].v):
             raise AttachError(f"{type(module).__name__}: two forwards over the same tokens differ; is there dropout?")
@@ -273,8 +274,8 @@ def _same_attention(layer: Layer, stock: _Seen, bare: _Seen, implementation: str
     eager = interface.stock_attention("eager", layer.module, stock.q, stock.k, stock.v, stock.mask, stock.kwargs)[0]
     if error_of(ours, eager.view_as(ours)) > allowed:
         raise AttachError(
-            f"{layer.name} ({type(layer.module).__name__}): its attention is not a softmax over scaled products that "
-            "longspan knows; it was given " + ", ".join(sorted(k for k, v in stock.kwargs.items() if v is not None))
+            f"{layer.name} ({type(layer.module).__name__}): its attention differs from a softmax over scaled products; "
+            "its arguments: " + ", ".join(sorted(k for k, v in stock.kwargs.items() if v is not None))
         )
     layer.note = (
         f"transformers' {implementation!r} attention differs from the model's eager one in some layers "

@@ -1,4 +1,4 @@
-"""What ``extend`` did, as a plain object that prints as a page."""
+"""The report of ``extend``: plain values that print as a table."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LayerReport:
     Attributes:
         index: the layer's place in the model and the cache.
         name: the module's name.
-        rope: how its rotation was recognised, for an attached layer.
-        reason: why it stayed stock, for the others.
-        kv_bytes_per_token: bytes the cache holds for each token and row; 0 where the layer's cache is bounded.
+        rope: the rotation that was recognised, for an attached layer.
+        reason: why the layer stays stock, for the others.
+        kv_bytes_per_token: bytes of cache for each token and row; 0 if the layer's cache is bounded.
     """
 
     index: int
@@ -44,17 +44,19 @@ class Report:
         model: the model's class.
         method: the method with every parameter resolved.
         window: the trained window ``L`` in tokens.
-        window_source: what said so.
+        window_source: where the window was read.
         original_window: the window before the config's own RoPE scaling, where it differs.
-        attached, stock: the layers that run the method, and those that stayed as they were.
-        warnings: what a user should know.
-        kv_tier, kv_dir: where the attached layers' keys and values lie, and the folder given for the tier ``"disk"``.
+        attached, stock: the layers that run the method, and the unchanged ones.
+        warnings: notes for the user.
+        kv_tier, kv_dir: where the attached layers' keys and values are stored, and the folder of the tier ``"disk"``.
         reason: why ``"auto"`` chose this method; None where it was named.
-        calibration: what scores are reduced by; None for exact ones.
-        kernels: what attention runs on.
-        decode: how a token that comes alone is taken in, and why not by one call of C where it is not.
-        heads_hold: the longest text in tokens that the heads of all layers can keep whole together at one query; None
-            if no head chooses.
+        calibration: the reduction of scores; None for exact scores.
+        kernels: the implementation of attention.
+        decode: how a single token is computed, with the reason where this is not one C call per layer.
+        heads_hold: the longest text in tokens of which the heads of all layers together can keep every token at one
+            query; None if no head chooses.
+        ranks: this process and of how many, where the heads of the layers are split over processes; sizes are those of
+            this one.
     """
 
     model: str
@@ -72,6 +74,7 @@ class Report:
     window_source: str = ""
     decode: str = ""
     heads_hold: int | None = None
+    ranks: tuple[int, int] | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -108,6 +111,7 @@ class Report:
             "kernels": self.kernels,
             "decode": self.decode,
             "heads_hold": self.heads_hold,
+            "ranks": list(self.ranks) if self.ranks is not None else None,
             "warnings": list(self.warnings),
         }
 
@@ -126,9 +130,11 @@ class Report:
             rows.append(("  calibration", self.calibration))
         rows.append(("window", window))
         if self.heads_hold is not None:
-            rows.append(("heads hold", f"at most {self.heads_hold:,} tokens of a text together, at one query"))
+            rows.append(("heads cover", f"at most {self.heads_hold:,} tokens per query, in all layers together"))
         rows.append(("attached", _summary(self.attached, "rope") or "no layer"))
         rows.append(("stock", _summary(self.stock, "reason") or "no layer"))
+        if self.ranks is not None:
+            rows.append(("heads", f"those of rank {self.ranks[0]}, one of {self.ranks[1]} equal shares"))
         size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
         rows.append(("cache", f"{size}, {self._place}"))
         rows.append(("kernels", self.kernels))

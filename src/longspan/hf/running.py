@@ -21,7 +21,7 @@ class NeverCopied:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise LongspanError(
-            "an extended model is neither pickled nor copied, since what is attached belongs to this one; call "
+            "an extended model cannot be pickled or copied: the attachment belongs to this model; call "
             "longspan.restore(model) before, or model.save_pretrained(folder), which keeps the weights"
         )
 
@@ -79,8 +79,8 @@ def refuse_packed(kwargs: dict[str, Any]) -> None:
     packed = [] if _PACKED.isdisjoint(kwargs) else sorted(x for x in _PACKED & kwargs.keys() if kwargs[x] is not None)
     if packed:
         raise LongspanError(
-            f"this forward was given {', '.join(packed)}: packed sequences, or continuous batching with a cache in "
-            "pages, which longspan cannot attend to; pass one sequence per row, or call longspan.restore(model) first"
+            f"this forward received {', '.join(packed)}: packed sequences, or continuous batching with a paged cache, "
+            "which longspan does not support; pass one sequence per row, or call longspan.restore(model) first"
         )
     if kwargs.get("is_causal") is False:
         raise LongspanError("longspan attends causally: call without is_causal=False")
@@ -121,8 +121,8 @@ def refuse_other_attention(implementation: Any, ours: str) -> None:
     """Raise if the model was set to another attention than the one that was attached."""
     if implementation != ours:
         raise LongspanError(
-            f"the model's attention was set to {implementation!r} after longspan.extend, which would run without any "
-            "positions; call longspan.extend(model, ...) again to go on with longspan, or longspan.restore(model)"
+            f"the model's attention was set to {implementation!r} after longspan.extend, which would ignore "
+            "positions; call longspan.extend(model, ...) again to continue with longspan, or longspan.restore(model)"
         )
 
 
@@ -134,8 +134,8 @@ def refuse_missing(attended: list[int], expected: list[int]) -> None:
     which = [index for index in expected if index not in attended]
     did = f"layers {several} attended more than once" if several else f"layers {which} did not attend through longspan"
     raise LongspanError(
-        f"{did}: after longspan.extend the layer, its hooks, its config or its attention was replaced; what came out "
-        "is no result. Call longspan.restore(model), and extend it again as it is now"
+        f"{did}: after longspan.extend the layer, its hooks, its config or its attention was replaced, so the output "
+        "is invalid. Call longspan.restore(model), and extend it again as it is now"
     )
 
 
@@ -188,7 +188,7 @@ def numbering(
 def _refuse(positions: Tensor, past: int) -> NoReturn:
     first = positions.flatten()[:4].tolist()
     raise LongspanError(
-        f"position_ids ({', '.join(map(str, first))}, ...) do not go on from the {past} tokens in the cache one by "
-        "one; longspan numbers the tokens itself and cannot take packed sequences or positions of your own: leave "
+        f"position_ids ({', '.join(map(str, first))}, ...) do not continue the {past} cached tokens; "
+        "longspan numbers the tokens itself and does not support packed sequences or positions of your own: leave "
         "position_ids out"
     )

@@ -1,4 +1,4 @@
-"""Hold an extended model to the stock one before anybody uses it: a few tokens with a cache, and one more."""
+"""Comparison of an extended model with the stock model: a few tokens with a cache, and one more."""
 
 from __future__ import annotations
 
@@ -152,5 +152,5 @@ def _same(what: str, ours: Tensor, stock: Tensor, number: int) -> None:
     if not difference <= tolerance(stock.dtype):
         raise AttachError(
             f"{what}: over {where}, with a cache, it differs from the stock model by {difference:.1e} of its largest "
-            "value, so it keeps or attends to something that longspan does not know of"
+            "value, so it stores or attends to state that longspan does not support"
         )

@@ -14,10 +14,10 @@ _LOAD = 'AutoModelForCausalLM.from_pretrained("...")'
 
 
 def unwrap(model: Any) -> PreTrainedModel:
-    """The transformers model that is meant; the model itself unless it lies in a wrapper.
+    """The transformers model inside ``model``; ``model`` itself if it is no wrapper.
 
     Raises:
-        AttachError: there is none, or it is in a wrapper that would not run what is attached.
+        AttachError: there is no such model, or its wrapper would not run the attachment.
     """
     return _unwrapped(model)[0]
 
@@ -26,7 +26,7 @@ def wrapper_note(model: Any) -> str | None:
     """For the report: which wrapper was taken off; None if there was none."""
     wrappers = _unwrapped(model)[1]
     return (
-        f"attached to the model inside {' inside '.join(reversed(wrappers))}, which runs it too" if wrappers else None
+        f"attached to the model inside {' inside '.join(reversed(wrappers))}, which also runs it" if wrappers else None
     )
 
 
@@ -47,7 +47,7 @@ def _inside(wrapper: Any) -> Any:
         return None
     if isinstance(wrapper, nn.DataParallel):
         raise AttachError(
-            "DataParallel copies the model to every device anew for each forward, and what is attached is not copied; "
+            "DataParallel copies the model to every device in each forward, without the attachment; "
             "extend model.module and use it on one device, or load the model with device_map"
         )
     if _is(wrapper, "transformers.pipelines.base", "Pipeline"):
@@ -55,8 +55,8 @@ def _inside(wrapper: Any) -> Any:
     if _is(wrapper, "peft", "PeftModel"):
         if getattr(wrapper.active_peft_config, "is_prompt_learning", False):
             raise AttachError(
-                f"{type(wrapper).__name__} puts learned tokens before every text, which the model's cache and "
-                "positions have to know of; merge an adapter such as LoRA, or extend the model without it"
+                f"{type(wrapper).__name__} prepends learned tokens, which longspan's positions do not "
+                "include; merge an adapter such as LoRA, or extend the model without it"
             )
         return wrapper.get_base_model()
     if isinstance(wrapper, nn.Module) and type(wrapper).__name__ in ("OptimizedModule", "DistributedDataParallel"):
@@ -74,15 +74,15 @@ def _why_none(x: Any) -> str:
     if isinstance(x, str):
         return f"{x!r} is a name; load the model first: model = AutoModelForCausalLM.from_pretrained({x!r})"
     if x is None:
-        return f"there is no model: None was passed; load one: model = {_LOAD}"
+        return f"None was passed instead of a model; load one: model = {_LOAD}"
     if isinstance(x, type):
         return f"{x.__name__} is a class; pass a model, such as {x.__name__}.from_pretrained(...)"
     if isinstance(x, (tuple, list, dict)):
-        return f"a {type(x).__name__} is no model; pass the model alone, without its tokenizer"
+        return f"a {type(x).__name__} is not a model; pass the model alone, without its tokenizer"
     if isinstance(x, nn.Module):
         part = next(((n, m) for n, m in x.named_modules() if isinstance(m, PreTrainedModel)), None)
         if part is not None:
-            return f"{type(x).__name__} is no transformers model; extend the one inside it, its part {part[0]!r}"
+            return f"{type(x).__name__} is not a transformers model; extend the one inside it, its part {part[0]!r}"
     return f"longspan extends transformers models (PreTrainedModel), not {type(x).__name__}"
 
 

@@ -1,4 +1,4 @@
-"""What a config says of the tokens that its model was trained on."""
+"""The trained window of a model, read from its config."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def trained_on(config: Any, window_given: int | None = None, *, model: str = "th
         model: for messages.
 
     Raises:
-        AttachError: it does not say, or what it says cannot be.
+        AttachError: the config has no window, or an invalid one.
     """
     stated, chunks = dict(_stated(config)), _dual_chunks(config, model)
     dual = None if chunks is None else _number(getattr(config, _DUAL), "original_max_position_embeddings", model)
@@ -129,7 +129,7 @@ def _number(block: dict[str, Any], name: str, model: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int or value < 1:
-        raise AttachError(f"{model}: {name} in the config's {_DUAL} is a number of tokens from 1, not {value!r}")
+        raise AttachError(f"{model}: {name} in the config's {_DUAL} must be a number of tokens from 1, not {value!r}")
     return value
 
 
@@ -160,10 +160,10 @@ def _dual_notes(config: Any, chunks: DCA | None, window: int) -> Iterator[str]:
     if chunks is None:
         return
     yield (
-        f"DCA, unless told otherwise, runs as the config's {_DUAL} has it: chunks of {chunks.chunk_size} tokens, "
-        f"{chunks.local_window} of the previous one at their distance, the others seen from position "
+        f"DCA uses the config's {_DUAL} by default: chunks of {chunks.chunk_size} tokens, "
+        f"{chunks.local_window} tokens of the previous chunk at their distance, other chunks at position "
         f"{(chunks.window or 1) - 1}. The scaling of scores by length that servers add, 0.1 ln(n / {window}) + 1, is "
-        "left out"
+        "not applied"
     )
     sparse = [key for key in getattr(config, _DUAL) if key.startswith("sparse")]
     if sparse:
@@ -174,17 +174,17 @@ def _notes(config: Any, stated: dict[str, int], window_given: int | None, window
     if window_given is not None:
         most = max(stated.values(), default=window_given)
         if window_given > most:
-            yield f"window={window_given} is more than the config says the model was trained on, {most} tokens"
+            yield f"window={window_given} exceeds the trained window in the config ({most} tokens)"
         return
     for name, value in stated.items():
         if value < window:
-            yield f"the config also says {name} {value}; if the model was trained on that, pass window={value}"
+            yield f"the config also has {name}={value}; if this is the trained window, pass window={value}"
     for parameters in rope_types(config):
         original, factor = parameters.get("original_max_position_embeddings"), parameters.get("factor")
         if parameters.get("rope_type") == "yarn" and original and factor and int(original * factor) > window:
             yield (
-                f"the config's YaRN stretches {original} tokens to {int(original * factor)}, and {window} are taken "
-                f"for the window; pass window={int(original * factor)} if the model reads as far"
+                f"the config's YaRN stretches {original} tokens to {int(original * factor)}, and the window is "
+                f"{window}; pass window={int(original * factor)} if the model was trained with these angles"
             )
 
 

@@ -3,6 +3,17 @@
 from longspan.index.blocks import BlockIndex
 from longspan.index.chunks import ChunkIndex
 from longspan.index.rows import equal_runs
+from longspan.index.saved import Entries, Savable, SavedIndex
 from longspan.index.tokens import TokenIndex, exact_asked, exact_scores
 
-__all__ = ["BlockIndex", "ChunkIndex", "TokenIndex", "equal_runs", "exact_asked", "exact_scores"]
+__all__ = [
+    "BlockIndex",
+    "ChunkIndex",
+    "Entries",
+    "Savable",
+    "SavedIndex",
+    "TokenIndex",
+    "equal_runs",
+    "exact_asked",
+    "exact_scores",
+]

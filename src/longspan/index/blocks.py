@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from longspan.dtypes import widen
 from longspan.errors import CacheError
 from longspan.index.rows import UnitIndex, equal_runs
+from longspan.index.saved import Entries, SavedIndex
 from longspan.index.tail import Tail
 from longspan.rope import Rope, cos_sin
 
@@ -50,7 +52,10 @@ class BlockIndex(UnitIndex):
 
     Attributes:
         calls: where recent calls began, in the cache's own count.
+        across: sums over the processes that hold the other heads of the layer; None where this one has them all.
     """
+
+    across: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, blocks: BlockLayout, representatives: int) -> None:
         self.layout, self.representatives = blocks, representatives
@@ -101,14 +106,14 @@ class BlockIndex(UnitIndex):
 
     def _finish(self, rows: slice, rope: Rope) -> None:
         """Summarise the blocks of rows with equal padding that the queries seen so far complete."""
-        pad, done, size = self._pads[rows.start], self._done[rows.start], self.layout.size
+        pad, finished, size = self._pads[rows.start], self._finished[rows.start], self.layout.size
         seen = self._length - pad
         full = self.layout.candidates(seen)
-        if full > done:
-            full = done + int((self._ends(done, full, pad) <= seen).sum())
-        if full <= done:
+        if full > finished:
+            full = finished + int((self._ends(finished, full, pad) <= seen).sum())
+        if full <= finished:
             return
-        low, high = self.layout.initial + done * size, self.layout.initial + full * size
+        low, high = self.layout.initial + finished * size, self.layout.initial + full * size
         tokens = torch.arange(low, high)
         stops = self._last_seen(tokens, pad)
         queries = self.tail.slice(0, pad + low, pad + int(stops[-1]))[rows]
@@ -116,13 +121,13 @@ class BlockIndex(UnitIndex):
         sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
         after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
         turned = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
-        means = (after * turned).sum(dim=(1, 3)) / (stops - tokens - 1).to(turned.device)
+        means = self._over_ranks((after * turned).sum(dim=(1, 3))) / (stops - tokens - 1).to(turned.device)
         best = means.unflatten(-1, (-1, size)).topk(self.representatives, dim=-1).indices
         bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
         summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)
-        self._held.reserve(summed[:1].expand(len(self._pads), -1, -1, -1), full)
-        self._held.allocated[rows, :, done:full] = summed
-        self._done[rows] = [full] * (rows.stop - rows.start)
+        self._buffer.reserve(summed[:1].expand(len(self._pads), -1, -1, -1), full)
+        self._buffer.allocated[rows, :, finished:full] = summed
+        self._finished[rows] = [full] * (rows.stop - rows.start)
 
     def scores(self, q: Tensor, rows: slice, count: int, rope: Rope) -> Tensor:
         """The scores of the first ``count`` blocks for a query chunk; each of these blocks is complete.
@@ -133,10 +138,13 @@ class BlockIndex(UnitIndex):
         Returns:
             ``[B, 1, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
         """
-        held = self._held.allocated[rows, :, :count]
+        entries = self._buffer.allocated[rows, :, :count]
         q = widen(rope.norm_q(q) if rope.norm_q is not None else q)
-        summed = q.unflatten(1, (held.shape[1], -1)).sum(dim=(2, 3))
-        return (held @ summed[..., None])[..., 0].sum(dim=1, keepdim=True)
+        summed = q.unflatten(1, (entries.shape[1], -1)).sum(dim=(2, 3))
+        return self._over_ranks((entries @ summed[..., None])[..., 0].sum(dim=1, keepdim=True))
+
+    def _over_ranks(self, x: Tensor) -> Tensor:
+        return x if self.across is None else self.across(x)
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.
@@ -145,8 +153,8 @@ class BlockIndex(UnitIndex):
             CacheError: blocks that are local again cannot be summarised anew; nothing has changed.
         """
         left = []
-        for pad, done in zip(self._pads, self._done, strict=True):
-            kept = int((self._ends(0, done, pad) <= length - pad).sum())
+        for pad, finished in zip(self._pads, self._finished, strict=True):
+            kept = int((self._ends(0, finished, pad) <= length - pad).sum())
             first = self.layout.initial + kept * self.layout.size
             if first < length - pad and pad + first < self.tail.start:
                 raise CacheError(
@@ -155,9 +163,26 @@ class BlockIndex(UnitIndex):
                     "cache"
                 )
             left.append(kept)
-        self._done, self._length = left, length
+        self._finished, self._length = left, length
         self.calls = [at for at in self.calls if at < length]
         self.tail.crop(length)
+
+    def save(self) -> SavedIndex:
+        """See ``longspan.index.saved.Savable``; the calls decide to which queries a token was local."""
+        saved = super().save()
+        return replace(saved, counts={**saved.counts, "calls": list(self.calls)})
+
+    def most_entries(self, tokens: int) -> int:
+        """See ``longspan.index.saved.Savable``."""
+        return self.layout.candidates(tokens)
+
+    def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
+        """See ``longspan.index.saved.Savable``."""
+        calls = list(saved.counts["calls"])
+        if calls != sorted(calls) or not all(0 <= call < tokens for call in calls):
+            raise ValueError(f"its calls do not lie within {tokens} tokens")
+        super().restore(saved, entries, tokens)
+        self.calls = calls
 
     def reset(self) -> None:
         super().reset()

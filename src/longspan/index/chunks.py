@@ -1,8 +1,8 @@
-"""Scores of chunks: what is kept of each full chunk, and how a query is held against it."""
+"""Scores of chunks: the summary of each full chunk, and the score of a query for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -81,19 +81,19 @@ class ChunkIndex(UnitIndex):
         new = [q, k, v] if self.kind == "representation" else [k]
         past, self._length = self._length, self._length + q.shape[2]
         for row in range(q.shape[0]):
-            done, full = self._done[row], max(self._length - pads[row], 0) // self.size
-            if full > done:
-                self._summarise(row, done, full, new, past, rope, scale)
-                self._done[row] = full
+            finished, full = self._finished[row], max(self._length - pads[row], 0) // self.size
+            if full > finished:
+                self._summarise(row, finished, full, new, past, rope, scale)
+                self._finished[row] = full
         self.tail.extend(new)
 
     def reserve_one(self) -> Slot | None:
         """Memory for the next token's inputs; None where it fills a chunk, which has to be summarised."""
         tail, stop = self.tail, self._length + 1
-        if not self._done or not tail.has_room:
+        if not self._finished or not tail.has_room:
             return None
-        for pad, done in zip(self._pads, self._done, strict=True):
-            if (stop - pad) // self.size > done:
+        for pad, finished in zip(self._pads, self._finished, strict=True):
+            if (stop - pad) // self.size > finished:
                 return None
         return Slot(self._length, tail.stop - tail.start)
 
@@ -110,31 +110,29 @@ class ChunkIndex(UnitIndex):
     @property
     def entries(self) -> Tensor | None:
         """``[B, S, N, W]``, the summaries with room for more; None before the first."""
-        return self._held.allocated if self._held.capacity else None
+        return self._buffer.allocated if self._buffer.capacity else None
 
-    def _summarise(
-        self, row: int, done: int, full: int, new: list[Tensor], past: int, rope: Rope, scale: float
-    ) -> None:
-        first, last = self._pads[row] + done * self.size, self._pads[row] + full * self.size
+    def _summarise(self, row: int, at: int, full: int, new: list[Tensor], past: int, rope: Rope, scale: float) -> None:
+        first, last = self._pads[row] + at * self.size, self._pads[row] + full * self.size
         if first < past:  # the chunk that was begun in an earlier call
             parts = [
                 torch.cat((self.tail.slice(n, first, past)[row], x[row, :, : first + self.size - past]), dim=1)
                 for n, x in enumerate(new)
             ]
-            self._write(row, done, self._summary(parts, rope, scale))
-            done, first = done + 1, first + self.size
+            self._write(row, at, self._summary(parts, rope, scale))
+            at, first = at + 1, first + self.size
         step = (_AT_ONCE if new[0].device.type == "cpu" else _ON_A_GPU) * self.size
         for a in range(first, last, step):
             b = min(a + step, last)
-            self._write(row, done, self._summary([x[row, :, a - past : b - past] for x in new], rope, scale))
-            done += (b - a) // self.size
+            self._write(row, at, self._summary([x[row, :, a - past : b - past] for x in new], rope, scale))
+            at += (b - a) // self.size
 
     def _write(self, row: int, at: int, summary: Tensor) -> None:
         summary = summary if self.kind == "token_max" else widen(summary)
         heads, rows, width = summary.shape
         stop = at * self.parts + rows
-        self._held.reserve(summary.new_empty(()).expand(len(self._done), heads, 1, width), stop)
-        self._held.allocated[row, :, at * self.parts : stop] = summary
+        self._buffer.reserve(summary.new_empty(()).expand(len(self._finished), heads, 1, width), stop)
+        self._buffer.allocated[row, :, at * self.parts : stop] = summary
 
     def _summary(self, tokens: list[Tensor], rope: Rope, scale: float) -> Tensor:
         """``[Hkv, n · parts, D]`` of ``n`` chunks, from ``[H, n · l, D]`` of each input.
@@ -145,8 +143,8 @@ class ChunkIndex(UnitIndex):
         chunks = [x.unflatten(1, (-1, self.size)) for x in tokens]  # [H, n, l, D]
         if self.kind == "representation":
             q, k, v = chunks
-            made = representations(q, k, v, rope, scale, order=self.order)
-            return _side_by_side(made, self._choosing(q.shape[0], k.shape[0]))
+            summary = representations(q, k, v, rope, scale, order=self.order)
+            return _side_by_side(summary, self._choosing(q.shape[0], k.shape[0]))
         keys = _bare(rope, chunks[0], key=True)
         if self.kind == "mean":
             return keys.mean(dim=2)
@@ -163,33 +161,47 @@ class ChunkIndex(UnitIndex):
         """``S``: how many choose, each for all that share."""
         return {"head": heads, "group": kv_heads, "layer": 1}[self.share]
 
-    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, kv_heads: int) -> Tensor:
+    def scores(
+        self,
+        q: Tensor,
+        rows: slice,
+        count: int,
+        rope: Rope,
+        kv_heads: int,
+        across: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """How well each query goes with each of the first ``count`` chunks, all of them full.
 
         Args:
             q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
             kv_heads: ``Hkv``.
+            across: sums over the processes that hold the other heads of a layer, where its heads choose together.
 
         Returns:
             ``[B, S, T, count]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
         """
-        held, share = self._held.first(count * self.parts)[rows], self.share
+        entries, share = self._buffer.first(count * self.parts)[rows], self.share
         q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
         if self.kind == "representation":
-            return products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), held)
+            scores = products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), entries)
+            return scores if across is None else across(scores)
         if self.kind == "bounds":
-            low, high = held[:, :, ::2], held[:, :, 1::2]
-            found = products(_folded(q.clamp(min=0), group, share), high)
-            found += products(_folded(q.clamp(max=0), group, share), low)
-        else:
-            folded = _folded(q, group, share)
-            if self.reduced is not None:
-                folded = folded @ self.reduced[0].to(folded).mT
-            found = products(folded, held)
-        found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])  # [B, Hkv or H, T, n · parts]
+            scores = bound_scores(q, entries[:, :, ::2], entries[:, :, 1::2], share)
+            return scores if across is None else across(scores)
+        folded = _folded(q, group, share)
+        if self.reduced is not None:
+            folded = folded @ self.reduced[0].to(folded).mT
+        scores = products(folded, entries)
+        scores = scores.view(q.shape[0], -1, q.shape[2], scores.shape[-1])  # [B, Hkv or H, T, n · parts]
         if share == "layer":
-            found = found.sum(dim=1, keepdim=True)
-        return found if self.kind == "bounds" else found.unflatten(-1, (count, self.parts)).amax(dim=-1)
+            scores = scores.sum(dim=1, keepdim=True)
+        if across is not None:  # before the largest of a chunk's parts is taken, which is that of the sum
+            scores = across(scores)
+        return scores.unflatten(-1, (count, self.parts)).amax(dim=-1)
+
+    def most_entries(self, tokens: int) -> int:
+        """See ``longspan.index.saved.Savable``."""
+        return tokens // self.size * self.parts
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.
@@ -197,7 +209,7 @@ class ChunkIndex(UnitIndex):
         Raises:
             CacheError: a chunk that opens again cannot be refilled; nothing has changed.
         """
-        for pad, full in zip(self._pads, self._done, strict=True):
+        for pad, full in zip(self._pads, self._finished, strict=True):
             left = max(length - pad, 0)
             begun = pad + left // self.size * self.size
             if left // self.size < full and left % self.size and begun < self.tail.start:
@@ -206,11 +218,29 @@ class ChunkIndex(UnitIndex):
                     f"are gone; up to {self.tail.keep - self.size} can be dropped at any time, or any number that "
                     "ends at a chunk's border"
                 )
-        self._done = [
-            min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._done, strict=True)
+        self._finished = [
+            min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._finished, strict=True)
         ]
         self._length = length
         self.tail.crop(length)
+
+
+def bound_scores(q: Tensor, low: Tensor, high: Tensor, share: str) -> Tensor:
+    """Upper bounds of ``q · k`` for keys between ``low`` and ``high`` in each channel, summed over heads that share.
+
+    Args:
+        q: ``[B, H, T, D]``, unrotated.
+        low, high: ``[B, Hkv, n, D]`` in the queries' accumulator.
+        share: see ``ChunkIndex``.
+
+    Returns:
+        ``[B, S, T, n]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
+    """
+    group = q.shape[1] // low.shape[1]
+    found = products(_folded(q.clamp(min=0), group, share), high)
+    found += products(_folded(q.clamp(max=0), group, share), low)
+    found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])
+    return found.sum(dim=1, keepdim=True) if share == "layer" else found
 
 
 def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:

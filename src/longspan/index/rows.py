@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from longspan.index.saved import Entries, SavedIndex, check_entries
 from longspan.index.tail import Tail
 from longspan.store import Buffer
 
@@ -22,48 +23,72 @@ class UnitIndex:
 
     def __init__(self, tail: Tail) -> None:
         self.tail = tail
-        self._held = Buffer()
-        self._done: list[int] = []  # finished units of each row
+        self._buffer = Buffer()
+        self._finished: list[int] = []  # units of each row
         self._pads: tuple[int, ...] = ()  # padding tokens at the start of each row
         self._length = 0
 
     @property
     def nbytes(self) -> int:
-        return self._held.nbytes + self.tail.nbytes
+        return self._buffer.nbytes + self.tail.nbytes
 
     def summaries(self, row: int) -> Tensor:
         """``[He, n, W]``, the entries of a batch row's ``n`` finished units; there are some."""
-        return self._held.allocated[row, :, : self._done[row] * self.parts]
+        return self._buffer.allocated[row, :, : self._finished[row] * self.parts]
 
     @property
     def finished(self) -> tuple[int, ...]:
         """How many units of each batch row are summarised."""
-        return tuple(self._done)
+        return tuple(self._finished)
 
     def state(self) -> list[Tensor]:
         """All that is kept: the summaries of each row, and the inputs of units that are not finished."""
-        return [*(self.summaries(row) for row, done in enumerate(self._done) if done), *self.tail.state()]
+        return [*(self.summaries(row) for row, count in enumerate(self._finished) if count), *self.tail.state()]
+
+    def save(self) -> SavedIndex:
+        """See ``longspan.index.saved.Savable``."""
+        tail, finished = self.tail, self._finished[0] if self._finished else 0
+        counts = {"length": [self._length], "done": [finished], "tail": [tail.start, tail.stop]}
+        entries = self._buffer.first(finished * self.parts) if finished else None
+        return SavedIndex(entries, tuple(tail.state()), counts)
+
+    def most_entries(self, tokens: int) -> int:
+        """See ``longspan.index.saved.Savable``."""
+        raise NotImplementedError
+
+    def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
+        """See ``longspan.index.saved.Savable``."""
+        saved.check_length(tokens)
+        finished = saved.count("done")
+        check_entries(entries, expected=finished * self.parts, most=self.most_entries(tokens))
+        start, stop = saved.counts["tail"]
+        if stop != tokens:
+            raise ValueError(f"its inputs end at token {stop}, and there are {tokens}")
+        self.tail.restore(saved.inputs, start, stop)
+        if entries is not None:
+            self._buffer.adopt(entries.kind, entries.block)
+        self._finished, self._pads, self._length = [finished], (0,), tokens
 
     def _begin(self, pads: Sequence[int]) -> None:
-        self._done = self._done or [0] * len(pads)
+        self._finished = self._finished or [0] * len(pads)
         self._pads = tuple(pads)
 
     def select(self, rows: Tensor) -> None:
-        if self._done:
+        if self._finished:
             order = rows.tolist()
-            self._done, self._pads = [self._done[n] for n in order], tuple(self._pads[n] for n in order)
-        self._held.select(rows)
+            self._finished, self._pads = [self._finished[n] for n in order], tuple(self._pads[n] for n in order)
+        self._buffer.select(rows)
         self.tail.select(rows)
 
     def repeat(self, times: int) -> None:
-        self._done = [n for n in self._done for _ in range(times)]
+        self._finished = [count for count in self._finished for _ in range(times)]
         self._pads = tuple(n for n in self._pads for _ in range(times))
-        self._held.repeat(times)
+        self._buffer.repeat(times)
         self.tail.repeat(times)
 
     def reset(self) -> None:
-        self._done, self._pads, self._length = [], (), 0
-        self._held.reset()
+        self._finished, self._pads, self._length = [], (), 0
+        self._buffer.reset()
         self.tail.reset()
 
 

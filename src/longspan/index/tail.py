@@ -13,7 +13,7 @@ class Tail:
     """The last ``keep`` to ``room`` (``2 · keep``) tokens of some tensors ``[B, H, T, D]``.
 
     Attributes:
-        start, stop: the tokens held are ``start : stop`` of the cache's own count.
+        start, stop: the stored tokens are ``start : stop`` of the cache's own count.
     """
 
     def __init__(self, keep: int, room: int | None = None) -> None:
@@ -37,15 +37,15 @@ class Tail:
         if self.stop + tokens - self.start > self.room:
             stays = max(self.keep - tokens, 0)
             stays = min(stays, self.stop - self.start)
-            for held in self._data:
-                held[:, :, :stays] = held[:, :, self.stop - self.start - stays : self.stop - self.start].clone()
+            for stored in self._data:
+                stored[:, :, :stays] = stored[:, :, self.stop - self.start - stays : self.stop - self.start].clone()
             self.start = self.stop - stays
         skipped = max(tokens - self.room, 0)
         if skipped:
             self.start += skipped
         at = self.stop + skipped - self.start
-        for held, x in zip(self._data, new, strict=True):
-            held.narrow(2, at, tokens - skipped).copy_(x[:, :, skipped:] if skipped else x)
+        for stored, x in zip(self._data, new, strict=True):
+            stored.narrow(2, at, tokens - skipped).copy_(x[:, :, skipped:] if skipped else x)
         self.stop += tokens
 
     @property
@@ -54,19 +54,35 @@ class Tail:
         return self._data
 
     def state(self) -> list[Tensor]:
-        """``[B, H, n, D]`` of each tensor, the tokens that are held."""
+        """``[B, H, n, D]`` of each tensor, the stored tokens."""
         return [self.slice(n, self.start, self.stop) for n in range(len(self._data))]
 
     @property
     def has_room(self) -> bool:
-        """Whether the next token fits behind those held."""
+        """Whether the next token fits behind the stored ones."""
         return bool(self._data) and self.stop - self.start < self.room
 
     def slice(self, n: int, start: int, stop: int) -> Tensor:
         """Tokens ``start : stop`` of the ``n``-th tensor, a view."""
         if not self.start <= start <= stop <= self.stop:
-            raise IndexError(f"tokens {start} to {stop} are not held; {self.start} to {self.stop} are")
+            raise IndexError(f"tokens {start} to {stop} are not stored; {self.start} to {self.stop} are")
         return self._data[n][:, :, start - self.start : stop - self.start]
+
+    @torch.inference_mode(False)
+    def restore(self, tensors: Sequence[Tensor], start: int, stop: int) -> None:
+        """Store tokens ``start : stop``, which ``state`` gave as ``tensors``, ``[B, H, stop - start, D]`` each.
+
+        Raises:
+            ValueError: they are not that many, or fewer than an index needs.
+        """
+        if not 0 <= start <= stop or not min(self.keep, stop) <= stop - start <= self.room:
+            raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
+        if any(x.shape[2] != stop - start for x in tensors):
+            raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
+        self._data = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in tensors]
+        for stored, x in zip(self._data, tensors, strict=True):
+            stored[:, :, : stop - start] = x
+        self.start, self.stop = start, stop
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on."""

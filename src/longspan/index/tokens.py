@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from longspan.index.saved import Entries, SavedIndex, check_entries
 from longspan.kernels.scores import products
 from longspan.rope import Rope
 from longspan.store import Buffer, Slot
@@ -20,16 +21,22 @@ class TokenIndex:
     Args:
         theta_q, theta_k: ``[d', Hkv · D]``, for the unrotated keys of a token, head after head, and its queries
             summed over each key head's group.
+
+    Attributes:
+        across: sums over the processes that hold the other heads of the layer, whose maps they have; None where this
+            one has them all. What is summed are reduced keys and queries, ``d'`` numbers each.
     """
+
+    across: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, theta_q: Tensor, theta_k: Tensor) -> None:
         self.theta_q, self.theta_k = theta_q, theta_k
-        self._held = Buffer()
+        self._buffer = Buffer()
         self._length = 0
 
     @property
     def nbytes(self) -> int:
-        return self._held.nbytes
+        return self._buffer.nbytes
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
         """Take in the tokens that follow those seen so far: ``k`` ``[B, Hkv, T, D]``, unrotated."""
@@ -39,16 +46,16 @@ class TokenIndex:
         parts = [self._through(self.theta_k, x) for x in k.transpose(1, 2).flatten(2).split(_PIECE, dim=1)]
         reduced = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))[:, None]
         stop = self._length + k.shape[2]
-        self._held.reserve(reduced, stop)
-        self._held.write(self._length, reduced)
+        self._buffer.reserve(reduced, stop)
+        self._buffer.write(self._length, reduced)
         self._length = stop
 
     def reserve_one(self) -> Slot | None:
         """Memory for the next token's reduced key; None before the first."""
         if not self._length:
             return None
-        if moved := self._length == self._held.capacity:
-            self._held.reserve(self._held.allocated, self._length + 1)
+        if moved := self._length == self._buffer.capacity:
+            self._buffer.reserve(self._buffer.allocated, self._length + 1)
         return Slot(self._length, moved=moved)
 
     def commit_one(self) -> None:
@@ -58,11 +65,30 @@ class TokenIndex:
     @property
     def entries(self) -> Tensor:
         """``[B, 1, N, d']``, the reduced keys with room for more; there are some."""
-        return self._held.allocated
+        return self._buffer.allocated
 
     def state(self) -> list[Tensor]:
         """``[B, 1, n, d']``, the reduced keys."""
-        return [self._held.first(self._length)] if self._length else []
+        return [self._buffer.first(self._length)] if self._length else []
+
+    def save(self) -> SavedIndex:
+        """See ``longspan.index.saved.Savable``."""
+        return SavedIndex(self._buffer.first(self._length) if self._length else None, (), {"length": [self._length]})
+
+    def most_entries(self, tokens: int) -> int:
+        """See ``longspan.index.saved.Savable``."""
+        return tokens
+
+    def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
+        """See ``longspan.index.saved.Savable``."""
+        saved.check_length(tokens)
+        check_entries(entries, expected=tokens, most=tokens)
+        if entries is not None:
+            self._buffer.adopt(entries.kind, entries.block)
+            # As the first tokens of a text do it.
+            device, dtype = entries.kind.device, entries.kind.dtype
+            self.theta_q, self.theta_k = self.theta_q.to(device, dtype), self.theta_k.to(device, dtype)
+        self._length = tokens
 
     def asked(self, q: Tensor) -> Tensor:
         """Queries ``[B, Hkv, T, D]`` (groups summed) as entries are scored by them: ``[B, 1, T, 1, d']``."""
@@ -70,27 +96,28 @@ class TokenIndex:
 
     def scores(self, q: Tensor, rows: slice, start: int, stop: int) -> Tensor:
         """``f`` of the same: ``[B, 1, T, M]``."""
-        return products(self._reduced(q)[:, None], self._held.allocated[rows, :, start:stop])
+        return products(self._reduced(q)[:, None], self._buffer.allocated[rows, :, start:stop])
 
     def _reduced(self, q: Tensor) -> Tensor:
         return self._through(self.theta_q, q.transpose(1, 2).flatten(2).to(self.theta_q))
 
     def _through(self, theta: Tensor, x: Tensor) -> Tensor:
         """``[B, T, Hkv · D]`` reduced to ``[B, T, d']``."""
-        return products(x[:, None], theta.expand(x.shape[0], 1, -1, -1))[:, 0].to(theta.dtype)
+        reduced = products(x[:, None], theta.expand(x.shape[0], 1, -1, -1))[:, 0]
+        return (reduced if self.across is None else self.across(reduced)).to(theta.dtype)
 
     def crop(self, length: int) -> None:
         self._length = length
 
     def select(self, rows: Tensor) -> None:
-        self._held.select(rows)
+        self._buffer.select(rows)
 
     def repeat(self, times: int) -> None:
-        self._held.repeat(times)
+        self._buffer.repeat(times)
 
     def reset(self) -> None:
         self._length = 0
-        self._held.reset()
+        self._buffer.reset()
 
 
 def exact_asked(q: Tensor, kv_heads: int, share: str) -> Tensor:
@@ -110,7 +137,7 @@ def exact_scores(q: Tensor, keys: Tensor, share: str) -> Tensor:
         share: ``"layer"``, ``"group"`` or ``"head"``.
 
     Returns:
-        ``[B, S, T, M]`` in fp32 (fp64 for fp64), on the queries' device; made where the keys are.
+        ``[B, S, T, M]`` in fp32 (fp64 for fp64), on the queries' device; computed where the keys are.
     """
     device = q.device
     return _exact(q.to(keys.device), keys, share).to(device)

@@ -104,18 +104,19 @@ class Method:
 
     def check_reach(self, window: int) -> None:
         """Raise ``ValueError`` if the position map puts chosen keys outside the trained window."""
-        selection, positions = self.selection(window), self.positions(window)
+        selection = self.selection(window)
         if self.selects != isinstance(selection, Choosing):
             raise TypeError(
                 f"{type(self).__name__}: selects is {self.selects}, but its selection {type(selection).__name__} "
                 f"{'chooses keys' if isinstance(selection, Choosing) else 'chooses no keys'}; set selects = "
                 f"{not self.selects}"
             )
-        if not self.selects:
+        if (axes := self.choosing(window)) is None:
             return
-        reach, name = positions.reach(selection.always()), f"{type(self).__name__}: {type(positions).__name__}"
+        chosen, seen = axes
+        reach, name = seen.reach(chosen.always()), f"{type(self).__name__}: {type(seen).__name__}"
         if reach is None:
-            raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: FarNear or InOrder")
+            raise ValueError(f"{name} has no positions for the keys that {type(chosen).__name__} chooses")
         require(f"{name} sees chosen keys from positions < window", 0 <= reach < window, position=reach, window=window)
 
     def reaching(self, length: int) -> Self:
@@ -136,8 +137,27 @@ class Method:
 
     @property
     def selects(self) -> bool:
-        """Whether the selection depends on the values of the keys; then it is a ``Choosing``."""
+        """Whether the selection depends on the values of the keys; then it is a ``Choosing``.
+
+        This repeats the type of ``selection``, which needs a window and torch; the list of methods needs neither.
+        ``check_reach`` compares the two.
+        """
         return False
+
+    def choosing(self, window: int) -> tuple[Choosing, SeesChosen] | None:
+        """Both axes of a method that chooses keys by their values; None for any other method.
+
+        Raises:
+            ValueError: the position map has no positions for chosen keys.
+        """
+        selection, positions = self.selection(window), self.positions(window)
+        if not isinstance(selection, Choosing):
+            return None
+        if not isinstance(positions, SeesChosen):
+            maps = "FarNear, InOrder, Chunked, CappedOrFar or a SeesChosen of your own"
+            name = f"{type(self).__name__}: {type(positions).__name__}"
+            raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: {maps}")
+        return selection, positions
 
     @property
     def call_dependent(self) -> bool:
@@ -152,8 +172,8 @@ class Method:
     def key_maps(self, window: int) -> tuple[KeyMap, ...]:
         """The rotations in which keys are stored: those of the bands, then of chosen keys, then of scored keys."""
         maps = [band.k_pos for band in self.bands(window)]
-        if self.selects:
-            selection, positions = cast(Choosing, self.selection(window)), cast(SeesChosen, self.positions(window))
+        if (axes := self.choosing(window)) is not None:
+            selection, positions = axes
             maps.append(positions.chosen_keys(selection.always()))
             maps += [] if selection.scored_keys is None else [selection.scored_keys]
         return tuple(dict.fromkeys(maps))
@@ -164,9 +184,9 @@ class Method:
 
     def check_layers(self, window: int, layers: Sequence[LayerFacts]) -> None:
         """Raise ``AttachError`` if this resolved method cannot run in ``layers``."""
-        if not self.selects or not layers:
+        if not layers or (axes := self.choosing(window)) is None:
             return
-        selection, positions = cast(Choosing, self.selection(window)), cast(SeesChosen, self.positions(window))
+        selection, positions = axes
         if not any(selection.chooses_in(layer.index) for layer in layers):
             raise AttachError(
                 f"{self.name} chooses keys in no layer of this model, whose last layer is {layers[-1].index}; pass a "
@@ -175,8 +195,8 @@ class Method:
         for layer in layers:
             if layer.norms and positions.rotates_gathered and selection.together:
                 raise AttachError(
-                    f"{layer.name}: this layer normalises keys after their rotation, and {self.name} with "
-                    "remap='slots' would rotate them a second time; use remap='far'"
+                    f"{layer.name}: this layer normalises keys after their rotation, and {self.name} would rotate them "
+                    f"a second time; {positions.rotation_remedy}"
                 )
 
     @property
@@ -221,11 +241,11 @@ class Method:
         Args:
             layers: the index, the query heads and the key heads of each layer with this method.
         """
-        if not self.selects:
+        if (axes := self.choosing(window)) is None:
             return None
         from longspan.selection.selector import choosing
 
-        selection = cast(Choosing, self.selection(window))
+        selection = axes[0]
         each = (choosing(selection.share, heads, kv) for n, heads, kv in layers if selection.chooses_in(n))
         return cast(int, selection.budget) * sum(each)
 

@@ -57,7 +57,7 @@ def dots(q: Tensor, k: Tensor, rel: Tensor, rope: Rope, query_factor: float = 1.
         ValueError: the layer normalises queries or keys after their rotation.
     """
     if rope.norm_q is not None or rope.norm_k is not None:
-        raise ValueError("the oracle knows no normalisation after the rotation")
+        raise ValueError("the oracle does not support normalisation after the rotation")
     heads = q.shape[1]
     q, k = q.double(), k.double().repeat_interleave(heads // k.shape[1], dim=1)
     end = rope.start + rope.rotated

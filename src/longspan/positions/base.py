@@ -72,9 +72,11 @@ class SeesChosen(PositionMap):
     Attributes:
         rotates_gathered: whether keys that a query chunk chose are rotated again once they are gathered, which a
             normalisation after the rotation rules out.
+        rotation_remedy: what the error advises where such a normalisation rules this map out.
     """
 
     rotates_gathered: ClassVar[bool] = False
+    rotation_remedy: ClassVar[str] = "use a position map that keeps chosen keys at one distance"
 
     def chosen_keys(self, kept: Kept) -> KeyMap:
         """The stored rotation that chosen keys are read from."""

@@ -24,6 +24,7 @@ class InOrder(SeesChosen):
     """
 
     rotates_gathered = True
+    rotation_remedy = "use a position map with one far position (remap='far' for esa and longheads)"
 
     def bands(self, kept: Kept) -> tuple[Band, ...]:
         def first(i: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from longspan.attend import Choice, Observer
 from longspan.errors import LongspanError
 from longspan.hf.attach import attachment_of
+from longspan.hf.parallel import split_reason
 from longspan.methods import Method
 
 Queries = Literal["last", "all"]
@@ -104,7 +105,8 @@ def record(
         The trace. It fills as the model runs and stays usable after the block.
 
     Raises:
-        LongspanError: the model is not extended, its method does not choose keys, or another recording is active.
+        LongspanError: the model is not extended, its method does not choose keys, its weights are split
+            over processes, or another recording is active.
     """
     if queries not in ("last", "all"):
         raise LongspanError(f"queries must be 'last' or 'all', not {queries!r}")
@@ -113,6 +115,10 @@ def record(
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, 'longheads') first")
+    if (reason := split_reason(model)) is not None:
+        raise LongspanError(
+            f"{reason}, and a recording is of all heads; record a model that is loaded in one process, without tp_plan"
+        )
     attender, report = attachment.attender, attachment.report
     if not attender.method.selects:
         raise LongspanError(

@@ -84,6 +84,10 @@ class BlockSelector(BlockIndex, Selector):
         super().__init__(selection, selection.representatives)
         self.selection = selection
 
+    @property
+    def sums_over_ranks(self) -> bool:
+        return type(self) is BlockSelector
+
     def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
         scores = self.scores(rows.between(r0, r1), rows.batch, self.selection.candidates(r0), rows.rope)
         return Chosen(self.selection.choose(scores), lambda: scores)

@@ -126,8 +126,12 @@ class ChunkSelector(ChunkIndex, Selector):
 
     def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
         count, kv_heads = self.selection.candidates(r1), rows.keys.shape[1]
-        scores = self.scores(rows.between(r0, r1), rows.batch, count, rows.rope, kv_heads)
+        scores = self.scores(rows.between(r0, r1), rows.batch, count, rows.rope, kv_heads, self.across)
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
+
+    @property
+    def sums_over_ranks(self) -> bool:
+        return type(self) is ChunkSelector
 
     def in_one_call(self, table: Table) -> bool:
         # What derives from it may choose otherwise.

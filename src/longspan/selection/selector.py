@@ -36,7 +36,18 @@ class Selector:
 
     A selector whose scores are made from the stored keys alone keeps nothing, as this class does. One that summarises
     tokens overrides ``extend``, ``nbytes`` and what follows the store's rows; see ``longspan.index``.
+
+    Attributes:
+        across: sums scores over the processes that hold the other heads of the layer, where its heads choose together
+            and are split over several; set only where ``sums_over_ranks`` says that it is called.
     """
+
+    across: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def sums_over_ranks(self) -> bool:
+        """Whether it calls ``across`` for all that its heads decide together."""
+        return False
 
     @property
     def nbytes(self) -> int:

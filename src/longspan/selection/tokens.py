@@ -15,7 +15,7 @@ from longspan.index import TokenIndex, exact_asked, exact_scores
 from longspan.kernels import cpu
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.gathered import PerQueryChunk, PerRow, gather_into
-from longspan.kernels.scores import QueryChunks, token_scores
+from longspan.kernels.scores import QueryChunks, relative_scores, token_scores
 from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
@@ -115,8 +115,7 @@ class TokenSelector(Selector):
 
     def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
         low, high = self.selection.candidates(r0)
-        query, keys, together = self.form(rows, r0, r1)
-        decided = token_scores(query.to(keys.device), keys[:, :, low:high], together=together).to(query.device)
+        decided = self._decided(low, high, rows, r0, r1)
 
         def ranked() -> Tensor:
             # Tokens that are kept anyway have a score as well, which only an observer reads.
@@ -124,6 +123,17 @@ class TokenSelector(Selector):
             return self.selection.ranked(*(self.token_scores(a, b, rows, r0, r1) for a, b in parts))
 
         return Chosen(self.selection.choose(decided), ranked)
+
+    def _decided(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
+        """``F`` of the candidates ``low : high`` for the queries ``r0 : r1`` (Eq 4), ``[B, S, M]``."""
+        if self.across is not None and self.thetas is None:  # f is a sum over ranks, and F is not
+            return relative_scores(self.token_scores(low, high, rows, r0, r1))
+        query, keys, together = self.form(rows, r0, r1)
+        return token_scores(query.to(keys.device), keys[:, :, low:high], together=together).to(query.device)
+
+    @property
+    def sums_over_ranks(self) -> bool:
+        return type(self) in (TokenSelector, ReducedTokenSelector)
 
     def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
         """Queries ``r0 : r1`` ``[B, A, T, C, D']`` as ``token_scores`` takes them, and their keys ``[B, C, N, D']``.
@@ -137,7 +147,8 @@ class TokenSelector(Selector):
     def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
         """``f(m; c)`` of the tokens ``low : high`` and the queries ``r0 : r1``: ``[B, S, T, M]``."""
         assert rows.scored is not None
-        return exact_scores(self.rotated(rows, r0, r1), rows.scored[:, :, low:high], self.selection.share)
+        scores = exact_scores(self.rotated(rows, r0, r1), rows.scored[:, :, low:high], self.selection.share)
+        return scores if self.across is None else self.across(scores)
 
     def rotated(self, rows: Rows, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` ``[B, H, T, D]`` at the distance at which scores see their tokens."""
@@ -160,6 +171,8 @@ class TokenSelector(Selector):
     ) -> int:
         """Chunks of queries that score, choose and attend together, one kernel after the other for all of them."""
         selection, done = self.selection, 0
+        if self.across is not None:  # how many go together depends on the machine, and all ranks sum as often
+            return 0
         plain = out.dtype == rows.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
         if not plain or cpu.unsupported_reason(rows.q, rows.keys, rows.values) is not None:
             return 0

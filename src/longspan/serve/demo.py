@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from pathlib import Path
+from io import BytesIO
 
-from longspan import files
 from longspan.bundled import heldout_text
 from longspan.errors import LongspanError
 from longspan.serve.host import Host
@@ -32,10 +30,7 @@ def add_demo(host: Host) -> None:
     """
     held = next((one for one in host.library.all() if one.name == NAME), None)
     if held is None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "demo")
-            files.write(path, demo_text())
-            held = host.library.add(NAME, ".txt", path)
+        held = host.library.add(NAME, BytesIO(demo_text().encode()))
     while held.status in ("queued", "reading"):
         time.sleep(0.05)
     if held.status == "failed":

@@ -17,6 +17,7 @@ class Text:
 
     Attributes:
         stopped: whether it has ended so.
+        length: characters of all tokens so far. shown: those that were handed out.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
@@ -25,6 +26,7 @@ class Text:
         self._from, self._known = 0, ""  # tokens from there on read so, as far as they were handed out
         self._pending = ""  # not handed out, as it may be the beginning of a stop string
         self.stopped = False
+        self.length = self.shown = 0
 
     def add(self, token: int) -> str:
         """The text that is certain now, since the last call."""
@@ -44,19 +46,23 @@ class Text:
             return ""
         rest = self._certain(self._read()[len(self._known) :])
         left, self._pending = self._pending, ""
-        return rest + ("" if self.stopped else left)
+        self.shown += len(left)
+        return rest + left
 
     def _read(self) -> str:
         return str(self._tokenizer.decode(self._tokens[self._from :], skip_special_tokens=True))
 
     def _certain(self, new: str) -> str:
+        self.length += len(new)
         text = self._pending + new
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self.stopped, self._pending = True, ""
+            self.shown += min(found)
             return text[: min(found)]
         held = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._pending = text[len(text) - held :]
+        self.shown += len(text) - held
         return text[: len(text) - held]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, UploadFile
@@ -15,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse
 
 from longspan.errors import DocumentError
+from longspan.extract import is_plain
 from longspan.serve.errors import ApiError, busy, draining, no_room
 from longspan.serve.host import Host
 from longspan.serve.library import LONGEST_NAME, Held
@@ -35,14 +35,20 @@ def routes(host: Host) -> APIRouter:
         if host.draining:
             raise draining()
         counts = host.library.counts()
-        if counts["queued"] + counts["reading"] >= host.settings.max_queue:
+        if counts["queued"] + counts["reading"] + host.extractor.pending >= host.settings.max_queue:
             raise busy()
         given = file.filename or "document"
         if any("\ud800" <= c <= "\udfff" for c in name or given):
             raise ApiError(400, "the name has half of a surrogate pair, which is no character", param="name")
+        add = partial(host.library.add, name or given[:LONGEST_NAME], file.file, Path(given).suffix)
         try:
-            held = await run_in_threadpool(_taken_in, host, file, name or given[:LONGEST_NAME], Path(given).suffix)
+            if is_plain(Path(given)):
+                held = await run_in_threadpool(add)
+            else:
+                held = await asyncio.wrap_future(host.extractor.submit(add))
         except DocumentError as error:
+            if host.draining:
+                raise draining() from None
             raise ApiError(400, str(error), param="file", code="not_a_text") from None
         except OSError as error:
             raise no_room(error) from None
@@ -90,16 +96,6 @@ def routes(host: Host) -> APIRouter:
         return {"id": id, "start": begin, "end": stop, "characters": len(whole), "text": whole[begin:stop]}
 
     return router
-
-
-def _taken_in(host: Host, file: UploadFile, name: str, suffix: str) -> Held:
-    with NamedTemporaryFile(dir=host.uploads, delete=False) as copy:
-        shutil.copyfileobj(file.file, copy)
-    path = Path(copy.name)
-    try:
-        return host.library.add(name, suffix, path)
-    finally:
-        path.unlink(missing_ok=True)
 
 
 async def _progress(host: Host, held: Held) -> AsyncIterator[dict[str, str]]:

@@ -68,7 +68,9 @@ class End:
 
     Attributes:
         prompt, cached, completion: tokens; ``cached`` are those of the prompt that were not read again.
-        queued, prefill, decode: seconds until it began, until the first token, and from there to the last.
+        queued: seconds until its first step.
+        prefill, decode: seconds of computing, of the prompt to the first token and of the tokens after it.
+        turns: seconds between its steps, in which other requests and texts had their turns.
         looked: computes what the heads looked at; None where that was not asked for.
     """
 
@@ -79,6 +81,7 @@ class End:
     queued: float
     prefill: float
     decode: float
+    turns: float
     looked: Callable[[], Looked | None]
 
 
@@ -115,10 +118,13 @@ class Generation:
         self._prompt = len(wanted.ids)
         self._ids = torch.cat((wanted.ids, torch.zeros(min(wanted.max_tokens, _ROOM), dtype=torch.int64)))
         self._known, self._cached = self._prompt, 0  # ids that are known, and prompt tokens that were not read again
-        self._text, self._untold = Text(host.tokenizer, wanted.stop), list[Token]()
+        self._text = Text(host.tokenizer, wanted.stop)
+        self._untold = list[tuple[int, Token]]()  # each with where its text begins in the answer
         self._ends, self._sampler = ends_of(host.model), Sampler(host.model, wanted.sampling, self._prompt)
         self._counts, self._votes = list[Counter[Range]](), 0
-        self._submitted = self._began = self._first = time.perf_counter()
+        self._submitted = time.perf_counter()
+        self._began = 0.0
+        self._prefill = self._decode = 0.0  # seconds of computing
         self.cancelled = False
 
     @property
@@ -127,12 +133,23 @@ class Generation:
 
     @torch.inference_mode()
     def step(self) -> bool:
+        began = time.perf_counter()
+        self._began = self._began or began
+        token = self._compute()
+        seconds = time.perf_counter() - began
+        if self._known == self._prompt:
+            self._prefill += seconds
+        else:
+            self._decode += seconds
+        return True if token is None else self._written(token)
+
+    def _compute(self) -> Token | None:
+        """The next token; None while more of the prompt is to be read."""
         if self._taken is None:
-            self._began = time.perf_counter()
             self._taken = self._host.caches.take(self._wanted.ids, self._host.documents())
             self._cached = self._taken.tokens
             if self.long:
-                return True  # what is left takes turns with other pieces
+                return None  # what is left takes turns with other pieces
         taken, piece = self._taken, self._host.piece
         stop = min(taken.tokens + piece, self._known)
         with ExitStack() as stack:
@@ -143,12 +160,14 @@ class Generation:
                 seen = stack.enter_context(recorded(model, self._wanted.document.attachment()))
             logits = self._forward(self._ids[taken.tokens : stop], taken)
         if stop < self._known:
-            return True
+            # A device computes on while the next job begins; seconds are those of the job that caused them.
+            logits[:1].tolist()
+            return None
         if seen is not None:
             counts, votes = looked_at(seen.choices, GRAIN)
             self._counts.append(counts)
             self._votes += votes
-        return self._written(self._sampler(self._ids[: self._known], logits))
+        return self._sampler(self._ids[: self._known], logits)
 
     def _forward(self, ids: Tensor, taken: Taken) -> Tensor:
         model = self._host.model
@@ -159,14 +178,13 @@ class Generation:
 
     def _written(self, token: Token) -> bool:
         """Take a token in; whether another one is to come."""
-        if self._known == self._prompt:
-            self._first = time.perf_counter()
         if self._known == len(self._ids):
             self._ids = torch.cat((self._ids, torch.zeros_like(self._ids[self._prompt :])))
         self._ids[self._known] = token.id
         self._known += 1
-        self._untold.append(token)
         ended = token.id in self._ends
+        if not ended:  # it is not shown
+            self._untold.append((self._text.length, token))
         text = "" if ended else self._text.add(token.id)
         finish: Finish | None = "stop" if ended or self._text.stopped else None
         if finish is None and self._known == self._prompt + self._wanted.max_tokens:
@@ -174,9 +192,12 @@ class Generation:
         if finish is not None:
             text += self._text.end()
             finish = "stop" if self._text.stopped else finish
-        if text or finish is not None or self._wanted.sampling.alternatives is not None:
-            self._emit(Part(text, tuple(self._untold)))
-            self._untold.clear()
+        if text or finish is not None:
+            # A token comes with the first of its text, and not at all where a stop string cuts all of that off.
+            rest = finish is not None and not self._text.stopped  # such as a token without text at the end
+            shown = [token for begin, token in self._untold if rest or begin < self._text.shown]
+            self._untold = self._untold[len(shown) :]
+            self._emit(Part(text, tuple(shown)))
         if finish is None:
             return True
         if not self._text.stopped:
@@ -189,10 +210,10 @@ class Generation:
         return False
 
     def _end(self, finish: Finish) -> End:
-        now = time.perf_counter()
+        turns = time.perf_counter() - self._began - self._prefill - self._decode
         return End(
             finish, self._prompt, self._cached, self._known - self._prompt,
-            self._began - self._submitted, self._first - self._began, now - self._first, self._looked,
+            self._began - self._submitted, self._prefill, self._decode, turns, self._looked,
         )  # fmt: skip
 
     def _looked(self) -> Looked | None:

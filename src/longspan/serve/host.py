@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
 from copy import deepcopy
@@ -19,10 +18,11 @@ from longspan.errors import LongspanError
 from longspan.serve.caches import Caches
 from longspan.serve.engine import Engine, Full
 from longspan.serve.errors import ApiError, busy, draining
+from longspan.serve.extraction import Extractor
 from longspan.serve.generation import Emit, Generation, Wanted
 from longspan.serve.library import Held, Library
 from longspan.serve.metrics import Metrics
-from longspan.serve.prompts import Prompts, Said
+from longspan.serve.prompts import Prompts, Said, characters_of
 from longspan.serve.settings import Settings
 
 
@@ -43,11 +43,17 @@ class Host:
         self.engine = Engine(settings.max_running, settings.max_queue)
         self.caches = Caches(model, memory=settings.memory, directory=settings.kv_dir, disk=settings.kv_disk)
         self.said, self.metrics = Said(), Metrics()
+        self.extractor = Extractor(
+            seconds=settings.extract_seconds, memory=settings.extract_memory, longest=settings.max_body
+        )
         self.library = Library(
-            settings.documents, self.engine, model, tokenizer,
+            settings.documents, self.engine, self.extractor, model, tokenizer,
             source=settings.source, layout=layout, piece=settings.piece,
         )  # fmt: skip
-        self.prompts = Prompts(deepcopy(tokenizer), found, self.library.ready, self.said)
+        longest, most = self.longest, settings.max_prompt
+        if longest is not None:
+            most = min(most, characters_of(tokenizer, longest))
+        self.prompts = Prompts(deepcopy(tokenizer), found, self.library.ready, self.said, most=most)
         self.draining = False
         self._open = ExitStack()
         self._gauges()
@@ -60,7 +66,6 @@ class Host:
             self._open.enter_context(folder.alone())
         except LongspanError:
             raise LongspanError(f"{folder}: another server has it; give each its own --documents") from None
-        self._uploads = self._open.enter_context(tempfile.TemporaryDirectory(prefix="longspan-uploads-"))
         self.library.load()
         self.engine.start()
 
@@ -72,14 +77,10 @@ class Host:
     def stop(self) -> None:
         """End: readings go on at the next start."""
         self.draining = True
+        self.extractor.close()
         self.library.close()
         self.engine.stop()
         self._open.close()
-
-    @property
-    def uploads(self) -> str:
-        """A folder for files that come in."""
-        return self._uploads
 
     @property
     def ready(self) -> bool:

@@ -2,7 +2,7 @@
 
 In ``DIR/<id>/`` are ``meta.json``, written last when a text is taken in; ``text.txt`` until it is read; and
 ``document``, what ``longspan.read`` keeps. What was taken in is read, and a reading that was broken off is taken up
-again.
+again. ``DIR/.upload-*`` are files that come in; those of a server that was killed are removed at the next start.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
+from tempfile import NamedTemporaryFile
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from transformers import PreTrainedModel
 
 from longspan import files
 from longspan.documents import Document
-from longspan.documents.extract import extract, is_plain
 from longspan.documents.folder import MANIFEST
 from longspan.documents.reader import Steps, begin
 from longspan.errors import DocumentError
+from longspan.extract import is_plain
 from longspan.serve.engine import Engine
+from longspan.serve.extraction import Extractor
 
 ID = re.compile(r"doc-[0-9a-f]{24}")
 LONGEST_NAME = 255  # characters
-_META, _TEXT, _DOCUMENT, _GONE = "meta.json", "text.txt", "document", ".deleted-"
+_META, _TEXT, _DOCUMENT, _GONE, _UPLOAD = "meta.json", "text.txt", "document", ".deleted-", ".upload-"
 _LOG = logging.getLogger("longspan.serve")
 
 Status = Literal["queued", "reading", "ready", "failed"]
@@ -86,13 +88,14 @@ class Library:
 
     Args:
         source: what the model was loaded from. layout: where texts stand, of new documents.
-        piece: tokens that are read at a time.
+        piece: tokens that are read at a time. extractor: of the texts of PDF and HTML files.
     """
 
     def __init__(
         self,
         root: Path,
         engine: Engine,
+        extractor: Extractor,
         model: PreTrainedModel,
         tokenizer: Any,
         *,
@@ -100,7 +103,7 @@ class Library:
         layout: str,
         piece: int,
     ) -> None:
-        self._root, self._engine, self._model = root, engine, model
+        self._root, self._engine, self._model, self._extractor = root, engine, model, extractor
         # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
         self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
         self._source, self._layout, self._piece = source, layout, piece
@@ -113,6 +116,8 @@ class Library:
         for path in sorted(self._root.iterdir()):
             if path.name.startswith(_GONE):
                 shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(_UPLOAD):
+                path.unlink(missing_ok=True)
             elif ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 self._take(path)
 
@@ -159,7 +164,7 @@ class Library:
     def get(self, id: str) -> Held | None:
         return self._held.get(id) if ID.fullmatch(id) else None
 
-    def add(self, name: str, suffix: str, upload: Path) -> Held:
+    def add(self, name: str, content: BinaryIO, suffix: str = "") -> Held:
         """Take in a file, which goes on being read in the background; it is on the disk when this returns.
 
         Args:
@@ -168,8 +173,16 @@ class Library:
         Raises:
             DocumentError: there is no text in it. OSError: the disk is full.
         """
-        size = upload.stat().st_size
-        text = _text_of(upload, suffix)
+        kind = "" if is_plain(Path(f"x{suffix}")) else suffix.lower()
+        with NamedTemporaryFile(dir=self._root, prefix=_UPLOAD, suffix=kind, delete=False) as upload:
+            path = Path(upload.name)
+        try:
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+            text = self._extractor.text_of(path) if kind else _plain_text(path)
+            size = path.stat().st_size
+        finally:
+            path.unlink(missing_ok=True)
         id = f"doc-{token_hex(12)}"
         folder = self._root / id
         held = Held(id, name, int(time.time()), size, len(text), folder)
@@ -293,9 +306,7 @@ class _Reading:
                 held.write()
 
 
-def _text_of(upload: Path, suffix: str) -> str:
-    if not is_plain(Path(f"x{suffix}")):
-        return _extracted(upload, suffix)
+def _plain_text(upload: Path) -> str:
     try:
         text = files.read(upload).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -304,13 +315,3 @@ def _text_of(upload: Path, suffix: str) -> str:
     if not text.strip():
         raise DocumentError("there is no text in the file")
     return text
-
-
-def _extracted(upload: Path, suffix: str) -> str:
-    """The text of a PDF or HTML file without a name."""
-    named = upload.with_name(f"{upload.name}{suffix}")
-    upload.rename(named)
-    try:
-        return extract(named)
-    except DocumentError as error:
-        raise DocumentError(str(error).removeprefix(f"{named}: ")) from None

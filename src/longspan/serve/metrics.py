@@ -20,8 +20,9 @@ class Metrics:
         self._tokens = self._counter("tokens", "Tokens of prompts and answers.", "kind")
         self._gone = self._counter("clients_gone", "Answers that nobody waited for.")
         self._seconds = Histogram(
-            "longspan_seconds", "Seconds of answers by phase.", ["phase"], buckets=_SECONDS, registry=self.registry
-        )
+            "longspan_seconds", "Seconds of answers by phase: waiting, and computing.", ["phase"], buckets=_SECONDS,
+            registry=self.registry,
+        )  # fmt: skip
 
     def _counter(self, name: str, says: str, *labels: str) -> Counter:
         return Counter(f"longspan_{name}", says, labels, registry=self.registry)
@@ -36,7 +37,7 @@ class Metrics:
     def answered(self, end: End) -> None:
         for kind, count in (("prompt", end.prompt), ("cached", end.cached), ("completion", end.completion)):
             self._tokens.labels(kind).inc(count)
-        for phase in ("queued", "prefill", "decode"):
+        for phase in ("queued", "prefill", "decode", "turns"):
             self._seconds.labels(phase).observe(getattr(end, phase))
 
     def gone(self) -> None:

@@ -66,18 +66,31 @@ class Prompts:
     Args:
         tokenizer: nobody else's, since a tokenizer keeps options of its last call.
         layout: where a text and a question stand. documents: those that can be asked.
+        most: characters of a prompt; a longer one is refused before it is encoded.
     """
 
-    def __init__(self, tokenizer: Any, layout: Layout, documents: Callable[[], Iterable[Document]], said: Said) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        layout: Layout,
+        documents: Callable[[], Iterable[Document]],
+        said: Said,
+        *,
+        most: int,
+    ) -> None:
         self._tokenizer, self._layout, self._documents, self._said = tokenizer, layout, documents, said
-        self._lock = Lock()
+        self._most, self._lock = most, Lock()
 
     def chat(self, messages: Sequence[Any], document: Document | None) -> Prompt:
         """The ids of a chat, after those of a document where one is named.
 
         A chat whose text begins with that of a document, as the document's layout has it, begins with its ids.
+
+        Raises:
+            ApiError: 400, the messages are not supported or too long.
         """
         read = read_messages(messages)
+        self._check(sum(len(message.text) for message in read), "messages")
         with self._lock:
             if document is not None:
                 turns = _turns(read, f"{document.layout.joint}", document.layout, with_document=True)
@@ -96,9 +109,14 @@ class Prompts:
             return Prompt(self._joined(head_of(self._tokenizer, self._layout), turns), None)
 
     def completion(self, prompt: str | list[int]) -> Prompt:
-        """The ids of a text, after those of a document that it begins with."""
+        """The ids of a text, after those of a document that it begins with.
+
+        Raises:
+            ApiError: 400, the text is too long.
+        """
         if not isinstance(prompt, str):
             return Prompt(torch.tensor(prompt, dtype=torch.int64), None)
+        self._check(len(prompt), "prompt")
         with self._lock:
             found = self._begins(prompt)
             if found is not None:
@@ -106,6 +124,13 @@ class Prompts:
                 return Prompt(torch.cat((found.contents.ids, rest)), found)
             ids = self._tokenizer(prompt, verbose=False)["input_ids"]
             return Prompt(torch.tensor(ids, dtype=torch.int64), None)
+
+    def _check(self, characters: int, field: str) -> None:
+        if characters > self._most:
+            raise ApiError(
+                400, f"{field} has {characters:,} characters, and at most {self._most:,} are encoded; upload a longer "
+                "text to /v1/documents", param=field, code="context_length_exceeded",
+            )  # fmt: skip
 
     def _begins(self, text: str) -> Document | None:
         """The longest document that a text begins with, up to where a question stands."""
@@ -146,6 +171,16 @@ class Prompts:
             raise ApiError(
                 400, f"the chat template does not take these messages: {' '.join(str(error).split())}", param="messages"
             ) from None
+
+
+def characters_of(tokenizer: Any, tokens: int) -> int:
+    """The most characters that so many tokens can encode: all of them the longest of the vocabulary.
+
+    Where a tokenizer normalizes its text, one character of a token may have been up to four of the text (NFC).
+    """
+    longest = max(map(len, tokenizer.get_vocab()), default=1)
+    normalizes = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None) is not None
+    return tokens * longest * (4 if normalizes else 1)
 
 
 def _starts(text: str, document: Document) -> bool:

@@ -25,7 +25,8 @@ class Settings:
         max_new_tokens: length of an answer where a request names none.
         max_length: tokens of a prompt and its answer; None leaves it to the method.
         max_running: requests that take turns. max_queue: those that wait for that, and texts that wait to be read.
-        max_body: bytes of a request.
+        max_body: bytes of a request. max_prompt: characters of a prompt; a longer text is uploaded as a document.
+        extract_seconds, extract_memory: for the process that extracts the text of a PDF or HTML file.
         memory: bytes of conversations' caches that are kept.
         kv_dir: where those go that memory has no room for; None drops them. kv_disk: bytes of those.
     """
@@ -42,6 +43,9 @@ class Settings:
     max_running: int = 32
     max_queue: int = 64
     max_body: int = 64 * MIB
+    max_prompt: int = 8 * MIB
+    extract_seconds: float = 60
+    extract_memory: int = 2048 * MIB
     memory: int = 1024 * MIB
     kv_dir: Path | None = None
     kv_disk: int = 16 * 1024 * MIB

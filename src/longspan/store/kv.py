@@ -4,63 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
 from longspan.store.buffer import Buffer, Tier, check_tier, refuse_unlike
 from longspan.store.memory import Kind, Memory
 from longspan.store.mirror import Mirror
+from longspan.store.protocols import KeyIndex, Slot
 from longspan.store.segments import Segments
 from longspan.store.spill import Spill
-
-
-class Slot(NamedTuple):
-    """Memory for one more token.
-
-    Attributes:
-        place: the token's place among those stored.
-        kept_at: the place of its inputs among those that an index keeps; 0 where it keeps none.
-        moved: whether what was stored lies elsewhere since the last token.
-    """
-
-    place: int
-    kept_at: int = 0
-    moved: bool = False
-
-
-class TakesOne(Protocol):
-    """What takes in a token that a kernel writes: first memory for it, then, once it is written, that it counts."""
-
-    def reserve_one(self) -> Slot | None:
-        """Memory for the next token; None where it takes more than writing the token there."""
-
-    def commit_one(self) -> None:
-        """The token was written to what ``reserve_one`` gave, and counts as stored."""
-
-
-class KeyIndex(TakesOne, Protocol):
-    """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, on the device."""
-
-    def crop(self, length: int) -> None:
-        """Forget the tokens from ``length`` on. Called before the store forgets them; if it raises, neither does."""
-
-    def select(self, rows: Tensor) -> None:
-        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
-
-    def repeat(self, times: int) -> None:
-        """Repeat each row ``times`` times, copies side by side."""
-
-    def reset(self) -> None:
-        """Forget everything."""
-
-    def state(self) -> list[Tensor]:
-        """All that is kept, as views."""
 
 
 class KVStore:
@@ -73,7 +27,7 @@ class KVStore:
         directory: the folder for ``"disk"``.
         window: how many of the tokens before the last append the device keeps a copy of, besides those appended, where
             ``tier`` keeps them off the device.
-        spill: with it what is stored moves from ``tier`` to the next ones when memory runs short.
+        spill: with it what is stored moves from ``tier`` to the next ones when memory runs short or is refused.
 
     Attributes:
         tier: where they lie now.
@@ -98,6 +52,7 @@ class KVStore:
             raise ValueError(f"window is a number of tokens, not {window}")
         self.directory = check_tier(tier if spill is None else "auto", directory)
         self.tier: Tier = tier
+        self._first_tier: Tier = tier
         self.spill = spill
         self.window = window
         self.length = 0
@@ -163,16 +118,13 @@ class KVStore:
         stop = self.length + tokens
         if self.spill is not None and (stop > self.capacity or not self._buffers):
             self._make_room(self.spill, new, stop)
-        buffers = self._buffers or [self._buffer() for _ in new]
-        for buffer, x in zip(buffers, new, strict=True):
-            if stop > buffer.capacity or buffer.kind is None:
-                buffer.reserve(x, stop)
+        buffers = self._reserved(new, stop)
         # What can fail comes first, and until the length says so nothing counts as stored.
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)
         mirror = self.mirror
         if mirror is None and buffers[0].offloaded:
-            mirror = Mirror(self.window)
+            mirror = self._mirror_of(buffers) if self.length else Mirror(self.window)
         if mirror is not None:
             mirror.append(new)
         self.mirror, self.length = mirror, stop
@@ -211,9 +163,7 @@ class KVStore:
         self.bound = None  # first: where memory lacks for a stream, those before it have moved
         if self.spill is not None:
             self._make_room(self.spill, self.allocated, tokens)
-        for buffer in self._buffers:
-            buffer.reserve(buffer.allocated, tokens)
-        self._hold(self._buffers)
+        self._hold(self._reserved(self.allocated, tokens))
 
     @property
     def allocated(self) -> list[Tensor]:
@@ -275,8 +225,8 @@ class KVStore:
         self._hold(buffers)
 
     def reset(self) -> None:
-        """Forget everything and free it."""
-        self.mirror, self.length = None, 0
+        """Forget everything and free it; what moved when memory ran short begins anew in its first tier."""
+        self.mirror, self.length, self.tier = None, 0, self._first_tier
         self._hold([])
         if self.index is not None:
             self.index.reset()
@@ -314,29 +264,59 @@ class KVStore:
     def _buffer(self) -> Buffer:
         return Buffer(self.tier, self.directory if self.tier == "disk" else None)
 
+    def _device(self, like: Sequence[Tensor]) -> torch.device:
+        """The device that the tokens come from."""
+        return self._buffers[0].device if self._buffers else like[0].device
+
     def _mirror_of(self, buffers: Sequence[Buffer]) -> Mirror:
         """The recent tokens of ``buffers``, on the device."""
         recent, mirror = max(0, self.length - self.window), Mirror(self.window)
         mirror.fill(recent, [buffer.fetch(recent, self.length) for buffer in buffers])
         return mirror
 
+    def _reserved(self, like: Sequence[Tensor], tokens: int) -> list[Buffer]:
+        """The buffers with room for ``tokens``, in the next tier where this one's memory refuses it.
+
+        Args:
+            like: a tensor for each stream, of its shape but for the tokens, on the device.
+
+        Raises:
+            CacheError: the disk has no room. What an allocator raises, where there is no next tier. The store is as it
+                was.
+        """
+        while True:
+            buffers = self._buffers or [self._buffer() for _ in like]
+            try:
+                for buffer, x in zip(buffers, like, strict=True):
+                    if tokens > buffer.capacity or buffer.kind is None:
+                        buffer.reserve(x, tokens)
+                return buffers
+            except (MemoryError, RuntimeError) as error:
+                if self.spill is None:
+                    raise
+                self._move(self.spill, self.spill.after_refusal(error, self.tier, self._device(like)), tokens)
+
     def _make_room(self, spill: Spill, like: Sequence[Tensor], tokens: int) -> None:
         """Move to the first tier from here on with memory for ``tokens``; nothing is lost where that fails.
 
         Args:
-            like: a tensor for each stream, of its shape but for the tokens, on the device.
+            like: as of ``_reserved``.
         """
-        device = self._buffers[0].device if self._buffers else like[0].device
         buffers = self._buffers or [self._buffer() for _ in like]
         needed = sum(buffer.growth(x, tokens) for buffer, x in zip(buffers, like, strict=True))
-        tier = self.tier
-        while (to := spill.below(tier, device)) is not None and spill.short(tier, device, needed):
-            spill.report(tier, to, device)
-            tier = to
-        if tier == self.tier:
-            return
-        moved = [buffer.moved(tier, self.directory, self.length, tokens) for buffer in self._buffers]
+        tier = spill.with_room(self.tier, self._device(like), needed)
+        if tier != self.tier:
+            self._move(spill, tier, tokens)
+
+    def _move(self, spill: Spill, tier: Tier, tokens: int) -> None:
+        """Move to ``tier`` with room for ``tokens``, or to the first one below it whose memory is not refused."""
+        moved: list[Buffer] = []
+        while not moved and self._buffers:
+            try:
+                moved = [buffer.moved(tier, self.directory, self.length, tokens) for buffer in self._buffers]
+            except (MemoryError, RuntimeError) as error:
+                tier = spill.after_refusal(error, tier, self._buffers[0].device)
+        self.tier = tier
+        self._hold(moved)  # first: what it held on the device is free for the mirror then
         if moved and self.mirror is None and moved[0].offloaded:
             self.mirror = self._mirror_of(moved)
-        self.tier = tier
-        self._hold(moved)

@@ -40,6 +40,19 @@ class Kind(NamedTuple):
         return self.size * self.dtype.itemsize
 
 
+class RefusedError(CacheError, MemoryError):
+    """The system refuses memory for a cache."""
+
+
+def refuses_memory(error: BaseException) -> bool:
+    """Whether an allocator raised ``error`` since there is no memory; on a CPU torch has no exception of its own."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    said = str(error).lower()
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, RuntimeError) and any(word in said for word in words)
+
+
 class Memory:
     """``tensor`` ``[B, H, capacity, D]`` in the memory of ``device``, or of the host, ``pinned`` where a GPU is fed."""
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
-from longspan.store.memory import Kind, Memory
+from longspan.store.memory import Kind, Memory, RefusedError
 
 ALIGN = 16384  # bytes; the pages of today's systems have 4,096 or 16,384
 AHEAD = 2**17  # tokens that a mapping has addresses for behind those of its files
@@ -173,9 +173,9 @@ class _Region:
             raise self._failure(size)
         return int(found)
 
-    def _failure(self, size: int) -> CacheError:
+    def _failure(self, size: int) -> RefusedError:
         why = os.strerror(ctypes.get_errno())
-        return CacheError(
+        return RefusedError(
             f"{size / 2**20:,.1f} MiB of a cache cannot be mapped: {why}; raise the limit on memory or on mappings "
             "(ulimit -v, ulimit -d, vm.max_map_count), or ask fewer questions at once"
         )

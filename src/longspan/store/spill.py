@@ -1,4 +1,4 @@
-"""``kv_tier="auto"``: keys and values move to the next tier when the memory that they lie in runs short."""
+"""``kv_tier="auto"``: keys and values move to the next tier when memory runs short or is refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from longspan.store.buffer import Tier
+from longspan.store.memory import refuses_memory
 
 SHARE = 0.8  # of what is free may be asked for; the rest is for what a forward computes with
 
@@ -36,10 +37,34 @@ class Spill:
         free = self._free(device if tier == "device" else torch.device("cpu"))
         return free is not None and needed > SHARE * free
 
-    def report(self, tier: Tier, to: Tier, device: torch.device) -> None:
-        """Say that keys and values move; the text is that of every layer, so that Python shows it once."""
+    def with_room(self, tier: Tier, device: torch.device, needed: int) -> Tier:
+        """The first tier from ``tier`` on with memory for ``needed`` bytes more; says so if it is another."""
+        while (to := self.below(tier, device)) is not None and self.short(tier, device, needed):
+            self.report(tier, to, device)
+            tier = to
+        return tier
+
+    def after_refusal(self, error: BaseException, tier: Tier, device: torch.device) -> Tier:
+        """The tier below ``tier``, whose allocation raised ``error``, and says so.
+
+        Raises:
+            ``error``: it is about something else than memory, or there is no tier below.
+        """
+        to = self.below(tier, device)
+        if to is None or not refuses_memory(error):
+            raise error
+        self.report(tier, to, device, refused=True)
+        return to
+
+    def report(self, tier: Tier, to: Tier, device: torch.device, *, refused: bool = False) -> None:
+        """Say that keys and values move; the text is that of every layer, so that Python shows it once.
+
+        Args:
+            refused: whether an allocation was refused, rather than known to be too large before.
+        """
         place = f"of {device}" if tier == "device" else "of the host"
+        why = "was refused" if refused else "runs short"
         warnings.warn(
-            f"kv_tier='auto': the memory {place} runs short, so keys and values move from tier {tier!r} to {to!r}",
+            f"kv_tier='auto': the memory {place} {why}, so keys and values move from tier {tier!r} to {to!r}",
             stacklevel=2,
         )

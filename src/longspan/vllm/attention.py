@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
+from typing import cast
+
 import torch
 from torch import Tensor
 
+from longspan.attend.choosing import Chooser
+from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
+from longspan.kernels import cpu
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.gathered import PerQueryChunk, gathered
 from longspan.methods import Method
 from longspan.rope import Rope
+from longspan.selection.chunks import Chunks
+from longspan.selection.rows import Rows
 from longspan.vllm import pages
+from longspan.vllm.chosen import PagedSelector, request_bounds
+from longspan.vllm.pages import NewTokens
 from longspan.vllm.step import FewTokens, Step
 
 
@@ -22,10 +33,18 @@ class PagedAttention:
         method: a resolved method whose bands need one stored rotation of the keys.
         window: the trained window ``L``, in tokens.
         impl: which kernel runs; see ``longspan.kernels.dispatch``.
+
+    Attributes:
+        selection: which chunks queries choose by their bounds; None where they choose none.
     """
 
     def __init__(self, method: Method, window: int, impl: Impl = "auto") -> None:
-        self.tables, self.impl = Tables(method, window, None), impl
+        method.check_reach(window)
+        self._chooser = Chooser(method, window, impl, None) if method.selects else None
+        self.selection = None if self._chooser is None else cast(Chunks, self._chooser.selection)
+        self.tables, self.impl = Tables(method, window, self._chooser), impl
+        # Scores and choices of a named implementation in torch's operations are computed by those too.
+        self._without_c = impl not in ("auto", "compiled")
 
     @torch.no_grad()
     def __call__(
@@ -49,27 +68,101 @@ class PagedAttention:
             cache: ``[pages, Hkv, size, 2D]``.
             out: ``[T, H, D]``, written for the step's rows.
         """
+        with cpu.disabled() if self._without_c else nullcontext():
+            self._attend(*(x[: step.rows] for x in (q, k, v)), cache, step, out[: step.rows], rope, scale, softcap)
+
+    def reserve(self, q: Tensor, kv_heads: int, longest: int) -> None:
+        """Take, and give back, the memory that a layer's longest text takes at most: for a run that measures it.
+
+        Args:
+            q: ``[T, H, D]``.
+            longest: tokens of a text.
+        """
+        held = [q.new_empty(2, kv_heads, longest, q.shape[-1])]
+        if self._chooser is not None and self.selection is not None:
+            held.append(q.new_empty(2, kv_heads, self.selection.candidates(longest), q.shape[-1], dtype=torch.float32))
+            held.append(q.new_empty(self._chooser.scores_at_once, dtype=torch.float32))
+        del held
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cache: Tensor,
+        step: Step,
+        out: Tensor,
+        rope: Rope,
+        scale: float,
+        softcap: float | None,
+    ) -> None:
         own = self.tables.angles(rope.table)
         rope = rope.with_table(own)
-        q, k, v, out = (x[: step.rows] for x in (q, k, v, out))
         rotated = rope.rotate_k(k.transpose(0, 1)[None], *step.key_cos_sin(own, q.device))[0].transpose(0, 1)
         pages.write(cache, rotated, v, step.slots)
+        if self.selection is not None:
+            step.updates(self.selection, cache.device).write(cache, k)
         heads_first = q.transpose(0, 1)[None]
         for request, span in step.many:
             rows = slice(request.first, request.first + request.count)
-            plan, angles = step.many_cos_sin(span, own, q.device)
-            keys, values = pages.text_tokens(cache, request.pages.to(cache.device), plan.stop)
-            whole, _ = banded(
-                heads_first[:, :, rows], [keys] * len(plan.lo), values, plan, angles, rope, scale=scale,
-                softcap=softcap, impl=self.impl,
-            )  # fmt: skip
-            out[rows] = whole[0].transpose(0, 1)
-        few = step.few(pages.page_step(cache), q.device)
-        if few is not None:
-            job = self._job(heads_first, cache, step, few, rope, scale, softcap)
-            rows_of = torch.arange(step.rows, device=q.device) if few.rows is None else few.rows
-            for some, part, _ in gathered(job, self.impl):
+            part = self._many(heads_first[:, :, rows], cache, step, request, span, rope, scale, softcap)
+            out[rows] = part[0].transpose(0, 1)
+        job = self._few(heads_first, cache, step, rope, scale, softcap)
+        if job is not None:
+            rows_of, one = job
+            for some, part, _ in gathered(one, self.impl):
                 out[rows_of[some]] = part[0].transpose(0, 1)
+
+    def _many(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        step: Step,
+        request: NewTokens,
+        span: TokenSpan,
+        rope: Rope,
+        scale: float,
+        softcap: float | None,
+    ) -> Tensor:
+        """``[1, H, T, D]`` of one request with many new tokens, whose keys are copied one after the other."""
+        plan, angles = step.many_cos_sin(span, rope.table, q.device)
+        keys, values = pages.text_tokens(cache, request.pages.to(cache.device), plan.stop)
+        out, lse = banded(
+            q, [keys] * len(plan.lo), values, plan, angles, rope, scale=scale, softcap=softcap, impl=self.impl
+        )
+        if self._chooser is not None and self.selection is not None and plan.stop > self.selection.first_row:
+            rows = Rows(
+                q=q,
+                keys=keys,
+                values=values,
+                scored=None,
+                batch=slice(0, 1),
+                start=plan.start,
+                stop=plan.stop,
+                rope=rope,
+                scale=scale,
+                softcap=softcap,
+                layer=0,
+                padding=0,
+                table=partial(self._chooser.window_table, rope.table, q.device),
+                shared=span.shared,
+            )
+            found = request_bounds(self.selection, cache, request.pages, plan.stop)
+            self._chooser.add(out, lse, rows, PagedSelector(self.selection, *found))
+        return out
+
+    def _few(
+        self, q: Tensor, cache: Tensor, step: Step, rope: Rope, scale: float, softcap: float | None
+    ) -> tuple[Tensor, PerQueryChunk] | None:
+        """The rows of requests with few new tokens, which read their keys in the pages, and what they read."""
+        if self.selection is not None:
+            choosing = step.few_choosing(cache.device)
+            return None if choosing is None else (choosing.rows, choosing.job(q, cache, rope, scale, softcap))
+        few = step.few(pages.page_step(cache), q.device)
+        if few is None:
+            return None
+        rows = torch.arange(step.rows, device=q.device) if few.rows is None else few.rows
+        return rows, self._job(q, cache, step, few, rope, scale, softcap)
 
     def _job(
         self, q: Tensor, cache: Tensor, step: Step, few: FewTokens, rope: Rope, scale: float, softcap: float | None

@@ -1,8 +1,9 @@
 """Keys and values in vLLM's pages, as the kernels read them and as new ones are written.
 
-A layer's pages are one contiguous tensor ``[pages, Hkv, size, 2D]``: for each page and key head the keys and values of
-``size`` tokens, side by side. A key head's tokens are numbered through all pages, so that one list of numbers stands
-for the same tokens in every head: token ``t`` of page ``p`` is number ``p · step + t``, with ``step = Hkv · size``.
+A layer's pages are a tensor ``[pages, Hkv, size, 2D]``: for each page and key head the keys of ``size`` tokens, and
+after these their values, so that each are read in one go. Behind a page's last head there may be room; see ``bounds``.
+A key head's tokens are numbered through all pages, so that one list of numbers stands for the same tokens in every
+head: token ``t`` of page ``p`` is number ``p · step + t``, with ``step`` the page's memory in keys of one token.
 """
 
 from __future__ import annotations
@@ -13,6 +14,23 @@ import torch
 from torch import Tensor
 
 from longspan.errors import LongspanError
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """New tokens of one request.
+
+    Attributes:
+        first: their first row in the batch.
+        past: how many tokens of the request are stored already.
+        count: how many there are.
+        pages: ``[n]`` int64, the request's pages in order.
+    """
+
+    first: int
+    past: int
+    count: int
+    pages: Tensor
 
 
 @dataclass(frozen=True)
@@ -45,34 +63,53 @@ def page_step(cache: Tensor) -> int:
     Raises:
         LongspanError: the pages do not lie in memory as said above.
     """
-    if not cache.is_contiguous():
+    pages, heads, size, width = cache.shape
+    inside = cache.stride()[1:] == (size * width, width, 1)
+    page = cache.stride(0) if pages > 1 else heads * size * width
+    if not inside or page % width or page < heads * size * width:
         raise LongspanError(
             f"longspan in vLLM: pages of shape {list(cache.shape)} have strides {list(cache.stride())}, not one key "
             "head after the other without gaps; leave other caches and layouts out"
         )
-    return cache.shape[1] * cache.shape[2]
+    return page // (width // 2)
+
+
+def halves(cache: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values ``[pages, Hkv, size, D]``, in the pages' memory."""
+    pages, heads, size, width = cache.shape
+    channels, page = width // 2, page_step(cache) * (width // 2)
+    begin = cache.storage_offset()
+    keys, values = (
+        cache.as_strided((pages, heads, size, channels), (page, size * width, channels, 1), at)
+        for at in (begin, begin + size * channels)
+    )
+    return keys, values
 
 
 def all_tokens(cache: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values ``[1, Hkv, N, D]`` of all pages, by number; nothing is copied."""
     pages, heads, size, width = cache.shape
     # The rows of one head reach over those of the others, so that its tokens have equal steps through all pages.
-    rows = cache.as_strided((1, heads, (pages - 1) * page_step(cache) + size, width), (0, *cache.stride()[1:]))
-    return rows[..., : width // 2], rows[..., width // 2 :]
+    count = (pages - 1) * page_step(cache) + size
+    keys, values = (
+        x.as_strided((1, heads, count, width // 2), (0, *x.stride()[1:]), x.storage_offset()) for x in halves(cache)
+    )
+    return keys, values
 
 
 def text_tokens(cache: Tensor, pages: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Keys and values ``[1, Hkv, count, D]`` of the first tokens of these pages (int64), copied one after the other."""
-    heads, width = cache.shape[1], cache.shape[3]
-    at = pages * heads + torch.arange(heads, device=pages.device)[:, None]
-    rows = cache.flatten(0, 1).flatten(1).index_select(0, at.flatten()).view(1, heads, -1, width)[:, :, :count]
-    return rows[..., : width // 2], rows[..., width // 2 :]
+    heads, size, width = cache.shape[1:]
+    keys, values = (cache.new_empty(1, heads, len(pages) * size, width // 2) for _ in range(2))
+    for to, lying in zip((keys, values), halves(cache), strict=True):
+        for head in range(heads):
+            torch.index_select(lying[:, head].flatten(1), 0, pages, out=to[0, head].view(len(pages), -1))
+    return keys[:, :, :count], values[:, :, :count]
 
 
 def write(cache: Tensor, keys: Tensor, values: Tensor, slots: Slots) -> None:
     """Write new keys and values ``[T, Hkv, D]`` to their pages."""
     if slots.rows is not None:
         keys, values = keys[slots.rows], values[slots.rows]
-    width = keys.shape[-1]
-    cache[slots.pages, :, slots.places, :width] = keys.to(cache.dtype)
-    cache[slots.pages, :, slots.places, width:] = values.to(cache.dtype)
+    for new, lying in zip((keys, values), halves(cache), strict=True):
+        lying[slots.pages, :, slots.places] = new.to(cache.dtype)

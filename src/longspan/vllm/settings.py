@@ -10,8 +10,11 @@ from longspan.errors import AttachError, LongspanError, check_count, did_you_mea
 from longspan.kernels.dispatch import Impl
 from longspan.methods import DCA, Method
 from longspan.methods.parse import build_method, parse_method
+from longspan.positions import Chunked
+from longspan.selection.chunks import Chunks
 
 KEY = "longspan"  # of vLLM's additional_config
+_CHOSEN = "longheads with score=bounds and remap=dca"
 DUAL = "dual_chunk_attention_config"  # of a model's config: Qwen2.5-1M, Qwen3-2507
 
 
@@ -77,10 +80,27 @@ def check_pages(method: Method, window: int) -> None:
         raise AttachError(f"longspan in vLLM: {method.name} cannot run, because {reason}")
 
 
+def check_page_size(selection: Chunks | None, size: int) -> None:
+    """Raise ``AttachError`` unless the chunks of a selection are whole pages of ``size`` tokens."""
+    if selection is not None and selection.size % size:
+        fits = next(n for n in range(min(size, selection.size), 0, -1) if selection.size % n == 0)
+        raise AttachError(
+            f"longspan in vLLM: longheads has chunks of {selection.size} tokens, and pages have {size}; a chunk is "
+            f"made of whole pages: pass --block-size {fits}, or another chunk_length"
+        )
+
+
 def _unsupported_reason(method: Method, window: int) -> str | None:
-    elsewhere = "take dca, or run it on transformers with longspan.extend"
-    if method.selects:
-        return f"it chooses keys, and nothing in vLLM's pages says yet which to choose; {elsewhere}"
+    here = f"take {_CHOSEN}" if method.selects else "take dca"
+    elsewhere = f"{here}, or run it on transformers with longspan.extend"
+    selection = method.selection(window)
+    if method.selects and not (type(selection) is Chunks and selection.score == "bounds"):
+        return (
+            "it chooses keys by more than the smallest and the largest of each chunk, which is all that a page keeps "
+            f"to choose by; {elsewhere}"
+        )
+    if method.selects and not isinstance(method.positions(window), Chunked):
+        return f"queries see each chunk that they choose from a position of its own; {elsewhere}"
     if method.angles.dynamic:
         return f"its angles follow the length of the text, and requests of any length share pages; {elsewhere}"
     if method.length_dependent:

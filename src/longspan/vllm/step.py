@@ -13,26 +13,12 @@ from longspan.attend.tables import Tables
 from longspan.bands import Band
 from longspan.kernels.banded import Plan
 from longspan.rope import CosSin, Table, cos_sin
-from longspan.vllm.pages import Slots
+from longspan.selection.chunks import Chunks
+from longspan.vllm.bounds import Updates
+from longspan.vllm.chosen import FewChoosing
+from longspan.vllm.pages import NewTokens, Slots
 
 FEW = 4  # new tokens up to which a request's keys are read in their pages, once for each; of more they are copied once
-
-
-@dataclass(frozen=True)
-class NewTokens:
-    """New tokens of one request.
-
-    Attributes:
-        first: their first row in the batch.
-        past: how many tokens of the request are stored already.
-        count: how many there are.
-        pages: ``[n]`` int64, the request's pages in order.
-    """
-
-    first: int
-    past: int
-    count: int
-    pages: Tensor
 
 
 @dataclass(frozen=True)
@@ -60,6 +46,9 @@ class Step:
         requests: those with new tokens, by rows, which they fill without gaps.
         slots: where the new tokens are written.
         size: tokens of a page.
+
+    Attributes:
+        many: requests with many new tokens.
     """
 
     def __init__(self, tables: Tables, requests: Sequence[NewTokens], slots: Slots, size: int) -> None:
@@ -70,6 +59,8 @@ class Step:
         none = torch.zeros(0, dtype=torch.int64)  # vLLM also runs steps of padding alone
         self._positions = torch.cat([none, *(torch.arange(one.past, one.past + one.count) for one in requests)])
         self._few: dict[int, FewTokens] = {}
+        self._updates: Updates | None = None
+        self._choosing: FewChoosing | None = None
         self._cos_sin: dict[tuple[bool, Table, torch.device], list[CosSin]] = {}
 
     def few(self, page_step: int, device: torch.device) -> FewTokens | None:
@@ -80,6 +71,19 @@ class Step:
             bands = self._tables.method.bands(self._tables.window)
             self._few[page_step] = _few(bands, self._few_requests, page_step, self.size, self.rows, device)
         return self._few[page_step]
+
+    def updates(self, selection: Chunks, device: torch.device) -> Updates:
+        """What the new tokens do to the bounds of chunks."""
+        if self._updates is None:
+            many = [one for one, _ in self.many]
+            self._updates = Updates(self._few_requests, many, selection.size, self.size, device)
+        return self._updates
+
+    def few_choosing(self, device: torch.device) -> FewChoosing | None:
+        """The tokens that read in the pages what they choose; None if there are none."""
+        if self._choosing is None and self._few_requests:
+            self._choosing = FewChoosing(self._tables, self._few_requests, self.size, device)
+        return self._choosing
 
     def key_cos_sin(self, table: Table, device: torch.device) -> CosSin:
         """cos and sin ``[T, r / 2]`` that the new keys are stored under."""

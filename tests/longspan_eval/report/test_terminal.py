@@ -9,7 +9,7 @@ from rich.console import Console
 
 from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure, wilson
-from longspan_eval.report.terminal import Halves, totals
+from longspan_eval.report.terminal import Beside, totals
 
 ROWS = ("stock", "pi", "yarn", "dca")
 
@@ -38,8 +38,8 @@ def shown(what, width=80):
 
 
 def test_the_table_shows_counts_perplexity_and_what_failed():
-    halves = Halves(list(figures("count")), list(figures("perplexity")), ("found", "perplexity"))
-    by_row = {line.split()[0]: line.split()[1:] for line in shown(halves).splitlines() if line.split()[:1] != []}
+    tables = Beside([("found", list(figures("count"))), ("perplexity", list(figures("perplexity")))])
+    by_row = {line.split()[0]: line.split()[1:] for line in shown(tables).splitlines() if line.split()[:1] != []}
     assert by_row["stock"] == ["0/3", "0/3", "20.1", "20.1"]
     assert by_row["dca"] == ["3/3", "3/3", "20.1", "20.1"]
     assert by_row["yarn"] == ["oom", "·", "oom", "·"]
@@ -48,8 +48,8 @@ def test_the_table_shows_counts_perplexity_and_what_failed():
 
 def test_a_narrow_terminal_has_one_below_the_other():
     heads = ("1x", "2x", "4x", "8x", "16x")
-    halves = Halves(list(figures("count", heads)), list(figures("perplexity", heads)), ("found", "perplexity"))
-    text = shown(halves, 50)
+    tables = Beside([("found", list(figures("count", heads))), ("perplexity", list(figures("perplexity", heads)))])
+    text = shown(tables, 50)
     assert text.index("found") < text.index("perplexity") and text.count("stock") == 2 and "…" not in text
 
 

@@ -53,16 +53,29 @@ def test_leaves_numbers_and_a_picture(ran):
     assert (out / "heatmap.png").read_bytes()[:4] == b"\x89PNG"
     assert body["model"]["window"] == 512 and len(body["model"]["sha256"]) == 64
     assert body["seed"] == 0 and body["lengths"] == [512, 1024] and body["prompts_per_cell"] == 2
-    assert len(body["cells"]) == 6 and len(body["samples"]) == 12
+    asked = 2 if demo.FACT in demo.tables() else 1
+    assert len(body["cells"]) == 6 and len(body["samples"]) == 12 * asked
+    assert all((cell["facts"] is not None) == (asked == 2) for cell in body["cells"])
     assert body["methods"]["yarn"]["1024"]["angles"].startswith("YaRN(factor=2")
     assert body["methods"]["dca"]["512"]["chunk_size"] == 384
 
 
 def test_says_what_it_measured(ran):
     out, text, _ = ran
-    for words in ("512 tokens", "2 prompts a cell", "passkey found", "perplexity", "Beyond the window", str(out)):
+    said = ("512 tokens", "2 prompts a cell", "passkey found", "perplexity", "Pass keys beyond the window", str(out))
+    for words in said:
         assert words in text.replace("\n", "") or words in text
-    assert text.count("The pass key is") >= 2
+    assert text.count("Answer:" if demo.FACT in demo.tables() else "What is the pass key?") >= 2
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_facts_are_asked_for_where_the_model_can_answer_them(monkeypatch, can):
+    monkeypatch.setattr(demo, "tasks_in_window", lambda: (demo.FACTS,) if can else ())
+    cells = demo.cells(demo.Settings(prompts=3, multiples=(1, 4), methods=("stock", "dca")), 512)
+    assert {cell.table for cell in cells} == {demo.FOUND, demo.SURPRISE} | ({demo.FACT} if can else set())
+    keys = {demo._key(one) for cell in cells for one in cell.measures}
+    assert len(keys) == 12 * (1 + can)
+    assert ("plain words" in demo._facts_note()) == can
 
 
 def test_inside_the_window_the_numbers_are_stocks(ran):
@@ -86,6 +99,6 @@ def test_the_seed_decides_the_prompts(tmp_path):
 def test_the_whole_demonstration_shows_what_it_is_for(tmp_path):
     demo.run(demo.Settings(), tmp_path, Console(file=io.StringIO()))
     cells = {(c["method"], c["length"]): c for c in json.loads((tmp_path / "results.json").read_text())["cells"]}
-    beyond = [2048, 4096, 8192]
+    beyond = [round(512 * n) for n in demo.MULTIPLES if n > 2]
     assert sum(cells["stock", n]["found"] for n in beyond) <= 1
     assert sum(cells["dca", n]["found"] for n in beyond) > sum(cells["stock", n]["found"] for n in beyond)

@@ -1,4 +1,4 @@
-"""What holds of every made task: exact lengths with any tokenizer, determinism, refusals, answers that can be given."""
+"""What holds of every synthetic task: exact lengths with any tokenizer, determinism, refusals, possible answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MADE = {name: task for name, task in TASKS.items() if task.data is None and name
 EVERY = pytest.mark.parametrize("task", MADE.values(), ids=list(MADE))
 AT_DEPTHS = pytest.mark.parametrize("task", [t for t in MADE.values() if t.at_depths], ids=lambda t: t.name)
 NAMES = """
-    passkey passkey-prose needle multi-needle multi-needle-3 counting-stars counting-stars-16
+    passkey passkey-prose facts key-value vt-2-hops vt-2-hops-2-chains common-words
+    needle multi-needle multi-needle-3 counting-stars counting-stars-16
     counting-stars-reasoning infinitebench-kv infinitebench-number infinitebench-passkey infinitebench-math-find
     ruler-niah-single-1 ruler-niah-single-2 ruler-niah-single-3 ruler-niah-multikey-1 ruler-niah-multikey-2
     ruler-niah-multikey-3 ruler-niah-multivalue ruler-niah-multiquery ruler-vt ruler-cwe ruler-fwe

@@ -1,4 +1,4 @@
-"""InfiniteBench's made tasks: the data is what its question takes it to be, and as much of it as there is room for."""
+"""InfiniteBench's synthetic tasks: the data is what the question assumes, and fills the length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RULER's made tasks: wording, kinds and numbers of needles; answers worked out again from the text."""
+"""RULER's synthetic tasks: wording, kinds and numbers of needles; answers worked out again from the text."""
 
 from __future__ import annotations
 

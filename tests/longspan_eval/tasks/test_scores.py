@@ -1,4 +1,4 @@
-"""Scores of the made tasks, with values worked out by hand."""
+"""Scores of the synthetic tasks, with values worked out by hand."""
 
 from __future__ import annotations
 
@@ -58,6 +58,26 @@ def test_keywords(prediction, expected):
 )
 def test_first_integer(prediction, expected):
     assert scores.first_integer(prediction, ("07123",)) == expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "expected"),
+    [
+        (" Ada lives in Lisbon.", 1.0),
+        ("\n\n Lisbon\nBoris lives in Porto.", 1.0),
+        (" Ada lives in Lisbon. Boris lives in Porto.", 0.0),
+        (" Lisbon is where she lives.", 0.0),
+        (" Ada lives in NewLisbon.", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_first_line_ends(prediction, expected):
+    assert scores.first_line_ends(prediction, ("Lisbon",)) == expected
+
+
+def test_a_line_is_complete_after_its_end_and_not_before():
+    assert scores.line_complete(" Lisbon.\n")
+    assert not scores.line_complete("\n Lisbon.")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from longspan_eval.figure import wilson
 from longspan_eval.generate import decode, prefill
 from longspan_eval.task import Task
 
-_PLACES = 2  # where an answer may stand in a prompt of a made task: some tell it twice
+_PLACES = 2  # where an answer may stand in a prompt of a synthetic task: some tell it twice
 
 Score = Callable[[str], float]
 
@@ -50,7 +50,7 @@ class Question:
 
     @classmethod
     def of_task(cls, task: Task, tokenizer: Any, *, length: int, seed: int) -> Question:
-        """A made task's prompt; where its answers lie is found by their text."""
+        """A synthetic task's prompt; where its answers lie is found by their text."""
         example = task.build(tokenizer, length=length, seed=seed)
         answers = sorted({at for text in example.references for at in locate(tokenizer, example.input_ids, text)})
         if len(answers) > _PLACES * len(example.references):

@@ -41,7 +41,7 @@ def analyze(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the table, the pictures and the pages.")],
     model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
-    task: Annotated[str | None, typer.Option(help="A made task to read, such as passkey or passkey-prose.")] = None,
+    task: Annotated[str | None, typer.Option(help="A synthetic task, such as passkey or passkey-prose.")] = None,
     file: Annotated[Path | None, typer.Option(help="A text of your own to read instead; - is stdin.")] = None,
     prompt: Annotated[str, typer.Option(help="What to ask, after the file's text.")] = "",
     answer: Annotated[str | None, typer.Option(help="Where the file says this is the answer, for hit rates.")] = None,
@@ -86,7 +86,7 @@ def analyze(
     check_text("--answer", answer or "")
     if answer is not None and not answer.strip():
         raise LongspanError("--answer is empty")
-    made = None if task is None else _made(task)
+    made = None if task is None else _synthetic(task)
     text = None if file is None else read_text(file)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     import torch
@@ -132,13 +132,13 @@ def analyze(
     say(console, f"in {out}: {', '.join(files)}")
 
 
-def _made(name: str) -> Task:
+def _synthetic(name: str) -> Task:
     from longspan_eval.tasks import TASKS
 
     if name not in TASKS:
         raise LongspanError(no_task(name))
     if TASKS[name].data is not None:
-        raise LongspanError(f"--task {name} reads a file of its own; take a made one such as passkey, or --file")
+        raise LongspanError(f"--task {name} reads a file of its own; take a synthetic one such as passkey, or --file")
     return TASKS[name]
 
 

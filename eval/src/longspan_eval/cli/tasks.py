@@ -31,7 +31,7 @@ def named(names: Sequence[str]) -> tuple[Task, ...]:
 
 
 def every() -> dict[str, Task]:
-    """Every task; a pattern such as * takes none but the made ones and those from files."""
+    """Every task; a pattern such as * takes only synthetic tasks and those from files."""
     from longspan_eval.tasks import TASKS
 
     return {**TASKS, PERPLEXITY.name: PERPLEXITY}

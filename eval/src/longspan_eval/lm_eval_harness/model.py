@@ -117,7 +117,7 @@ class LongspanLM(HFLM):
         return found
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """As lm-eval's; prompts of our made tasks are read as the very tokens that they were made of.
+        """As lm-eval's; prompts of our synthetic tasks are read as exactly the tokens that they were built from.
 
         Text that is tokenized anew may come out as other tokens: a length would not be exact, nor a prompt the one that
         ``longspan eval`` asks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -17,37 +18,34 @@ from longspan_eval.spec import STOCK
 _GAP = 2
 
 
-class Halves:
-    """Two tables of the same rows: beside each other, or one below the other where they do not fit.
+class Beside:
+    """Tables of the same rows: beside each other, or one below the other where they do not fit.
 
     Args:
-        left, right: cells of the same rows and columns; those that are unfinished show a dot.
-        titles: of the two.
+        tables: each with its title; cells of the same rows and columns, of which unfinished ones show a dot.
     """
 
-    def __init__(self, left: Figures, right: Figures, titles: tuple[str, str]) -> None:
-        columns = list(dict.fromkeys(cell.column for cell, _ in left))
+    def __init__(self, tables: Sequence[tuple[str, Figures]]) -> None:
+        columns = list(dict.fromkeys(cell.column for cell, _ in tables[0][1]))
         heads = [Column(f"{column:>4}", "right") for column in columns]
-        nearest = [one.value for cell, one in right if cell.column == columns[0] and one.mark is None]
-        good = min(nearest, default=math.nan)
-        halves = [_rows(left, good), _rows(right, good)]
-        names = [Text(name, style="bold" if name == STOCK else "") for name in halves[0]]
-        named = [Column("method"), *heads]
-        first, second = (list(half.values()) for half in halves)
-        self._left = Sheet(named, [[name, *row] for name, row in zip(names, first, strict=True)], title=titles[0])
-        self._right = Sheet(heads, second, title=titles[1])
-        self._below = Sheet(named, [[name, *row] for name, row in zip(names, second, strict=True)], title=titles[1])
+        self._beside, self._below = [], []
+        for title, figures in tables:
+            nearest = [one.value for cell, one in figures if cell.column == columns[0] and one.mark is None]
+            rows = _rows(figures, min(nearest, default=math.nan))
+            named = [[Text(name, style="bold" if name == STOCK else ""), *row] for name, row in rows.items()]
+            self._below.append(Sheet([Column("method"), *heads], named, title=title))
+            first = not self._beside
+            self._beside.append(self._below[0] if first else Sheet(heads, list(rows.values()), title=title))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         free = options.update(max_width=10_000)
-        sizes = [Measurement.get(console, free, half).maximum for half in (self._left, self._right)]
-        if sum(sizes) + _GAP <= options.max_width:
-            both = Table.grid(padding=(0, _GAP, 0, 0))
-            both.add_row(self._left, self._right)
-            yield both
+        sizes = [Measurement.get(console, free, table).maximum for table in self._beside]
+        if sum(sizes) + _GAP * (len(sizes) - 1) <= options.max_width:
+            grid = Table.grid(padding=(0, _GAP, 0, 0))
+            grid.add_row(*self._beside)
+            yield grid
         else:
-            yield self._left
-            yield self._below
+            yield from self._below
 
 
 def _rows(figures: Figures, good: float) -> dict[str, list[Text]]:

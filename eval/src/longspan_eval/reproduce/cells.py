@@ -38,7 +38,7 @@ def grid(
     depths: Sequence[float | None] = (None,),
     column: str = "{length:,}",
 ) -> list[Cell]:
-    """Cells of ``samples`` prompts (at each depth, where depths are given) of a made task, by row and length.
+    """Cells of ``samples`` prompts (at each depth, where depths are given) of a synthetic task, by row and length.
 
     The row ``INSIDE`` has prompts of the window, whatever the column says.
     """

@@ -1,54 +1,51 @@
-"""The demonstration: the bundled model reads up to 16 times its window under every method, and you watch."""
+"""The demonstration: the bundled model reads up to 8 times its window under every method, and you watch."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import PreTrainedModel
 
 from longspan import files
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
-from longspan_eval import workers
 from longspan_eval.cell import Cell
 from longspan_eval.estimate import Pace
-from longspan_eval.figure import wilson
+from longspan_eval.figure import Figure, wilson
+from longspan_eval.in_window import tasks_in_window
 from longspan_eval.measure import Measure, Prompt
-from longspan_eval.reduce import count, perplexity
+from longspan_eval.reduce import Reduce, count, perplexity
 from longspan_eval.report import charts, terminal
-from longspan_eval.report.markdown import Figures
 from longspan_eval.sample import Sample, environment, finite
-from longspan_eval.schedule import Plan, Request
-from longspan_eval.session import bundled
+from longspan_eval.schedule import Plan
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
 from longspan_eval.studies.demo_answer import answer_beside
+from longspan_eval.studies.demo_progress import measure
 from longspan_eval.subject import Subject
+from longspan_eval.task import Task
+from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.passkey import scored_passkey
 
 # "full" is stock by another route and "string" is made for use inside the window; neither tells a newcomer anything.
 # "infllm" finds as little as StreamingLLM here; --methods takes it, and the quality table has it.
 LEFT_OUT = ("full", "string", "infllm")
 SHOWN_AS = {"longheads": "longheads:score=bounds"}  # the paper's own score finds little on this model
-MOST_WORKERS = 8
-MULTIPLES = (1, 2, 4, 8, 16)
+MULTIPLES = (1, 2, 4, 8)
 DEPTHS = 5
 BESIDE = "dca"  # typed out beside stock at the end, at this many windows:
 BESIDE_MULTIPLE = 4
-FOUND, SURPRISE = "passkey found", "perplexity"
+FOUND, FACT, SURPRISE = "passkey found", "fact found", "perplexity"
 TASK = scored_passkey("prose", 256)  # with the perplexity of so many tokens at the end of the prose
+FACTS = TASKS["facts"]
 
 
 def methods_shown() -> tuple[str, ...]:
@@ -93,20 +90,29 @@ def depths(prompts: int) -> list[float]:
     return [0.5] if steps == 1 else [n % steps / (steps - 1) for n in range(prompts)]
 
 
+def tables() -> dict[str, tuple[Task, Reduce]]:
+    """What each table asks and shows. Facts are asked for where the model can do so in its window, by its card."""
+    facts = {FACT: (FACTS, count)} if FACTS in tasks_in_window() else {}
+    return {FOUND: (TASK, count), **facts, SURPRISE: (TASK, perplexity)}
+
+
 def cells(settings: Settings, window: int) -> list[Cell]:
-    """Pass keys found and perplexity, by method and length; both of the same prompts."""
+    """Pass keys found, facts found, and the perplexity of the prompts with pass keys, by method and length."""
+    asked = {task.name: task for task, _ in tables().values()}
     prompts = {
-        (spec, multiple): tuple(
-            Prompt(spec, round(multiple * window), settings.seed + n, task=TASK, depth=depth)
+        (name, spec, multiple): tuple(
+            Prompt(spec, round(multiple * window), settings.seed + n, task=task, depth=depth)
             for n, depth in enumerate(depths(settings.prompts))
         )
+        for name, task in asked.items()
         for spec in settings.specs
         for multiple in settings.multiples
     }
     return [
-        Cell(spec.label, f"{multiple:g}x", reduce, measures, table=table)
-        for table, reduce in ((FOUND, count), (SURPRISE, perplexity))
-        for (spec, multiple), measures in prompts.items()
+        Cell(spec.label, f"{multiple:g}x", reduce, prompts[task.name, spec, multiple], table=table)
+        for table, (task, reduce) in tables().items()
+        for spec in settings.specs
+        for multiple in settings.multiples
     ]
 
 
@@ -129,17 +135,20 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
     window = subject.window
     lengths = [round(multiple * window) for multiple in settings.multiples]
     try:
-        TASK.build(tokenizer, length=min(lengths), seed=settings.seed, depth=0.5)
+        for task, _ in tables().values():
+            task.build(tokenizer, length=min(lengths), seed=settings.seed, depth=0.5)
     except ValueError as error:
         raise LongspanError(str(error)) from error
     aside.print(_introduction(model, settings, window, max(lengths)))
     plan = Plan(cells(settings, window), _key)
-    samples = _measure(plan, Pace(subject), console, brief)
+    samples = measure(plan, Pace(subject), list(tables()), console, brief=brief)
     if not brief:
-        prompt = TASK.build(tokenizer, length=BESIDE_MULTIPLE * window, seed=settings.seed, depth=0.5)
-        answer_beside(model, tokenizer, prompt, BESIDE, console)
+        task, lines = (FACTS, 2) if FACT in tables() else (TASK, 1)
+        prompt = task.build(tokenizer, length=BESIDE_MULTIPLE * window, seed=settings.seed, depth=0.5)
+        answer_beside(model, tokenizer, prompt, BESIDE, console, lines=lines)
     body = {
-        "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose",
+        "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose"
+        + ("; one of 12 facts in such prose, asked for in plain words" if FACT in tables() else ""),
         "model": {
             "name": "longspan bundled",
             "sha256": subject.sha256,
@@ -156,12 +165,15 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
     }
     body = finite(body)
     files.write(json_path, json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    beyond = [
-        (cell, figure)
-        for cell, figure in plan.figures(samples)
-        if cell.table == FOUND and cell.measures[0].length > window
-    ]
-    console.print(terminal.totals(beyond, "Beyond the window", "#." if console.options.ascii_only else "█░"))
+    bar = "#." if console.options.ascii_only else "█░"
+    for name, title in ((FOUND, "Pass keys"), (FACT, "Facts")):
+        beyond = [
+            (cell, figure)
+            for cell, figure in plan.figures(samples)
+            if cell.table == name and cell.measures[0].length > window
+        ]
+        if beyond:
+            console.print(terminal.totals(beyond, f"{title} beyond the window", bar))
     aside.print(f"\n  [dim]numbers[/]   {json_path}")
     title = f"Passkeys found in prose beyond a window of {window} tokens, {settings.prompts} a length"
     _heat_map(plan, samples, title, out / "heatmap.png")
@@ -171,27 +183,34 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
 
 
 def _key(measure: Measure) -> str:
-    return f"{measure.spec.label} {measure.length} {measure.seed}"
+    return f"{measure.name} {measure.spec.label} {measure.length} {measure.seed}"
 
 
 def _cells_json(plan: Plan, samples: Mapping[str, Sample]) -> list[dict[str, Any]]:
-    figures, half = plan.figures(samples), len(plan.cells) // 2
+    figures = {(cell.table, cell.row, cell.column): figure for cell, figure in plan.figures(samples)}
     body = []
-    for n, ((cell, right), (_, surprise)) in enumerate(zip(figures[:half], figures[half:], strict=True)):
+    for n, cell in enumerate(plan.cells):
+        if cell.table != FOUND:
+            continue
+        place = cell.row, cell.column
+        fact = figures.get((FACT, *place))
         body.append(
             {
                 "method": cell.row,
                 "length": cell.measures[0].length,
-                "n": right.n,
-                "found": round(right.value * right.n) if right.n else 0,
-                "rate": right.value,
-                "interval": right.interval,
-                "perplexity": surprise.value,
+                **_found_json(figures[FOUND, *place]),
+                "perplexity": figures[SURPRISE, *place].value,
                 "seconds": math.fsum(one.seconds for one in plan.measured(n, samples)),
-                "error": right.reason,
+                "error": figures[FOUND, *place].reason,
+                "facts": None if fact is None else _found_json(fact),
             }
         )
     return body
+
+
+def _found_json(figure: Figure) -> dict[str, Any]:
+    right = round(figure.value * figure.n) if figure.n else 0
+    return {"n": figure.n, "found": right, "rate": figure.value, "interval": figure.interval}
 
 
 def _heat_map(plan: Plan, samples: Mapping[str, Sample], title: str, path: Path) -> None:
@@ -226,7 +245,8 @@ def _introduction(model: PreTrainedModel, settings: Settings, window: int, longe
     return Panel(
         f"A Llama of [bold]{model.num_parameters() / 1e6:.1f} million[/] parameters, never trained on more than "
         f"[bold]{window} tokens[/] (1x), reads up to [bold]{longest:,}[/].\n"
-        "A five-digit pass key is hidden in prose that it has never seen, and asked for at the end.\n\n"
+        "A five-digit pass key is hidden in prose that it has never seen, and asked for at the end.\n"
+        f"{_facts_note()}\n"
         f"[bold]{STOCK}[/] is plain transformers. Every other row is the same weights after\n"
         '[cyan]longspan.extend(model, "NAME")[/]: no training, one line.\n\n'
         f"{_parameters_note(settings)}"
@@ -239,64 +259,13 @@ def _introduction(model: PreTrainedModel, settings: Settings, window: int, longe
     )
 
 
+def _facts_note() -> str:
+    if FACT not in tables():
+        return ""
+    return 'Then one of twelve facts about people, in plain words: "Which town does Ada live in?"\n'
+
+
 def _parameters_note(settings: Settings) -> str:
     """Which rows run with other parameters than their defaults."""
     given = [spec for spec in settings.methods if ":" in spec]
     return f"[dim]not at their defaults: {', '.join(given)}[/]\n" if given else ""
-
-
-def _measure(plan: Plan, pace: Pace, console: Console, brief: bool) -> dict[str, Sample]:
-    """Measure all of it, in as many processes as there are cores, under a table that fills as it goes."""
-    parts = plan.left({}, rank=lambda cell, part: (cell.measures[0].length, part))
-    progress = Progress(
-        TextColumn("  {task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("[dim]left[/]"),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    left: dict[str, int] = {}
-    for request in (request for part in parts for request in part):
-        left[_column(plan, request)] = left.get(_column(plan, request), 0) + 1
-    bar = progress.add_task("reading", total=sum(pace.work(one.measure.length) for part in parts for one in part))
-    samples: dict[str, Sample] = {}
-
-    def table() -> RenderableType:
-        figures = plan.figures(samples)
-        halves: list[Figures] = [[pair for pair in figures if pair[0].table == name] for name in (FOUND, SURPRISE)]
-        return terminal.Halves(halves[0], halves[1], (FOUND, SURPRISE))
-
-    processes, threads = _crew()
-    live_on = Console(quiet=True) if brief else console
-    with (
-        Live(Group(table(), progress), console=live_on, refresh_per_second=8) as live,
-        closing(workers.run(parts, load=bundled, workers=processes, threads=threads)) as answers,
-    ):
-        for request, sample in answers:
-            samples[request.key] = sample
-            head, row = _column(plan, request), request.measure.spec.label
-            progress.update(bar, advance=pace.work(request.measure.length), description=f"{row} at {head}".ljust(20))
-            live.update(Group(table(), progress))
-            left[head] -= 1
-            if not brief and not console.is_terminal and left[head] == 0:
-                console.print(f"  read {head}")  # a log shows no bar
-        live.update(table())
-    if brief:
-        console.print(table())
-    failures = {one.error: f"{one.method} at {one.length} tokens" for one in samples.values() if one.error is not None}
-    for error, where in failures.items():
-        console.print(f"  [magenta]{where}: {error}[/]")
-    return samples
-
-
-def _column(plan: Plan, request: Request) -> str:
-    return plan.cells[request.cell].column
-
-
-def _crew() -> tuple[int, int]:
-    """How many processes, of how many threads each: a model this small keeps no more than one core busy."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(cores, MOST_WORKERS)
-    return workers, cores // workers

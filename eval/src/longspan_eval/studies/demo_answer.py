@@ -18,21 +18,24 @@ from longspan_eval.generate import stream
 from longspan_eval.spec import STOCK
 from longspan_eval.task import Example
 
-ANSWER_TOKENS = 12
+ANSWER_TOKENS = 24
 
 
-def answer_beside(model: PreTrainedModel, tokenizer: Any, prompt: Example, method: str, console: Console) -> None:
-    """One answer token by token, the stock bundled model's beside the extended one's."""
+def answer_beside(
+    model: PreTrainedModel, tokenizer: Any, prompt: Example, method: str, console: Console, *, lines: int
+) -> None:
+    """One answer token by token, the stock bundled model's beside the extended one's; ``lines``: of the question."""
     other, _ = load_bundled()
     extend(other, method)
     sides = {STOCK: stream(model, tokenizer, prompt.input_ids, ANSWER_TOKENS)}
     sides[method] = stream(other, tokenizer, prompt.input_ids, ANSWER_TOKENS)
     said = dict.fromkeys(sides, "")
+    question = "\n".join(tokenizer.decode(prompt.input_ids[-120:]).splitlines()[-lines:])
     console.print(
-        f"\n  [bold]One prompt of {len(prompt.input_ids):,} tokens[/], half way in the pass key "
+        f"\n  [bold]One prompt of {len(prompt.input_ids):,} tokens[/], half way in it what is asked for: "
         f"[bold cyan]{prompt.answer}[/]. Both type:\n"
     )
-    with Live(_panels(said, prompt.answer), console=console, refresh_per_second=20) as live:
+    with Live(_panels(said, question, prompt.answer), console=console, refresh_per_second=20) as live:
         typing = dict(sides)
         while typing:
             for name in list(typing):
@@ -41,17 +44,17 @@ def answer_beside(model: PreTrainedModel, tokenizer: Any, prompt: Example, metho
                     del typing[name]
                 else:
                     said[name] = text
-            live.update(_panels(said, prompt.answer))
+            live.update(_panels(said, question, prompt.answer))
             if console.is_terminal:
                 time.sleep(0.08)  # a model this small types faster than one can follow
 
 
-def _panels(said: dict[str, str], answer: str) -> RenderableType:
+def _panels(said: dict[str, str], question: str, answer: str) -> RenderableType:
     panels = []
     for name, text in said.items():
         right = answer in text
-        typed = Text("What is the pass key?\nThe pass key is", style="dim")
+        typed = Text(question, style="dim")
         typed.append(text.replace("\n", " "), style="bold green" if right else "bold red")
         border = "green" if right else "red"
-        panels.append(Panel(typed, title=name, title_align="left", border_style=border, width=38, height=5))
+        panels.append(Panel(typed, title=name, title_align="left", border_style=border, width=38, height=6))
     return Columns(panels, padding=(0, 1))

@@ -1,18 +1,21 @@
 """Every task by name. Adding one is one file here and one line below.
 
-A task that is made derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
-short one. ``pieces.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
-``scores.py`` the scores. ``tests/evaluation/tasks/test_every_task.py`` then tests it by itself. A task from data names
+A synthetic task derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
+short one. ``fragments.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
+``scores.py`` the scores. ``tests/longspan_eval/tasks/test_every_task.py`` tests every task. A task from data names
 its ``DataFile``; ``leval.py`` is a short one.
 """
 
 from __future__ import annotations
 
 from longspan_eval.task import Task
+from longspan_eval.tasks.common_words import COMMON_WORDS
 from longspan_eval.tasks.counting_stars import COUNTING_STARS
+from longspan_eval.tasks.facts import FACTS
 from longspan_eval.tasks.fewshot import FEWSHOT
 from longspan_eval.tasks.infinitebench_choice import INFINITEBENCH_CHOICE
-from longspan_eval.tasks.infinitebench_synthetic import INFINITEBENCH_MADE
+from longspan_eval.tasks.infinitebench_synthetic import INFINITEBENCH_SYNTHETIC
+from longspan_eval.tasks.key_value import KEY_VALUES
 from longspan_eval.tasks.leval import LEVAL
 from longspan_eval.tasks.longbench import LONGBENCH, LONGBENCH_E
 from longspan_eval.tasks.multi_needle import MULTI_NEEDLE
@@ -20,17 +23,21 @@ from longspan_eval.tasks.needle import NEEDLES
 from longspan_eval.tasks.passkey import PASSKEYS
 from longspan_eval.tasks.ruler_niah import RULER_NIAH
 from longspan_eval.tasks.ruler_qa import RULER_QA
-from longspan_eval.tasks.ruler_tracing import RULER_TRACING
+from longspan_eval.tasks.ruler_tracing import RULER_TRACING, SHORT_TRACING
 from longspan_eval.tasks.ruler_words import RULER_WORDS
 
 __all__ = ["TASKS"]
 
 FAMILIES: tuple[tuple[Task, ...], ...] = (
     PASSKEYS,
+    FACTS,
+    KEY_VALUES,
+    SHORT_TRACING,
+    COMMON_WORDS,
     NEEDLES,
     MULTI_NEEDLE,
     COUNTING_STARS,
-    INFINITEBENCH_MADE,
+    INFINITEBENCH_SYNTHETIC,
     INFINITEBENCH_CHOICE,
     RULER_NIAH,
     RULER_TRACING,

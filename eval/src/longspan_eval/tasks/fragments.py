@@ -70,9 +70,9 @@ def listed(tokenizer: Any, items: Sequence[str], brackets: tuple[str, str]) -> l
 
 
 def check_asked(name: str, depth: float | None, record: Record | None, *, at_depths: bool) -> None:
-    """Refuse a depth that is out of range or has no meaning for a task, and a record, which no made task reads."""
+    """Refuse a depth that is out of range or has no meaning for a task, and a record, which no synthetic task reads."""
     if record is not None:
-        raise ValueError(f"{name} is made, not read from a file: leave record at None")
+        raise ValueError(f"{name} is synthetic and reads no file: leave record at None")
     if depth is not None and not at_depths:
         raise ValueError(f"{name} has no one place to put at depth {depth}: leave depth at None")
     if depth is not None and not 0.0 <= depth <= 1.0:

@@ -1,4 +1,4 @@
-"""InfiniteBench's tasks that are made (Zhang et al., 2024): Retrieve.KV, .Number and .PassKey, and Math.Find.
+"""InfiniteBench's synthetic tasks (Zhang et al., 2024): Retrieve.KV, .Number and .PassKey, and Math.Find.
 
 Prompts are the original's (MIT licence) as it puts them to models that were not taught to chat, without the space at
 their end, which belongs to the answer's first token. Each task comes in two forms: as many pairs, lines or numbers as
@@ -256,7 +256,7 @@ def _math_find(name: str, official: bool) -> Build:
     return MathFind(name, NUMBERS if official else None)
 
 
-INFINITEBENCH_MADE = (
+INFINITEBENCH_SYNTHETIC = (
     *_tasks(KV, _kv, word_in_answer, "the value of one key of a JSON object of UUIDs", f"{PAIRS:,} pairs"),
     *_tasks(NUMBER, _number, first_integer, "ten digits with repetitions, hidden in noise", f"{LINES:,} lines"),
     *_tasks(PASSKEY, _passkey, first_integer, "five digits hidden in noise", f"{LINES:,} lines"),

@@ -1,13 +1,15 @@
 """RULER's variable tracking (Hsieh et al., 2024): which variables have a value, by way of a chain of assignments.
 
 The wording is RULER's (Apache-2.0). As there, a short worked example comes first, of variables with three letters;
-those asked for have five. An assignment is a line of its own among the lines of noise.
+those asked for have five. An assignment is a line of its own among the lines of noise. RULER's task has four hops; two
+hops, with one chain or two, fit a window of 512 tokens.
 """
 
 from __future__ import annotations
 
 import random
 import string
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,6 @@ from longspan_eval.tasks.fragments import check_asked
 from longspan_eval.tasks.haystack import NOISE_LINE, Needle, hide, noise
 from longspan_eval.tasks.scores import contained
 
-NAME, NEW_TOKENS, HOPS = "ruler-vt", 30, 4
 TASK = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n"
 QUESTION = (
     "\nQuestion: Find all variables that are assigned the value {value} in the text above. Answer: According to the "
@@ -24,57 +25,83 @@ QUESTION = (
 )
 
 
-def build(
-    tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-) -> Example:
-    """One chain of ``HOPS`` hops in noise, its assignments in order at random places."""
-    check_asked(NAME, depth, record, at_depths=False)
-    rng = random.Random(seed)
-    (shown, shown_value), (names, value) = _chain(rng, 3), _chain(rng, 5)
-    while value == shown_value:
-        names, value = _chain(rng, 5)
-    example = "".join(NOISE_LINE + line for line in _lines(shown, shown_value))
-    before = f"{TASK}{example}{_question(shown_value)} {' '.join(shown)}\n\n{TASK}"
-    places = sorted(rng.random() for _ in names)
-    needles = [Needle(line, place) for line, place in zip(_lines(names, value), places, strict=True)]
-    ids, _ = hide(
-        tokenizer,
-        NAME,
-        partial(noise(tokenizer).before, 0),
-        needles,
-        before=before,
-        after=_question(value),
-        length=length,
-        new_tokens=NEW_TOKENS,
-    )
-    return Example(ids, tuple(names), seed, None, None)
+@dataclass(frozen=True)
+class VariableTracking:
+    """Chains in noise, the assignments of each in order at random places; the first chain's value is asked for.
+
+    Attributes:
+        name: the task's.
+        hops: assignments from variable to variable in a chain.
+        chains: how many, besides that of the worked example.
+        new_tokens: the most tokens of an answer.
+    """
+
+    name: str
+    hops: int = 4
+    chains: int = 1
+    new_tokens: int = 30
+
+    def __call__(
+        self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
+    ) -> Example:
+        check_asked(self.name, depth, record, at_depths=False)
+        rng = random.Random(seed)
+        shown, shown_value = chain(rng, self.hops, 3)
+        drawn: list[tuple[list[str], str]] = []
+        while len(drawn) < self.chains:
+            names, value = chain(rng, self.hops, 5)
+            if value not in {shown_value, *(other for _, other in drawn)}:
+                drawn.append((names, value))
+        asked = partial(QUESTION.format, count=self.hops + 1)
+        example = "".join(NOISE_LINE + line for line in assignments(shown, shown_value))
+        needles = [
+            Needle(line, place)
+            for one in drawn
+            for line, place in zip(assignments(*one), sorted(rng.random() for _ in one[0]), strict=True)
+        ]
+        ids, _ = hide(
+            tokenizer,
+            self.name,
+            partial(noise(tokenizer).before, 0),
+            needles,
+            before=f"{TASK}{example}{asked(value=shown_value)} {' '.join(shown)}\n\n{TASK}",
+            after=asked(value=drawn[0][1]),
+            length=length,
+            new_tokens=self.new_tokens,
+        )
+        return Example(ids, tuple(drawn[0][0]), seed, None, None)
 
 
-def _chain(rng: random.Random, letters: int) -> tuple[list[str], str]:
-    """The names of variables, all different, and the value that the first is given and the others take over."""
+def chain(rng: random.Random, hops: int, letters: int) -> tuple[list[str], str]:
+    """The names of ``hops + 1`` variables, all different, and the value that the first is given and the others take."""
     names: dict[str, None] = {}
-    while len(names) <= HOPS:
+    while len(names) <= hops:
         names["".join(rng.choices(string.ascii_uppercase, k=letters))] = None
     return list(names), str(rng.randint(10000, 99999))
 
 
-def _lines(names: list[str], value: str) -> list[str]:
+def assignments(names: list[str], value: str) -> list[str]:
+    """The lines of a chain."""
     links = zip(names[1:], names, strict=False)
     return [f"\nVAR {names[0]} = {value}", *(f"\nVAR {name} = VAR {other}" for name, other in links)]
 
 
-def _question(value: str) -> str:
-    return QUESTION.format(value=value, count=HOPS + 1)
+def _task(tracking: VariableTracking, summary: str) -> Task:
+    return Task(
+        name=tracking.name,
+        version=1,
+        paper="Hsieh et al., 2024, arXiv 2404.06654",
+        summary=summary,
+        new_tokens=tracking.new_tokens,
+        build=tracking,
+        score=contained,
+    )
 
 
 RULER_TRACING = (
-    Task(
-        name=NAME,
-        version=1,
-        paper="Hsieh et al., 2024, arXiv 2404.06654",
-        summary=f"the {HOPS + 1} variables of one value, by way of a chain of assignments in noise",
-        new_tokens=NEW_TOKENS,
-        build=build,
-        score=contained,
-    ),
+    _task(VariableTracking("ruler-vt"), "the 5 variables of one value, by way of a chain of assignments in noise"),
+)
+SHORT_TRACING = (
+    _task(VariableTracking("vt-2-hops", 2, 1, 24), "the 3 variables of one value, by way of a chain of two hops"),
+    _task(VariableTracking("vt-2-hops-2-chains", 2, 2, 24), "the 3 variables of one of two values, each with a chain"),
 )

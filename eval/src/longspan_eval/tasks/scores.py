@@ -1,4 +1,4 @@
-"""Scores of the tasks that are made: each takes a prediction and the references, and gives 0 to 1."""
+"""Scores of the synthetic tasks: each takes a prediction and the references, and gives 0 to 1."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ def word_in_answer(prediction: str, references: Sequence[str]) -> float:
     """1 if a reference is a word of the prediction, marks and braces aside, else 0 (InfiniteBench, KV)."""
     words = _RETRIEVAL_MARKS.sub(" ", prediction).split()
     return float(any(reference in words for reference in several(references)))
+
+
+def first_line_ends(prediction: str, references: Sequence[str]) -> float:
+    """1 if the first line that is not empty ends in a reference, as a word and with or without a full stop; else 0."""
+    said = prediction.strip().partition("\n")[0].rstrip(".")
+    return float(any(f" {said} ".endswith(f" {reference} ") for reference in several(references)))
+
+
+def line_complete(text: str) -> bool:
+    """Whether the first line of a text that is not empty has ended."""
+    return "\n" in text.lstrip()
 
 
 def list_membership(prediction: str, references: Sequence[str]) -> float:

@@ -58,7 +58,7 @@ class GeneralStep:
 
     Args:
         tables: what queries see, of the method that runs.
-        impl: which kernel runs; see ``longspan.kernels.banded``.
+        impl: which implementation runs; see ``longspan.kernels.dispatch``.
     """
 
     def __init__(self, tables: Tables, impl: Impl) -> None:
@@ -77,7 +77,7 @@ class GeneralStep:
         """
         if self._chooser is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             name = self._tables.method.name
-            raise RuntimeError(f"{name} chooses keys and gives no gradients; run it under torch.no_grad()")
+            raise RuntimeError(f"{name} selects keys and does not support gradients; run it under torch.no_grad()")
         pads = layer.padding
         span = layer.state.span(store.length if store is not None else 0, q.shape[2], pads)
         rope = layer.rope.paired()
@@ -163,8 +163,8 @@ class GeneralStep:
         """All keys ``[B, Hkv, N, D]``, stored unrotated, in each rotation under the angles of this length."""
         if view.store is not None and view.store.offloaded:
             raise CacheError(
-                f"{type(self._tables.method.angles).__name__} turns every key at every step, and they are kept on tier "
-                f"{view.store.tier!r}; use kv_tier='device' or other angles"
+                f"{type(self._tables.method.angles).__name__} rotates every key at every step, and the keys are on "
+                f"tier {view.store.tier!r}; use kv_tier='device' or other angles"
             )
         angles = self._tables.all_keys(span, view.padding, total, rope.table, k.device)
         return [rope.rotate_k(k, *one) for one in angles]

@@ -21,9 +21,9 @@ from longspan.store import KVStore
 def unrecordable_reason(method: Method) -> str | None:
     """Why a step of this method is not the same at every length, or None."""
     if method.selects:
-        return f"{method.name} chooses keys by looking at them, and what it does at a step depends on the length"
+        return f"{method.name} selects keys by their values, so its operations depend on the length"
     if method.angles.dynamic:
-        return f"the angles of {method.name} follow the length, so every key is turned at every step"
+        return f"the angles of {method.name} follow the length, so every key is rotated at every step"
     return None
 
 
@@ -89,7 +89,7 @@ class RecordedStep:
         by_band = [keys[self._maps.index(band.k_pos)] for band in self._bands]
         distinct = [keys[n] for n in self._order]
         if (reason := triton.unsupported_reason(q, by_band, values)) is not None:
-            raise LongspanError(f"a step of fixed shape runs on Triton's kernel, which cannot run here: {reason}")
+            raise LongspanError(f"a recorded step needs the Triton kernel, which cannot run here: {reason}")
         outs = []
         for run, (a, b, pad) in enumerate(self._runs):
             own_keys, own_values = [x[a:b, :, pad:] for x in distinct], values[a:b, :, pad:]

@@ -69,7 +69,7 @@ class TokenStep:
 
     Args:
         tables: what queries see, of the method that runs.
-        impl: which kernel runs; see ``longspan.kernels.banded``.
+        impl: which implementation runs; see ``longspan.kernels.dispatch``.
     """
 
     def __init__(self, tables: Tables, impl: Impl) -> None:
@@ -122,11 +122,11 @@ class TokenStep:
             return reason
         observer = None if self._chooser is None else self._chooser.recording()
         if observer is not None and observer.scores:
-            return "a recording takes the scores, which one call of C does not keep"
+            return "a recording needs the scores, which the fused kernel does not store"
         if store.offloaded:
             return f"keys and values are on tier {store.tier!r}"
         if max(layer.padding) > store.length:
-            return "a row holds nothing but padding yet"
+            return "a row has only padding so far"
         if (reason := cpu.unsupported_reason(q, k, v)) is not None:
             return reason
         if store.reserve_one() is None:
@@ -134,7 +134,7 @@ class TokenStep:
                 "the store is empty" if not store.length else "the token completes a chunk, which is summarised first"
             )
         if self._bind(q, k, v, layer, store) is None:
-            return "nothing that it could choose from is summarised yet"
+            return "no chunk or block is complete yet"
         return None
 
     def layer_reason(self, rope: Rope, number: int, dtype: torch.dtype, device: torch.device) -> str | None:
@@ -146,11 +146,11 @@ class TokenStep:
         if dtype not in cpu.KINDS:
             return f"C has no kernels for {dtype}"
         if rope.head_dim % cpu.LANES:
-            return f"a head size of {rope.head_dim} is no multiple of {cpu.LANES}"
+            return f"a head size of {rope.head_dim} is not a multiple of {cpu.LANES}"
         if (reason := cpu.unavailable_reason()) is not None:
             return reason
         if rope.norm_q is not None or rope.norm_k is not None:
-            return "the layer normalises queries or keys after their rotation"
+            return "the layer normalises queries or keys after rotation"
         if self._chooser is not None:
             selector = self._chooser.selector(number, rope)
             if not selector.in_one_call(self._tables.angles(rope.table)):
@@ -160,11 +160,13 @@ class TokenStep:
     def _method_reason(self, impl: Impl) -> str | None:
         method, chooser = self._tables.method, self._chooser
         if impl not in ("auto", "compiled"):
-            return f"impl={impl!r} was named"
+            return f"impl={impl!r} is set"
         if method.angles.dynamic:
             return f"the angles of {method.name} follow the length, so every key is rotated at every step"
+        if chooser is not None and chooser.across is not None:
+            return "the scores of a layer's heads are summed over ranks"
         if chooser is not None and chooser.places(torch.zeros(1, dtype=torch.int64)) is None:
-            return "where a token sees what it chooses depends on what that is"
+            return "the positions of chosen keys depend on which keys are chosen"
         return None
 
     def _by_run(

@@ -114,7 +114,7 @@ class _NoGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
-        raise RuntimeError("flash_cpu gives no gradients across key ranges; use impl='torch' for gradients")
+        raise RuntimeError("flash_cpu does not support gradients across key ranges; use impl='torch' for gradients")
 
 
 @lru_cache(maxsize=8)

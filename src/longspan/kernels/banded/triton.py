@@ -37,9 +37,9 @@ def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | No
     """Why this kernel cannot run on these inputs, or None."""
     rotations = len({id(k) for k in keys})
     if rotations > _MAPS:
-        return f"it takes keys in up to {_MAPS} rotations, not {rotations}"
+        return f"it supports keys in up to {_MAPS} rotations, not {rotations}"
     if rotations > 1 and len(keys) > _BANDS:
-        return f"it takes up to {_BANDS} bands where keys are in several rotations, not {len(keys)}"
+        return f"it supports up to {_BANDS} bands where keys are in several rotations, not {len(keys)}"
     return tiles.unsupported_reason(q, *keys, v)
 
 

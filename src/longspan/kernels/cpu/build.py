@@ -49,7 +49,7 @@ def compiler() -> tuple[str, ...]:
     """
     if sys.platform == "win32":
         # gcc aligns the stack there to half of what these vectors need (its bug 54412), which ends the process.
-        raise BuildError("the kernels in C are not made for Windows")
+        raise BuildError("there are no C kernels for Windows")
     named = shlex.split(os.environ.get("CC", ""))
     path = next(filter(None, map(shutil.which, named[:1] or COMPILERS)), None)
     if path is None:

@@ -98,7 +98,7 @@ def _loaded() -> ctypes.CDLL | str:
 def unavailable_reason() -> str | None:
     """Why there is no compiled library here, or None. The first call may compile it, which takes some seconds."""
     if not _settings.get().enabled:
-        return "another implementation was named"
+        return "another implementation is set"
     library = _loaded()
     return library if isinstance(library, str) else None
 
@@ -144,20 +144,20 @@ def unsupported_reason(q: Tensor, *others: Any) -> str | None:
         return f"no {dtype}"
     for x in (q, *others):
         if not isinstance(x, Tensor):
-            return "keys and values are kept off the device"
+            return "keys and values are not on the device"
         if x.dtype != dtype or not x.is_cpu:
             return f"the queries are {dtype} on cpu and keys or values {x.dtype} on {x.device.type}"
         if x.shape[-1] % LANES:
-            return f"a head size of {x.shape[-1]} is no multiple of {LANES}"
+            return f"a head size of {x.shape[-1]} is not a multiple of {LANES}"
         if gradients and x.requires_grad:
-            return "it gives no gradients"
+            return "it does not support gradients"
     return unavailable_reason()
 
 
 def group_size(heads: int, sharing: int) -> int:
     """``heads / sharing``; raises ``ValueError`` if it is no whole number."""
     if heads < 1 or sharing < 1 or heads % sharing:
-        raise ValueError(f"{heads} heads are not shared out evenly to {sharing}")
+        raise ValueError(f"{heads} heads cannot be divided by {sharing}")
     return heads // sharing
 
 

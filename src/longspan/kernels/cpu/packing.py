@@ -32,13 +32,14 @@ def expect(
     if not x.is_cpu:
         raise ValueError(f"{name} is on {x.device}, not on the CPU")
     if not (x.is_contiguous() if contiguous else x.dim() == 0 or x.shape[-1] < 2 or x.stride(-1) == 1):
-        raise ValueError(f"{name} of shape {list(x.shape)} does not lie side by side in memory: {list(x.stride())}")
+        axes = "" if contiguous else " in its last axis"
+        raise ValueError(f"{name} of shape {list(x.shape)} is not contiguous{axes}: strides {list(x.stride())}")
 
 
 def whole_lanes(*widths: int) -> None:
     """Raise ``ValueError`` unless these numbers of channels fill whole vectors."""
     if any(width % LANES for width in widths):
-        raise ValueError(f"head sizes {widths} are no multiples of {LANES}")
+        raise ValueError(f"head sizes {widths} are not multiples of {LANES}")
 
 
 def job(

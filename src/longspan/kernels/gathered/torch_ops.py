@@ -13,7 +13,7 @@ from longspan.dtypes import accumulator
 from longspan.kernels.gathered.contract import Gathered, Part, PerQueryChunk, PerRow
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_FEW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
+_GATHERED_BY_ROW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
 _BUDGET = 1 << 22  # rotated queries held at once, in channels (fp32: 16 MB); more leave the cache, fewer fill no tile
 
 
@@ -49,7 +49,7 @@ def by_row(job: PerRow, flash: bool) -> Iterator[Part]:
         job = replace(job, units=job.units.expand(-1, kv_heads, -1, -1))
     if job.size == 1:
         run = _gather_tokens
-    elif rows <= _FEW or rows * count <= job.keys.shape[2] // job.size:
+    elif rows <= _GATHERED_BY_ROW or rows * count <= job.keys.shape[2] // job.size:
         run = _gather_rows
     else:
         run = _group_rows

@@ -49,7 +49,7 @@ def unsupported_reason(q: Tensor, *others: Any) -> str | None:
         if x.dtype != q.dtype:
             return f"the queries are {q.dtype} and keys or values {x.dtype}"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *tensors)):
-        return "it gives no gradients"
+        return "it does not support gradients"
     if find_spec("triton") is None:
         return "Triton is not installed (pip install 'longspan[gpu]')"
     if interpreting():
@@ -57,7 +57,7 @@ def unsupported_reason(q: Tensor, *others: Any) -> str | None:
     if q.device.type != "cuda":
         return f"the tensors are on {q.device.type}, and TRITON_INTERPRET=1 is not set"
     if torch.version.cuda is None:
-        return "it is made for CUDA, and this torch is not built for it"
+        return "it needs CUDA, and this torch is built without it"
     if (capability := _capability(q.device)) < _CAPABILITY:
         return "the GPU has compute capability {}.{}, and it needs {}.{}".format(*capability, *_CAPABILITY)
     return None

@@ -18,9 +18,11 @@ from longspan.kernels.scores import compiled, reference, torch_ops, triton
 from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope
 
-_FEW = 4  # query rows up to which the time of a product is that of reading its keys
+_MEMORY_BOUND = 4  # query rows up to which the time of a product is that of reading its keys
 
-__all__ = ["Impl", "QueryChunks", "products", "representations", "token_scores"]
+relative_scores = torch_ops.relative_scores
+
+__all__ = ["Impl", "QueryChunks", "products", "relative_scores", "representations", "token_scores"]
 
 
 def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -37,7 +39,7 @@ def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    slower = ("compiled",) if q.shape[2] > _FEW else ()
+    slower = ("compiled",) if q.shape[2] > _MEMORY_BOUND else ()
     name = resolve(impl, q.device, {"compiled": lambda: compiled.products_unsupported_reason(q, keys)}, slower)
     if name == "compiled":
         return compiled.products(q, keys if keys.shape[1] == q.shape[1] else keys.expand(-1, q.shape[1], -1, -1))
@@ -69,7 +71,7 @@ def token_scores(
         "triton": lambda: triton.unsupported_reason(q, keys),
         "compiled": lambda: compiled.token_scores_unsupported_reason(q, keys, together),
     }
-    name = resolve(impl, q.device, reasons, slower=() if q.shape[2] > _FEW else ("compiled",))
+    name = resolve(impl, q.device, reasons, slower=() if q.shape[2] > _MEMORY_BOUND else ("compiled",))
     if name == "compiled":
         return compiled.token_scores(q, keys, together, chunks)
     if chunks is not None:

@@ -23,11 +23,11 @@ def products_unsupported_reason(q: Tensor, keys: Tensor) -> str | None:
     if q.dtype not in cpu.KINDS or q.device.type != "cpu":
         return f"the queries are {q.dtype} on {q.device.type}"
     if keys.shape[-1] > 1 and keys.stride(-1) != 1:
-        return "a key's channels do not lie side by side"
+        return "the keys are not contiguous in their last axis"
     if q.shape[0] != keys.shape[0] or q.shape[-1] != keys.shape[-1]:
         return f"queries are {list(q.shape)} and keys {list(keys.shape)}"
     if torch.is_grad_enabled() and q.requires_grad:
-        return "it gives no gradients"
+        return "it does not support gradients"
     return cpu.unsupported_reason(keys, keys)
 
 

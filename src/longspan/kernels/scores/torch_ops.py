@@ -10,7 +10,7 @@ from torch import Tensor
 from longspan.dtypes import accumulator, widen
 from longspan.rope import Rope, cos_sin
 
-_FEW = 4  # query rows below which a product only reads keys, in whatever dtype
+_NOT_WIDENED = 4  # query rows below which a product only reads keys, in whatever dtype
 _BLOCK = 2048  # keys widened at a time
 
 
@@ -22,7 +22,7 @@ def products(q: Tensor, keys: Tensor, block: int = _BLOCK) -> Tensor:
     """
     wide, rows = accumulator(q), q.shape[-2]
     keys = keys if q.dtype == keys.dtype else widen(keys)
-    if q.dtype == wide or q.device.type != "cpu" or rows < _FEW:
+    if q.dtype == wide or q.device.type != "cpu" or rows < _NOT_WIDENED:
         return (q @ keys.mT).to(wide)
     q, parts = q.to(wide), keys.split(block, dim=-2)  # a block stays in the processor's cache
     return torch.cat([q @ part.to(wide).mT for part in parts], dim=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,13 +16,14 @@ from vllm.v1.attention.backend import (
     AttentionType,
     CommonAttentionMetadata,
 )
-from vllm.v1.kv_cache_interface import KVCacheLayout
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 
 from longspan.errors import LongspanError
 from longspan.rope import Rope
 from longspan.vllm.attention import PagedAttention
-from longspan.vllm.pages import Slots
-from longspan.vllm.step import NewTokens, Step
+from longspan.vllm.pages import NewTokens, Slots
+from longspan.vllm.settings import check_page_size
+from longspan.vllm.step import Step
 
 
 class LongspanBackend(AttentionBackend):
@@ -47,6 +49,15 @@ class LongspanBackend(AttentionBackend):
         return (KVCacheLayout.LBHNC,)
 
 
+class LongspanChoosingBackend(LongspanBackend):
+    """The same with room behind each page for the bounds of chunks."""
+
+    @classmethod
+    def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
+        one_token = spec.num_heads * spec.state_content_size_bytes
+        return replace(spec, page_size_padded=spec.unpadded_page_size_bytes + one_token)
+
+
 class LongspanMetadataBuilder(AttentionMetadataBuilder[Step]):
     """From vLLM's block tables to what each new token sees."""
 
@@ -55,8 +66,9 @@ class LongspanMetadataBuilder(AttentionMetadataBuilder[Step]):
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         layers = get_layers_from_vllm_config(vllm_config, Attention, layer_names)
-        self._tables = next(iter(layers.values())).impl.attention.tables
-        self._size = kv_cache_spec.block_size
+        attention = next(iter(layers.values())).impl.attention
+        self._tables, self._size = attention.tables, kv_cache_spec.block_size
+        check_page_size(attention.selection, self._size)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -82,10 +94,11 @@ class LongspanImpl(AttentionImpl[Step]):
         attention: the method, of all layers.
         rope: how the layer rotates queries and keys.
         stock: vLLM's own implementation for this layer, for the facts that it was built with.
+        longest: tokens of the longest text.
     """
 
-    def __init__(self, attention: PagedAttention, rope: Rope, stock: Any) -> None:
-        self.attention, self.rope = attention, rope
+    def __init__(self, attention: PagedAttention, rope: Rope, stock: Any, longest: int) -> None:
+        self.attention, self.rope, self.longest = attention, rope, longest
         self.num_heads, self.head_size, self.num_kv_heads = stock.num_heads, stock.head_size, stock.num_kv_heads
         self.scale, self.softcap = float(stock.scale), stock.logits_soft_cap or None
         self.attn_type, self.kv_cache_dtype = AttentionType.DECODER, stock.kv_cache_dtype
@@ -107,6 +120,7 @@ class LongspanImpl(AttentionImpl[Step]):
         if output_scale is not None or output_block_scale is not None:
             raise LongspanError("longspan in vLLM: a quantised output is not supported; leave its fusion pass off")
         if attn_metadata is None:  # vLLM measures how much memory a step takes
+            self.attention.reserve(query, self.num_kv_heads, self.longest)
             return output.zero_()
         if kv_cache.shape[2] != attn_metadata.size:
             raise LongspanError(

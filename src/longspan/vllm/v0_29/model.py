@@ -23,12 +23,13 @@ from longspan.errors import AttachError
 from longspan.hf.kernels import describe_kernels
 from longspan.hf.report import LayerReport, Report
 from longspan.hf.window import trained_on
+from longspan.methods import Method
 from longspan.rope import Rope, Table
 from longspan.vllm import source
 from longspan.vllm.attention import PagedAttention
 from longspan.vllm.settings import Settings, check_pages
 from longspan.vllm.unrotated import Unrotated
-from longspan.vllm.v0_29.backend import LongspanBackend, LongspanImpl
+from longspan.vllm.v0_29.backend import LongspanBackend, LongspanChoosingBackend, LongspanImpl
 
 _PLAIN = (RotaryEmbedding, Llama3RotaryEmbedding, NTKScalingRotaryEmbedding)
 _CHECKED_POSITIONS = (0, 1, 2, 3, 5, 17, 100, 255)
@@ -46,7 +47,7 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
     longest = model_config.max_model_len
     method = trained.resolve(settings.method.reaching(longest))
     check_pages(method, trained.window)
-    if (reason := _engine_reason(vllm_config)) is not None:
+    if (reason := _engine_reason(vllm_config, method)) is not None:
         raise AttachError(f"longspan in vLLM: {reason}")
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, AttentionLayerBase)]
     if not layers:
@@ -65,9 +66,10 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
         module = getattr(parent, rotary)
         if id(module) not in ropes:
             ropes[id(module)] = _rope(path, module)
-        changes[path] = layer, parent, rotary, LongspanImpl(attention, ropes[id(module)], layer.impl)
+        changes[path] = layer, parent, rotary, LongspanImpl(attention, ropes[id(module)], layer.impl, longest)
+    backend = LongspanBackend if attention.selection is None else LongspanChoosingBackend
     for layer, parent, rotary, impl in changes.values():
-        layer.attn_backend, layer.impl = LongspanBackend, impl
+        layer.attn_backend, layer.impl = backend, impl
         setattr(parent, rotary, Unrotated())
     limit = method.longest(trained.window)
     too_long = (
@@ -93,13 +95,18 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
     )
 
 
-def _engine_reason(vllm_config: VllmConfig) -> str | None:
+def _engine_reason(vllm_config: VllmConfig, method: Method) -> str | None:
     """What of the engine's settings longspan cannot do, or None."""
     parallel = vllm_config.parallel_config
     if vllm_config.speculative_config is not None:
         return "speculative decoding is not supported; leave --speculative-config out"
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         return "context parallelism is not supported; use --tensor-parallel-size"
+    if parallel.tensor_parallel_size > 1 and getattr(method, "share", None) == "layer":
+        return (
+            "share='layer' sums the scores of all heads, and tensor parallelism has them in several processes; use "
+            "share='group'"
+        )
     if vllm_config.kv_transfer_config is not None:
         return (
             "its keys lie in pages in another rotation than vLLM's own, so no other store may be given them; leave "

@@ -1,0 +1,160 @@
+"""The text of uploaded PDF and HTML files, extracted in a process of its own with limits of time and memory.
+
+A file from anybody may make its parser loop, or fill the memory; then that process ends, and the server goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Lock
+from typing import Any, TypeVar
+
+from longspan.errors import DocumentError
+from longspan.extract import extract
+
+T = TypeVar("T")
+_AT_ONCE = 2  # processes
+_GRACE = 5  # seconds beyond the limit, after which a process whose server was killed ends itself
+_REFUSED, _TOO_LONG, _TOO_LARGE, _NO_ROOM = 3, 4, 5, 6  # exit codes
+_LOG = logging.getLogger("longspan.serve")
+
+
+class Extractor:
+    """Extracts texts, two at a time.
+
+    Args:
+        seconds: for one file. memory: bytes of the process that extracts it; Linux enforces them.
+        longest: bytes of a text in UTF-8.
+    """
+
+    def __init__(self, *, seconds: float, memory: int, longest: int) -> None:
+        self._seconds, self._memory, self._longest = seconds, memory, longest
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="longspan-extraction")
+        self._lock, self._closed = Lock(), False
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._pending: set[Future[Any]] = set()
+
+    @property
+    def pending(self) -> int:
+        """Calls that run or wait."""
+        return sum(not one.done() for one in list(self._pending))
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Make a call that extracts, in a thread of its own: others wait for these, and nothing else does."""
+        future = self._pool.submit(call)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    def text_of(self, path: Path) -> str:
+        """The text of a PDF or HTML file, by its name's suffix.
+
+        Raises:
+            DocumentError: there is no text in it, or it takes more than the limits. OSError: the disk is full.
+        """
+        out = path.with_name(f"{path.name}.text")
+        try:
+            code, said = self._run(path, out)
+            if code == 0:
+                return out.read_bytes().decode("utf-8")
+            if code == _NO_ROOM:
+                raise OSError("there is no room for its text")
+            if code == _REFUSED:
+                raise DocumentError(out.read_bytes().decode("utf-8"))
+        finally:
+            out.unlink(missing_ok=True)
+        if code == _TOO_LONG:
+            raise DocumentError(f"the text of the file has more than {self._longest:,} bytes; split the file")
+        if code == _TOO_LARGE:
+            raise DocumentError(
+                f"extracting the text takes more than {self._memory:,} bytes of memory; upload the text itself"
+            )
+        if code in (None, -getattr(signal, "SIGALRM", 0)):
+            raise DocumentError(
+                f"extracting the text takes more than {self._seconds:g} seconds; upload the text itself"
+            )
+        _LOG.warning("extracting a text ended with %s: %s", code, said)
+        # Some parsers raise errors of their own where memory runs out, or end their process.
+        raise DocumentError(
+            f"the text of the file cannot be extracted with {self._memory:,} bytes of memory; upload the text itself"
+        )
+
+    def _run(self, path: Path, out: Path) -> tuple[int | None, str]:
+        """The exit code of an extraction, None if it took too long; and the end of what it wrote to stderr."""
+        limits = [f"{self._seconds + _GRACE:.0f}", str(self._memory), str(self._longest)]
+        command = [sys.executable, "-P", "-m", __name__, str(path.absolute()), str(out.absolute()), *limits]
+        # The server's key is none of its business, nor is a Ctrl-C at the server's terminal.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LONGSPAN_")}
+        with TemporaryFile() as log:
+            with self._lock:
+                if self._closed:
+                    raise DocumentError("the server ends")
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=environment,
+                    start_new_session=True,
+                )  # fmt: skip
+                self._processes.add(process)
+            try:
+                code: int | None = process.wait(self._seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                code = None
+            finally:
+                self._processes.discard(process)
+            log.seek(max(os.fstat(log.fileno()).st_size - 500, 0))
+            return code, " ".join(log.read().decode("utf-8", "replace").split())
+
+    def close(self) -> None:
+        """End all extractions."""
+        with self._lock:
+            self._closed = True
+            for process in list(self._processes):
+                process.kill()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def main(path: Path, out: Path, seconds: int, memory: int, longest: int) -> int:
+    """Extract the text of a file into another one, in a process that ends after this.
+
+    Args:
+        out: gets the text, or the reason why there is none.
+
+    Returns:
+        The exit code.
+    """
+    with suppress(ImportError):  # Windows
+        import resource
+
+        signal.alarm(seconds)
+        with suppress(ValueError, OSError):  # a system without this limit
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    try:
+        try:
+            text = extract(path).encode("utf-8", "replace")
+        except DocumentError as error:
+            if isinstance(error.__cause__, MemoryError):
+                return _TOO_LARGE
+            out.write_text(str(error).removeprefix(f"{path}: "), encoding="utf-8")
+            return _REFUSED
+        if len(text) > longest:
+            return _TOO_LONG
+        out.write_bytes(text)
+    except MemoryError:
+        return _TOO_LARGE
+    except OSError:
+        return _NO_ROOM
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])))

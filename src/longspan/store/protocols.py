@@ -1,0 +1,54 @@
+"""What a store and an index have in common, and what the store asks of the index."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Slot(NamedTuple):
+    """Memory for one more token.
+
+    Attributes:
+        place: the token's place among those stored.
+        kept_at: the place of its inputs among those that an index keeps; 0 where it keeps none.
+        moved: whether what was stored lies elsewhere since the last token.
+    """
+
+    place: int
+    kept_at: int = 0
+    moved: bool = False
+
+
+class TakesOne(Protocol):
+    """What takes in a token that a kernel writes: first memory for it, then, once it is written, that it counts."""
+
+    def reserve_one(self) -> Slot | None:
+        """Memory for the next token; None where it takes more than writing the token there."""
+
+    def commit_one(self) -> None:
+        """The token was written to what ``reserve_one`` gave, and counts as stored."""
+
+
+class KeyIndex(TakesOne, Protocol):
+    """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, on the device."""
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens from ``length`` on. Called before the store forgets them; if it raises, neither does."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
+
+    def repeat(self, times: int) -> None:
+        """Repeat each row ``times`` times, copies side by side."""
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def state(self) -> list[Tensor]:
+        """All that is kept, as views."""

@@ -1,0 +1,167 @@
+"""Texts of PDF and HTML files are extracted in a process of its own, which time, memory and length limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from longspan.errors import DocumentError
+from longspan.serve.extraction import Extractor
+from support.serving import chat, wait_for
+
+MIB = 2**20
+linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux")
+
+
+def pdf(stream: bytes) -> bytes:
+    """A PDF file of one page, whose content is a compressed stream."""
+    packed = zlib.compress(stream, 9)
+    parts = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 99 99] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> >> >>",
+        b"<< /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream" % (len(packed), packed),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    data, places = b"%PDF-1.4\n", []
+    for number, part in enumerate(parts, 1):
+        places.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, part)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    end = b"xref\n0 %d\n0000000000 65535 f \n%strailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
+    return data + end % (len(parts) + 1, table, len(parts) + 1, len(data))
+
+
+GOOD = pdf(b"BT /F 12 Tf 9 9 Td (Call me Ishmael.) Tj ET")
+# 60 kB of a file that no parser is done with soon, nor without much memory.
+ENDLESS = pdf(b"BT /F 12 Tf 9 9 Td " + b"(x) Tj " * 8_000_000 + b"ET")
+
+
+@pytest.fixture
+def extractor():
+    """One with limits that a small file keeps."""
+    made = []
+
+    def new(**limits):
+        made.append(Extractor(**{"seconds": 60, "memory": 1024 * MIB, "longest": MIB} | limits))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.close()
+
+
+def text_of(extractor: Extractor, folder: Path, data: bytes, name: str = "x.pdf") -> str:
+    path = folder / name
+    path.write_bytes(data)
+    try:
+        return extractor.text_of(path)
+    finally:
+        assert [one.name for one in folder.iterdir()] == [name]
+
+
+def test_texts(extractor, tmp_path):
+    one = extractor()
+    assert text_of(one, tmp_path, GOOD) == "Call me Ishmael."
+    with pytest.raises(DocumentError, match=r"^not a PDF file that can be read"):
+        text_of(one, tmp_path, b"no pdf")
+
+
+def test_one_that_takes_too_long_is_ended(extractor, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(DocumentError, match="more than 3 seconds"):
+        text_of(extractor(seconds=3, memory=64 * 1024 * MIB), tmp_path, ENDLESS)
+    assert time.monotonic() - began < 10
+
+
+@linux
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [pytest.param(ENDLESS, "x.pdf", marks=pytest.mark.long), (b"<p>" + b"<b>x</b>" * 8_000_000, "x.html")],
+)
+def test_one_that_takes_too_much_memory_is_ended(extractor, tmp_path, data, name):
+    with pytest.raises(DocumentError, match="209,715,200 bytes of memory"):
+        text_of(extractor(memory=200 * MIB), tmp_path, data, name)
+
+
+def test_a_text_that_is_too_long_is_refused(extractor, tmp_path):
+    with pytest.raises(DocumentError, match="more than 1,000 bytes"):
+        text_of(extractor(longest=1_000), tmp_path, b"<p>" + b"word " * 1_000, "x.html")
+
+
+def test_the_key_of_the_server_is_not_given_on(extractor, tmp_path, monkeypatch):
+    seen = []
+    start = subprocess.Popen
+
+    def spy(command, **options):
+        seen.append(options["env"])
+        return start(command, **options)
+
+    monkeypatch.setenv("LONGSPAN_API_KEY", "secret")
+    monkeypatch.setattr("longspan.serve.extraction.subprocess.Popen", spy)
+    text_of(extractor(), tmp_path, GOOD)
+    (environment,) = seen
+    assert "secret" not in environment.values() and "PATH" in environment
+
+
+def test_closing_ends_what_runs(extractor, tmp_path):
+    one, errors = extractor(), []
+
+    def extract():
+        with pytest.raises(DocumentError) as error:
+            text_of(one, tmp_path, ENDLESS)
+        errors.append(error)
+
+    future = one.submit(extract)
+    wait_for(lambda: one.pending)
+    time.sleep(0.5)
+    began = time.monotonic()
+    one.close()
+    assert future.done() and len(errors) == 1 and time.monotonic() - began < 10
+
+
+def test_the_server_answers_while_a_hostile_file_is_extracted(start):
+    served = start(extract_seconds=4)
+    refused = []
+
+    def upload():
+        refused.append(served.http.post("/v1/documents", files={"file": ("x.pdf", ENDLESS)}))
+
+    threads = [threading.Thread(target=upload) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: served.host.extractor.pending == 3)
+    served.ask("The road", max_tokens=2)
+    plain = served.add("A text without any markup.", "plain.txt")
+    assert served.host.extractor.pending == 3, "the answers waited for the files"
+    for thread in threads:
+        thread.join()
+    for response in refused:
+        assert response.status_code == 400 and response.json()["error"]["code"] == "not_a_text"
+        assert "seconds" in response.json()["error"]["message"]
+    assert [path.name for path in served.host.settings.documents.iterdir()] == [plain]
+    assert served.http.post("/v1/chat/completions", json=chat("x", max_tokens=1)).status_code == 200
+
+
+def test_files_that_wait_count_for_the_queue(start):
+    served, gate = start(max_queue=1), threading.Event()
+    served.host.extractor.submit(gate.wait)
+    response = served.http.post("/v1/documents", files={"file": ("x.pdf", GOOD)})
+    gate.set()
+    assert response.status_code == 429 and int(response.headers["Retry-After"]) >= 1
+
+
+def test_what_a_killed_server_left_of_uploads_is_removed(start, tmp_path):
+    place = tmp_path / "kept"
+    place.mkdir()
+    for name in (".upload-abc123", ".upload-abc123.pdf", ".upload-abc123.pdf.text"):
+        (place / name).write_bytes(b"x")
+    (place / "notes.txt").write_text("mine")
+    start(documents=place)
+    assert [path.name for path in place.iterdir()] == ["notes.txt"]
