@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import pytest
 
 from longspan.methods import DCA
+from longspan_eval.datafile import SAMPLES
 from longspan_eval.reproduce import PAPERS, dca, dca_methods
-from support.tables import made, measured, table_of
+from longspan_eval.reproduce.cells import INSIDE
+from support.tables import figures_of, made, measured, table_of
 
 K = 1024
 
@@ -29,10 +34,10 @@ def test_dca_rows(at_4096):
 @pytest.mark.usefixtures("unbuilt")
 @pytest.mark.parametrize(
     ("paper", "table", "thousands", "windows"),
-    [("dca", "table-1", (4, 8, 16, 32, 64), 4096), ("dca", "table-2", (4, 32, 64, 96, 128, 160, 192), 4096)],
+    [("dca", "table-1", (4, 8, 16, 32, 64), 4096), ("dca", "figure-4", (8, 12, 16, 20, 24, 28, 32), 4096)],
 )
 def test_lengths_of_perplexity(at_window, monkeypatch, paper, table, thousands, windows):
-    monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 300_000)
+    monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 70_000)
     session = at_window(windows, windows=PAPERS[paper].windows, samples=1)
     cells = [cell for cell in table_of(paper, table).cells(session) if cell.row.endswith(": stock")]
     assert [cell.column for cell in cells] == [f"{n * K:,}" for n in thousands]
@@ -44,3 +49,77 @@ def test_needles_of_mistral_are_to_192k_at_its_window(at_window, unbuilt):
     assert max(one.length for cell in cells for one in cell.measures) == 192 * K
     assert {one.name for cell in cells for one in cell.measures} == {"needle"}
     assert dca.MISTRAL == 32_768
+
+
+def books(folder, *tokens):
+    """PG19's validation books, of at least so many tokens each."""
+    (folder / dca.PG19_VALIDATION.folder).mkdir(parents=True)
+    for n, count in enumerate(tokens):
+        text = f"Book {n}." + " and so on" * (count // 3)
+        (folder / dca.PG19_VALIDATION.folder / f"{n}.txt").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(("parameters", "stride"), [(7e9, 256), (70e9, 2048)])
+def test_windows_slide_as_in_the_paper(at_4096, parameters, stride):
+    at_4096.subject = replace(at_4096.subject, parameters=int(parameters))
+    assert [dca.stride(at_4096, n) for n in (4, 64, 96)] == [stride] * 3
+    assert [dca.stride(at_4096, n) for n in (128, 160, 192)] == [64 * K, 80 * K, 96 * K]
+
+
+def test_perplexity_to_192k(at_4096, tmp_path):
+    at_4096.samples = 2
+    at_4096.data_dir = books(tmp_path, 70 * K, 100 * K, 200 * K)
+    cells = {(cell.row, cell.column): cell for cell in measured("dca", "table-2", at_4096)}
+    assert {row for row, _ in cells} == {"PG19 (validation): stock", "PG19 (validation): DCA"}
+    columns = [column for row, column in cells if row.endswith("DCA")]
+    assert columns == [f"{n * K:,}, {read} of 3 documents" for n, read in
+                       ((4, 3), (32, 3), (64, 3), (96, 2), (128, 1), (160, 1), (192, 1))]  # fmt: skip
+    records = {one.length: one.record for cell in cells.values() for one in cell.measures}
+    assert [records[n * K]["stride"] for n in (4, 96, 128, 160, 192)] == [256, 256, 64 * K, 80 * K, 96 * K]
+    assert {record["mode"] for record in records.values()} == {"whole"}
+    first = {cell.column: cell.measures for cell in measured("dca", "table-1", at_4096) if "stock" in cell.row}
+    assert first[f"{4 * K:,}"] == cells["PG19 (validation): stock", columns[0]].measures  # as the paper's 7.87 is
+
+
+def test_without_books_a_table_asks_for_them_once(at_4096):
+    briefs = [cell.brief for cell in table_of("dca", "table-2").cells(at_4096) if "needs" in cell.brief]
+    assert briefs == [f"needs `{dca.PG19_VALIDATION.folder}`"]
+
+
+@pytest.mark.parametrize(
+    ("table", "tasks", "tokens"),
+    [
+        ("table-3", {"narrativeqa", "qasper", "quality", "qmsum"}, 16_384),
+        ("table-4", {"toefl", "quality", "coursera", "sfiction"}, 32_768),
+        ("table-5", {"qasper", "quality", "qmsum"}, 16_384),
+    ],
+)
+def test_practical_tasks(at_4096, tmp_path, table, tasks, tokens):
+    shutil.copytree(SAMPLES, tmp_path / "data")
+    at_4096.data_dir = tmp_path / "data"
+    asked = figures_of("dca", table, at_4096)
+    assert {one.length for one in asked} == {tokens}
+    assert {one.name.split("-")[1] for one in asked} == tasks
+
+
+def test_the_papers_questions_have_a_figure_for_each_of_its_tables(at_4096, tmp_path):
+    (tmp_path / "unseen").mkdir()
+    (tmp_path / "unseen" / "paper.txt").write_text("A paper on dual chunk attention.")
+    at_4096.data_dir = tmp_path
+    cells = {cell.column: len(cell.measures) for cell in measured("dca", "table-6", at_4096) if cell.row == "DCA"}
+    assert (cells["F1, easy (Table 6)"], cells["F1, hard (Table 7)"], cells["F1"]) == (6, 4, 10)
+    shutil.copy(SAMPLES / "unseen" / "questions.jsonl", tmp_path / "unseen")
+    assert not [cell for cell in measured("dca", "table-6", at_4096) if "easy" in cell.column]  # others' questions
+
+
+def test_a_needle_of_192k_is_scaled_unless_told_otherwise(at_window, unbuilt):
+    for scale_to, longest in (("auto", 24 * K), ("paper", 192 * K)):
+        session = at_window(4096, windows=PAPERS["dca"].windows, scale_to=scale_to)
+        assert max(one.length for one in figures_of("dca", "figure-6", session)) == longest
+
+
+def test_quick_tables_say_what_the_model_can_do_inside_its_window(at_window):
+    for name in ("figure-4", "figure-6"):
+        cells = measured("dca", name, at_window(512, scale="quick"))
+        assert {one.length for cell in cells if cell.row == INSIDE for one in cell.measures} == {512}

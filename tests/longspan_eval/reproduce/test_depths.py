@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -57,4 +58,9 @@ def test_depths_are_drawn_and_in_the_results(paper, name, at_window, tmp_path, u
     told = json.loads((tmp_path / "results.json").read_text())["tables"][name]["cells"]
     (own,) = (cell for cell in told if (cell["row"], cell["column"]) == ("stock", first.columns[0]))
     assert [part["value"] for part in own["depths"]] == [1.0] + [0.0] * (len(first.rows) - 1)
-    assert report.draw({}) == [f"{name}.png"]  # nothing is measured yet: tiles without a colour
+
+
+def test_tiles_of_what_is_not_measured_yet_have_no_colour(at_window, unbuilt):
+    plan = PaperPlan(table_of("dca", "figure-6"), at_window(512, scale="quick"))
+    shades = {shade for one in depth_panels(plan, {}) for line in one.shades for shade in line}
+    assert shades and all(map(math.isnan, shades))

@@ -143,6 +143,14 @@ def test_longbench_is_cut_to_32k(at_window, tmp_path, window):
         assert {one.name for one in asked} == set(esa.LONG)
 
 
+def test_files_of_infinitebench_are_cut_to_200k(at_window, tmp_path, unbuilt):
+    shutil.copytree(SAMPLES, tmp_path / "data")
+    session = at_window(8192, windows=PAPERS["esa"].windows, data_dir=tmp_path / "data")
+    read = [one for one in figures_of("esa", "table-2", session) if one.record is not None]
+    assert {one.name for one in read} == {"infinitebench-en-mc", "infinitebench-code-debug"}
+    assert {one.length for one in read} == {200 * K}
+
+
 def test_recall_is_of_2000_queries_up_to_token_25000(at_window, monkeypatch):
     monkeypatch.setattr("longspan_eval.reproduce.texts.standard_text", lambda: "word " * 60_000)
     session = at_window(32_768, windows=PAPERS["esa"].windows, calibration=FOLDER / "calibration.safetensors")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from longspan.methods import LMInfinite, LongHeads
+from longspan_eval.datafile import SAMPLES
 from longspan_eval.reproduce import longheads, longheads_methods
 from longspan_eval.reproduce.longheads_heads import split_lengths
+from longspan_eval.reproduce.longheads_takes import rows as takes_rows
 from longspan_eval.reproduce.texts import PG19_TEST, PG19_VALIDATION, PROOF_PILE
-from support.tables import made, measured
+from support.tables import figures_of, made, measured, table_of
 
 
 def test_longheads_at_its_own_window(at_4096):
@@ -22,10 +26,10 @@ def test_longheads_at_its_own_window(at_4096):
     other = made(rows["LM-Infinite"], LMInfinite)
     assert (other.sinks, other.recent, other.cap) == (10, 4096, 4096)
     assert longheads_methods.half(at_4096) == 2048
-    assert {
-        (made(row, LongHeads).chunk_length, row.method.num_chunks)
-        for row in longheads_methods.analysed(at_4096).values()
-    } == {(256, 8)}
+    assert (other.resolve(4096).recent, other.resolve(4096).cap) == (4096, 4096)
+    halved = [made(row, LongHeads) for row in longheads_methods.halved(at_4096).values()]
+    assert {(one.chunk_length, one.num_chunks, one.plain_rows(4096)) for one in halved} == {(256, 8, 2048)}
+    assert [one.local_chunks for one in halved] == [2, 1, 2]
 
 
 @pytest.mark.parametrize(("template", "factor"), [(None, 2.0), ("{{ messages }}", 1.0)])
@@ -98,3 +102,47 @@ def test_longheads_reads_longbench_e_where_there_is_one():
 def test_documents():
     assert (PG19_TEST.documents, PROOF_PILE.documents, PG19_VALIDATION.documents) == (100, 100, None)
     assert "test" in PG19_TEST.folder and "validation" in PG19_VALIDATION.folder
+
+
+@pytest.mark.parametrize(("window", "recent"), [(8192, 4096), (2048, 2048)])
+def test_lm_infinite_keeps_4096_tokens_as_printed(at_window, window, recent):
+    method = longheads_methods.lm_infinite(at_window(window, scale_to="paper")).method
+    assert (method.sinks, method.recent, method.cap) == (10, recent, window)
+
+
+def test_perplexity_slides_by_256_and_scores_what_is_new(at_4096, monkeypatch):
+    monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 40_000)
+    asked = figures_of("longheads", "table-1", at_4096)
+    assert {(one.record["stride"], one.record["mode"]) for one in asked} == {(256, "new")}
+    assert {one.length for one in asked} == {4096, 4 * 4096, 8 * 4096} | {2 * 4096}
+
+
+def test_longbench_is_cut_to_16k_and_32k(at_4096, tmp_path):
+    shutil.copytree(SAMPLES, tmp_path / "data")
+    at_4096.data_dir = tmp_path / "data"
+    assert {one.length for one in figures_of("longheads", "table-2", at_4096)} == {16_384, 32_768}
+    assert {one.length for one in figures_of("longheads", "table-4", at_4096)} == {16_384}
+    briefs = [cell.brief for cell in table_of("longheads", "table-2").cells(at_4096) if "w/ PI" in cell.row]
+    assert briefs == ["needs a model fine-tuned with PI"]  # which the paper's Table 1 has not
+    assert not [cell for cell in table_of("longheads", "table-1").cells(at_4096) if "PI" in cell.row]
+
+
+def test_seconds_are_of_100_tokens_and_of_the_window_that_misses_some_at_4k(at_4096):
+    asked = figures_of("longheads", "table-5", at_4096)
+    assert {one.tokens for one in asked} == {100}
+    rows = takes_rows(at_4096)
+    assert {name: row[0].method.num_chunks for name, row in rows.items() if "LongHeads" in name} == {
+        "LongHeads": 16, "LongHeads, k = 8": 8, "LongHeads, k = 8, offloaded": 8,
+    }  # fmt: skip
+    assert rows["LongHeads, k = 8"][0].method.plain_rows(4096) == 2048  # at 4k it is not stock
+
+
+def test_heads_look_at_five_reports_a_length(at_4096, tmp_path, monkeypatch, unbuilt):
+    monkeypatch.setattr("longspan_eval.reproduce.longheads_heads.read_records", lambda *_: [{"context": ""}] * 6)
+    monkeypatch.setattr("longspan_eval.reproduce.longheads_heads.encode", lambda *_: [5] * 33_000)
+    (tmp_path / "longbench").mkdir()
+    (tmp_path / "longbench" / "gov_report.jsonl").write_text("")
+    at_4096.data_dir = tmp_path
+    cells = [cell for cell in measured("longheads", "table-3", at_4096) if "of a report" in cell.row]
+    assert {len(cell.measures) for cell in cells} == {5} and {one.window for one in cells[0].measures} == {2048}
+    assert {one.length for cell in cells for one in cell.measures} == {4096, 8192, 16_384, 32_768}

@@ -73,7 +73,16 @@ def test_no_window_runs_over_the_end_of_a_document(session, tmp_path):
         assert ("Dark" in said) is not ("Bright" in said)
     limited = replace(BOOKS, documents=1)
     (cell,) = perplexity_cells(session, {"a": parse_spec("stock")}, (limited,), [64], stride=32, mode="new", windows=2)
-    assert cell.row == "PG19: a" and len(cell.measures) == 2
+    assert cell.row == "PG19, 1 of 3 documents: a" and len(cell.measures) == 2
+
+
+def test_the_first_documents_are_those_that_are_long_enough(session, tmp_path):
+    long = "{0} night and the sea was calm. " * 40
+    session.data_dir = books(tmp_path, "Short.", long.format("Dark"), "Too short.", long.format("Bright"), long + "!")
+    first = replace(BOOKS, documents=2)
+    (cell,) = perplexity_cells(session, {"a": parse_spec("stock")}, (first,), [64], stride=32, mode="new", windows=None)
+    assert cell.row == "PG19, 2 of 5 documents: a"
+    assert len({one.record["text"] for one in cell.measures}) == 2
 
 
 def test_a_text_that_is_too_short_says_so(session, tmp_path):

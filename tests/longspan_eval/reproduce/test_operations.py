@@ -63,7 +63,7 @@ def test_the_code_does_what_is_computed():
     shape, sizes = Shape.of(model), Sizes(8, 256, 128, 8)
     assert shape == Shape(192, 64, 6)
     length = 1025  # the last token begins a piece, so the local ones are those right before it
-    sample = session.measure(Counted(esa_methods.reduced(session), length, text=at_hand(tokenizer), reduced=8))
+    sample = session.measure(Counted(esa_methods.own(session), length, text=at_hand(tokenizer), reduced=8))
     session.detach()
     assert sample.error is None
     assert sample.figures["attended"] == 8 + 256 + 128 + 1

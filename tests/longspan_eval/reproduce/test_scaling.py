@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from longspan_eval.measure import Prompt
+from longspan_eval.reproduce import PAPERS
 from longspan_eval.reproduce.measures import Inspected, SplitPrompt, Timed
 from longspan_eval.reproduce.table import PaperPlan
-from support.tables import measured, table_of
+from support.tables import figures_of, measured, table_of
 
 K = 1024
 
@@ -32,6 +33,14 @@ def test_protocols_at_the_papers_own_window(at_4096, paper, table, lengths, each
     single = [cell for cell in cells if len({measure.length for measure in cell.measures}) == 1]  # means aside
     assert {len(cell.measures) for cell in single} == {each}
     assert {type(measure) for cell in cells for measure in cell.measures} <= {Prompt, SplitPrompt, Inspected, Timed}
+
+
+@pytest.mark.parametrize(("paper", "table"), [(name, one.name) for name, own in PAPERS.items() for one in own.tables])
+def test_every_quick_table_of_prompts_has_stock_inside_the_window(at_window, paper, table):
+    session = at_window(512, scale="quick", windows=PAPERS[paper].windows)
+    asked = [one for one in figures_of(paper, table, session) if isinstance(one, Prompt)]
+    lengths = {one.length for one in asked if one.spec.label == "stock"}
+    assert not asked or min(lengths) <= 512
 
 
 @pytest.mark.parametrize(("window", "tokens"), [(4096, 256), (512, 32), (1000, 62), (8, 1), (4, 1)])

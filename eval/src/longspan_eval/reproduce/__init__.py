@@ -1,6 +1,8 @@
 """Papers' tables, made again with any model: their parameters scaled to its window, their figures beside ours.
 
-A paper is one file of tables and one line below; a table is a list of cells, each with what is measured for it.
+A paper is the tables in the file of its name and one line below; a table is a list of cells, each with what is measured
+for it. Beside that file lie its methods (``*_methods``) and the tables that read data, look at heads or take times;
+``published.json`` has what the paper prints.
 """
 
 from longspan_eval.reproduce.dca import DCA_PAPER

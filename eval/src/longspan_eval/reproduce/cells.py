@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
@@ -108,8 +109,9 @@ def data_cells(
             continue
         records = read_records(task, session.data_dir)
         picked = drawn(len(records), samples)
+        unbuilt = {length: why_unbuilt(session.tokenizer, task, length, records[picked[0]]) for length in lengths}
         for column, spec, length in columns:
-            reason = session.unfit(spec, length) or why_unbuilt(session.tokenizer, task, length, records[picked[0]])
+            reason = session.unfit(spec, length) or unbuilt[length]
             prompts = tuple(Prompt(spec, length, n, task=task, record=records[n]) for n in picked)
             cells.append(Cell(name, column, found, () if reason else prompts, missing=reason))
     for column, _, _ in columns if some else ():
@@ -129,6 +131,8 @@ def perplexity_cells(
     stride: int,
     mode: Mode,
     windows: int | None,
+    row: str = "{corpus}{documents}: {label}",
+    column: str = "{length:,}",
 ) -> list[Cell]:
     """Cells of sliding-window perplexity by corpus, row and length.
 
@@ -139,40 +143,49 @@ def perplexity_cells(
     Args:
         stride: tokens between two windows.
         windows: so many of a corpus at most, drawn from all of it; None: as many as it has.
+        row, column: how cells are called; ``{documents}`` is how many of a corpus' are long enough and read.
 
     Raises:
         DataError: a file is there, and cannot be used.
     """
-    texts: dict[str, list[Source]] = {}
+    texts: list[tuple[Corpus, list[Source]]] = []
     absent: list[Cell] = []
-    fit = [length for length in lengths if session.too_long(length) is None]
-    longest = max(fit, default=0)
     for corpus in corpora:
-        missing = missing_file(session, corpus.name, f"{lengths[0]:,}", corpus.folder, corpus.source)
+        first = column.format(length=lengths[0], documents="")
+        missing = missing_file(session, corpus.name, first, corpus.folder, corpus.source)
         if missing is not None:
             absent.append(missing)
         elif session.data_dir is not None:
-            documents = sources([session.data_dir / corpus.folder])[: corpus.documents]
-            texts[corpus.name] = [Source(corpus.name, one.ref) for one in documents]
-    texts = texts or {one.name: [one] for one in sources([])}
+            documents = sources([session.data_dir / corpus.folder])
+            texts.append((corpus, [Source(corpus.name, one.ref) for one in documents]))
+    texts = texts or [(Corpus(one.name, "", ""), [one]) for one in sources([])]
+    longest = max((length for length in lengths if session.too_long(length) is None), default=0)
     cells = []
-    for corpus_name, documents in texts.items():
-        lie = {one.ref: one.tokens(session.tokenizer) for one in documents}
-        enough = [one for one in documents if lie[one.ref] >= longest]
-        name = corpus_name if len(documents) == 1 else f"{corpus_name}, {len(enough)} of {len(documents)} documents"
+    for corpus, documents in texts:
+        read = list(islice(_long_enough(session, documents, longest), corpus.documents)) if longest else []
+        count = "" if len(documents) == 1 or not longest else f", {len(read)} of {len(documents)} documents"
         records = [
             record
-            for one in (enough if fit else ())
+            for one in read
             for record in windows_of(session.tokenizer, one, longest=longest, stride=stride, mode=mode)
         ]
         # All of them come document by document, each of which is then tokenized once.
         picked = range(len(records)) if windows is None else drawn(len(records), windows)
-        total = max(lie.values())
-        short = f"{corpus_name} has {total:,} tokens, too few for a window of {longest:,}" if not records else None
+        short = None if records or not longest else _too_short(session, corpus, documents, longest)
         for label, spec in methods.items():
             for length in lengths:
                 reason = session.unfit(spec, length) or short
                 prompts = tuple(Prompt(spec, length, n, task=PERPLEXITY, record=records[n]) for n in picked)
-                where = f"{name}: {label}", f"{length:,}"
+                named = {"corpus": corpus.name, "documents": count, "label": label, "length": length}
+                where = row.format(**named), column.format(**named)
                 cells.append(Cell(*where, perplexity, () if reason else prompts, missing=reason))
     return cells + absent
+
+
+def _long_enough(session: PaperSession, documents: Sequence[Source], tokens: int) -> Iterator[Source]:
+    return (one for one in documents if one.tokens(session.tokenizer) >= tokens)
+
+
+def _too_short(session: PaperSession, corpus: Corpus, documents: Sequence[Source], tokens: int) -> str:
+    most = max(one.tokens(session.tokenizer) for one in documents)
+    return f"{corpus.name} has {most:,} tokens, too few for a window of {tokens:,}"

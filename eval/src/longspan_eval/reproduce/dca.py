@@ -18,52 +18,67 @@ from longspan_eval.windows import STRIDE
 LARGE = 30e9  # parameters: of the paper's models 70B alone is above
 
 
-def _stride(session: PaperSession, longest: bool = False) -> int:
-    """256, and 2,048 for the largest models; beyond 96k half of the input, which Table 2 takes at all lengths."""
-    if longest:
-        return session.tokens(96 * K, WINDOW)
-    stride = 2048 if session.subject.parameters > LARGE else STRIDE
-    return session.choose(session.tokens(stride, WINDOW), session.tokens(WINDOW // 2, WINDOW))
+def stride(session: PaperSession, thousands: int = 0) -> int:
+    """256 tokens, 2,048 for the largest models, and half of the input beyond 96k; "quick": half a window."""
+    if thousands > 96:
+        return session.tokens(thousands * K / 2, WINDOW)
+    own = 2048 if session.subject.parameters > LARGE else STRIDE
+    return session.tokens(session.choose(own, WINDOW // 2), WINDOW)
 
 
 # Tables 1 and 2, Figure 4 left: perplexity
 
 
-def _slid(session: PaperSession, made: Methods, thousands: Sequence[int], windows: int, stride: int) -> list[Cell]:
-    lengths = session.lengths([n * K for n in thousands], WINDOW)
+def _slid(session: PaperSession, made: Methods, thousands: Sequence[int], windows: int, **named: str) -> list[Cell]:
     return perplexity_cells(
-        session, made, (PG19_VALIDATION,), lengths, stride=stride, mode="whole", windows=session.at_most(windows)
+        session,
+        made,
+        (PG19_VALIDATION,),
+        session.lengths([n * K for n in thousands], WINDOW),
+        stride=stride(session, max(thousands)),
+        mode="whole",
+        windows=session.at_most(windows),
+        **named,
     )
 
 
-def _slid_protocol(session: PaperSession, windows: int, stride: int, said: str) -> str:
+def _slid_protocol(session: PaperSession, windows: int, said: str) -> str:
     count = session.at_most(windows)
     return (
-        f"Windows {stride:,} tokens apart, each scored whole, its first tokens too, as the paper's code does: so "
-        f"longer windows are better by that alone. Windows a cell: "
+        f"Windows {stride(session):,} tokens apart, each scored whole, its first tokens too, as the paper's code does: "
+        f"so longer windows are better by that alone. Windows a cell: "
         f"{'all' if count is None else f'{count}, from all texts'}, the same for every row; none runs over the end "
         f"of a document. {said}"
     )
 
 
 def _perplexity(session: PaperSession) -> Sequence[Cell]:
-    return _slid(session, methods(session), session.choose((4, 8, 16, 32, 64), (4, 8, 16, 32)), 8, _stride(session))
+    return _slid(session, methods(session), session.choose((4, 8, 16, 32, 64), (4, 8, 16, 32)), 8)
 
 
 def _perplexity_protocol(session: PaperSession) -> str:
-    said = "The paper: 256 apart; PI, NTK and YaRN follow the length; its PI-Yarn is a row of no method here."
-    return _slid_protocol(session, 8, _stride(session), said)
+    said = (
+        "The paper: 256 apart, 2,048 for 70B; PI, NTK and YaRN follow the length; its PI-Yarn is a row of no method "
+        "here."
+    )
+    return _slid_protocol(session, 8, said)
 
 
 def _long_perplexity(session: PaperSession) -> Sequence[Cell]:
-    thousands = session.choose((4, 32, 64, 96, 128, 160, 192), (4, 32, 96))
-    stride = session.choose(_stride(session, True), session.tokens(WINDOW, WINDOW))
-    return _slid(session, some(session, "stock", "DCA"), thousands, 3, stride)
+    # To 64k of the documents of Table 1, beyond that of those that are long enough: fewer with each length.
+    groups = session.choose(((4, 32, 64), (96,), (128,), (160,), (192,)), ((4, 32, 96),))
+    made, named = some(session, "stock", "DCA"), {"row": "{corpus}: {label}", "column": "{length:,}{documents}"}
+    first, *others = (_slid(session, made, thousands, 3, **named) for thousands in groups)
+    return [*first, *(cell for cells in others for cell in cells if not cell.brief.startswith("needs"))]
 
 
 def _long_protocol(session: PaperSession) -> str:
-    stride = session.choose(_stride(session, True), session.tokens(WINDOW, WINDOW))
-    return _slid_protocol(session, 3, stride, "The paper: half of the input apart beyond 96k.")
+    said = (
+        "Beyond 96k they are half of their length apart, as the paper says of its longest. To 64k the documents are "
+        "those of Table 1; longer windows are of those that are long enough. The paper's chunks of 24k for CodeLlama "
+        "and Together are those of a window of 32k: CodeLlama's config has 16k, so give it --window 32768."
+    )
+    return _slid_protocol(session, 3, said)
 
 
 def _part_lengths(session: PaperSession) -> Sequence[int]:
@@ -71,18 +86,17 @@ def _part_lengths(session: PaperSession) -> Sequence[int]:
 
 
 def _parts(session: PaperSession) -> Sequence[Cell]:
-    cells = _slid(session, parts(session), _part_lengths(session), 6, _stride(session))
+    cells = _slid(session, parts(session), _part_lengths(session), 6)
     lengths = session.lengths([n * K for n in _part_lengths(session)], WINDOW)
-    return [
-        *cells,
-        *grid(session, parts(session), "passkey", lengths, session.prompts(20, 4), column="passkeys, {length:,}"),
-    ]
+    made = session.choose(parts(session), inside(parts(session)))
+    return [*cells, *grid(session, made, "passkey", lengths, session.prompts(20, 4), column="passkeys, {length:,}")]
 
 
 def _parts_protocol(session: PaperSession) -> str:
     count = session.prompts(20, 4)
     said = f"Right: five digits in noise at a random place, {count} prompts a length (the paper: 8k to 32k)."
-    return "Left: " + _slid_protocol(session, 6, _stride(session), said)
+    said += session.choose("", f" {SAID_INSIDE}")
+    return "Left: " + _slid_protocol(session, 6, said)
 
 
 # Figures 5 to 7: things to find

@@ -11,7 +11,7 @@ from longspan_eval.reproduce.cells import data_cells
 from longspan_eval.reproduce.dca_methods import WINDOW, K, some
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Table, missing_file
-from longspan_eval.reproduce.unseen import PAPER, SOURCE, UNSEEN, records_of
+from longspan_eval.reproduce.unseen import EASY, FILE, PAPER, SOURCE, UNSEEN, records_of
 
 ROWS = ("stock", "dynamic NTK", "DCA")
 
@@ -66,12 +66,16 @@ def _unseen(session: PaperSession) -> Sequence[Cell]:
     length = session.tokens(24 * K, WINDOW)
     records = records_of(session.data_dir)
     reason = session.too_long(length)
+    # A figure of its own for each of the two tables; other questions than the paper's are of none.
+    own = not (session.data_dir / FILE).is_file()
+    parts = {"F1, easy (Table 6)": slice(len(EASY)), "F1, hard (Table 7)": slice(len(EASY), None)} if own else {}
     cells = []
     for label, row in some(session, *ROWS).items():
         asked = (
             () if reason else tuple(Prompt(row, length, n, task=UNSEEN, record=one) for n, one in enumerate(records))
         )
-        cells.append(Cell(label, "F1", found, asked, missing=reason))
+        for column, part in {**parts, "F1": slice(None)}.items():
+            cells.append(Cell(label, column, found, asked[part], missing=reason))
         for n, one in enumerate(records):
             cells.append(Cell(label, f"{n + 1}. {one['question']}", answers, asked[n : n + 1], missing=reason))
     return cells

@@ -9,7 +9,7 @@ from longspan_eval.cell import Cell
 from longspan_eval.reproduce import longheads_heads, longheads_takes
 from longspan_eval.reproduce.ablations import parse_spec
 from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, averaged, data_cells, grid, has_data, perplexity_cells
-from longspan_eval.reproduce.longheads_methods import WINDOW, ablations, few, lengths_of, methods
+from longspan_eval.reproduce.longheads_methods import WINDOW, ablations, few, half, halved, lengths_of, methods
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, Table, missing_row
 from longspan_eval.reproduce.texts import PG19_TEST, PROOF_PILE
@@ -28,32 +28,33 @@ LONGBENCH = [  # LongBench-E for the tasks that it has, as the paper's appendix 
 # Table 1: perplexity
 
 
-def _stride(session: PaperSession) -> int:
+def stride(session: PaperSession) -> int:
     return session.choose(session.tokens(256, WINDOW), max(session.tokens(WINDOW // 2, WINDOW), 1))
 
 
 def _perplexity(session: PaperSession) -> Sequence[Cell]:
-    lengths = lengths_of(session)
-    cells = perplexity_cells(
+    return perplexity_cells(
         session,
         methods(session),
         (PG19_TEST, PROOF_PILE),
-        lengths,
-        stride=_stride(session),
+        lengths_of(session),
+        stride=stride(session),
         mode="new",
         windows=session.at_most(8),
     )
-    return [*cells, missing_row("LongHeads w/ PI init", f"{lengths[0]:,}", "a model fine-tuned with PI", PI_REASON)]
 
 
 def _perplexity_protocol(session: PaperSession) -> str:
     count = session.at_most(8)
     return (
-        f"A window slides over the text by {_stride(session):,} tokens and each scores the tokens new to it "
+        f"A window slides over the text by {stride(session):,} tokens and each scores the tokens new to it "
         "(the paper: 256 of a window of 4,096). Windows a cell: "
         f"{'all' if count is None else f'{count}, from all of the text'}; "
         "they score the same tokens in every row and at every length, and none runs over the end of a document (the "
-        "paper: 100 test documents of each)."
+        "paper: 100 test documents of each). "
+        f"The paper's row is k = 8, an attention window of {half(session):,} tokens (2k); LongHeads without more has "
+        f"{session.tokens(WINDOW, WINDOW):,} (4k). Inside the model's window all rows are stock's, as the paper's "
+        "are at 4k."
     )
 
 
@@ -68,19 +69,23 @@ def _passkey(session: PaperSession) -> Sequence[Cell]:
 def _passkey_protocol(session: PaperSession) -> str:
     return (
         f"Five digits in noise, at a random place; prompts a length: {session.prompts(50, 6)} "
-        "(the paper: 50, at 4k to 32k by 4k, which are 1 to 8 windows)."
+        "(the paper: 50, at 4k to 32k by 4k, which are 1 to 8 windows). The paper does not say which of its attention "
+        "windows this is of: the rows have 4k (k = 16), as its Table 2; at 2k (k = 8) Figure 6 begins with the same "
+        "prompts. The instruction says “memorize it”, where the paper's Table 6 prints “memorize them”."
     )
 
 
 def _far(session: PaperSession) -> Sequence[Cell]:
-    every = methods(session)
-    made = {name: every[name] for name in ("stock", "LongHeads, k = 8", "LongHeads, scored by bounds")}
+    made = {"stock": parse_spec("stock"), **halved(session)}
     lengths = session.lengths([WINDOW * n for n in session.choose((1, 2, 4, 8, 16, 32), (1, 8, 32))], WINDOW)
     return grid(session, made, "passkey", lengths, session.prompts(50, 2))
 
 
 def _far_protocol(session: PaperSession) -> str:
-    return f"Passkeys as in Figure 4, 4k to 128k, {session.prompts(50, 2)} a length; the paper's window is 2k: k = 8."
+    return (
+        f"Passkeys as in Figure 4, 4k to 128k, {session.prompts(50, 2)} a length, at an attention window of "
+        f"{half(session):,} tokens (the paper: 2k), which is k = 8 and chooses inside the model's window too."
+    )
 
 
 def depth_lengths(session: PaperSession) -> list[int]:
@@ -110,7 +115,8 @@ def _names() -> list[str]:
 
 def _longbench(session: PaperSession) -> Sequence[Cell]:
     lengths = session.lengths([4 * WINDOW, 8 * WINDOW], WINDOW)
-    return data_cells(session, few(session), _names(), lengths, session.at_most(5))
+    cells = data_cells(session, few(session), _names(), lengths, session.at_most(5))
+    return [*cells, missing_row("LongHeads w/ PI init", cells[0].column, "a model fine-tuned with PI", PI_REASON)]
 
 
 def _longbench_protocol(session: PaperSession) -> str:
@@ -136,7 +142,7 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
     cells = grid(session, made_of, "passkey", lengths, session.prompts(50, 5), column="passkey, {length:,}")
     # Windows of all lengths end at the same tokens, so that in the window the same ones are scored.
     measured = perplexity_cells(
-        session, made_of, (), [*lengths, window], stride=_stride(session), mode="new", windows=session.at_most(8)
+        session, made_of, (), [*lengths, window], stride=stride(session), mode="new", windows=session.at_most(8)
     )
     for cell in measured:
         _, _, label = cell.row.partition(": ")
@@ -154,7 +160,9 @@ def _ablations_protocol(session: PaperSession) -> str:
     )
     return (
         f"{data if has_data(session, _names()) else made}. Numbers of tokens are those of the paper at {WINDOW:,}, "
-        f"scaled: l = 256 is {session.tokens(256, WINDOW)}. “Last” chunks are the local ones; the query's own is kept "
+        f"scaled: l = 256 is {session.tokens(256, WINDOW)}. Chunks are 16 where a row does not say k; of l = 512 "
+        "there are 8, as more do not fit the window, and 16 of l = 128 are half a window (the paper says neither). "
+        "“Last” chunks are the local ones; the query's own is kept "
         "in every row."
     )
 

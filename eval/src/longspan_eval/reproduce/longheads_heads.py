@@ -12,7 +12,7 @@ from longspan_eval.filler import encode, start
 from longspan_eval.measure import Measure
 from longspan_eval.reduce import Reduce, found, found_where, mean_of
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.longheads_methods import WINDOW, analysed, half, lengths_of
+from longspan_eval.reproduce.longheads_methods import WINDOW, half, halved, lengths_of
 from longspan_eval.reproduce.measures import Inspected, SplitPrompt
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Table, missing_file
@@ -59,7 +59,7 @@ def _analysis(session: PaperSession) -> Sequence[Cell]:
         cells.append(
             Cell(where, "found", found, () if reason else _stock(session, length, _prompts(session)), missing=reason)
         )
-    for label, row in analysed(session).items():
+    for label, row in halved(session).items():
         for length in lengths_of(session):
             reason = _missing(session, length)
             looks = () if reason else _looks(session, row, length, _prompts(session))
@@ -81,7 +81,7 @@ def _analysis_protocol(session: PaperSession) -> str:
 
 def _reports(session: PaperSession) -> Sequence[Cell]:
     columns, count = ("cover rate", "Gini"), session.prompts(5, 2)
-    labels = [(f"{label}, {length:,} tokens of a report", row, length) for label, row in analysed(session).items()
+    labels = [(f"{label}, {length:,} tokens of a report", row, length) for label, row in halved(session).items()
               for length in lengths_of(session)]  # fmt: skip
     data = TASKS["longbench-gov-report"].data
     assert data is not None
@@ -115,7 +115,7 @@ def _split(session: PaperSession) -> Sequence[Cell]:
     measures: dict[str, tuple[Measure, ...]] = {
         "stock": tuple(one for length in fit for one in _stock(session, length, count))
     }
-    for label, row in analysed(session).items():
+    for label, row in halved(session).items():
         measures[label] = tuple(one for length in fit for one in _looks(session, row, length, count))
     return [
         Cell(label, part, show, asked, missing=reason)

@@ -29,9 +29,10 @@ def method(session: PaperSession, more: str = "", length: float = 256, chunks: i
 
 
 def lm_infinite(session: PaperSession) -> MethodSpec:
-    """LM-Infinite with 10 first tokens and a window of recent ones; the 10 are tokens whatever the window is."""
+    """LM-Infinite with 10 first tokens and 4,096 recent ones; the 10 are tokens whatever the window is."""
     window = session.subject.window
-    return parse_spec(f"lm-infinite:sinks={min(10, window)},recent={window},cap={window}")
+    recent = min(session.tokens(WINDOW, WINDOW), window)
+    return parse_spec(f"lm-infinite:sinks={min(10, window)},recent={recent},cap={window}")
 
 
 def ntk(session: PaperSession) -> float:
@@ -75,13 +76,14 @@ def ablations(session: PaperSession) -> dict[str, MethodSpec]:
 
 
 def half(session: PaperSession) -> int:
-    """The analysis' attention window: 2,048 of 4,096 tokens."""
+    """The attention window of the analysis and of 128k: 2,048 of 4,096 tokens."""
     return session.tokens(2048, WINDOW)
 
 
-def analysed(session: PaperSession) -> dict[str, MethodSpec]:
-    """The rows of the analysis: 8 chunks of 256 at an attention window of 2,048."""
+def halved(session: PaperSession) -> dict[str, MethodSpec]:
+    """The rows at that attention window: 8 chunks of 256, chosen as soon as there are more."""
     return {
-        "LongHeads": method(session, chunks=8),
-        "LongHeads, scored by bounds": method(session, "score=bounds", chunks=8),
+        "LongHeads, k = 8": method(session, "dense=kept", chunks=8),
+        "LongHeads, k = 8, local_chunks = 1": method(session, "dense=kept,local_chunks=1", chunks=8),
+        "LongHeads, k = 8, scored by bounds": method(session, "dense=kept,score=bounds", chunks=8),
     }

@@ -23,7 +23,8 @@ class Published:
         unit: of its figures.
         columns, rows: as published; None where a place is empty, or cannot be read.
         remark: what to know of it, such as where it disagrees with itself.
-        unread: why there are no rows; None where there are.
+        unread: why there are no rows, although the paper has some; else None.
+        picture: whether the paper has it as a picture alone, of which its text says no figure.
     """
 
     number: str
@@ -33,6 +34,7 @@ class Published:
     rows: tuple[tuple[Value, ...], ...] = ()
     remark: str = ""
     unread: str | None = None
+    picture: bool = False
 
 
 @lru_cache(maxsize=1)

@@ -151,8 +151,9 @@ def _depths(plan: PaperPlan, n: int, figure: Figure, samples: Samples) -> dict[s
 
 def _shown(one: Published) -> str:
     """A published table as Markdown."""
-    if one.unread is not None:
-        return f"**Published, {one.number}**: {one.title}. Not at hand: {one.unread}."
+    if one.unread is not None or one.picture:
+        why = "A picture, of which the text says no figure" if one.unread is None else f"Not at hand: {one.unread}"
+        return f"**Published, {one.number}**: {one.title}. {why}.{f' {one.remark}' if one.remark else ''}"
     lines = [f"**Published, {one.number}**: {one.title}{f'; {one.unit}' if one.unit else ''}.", ""]
     lines += ["| " + " | ".join(one.columns) + " |", "| --- |" + " ---: |" * (len(one.columns) - 1)]
     lines += ["| " + " | ".join("" if value is None else str(value) for value in row) + " |" for row in one.rows]
@@ -188,7 +189,7 @@ def _numbers(session: PaperSession, paper: Paper) -> str:
 
 def _scale(session: PaperSession) -> str:
     said = {
-        "paper": "Scale `paper`: as many prompts as the paper has.",
+        "paper": "Scale `paper`: as many prompts as the paper has, or its benchmarks where it does not say.",
         "quick": "Scale `quick`: a few prompts a cell instead of the paper's, as each table says; its intervals say "
         "how little that is.",
     }[session.scale]

@@ -35,7 +35,7 @@ class Corpus:
     """Documents that a table reads, a file each: their name in the paper, the folder they lie in, where to get them.
 
     Attributes:
-        documents: as many as the paper reads, the first by name; None: all that there are.
+        documents: as many as the paper reads, the first by name that are long enough; None: all that are.
     """
 
     name: str
