@@ -40,8 +40,8 @@ COUNTS = ((128, 32, "counting-stars"), (256, 32, "counting-stars"), (128, 16, "c
 # at four windows, the first two of these that the model is known to do in its window (for any model, the first two).
 STAND_INS = {
     "Table 2": ("key-value", "passkey-prose", "ruler-niah-multikey-1"),  # one thing of many
-    "Table 3": ("common-words", "ruler-niah-multivalue", "vt-2-hops", "passkey-prose"),  # all of a kind
-    "Table 4": ("facts", "ruler-niah-multiquery", "passkey-prose"),  # statements in prose
+    "Table 3": ("common-words", "vt-2-hops", "passkey-prose"),  # several things of one text
+    "Table 4": ("facts", "passkey-prose"),  # statements in prose
     "Table 5": ("passkey-prose", "key-value", "facts"),  # where the tokens beside the best one matter
     "Table 6": ("facts", "passkey-prose"),  # questions about a text
     "Table 9": ("facts", "passkey-prose"),
