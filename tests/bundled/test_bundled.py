@@ -75,7 +75,7 @@ def test_heldout_text_is_long_enough_for_64_windows(bundled):
     _, tokenizer = bundled
     text = heldout_text()
     assert text.isascii() and 250_000 < len(text) < 400_000
-    assert len(tokenizer(text)["input_ids"]) > 3 * 64 * WINDOW
+    assert len(tokenizer(text)["input_ids"]) > 2.5 * 64 * WINDOW
 
 
 def test_perplexity_is_far_below_unigram(bundled):

@@ -93,7 +93,7 @@ def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
     from longspan.bundled import heldout_text
     from longspan_eval.passkey import NEEDLE, TASK
 
-    prose = heldout_text()[:3000]
+    prose = heldout_text()[:4000]
     (tmp_path / "book.txt").write_text(TASK + prose[:1200] + NEEDLE.format(key="71093") + prose[1200:])
     ran = run(
         "generate", "--model", "bundled", "--file", tmp_path / "book.txt", "--max-new-tokens", 8,

@@ -12,7 +12,7 @@ from longspan.methods import METHODS
 from support.cases import build
 
 WINDOW = 512
-LAYERS = tuple(LayerShape(n, 6, 2, 32, 32, 1, 4) for n in range(4))  # the bundled model's
+LAYERS = tuple(LayerShape(n, 6, 2, 32, 32, 1, 4) for n in range(4))  # a small model's
 WEIGHTS = 1_600_000
 PREFILL = Law(call=5e-3, weights=4e-11, attended=3.5e-11, scored=4.5e-11)
 DECODE = Law(call=0.0, weights=5e-10, attended=2.5e-10, scored=3e-10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -9,6 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import longspan
 from longspan.bundled import FOLDER, heldout_text
 from support.hf_models import make
+
+VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +32,7 @@ def make_reader(seed: int = 0, dtype: torch.dtype = torch.float32, **sizes) -> L
     """A random Llama for the bundled tokenizer, window 128."""
     torch.manual_seed(seed)
     config = {
-        "vocab_size": 1024, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+        "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128, "initializer_range": 0.5,
     }  # fmt: skip
     return LlamaForCausalLM(LlamaConfig(**{**config, **sizes})).to(dtype).eval()

@@ -14,6 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from longspan.bundled import FOLDER
 from longspan.cli import main
 
+VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
+
 
 class Ran(NamedTuple):
     code: int
@@ -42,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("llama")
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=1024,
+        vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=2,
@@ -72,7 +74,7 @@ def no_window(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def not_rope(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2, whose positions are learnt embeddings."""
     path = tmp_path_factory.mktemp("gpt2")
-    config = GPT2Config(vocab_size=1024, n_embd=32, n_layer=1, n_head=2, n_positions=128)
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, n_positions=128)
     GPT2LMHeadModel(config).save_pretrained(path)
     PreTrainedTokenizerFast.from_pretrained(FOLDER).save_pretrained(path)
     return path

@@ -10,7 +10,7 @@ from longspan.errors import LongspanError
 from longspan.serve.host import Host
 
 NAME = "A long walk, with a pass key.txt"
-_CHARACTERS = 22_000  # about sixteen windows of the bundled model
+_CHARACTERS = 22_000  # more than a dozen windows of the bundled model
 _FACT = "\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
 KEY = "71428"
 

@@ -64,7 +64,8 @@ def test_the_bundled_model_is_quick_and_has_its_calibration(run, tmp_path):
     body = json.loads((tmp_path / "results.json").read_text())
     assert body["scale"] == "quick"
     cells = {(cell["row"], cell["column"]): cell["value"] for cell in body["tables"]["figure-2"]["cells"]}
-    assert {row for row, _ in cells} == {"layer 0", "layer 1", "layer 2", "layer 3", "mean"}
+    layers = json.loads((FOLDER / "config.json").read_text())["num_hidden_layers"]
+    assert {row for row, _ in cells} == {"mean", *(f"layer {n}" for n in range(layers))}
     assert 0.3 < cells["mean", "principal components"] < cells["mean", "reduced scores (closed_form)"] < 1.0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -11,12 +13,13 @@ from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.subject import Subject
 
 WINDOW = 128
+VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
 
 
 def random_model(window=WINDOW, eos=None):
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=1024,
+        vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=2,

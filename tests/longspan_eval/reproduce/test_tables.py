@@ -18,7 +18,7 @@ from longspan_eval.datafile import SAMPLES
 from longspan_eval.journal import Journal
 from longspan_eval.measure import Prompt
 from longspan_eval.reduce import found, mean_of
-from longspan_eval.reproduce import PAPERS
+from longspan_eval.reproduce import PAPERS, esa
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.measures import Inspected
 from longspan_eval.reproduce.published import published
@@ -279,6 +279,22 @@ def test_stock_is_in_every_table_that_compares(paper, name, session, tmp_path):
 def test_what_the_model_can_do_at_all_stands_beside_ablations(paper, name, session):
     inside = [cell for cell in plan_of(paper, name, session).cells if cell.row == INSIDE and cell.measures]
     assert inside and {measure.length for cell in inside for measure in cell.measures} == {session.subject.window}
+
+
+@pytest.mark.parametrize("table", esa.STAND_INS)
+def test_stand_ins_are_what_the_model_can_do(table, session):
+    assert set(esa.STAND_INS[table]) <= set(TASKS)
+    assert esa.stand_ins(session, table) == esa.STAND_INS[table][:2]
+    session.able = frozenset({"passkey-prose", "vt-2-hops"})
+    assert set(esa.stand_ins(session, table)) <= session.able and "passkey-prose" in esa.stand_ins(session, table)
+    names = {column.partition(",")[0] for column in columns_of(session, table)}
+    assert names & set(esa.STAND_INS[table]) == set(esa.stand_ins(session, table))
+    session.able = frozenset()
+    assert not {column.partition(",")[0] for column in columns_of(session, table)} & set(esa.STAND_INS[table])
+
+
+def columns_of(session, table):
+    return [cell.column for cell in plan_of("esa", table.lower().replace(" ", "-"), session).cells]
 
 
 def test_stock_answers_the_prompts_that_are_looked_at(session):

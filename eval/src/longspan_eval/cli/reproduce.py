@@ -95,6 +95,7 @@ def reproduce(
         if limit is not None and not limit > 0:
             raise LongspanError(f"{name} must be above 0, not {limit:g}")
     from longspan.calibration import Calibration
+    from longspan_eval.in_window import tasks_in_window
     from longspan_eval.journal import Journal
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.session import PaperSession
@@ -126,6 +127,7 @@ def reproduce(
         window=window,
         windows=chosen.windows,
         scale_to=scale_to,  # type: ignore[arg-type]
+        able=frozenset(task.name for task in tasks_in_window()) if model == BUNDLED else None,
     )
     folder = Path("reproduce") / paper if out is None else out
     if folder.exists() and not folder.is_dir():

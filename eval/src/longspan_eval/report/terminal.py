@@ -28,7 +28,8 @@ class Beside:
     def __init__(self, tables: Sequence[tuple[str, Figures]]) -> None:
         columns = list(dict.fromkeys(cell.column for cell, _ in tables[0][1]))
         heads = [Column(f"{column:>4}", "right") for column in columns]
-        self._beside, self._below = [], []
+        self._beside: list[Sheet] = []
+        self._below: list[Sheet] = []
         for title, figures in tables:
             nearest = [one.value for cell, one in figures if cell.column == columns[0] and one.mark is None]
             rows = _rows(figures, min(nearest, default=math.nan))

@@ -36,6 +36,7 @@ class PaperSession(Session):
         windows: the windows of the paper's models, the first of which its numbers are scaled from.
         scale_to: ``"paper"``: numbers of tokens as the paper prints them; ``"window"``: scaled to the model's window;
             ``"auto"``: the paper's for a model of a window that the paper's have, else scaled.
+        able: the tasks that the model is known to do in its window, by name; None: nothing is known.
     """
 
     model: PreTrainedModel
@@ -49,6 +50,7 @@ class PaperSession(Session):
     window: int | None = None
     windows: tuple[int, ...] = ()
     scale_to: ScaleTo = "auto"
+    able: frozenset[str] | None = None
     _unbuilt: dict[tuple[str, int], str | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
