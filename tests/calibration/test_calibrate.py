@@ -180,7 +180,7 @@ def ids_of(tokenizer, text):
         ([b"bytes"], {}, "text 0 is a bytes"),
         ([TEXTS[0], TEXTS[1].float()], {}, "text 1 is a tensor torch.float32"),
         ([prompts(2)], {}, r"text 0 is a tensor torch.int64 \[2, 40\]"),
-        ([TEXTS[0][:20]], {}, "20 tokens .*384 asked.*32 channels"),
+        ([TEXTS[0][:20]], {}, "20 tokens .*384 requested.*32 channels"),
         ([], {}, "0 tokens"),
         (TEXTS, {"solver": "magic"}, "closed_form, sgd, pca, not 'magic'"),
         (TEXTS, {"reduced": 33}, "reduced is 1 to 32"),

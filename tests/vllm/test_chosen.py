@@ -9,6 +9,7 @@ import torch
 
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
+from longspan.rope import YaRN
 from longspan.vllm.attention import PagedAttention
 from longspan.vllm.bounds import Updates, bounds, last_pages, room
 from longspan.vllm.chosen import request_bounds
@@ -16,7 +17,7 @@ from longspan.vllm.pages import NewTokens, text_tokens
 from longspan.vllm.settings import check_pages
 from longspan.vllm.step import FEW
 from support.attention import DTYPES, N, setting
-from support.cases import HEAD, YaRN, assert_within_budget, build
+from support.cases import HEAD, assert_within_budget, build
 from support.paged import paged, poisoned
 
 IMPLS = ("torch", "reference", *(() if cpu.unavailable_reason() else ("compiled",)))

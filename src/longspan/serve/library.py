@@ -249,16 +249,24 @@ class _Reading:
             record.document, record.status = document, "ready"
             with suppress(OSError):  # the document has its own
                 (record.folder / _TEXT).unlink(missing_ok=True)
+        self._clear()
         record.job = None
 
     def close(self) -> None:
         if self.steps is not None:
             self.steps.close()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove the folder where a step that began before the document was deleted made it again."""
+        if self.cancelled:
+            shutil.rmtree(self._record.folder, ignore_errors=True)
 
     def fail(self, error: Exception) -> None:
         record = self._record
         record.job = None
         if self.cancelled:
+            self._clear()
             return
         expected = isinstance(error, (DocumentError, OSError))
         _LOG.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
