@@ -109,6 +109,7 @@ def ask(expect):
     """Ask, and wait for the answer."""
 
     def ask(page, question: str):
+        expect(page.locator("#send")).to_be_enabled()  # until the page knows its documents, Enter asks nothing
         turn = page.locator(".turn").nth(page.locator(".turn").count())
         page.get_by_label("Question about the document").fill(question)
         page.keyboard.press("Enter")
