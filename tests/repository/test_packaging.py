@@ -122,7 +122,7 @@ def test_every_picture_and_link_of_the_readme_works_where_it_is_shown(metadata):
 
 
 def test_nothing_large_is_in_the_repository():
-    """What git keeps it keeps for ever. Models alone may be larger than a megabyte: the bundled one, and a run to be."""
+    """What git keeps it keeps for ever. Only models may be larger than a megabyte: the bundled one and the next."""
     listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("this is no git repository")
