@@ -284,7 +284,7 @@ def test_what_is_broken_stops_the_build(broken, said, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(DOCS, copy / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "mkdocs.yml", copy)
-    for name in ("src", "tests", "examples", "benchmarks", "README.md", "CONTRIBUTING.md"):
+    for name in ("src", "eval", "tests", "examples", "benchmarks", "README.md", "CONTRIBUTING.md"):
         (copy / name).symlink_to(ROOT / name)
     with (copy / "docs" / "choosing.md").open("a") as page:
         page.write(f"\n{broken}\n")
