@@ -168,6 +168,7 @@ def test_rotation_by_row(any_rope):
 
 
 def test_reduced_dtypes_round_once():
+    torch.manual_seed(0)
     x = torch.randn(1, 2, 50, HEAD).bfloat16()
     cos, sin = Table(inv_freq(HEAD))(torch.arange(50))
     assert torch.equal(rotate(x, cos, sin), rotate(x.float(), cos, sin).bfloat16())
