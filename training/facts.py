@@ -167,6 +167,17 @@ pe pi po ra re ri ro ru sa se si so su ta te ti to tu va ve vi vo wa we wi ya za
 mar nor pel ris sten tor ven wil zan ther dor min gal son ton ley
 """)
 ENDINGS = _split("n r s l t d m x th nd rk ll ck st")
+# Letters as they come, for words that a tokenizer cuts in other places than those of syllables: a model that has only
+# read such as above copies the beginning of "Hamburg" or "turquoise" and goes on with something else.
+ONSETS = _split("""
+b c d f g h j k l m n p qu r s t v w x y z bl br ch cl cr dr fl fr gl gr kn ph pl pr sc sh sk sl sm sn sp st str sw th
+tr tw wh wr
+""")
+VOWELS = _split("a e i o u a e i o u y ai au ay ea ee ei eu ia ie io oa oi oo ou oy ua ue ui")
+CODAS = _split("""
+b ck ct d ff g k l ld lk ll lm lt m mb mp n nd ng nk ns nt p ph pt que r rb rd rg rk rl rm rn rp rs rt s se sh sk sm sp
+ss st t th tch ve x ze gue le er on et el
+""")
 FRAMES = (
     *("{question}",) * 4,
     *("Question: {question}", "Q: {question}", "Tell me: {question}", "Please answer: {question}"),
@@ -192,12 +203,24 @@ CLOSINGS = (
     *(" with two sisters", " near the river", " on the hill", " like the others", " without a care", " every week"),
     *(" in the morning", " since the summer", " as people say", " at the moment", " after work", " with great joy"),
 )
+# Half of the openings and closings are these and a made-up word.
+BEFORE = _split("In At On By Near With Without Under After Before Since Until Behind Beyond Despite From")
+AFTER = (
+    *("in the", "at the", "on the", "by the", "near", "with the", "with a", "without", "after the", "for a", "to the"),
+    *("as a", "of the", "of", "from the", "before the", "in", "at", "under the", "like a", "and a"),
+)
 
 
 def made_up(rng: random.Random, least: int = 2, most: int = 3) -> str:
-    """A word of syllables that is in no dictionary, in lower case."""
-    word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(least, most)))
-    return word + (rng.choice(ENDINGS) if rng.random() < 0.5 else "")
+    """A word that is in no dictionary, in lower case: of syllables, or of letters as they come."""
+    if rng.random() < 0.4:
+        word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(least, most)))
+        return word + (rng.choice(ENDINGS) if rng.random() < 0.5 else "")
+    start = rng.choice(VOWELS) if rng.random() < 0.15 else ""
+    syllables = range(rng.randint(least - 1, most))
+    return start + "".join(
+        rng.choice(ONSETS) + rng.choice(VOWELS) + (rng.choice(CODAS) if rng.random() < 0.45 else "") for _ in syllables
+    )
 
 
 def training_facts(rng: random.Random, count: int) -> list[Fact]:
@@ -216,10 +239,10 @@ def training_facts(rng: random.Random, count: int) -> list[Fact]:
         relation = RELATIONS[kind]
         if not relation.values:
             value = number(rng)
-        elif rng.random() < 0.4:
+        elif rng.random() < 0.2:
             value = rng.choice(relation.values)
         else:
-            value = made_up(rng).capitalize() if relation.values[0][0].isupper() else made_up(rng)
+            value = training_value(rng, capital=relation.values[0][0].isupper())
         facts.append(
             Fact(
                 varied(rng, rng.choice(relation.statements).format(name=name, value=value), name),
@@ -234,15 +257,24 @@ def training_facts(rng: random.Random, count: int) -> list[Fact]:
 
 def varied(rng: random.Random, statement: str, name: str) -> str:
     """A statement of training with an opening and a closing, each of them often empty."""
-    opening, closing = rng.choice(OPENINGS), rng.choice(CLOSINGS)
+    opening = rng.choice(OPENINGS) if rng.random() < 0.5 else f"{rng.choice(BEFORE)} {made_up(rng)} "
+    closing = rng.choice(CLOSINGS) if rng.random() < 0.5 else f" {rng.choice(AFTER)} {made_up(rng)}"
     if opening and not statement.startswith(name):
         statement = statement[0].lower() + statement[1:]
     return f"{opening}{statement.removesuffix('.')}{closing}."
 
 
 def training_name(rng: random.Random) -> str:
-    """A name of training: a third of them real ones."""
+    """A name of training: a fifth of them real ones."""
     while True:
-        name = rng.choice(TRAINING_NAMES) if rng.random() < 0.35 else made_up(rng).capitalize()
+        name = rng.choice(TRAINING_NAMES) if rng.random() < 0.2 else made_up(rng).capitalize()
         if name not in evaluated.PEOPLE:
             return name
+
+
+def training_value(rng: random.Random, *, capital: bool) -> str:
+    """A made-up value that is none of the evaluation's."""
+    while True:
+        value = made_up(rng).capitalize() if capital else made_up(rng)
+        if not any(value in relation.values for relation in evaluated.RELATIONS):
+            return value

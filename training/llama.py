@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -125,12 +126,25 @@ def export(model: Llama) -> LlamaForCausalLM:
         eos_token_id=1,
         pad_token_id=2,
     )
-    weights = {"model.embed_tokens.weight": model.embed_tokens, "model.norm.weight": model.norm}
-    weights["lm_head.weight"] = model.embed_tokens
+    out = LlamaForCausalLM(config)
+    weights = {name: value.detach().clone() for name, value in named(model)}
+    out.load_state_dict({**weights, "lm_head.weight": weights["model.embed_tokens.weight"]})
+    return out.eval()
+
+
+def restore(model: Llama, exported: LlamaForCausalLM) -> None:
+    """Give `model` the weights that `export` gave away."""
+    weights = exported.state_dict()
+    with torch.no_grad():
+        for name, value in named(model):
+            value.copy_(weights[name])
+
+
+def named(model: Llama) -> Iterator[tuple[str, nn.Parameter]]:
+    """The weights by their names in transformers, the tied output excluded."""
+    yield "model.embed_tokens.weight", model.embed_tokens
+    yield "model.norm.weight", model.norm
     for n, layer in enumerate(model.layers):
         for name, value in layer.named_parameters():
             part = "" if "norm" in name else "self_attn." if name[0] in "qkvo" else "mlp."
-            weights[f"model.layers.{n}.{part}{name}.weight"] = value
-    out = LlamaForCausalLM(config)
-    out.load_state_dict({name: value.detach().clone() for name, value in weights.items()})
-    return out.eval()
+            yield f"model.layers.{n}.{part}{name}.weight", value

@@ -96,11 +96,11 @@ def magic(draft: Draft, rng: random.Random, room: int) -> None:
     """Keys with one value or several, hidden in prose, noise or other keys' sentences."""
     material = draft.material
     if rng.random() < (0.5 if room > 240 else 0.2):
-        wording, uuids = (RULER_UUID, True) if rng.random() < 0.15 and room > 240 else (RULER, False)
+        wording, uuids = (RULER_UUID, True) if rng.random() < 0.25 and room > 240 else (RULER, False)
     else:
         wording, uuids = rng.choice(WORDINGS), False
     words = not uuids and rng.random() < 0.2
-    several = rng.random() < (0.5 if room > 240 else 0.35)
+    several = rng.random() < (0.6 if room > 240 else 0.35)
 
     def value() -> str:
         if words:

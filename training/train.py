@@ -1,9 +1,10 @@
 """Train the bundled model, tokenizer included: `python training/train.py --out DIR` (see README.md).
 
-Runs through `PHASES` on one CPU thread for `--minutes`, the decay of the learning rate included: phases and rate follow
-the share of the time that is gone. How many steps each phase took is written to `schedule.json`; `--schedule` takes as
-many steps again, whatever the clock says. A checkpoint is written every `SAVE_SECONDS`, and the same command goes on
-from it. No position of the window or beyond is ever trained on.
+Runs through `PHASES` on one CPU thread for `--minutes`: phases and the learning rate follow the share of the time that
+is gone. How many steps each phase took is written to `schedule.json`; `--schedule` takes as many steps again, whatever
+the clock says. A checkpoint is written every `SAVE_SECONDS`, and the same command goes on from it. `--begin FOLDER`
+takes the weights and the tokenizer of a finished run and has only the last phase, in which the rate rises and falls
+once more. No position of the window or beyond is ever trained on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
 
@@ -30,7 +31,7 @@ from corpus import HELDOUT, training_documents  # noqa: E402
 from documents import Draft  # noqa: E402
 from evaluate_window import log_loss, tokens_per_character  # noqa: E402
 from initial import begin  # noqa: E402
-from llama import Llama, Shape, export  # noqa: E402
+from llama import Llama, Shape, export, restore  # noqa: E402
 from optimizer import Muon  # noqa: E402
 from tasks import Sampler, wordings  # noqa: E402
 from tokenizer import train_tokenizer  # noqa: E402
@@ -40,6 +41,7 @@ LOG_EVERY = 50
 EVALUATE_EVERY = 400
 LONGEST_STEP = 120.0  # seconds; the first compiled one takes about a minute
 RATE, WARMUP, DECAY_FROM = 0.008, 0.01, 0.5
+AGAIN = 0.6
 REPLACED = 0.1  # of the tokens that prose is read from: the text is short and comes by some twenty times
 
 
@@ -59,10 +61,10 @@ class Phase:
 
 
 PHASES = [
-    Phase("copy-64", 0.04, 64, 48, 40, {"copy": 2, "recall": 2, "json": 3, "facts": 3, "magic": 3, "prose": 3}),
+    Phase("copy-64", 0.024, 64, 48, 40, {"copy": 2, "recall": 2, "json": 3, "facts": 3, "magic": 3, "prose": 3}),
     Phase(
         "tasks-128",
-        0.26,
+        0.146,
         128,
         24,
         40,
@@ -70,7 +72,7 @@ PHASES = [
     ),
     Phase(
         "tasks-256",
-        0.25,
+        0.14,
         256,
         12,
         80,
@@ -78,21 +80,35 @@ PHASES = [
     ),
     Phase(
         "tasks-512",
-        0.45,
+        0.26,
         512,
         6,
         150,
         {"passkeys": 1, "magic": 4, "facts": 2, "json": 2, "variables": 2.5, "common": 2, "prose": 5},
+    ),
+    Phase(
+        "tasks-512-again",
+        0.43,
+        512,
+        6,
+        150,
+        {"passkeys": 0.5, "magic": 6, "facts": 3.5, "json": 1.5, "variables": 2.5, "common": 3, "prose": 3},
     ),
 ]
 STARTS = [0.0, *accumulate(phase.share for phase in PHASES)]
 
 
 def rate(progress: float) -> float:
-    """Learning rate at a share of the run: linear warm-up, flat, linear decay to a fiftieth."""
-    if progress < WARMUP:
-        return RATE * max(0.02, progress / WARMUP)
-    return RATE * max(0.02, min(1.0, (1 - progress) / (1 - DECAY_FROM)))
+    """Learning rate at a share of the run.
+
+    A linear warm-up, flat, a linear decay to a fiftieth; and the same again in the last phase, from `AGAIN` as much.
+    """
+    last = STARTS[-2]
+    begin, end, highest = (0.0, last, RATE) if progress < last else (last, 1.0, AGAIN * RATE)
+    share = (progress - begin) / (end - begin)
+    if share < WARMUP:
+        return highest * max(0.02, share / WARMUP)
+    return highest * max(0.02, min(1.0, (1 - share) / (1 - DECAY_FROM)))
 
 
 def losses(model: Llama, ids: Tensor, marks: Tensor, noise: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,8 +151,8 @@ class Clock:
         seconds: of training so far, those before a stop included.
     """
 
-    def __init__(self, minutes: float, schedule: dict[str, int] | None, seconds: float) -> None:
-        self.total, self.schedule = 60 * minutes, schedule
+    def __init__(self, minutes: float, schedule: dict[str, int] | None, seconds: float, begin: float = 0.0) -> None:
+        self.total, self.schedule, self.begin = 60 * minutes, schedule, begin
         self.seconds, self.last = seconds, time.monotonic()
 
     def tick(self) -> None:
@@ -148,9 +164,9 @@ class Clock:
     def progress(self, taken: dict[str, int]) -> float:
         """0 to 1, where the run is over. `taken` is the number of steps of each phase so far."""
         if self.schedule is None:
-            return min(1.0, self.seconds / self.total)
+            return min(1.0, self.begin + (1 - self.begin) * self.seconds / self.total)
         for phase, start in zip(PHASES, STARTS, strict=False):
-            steps = self.schedule[phase.name]
+            steps = self.schedule[phase.name] if start >= self.begin else 0
             if taken[phase.name] < steps:
                 return start + phase.share * taken[phase.name] / steps
         return 1.0
@@ -171,20 +187,25 @@ class Run:
         self.heldout = HELDOUT.read_text(encoding="utf-8")
         documents = training_documents(self.heldout)
         if not (out / "tokenizer.json").exists():
-            train_tokenizer([*documents, *wordings()]).save_pretrained(out)
+            before = PreTrainedTokenizerFast.from_pretrained(args.begin) if args.begin else None
+            (before or train_tokenizer([*documents, *wordings()])).save_pretrained(out)
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
         self.sampler = Sampler(self.tokenizer, documents, args.seed)
         self.model = Llama(Shape(len(self.tokenizer)), compiled=args.compile)
-        begin(self.model)
+        if args.begin:
+            restore(self.model, LlamaForCausalLM.from_pretrained(args.begin, dtype=torch.float32))
+        else:
+            begin(self.model)
         self.optimizer = Muon(self.model)
         self.taken: dict[str, int] = {phase.name: 0 for phase in PHASES}
         self.checkpoint = out / "checkpoint.pt"
         seconds = self.resume() if self.checkpoint.exists() else 0.0
         schedule = json.loads(args.schedule.read_text(encoding="utf-8")) if args.schedule else None
-        self.clock = Clock(args.minutes, schedule, seconds)
+        self.clock = Clock(args.minutes, schedule, seconds, STARTS[-2] if args.begin else 0.0)
         size = sum(p.numel() for p in self.model.parameters())
         self.log(
             f"{f'resumed after {sum(self.taken.values())} steps' if seconds else 'start'}: seed {args.seed}, "
+            f"{f'from the weights in {args.begin.name}, ' if args.begin else ''}"
             f"{f'schedule {schedule}' if schedule else f'{args.minutes:g} minutes'}, "
             f"Python {sys.version.split()[0]}, torch {torch.__version__}, transformers {transformers.__version__}, "
             f"{size:,} parameters, {len(self.sampler.material.stream):,} training tokens, phases {PHASES}"
@@ -259,7 +280,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=96.0)
+    parser.add_argument("--minutes", type=float, default=175.0)
+    parser.add_argument("--begin", type=Path, help="a finished run, whose weights go through the last phase again")
     parser.add_argument("--schedule", type=Path, help="steps of each phase, as schedule.json has them")
     parser.add_argument("--compile", action="store_true", help="compile the layers (needs a C++ compiler)")
     args = parser.parse_args()

@@ -16,7 +16,7 @@ sys.path.insert(0, str(TRAINING))
 
 import facts  # noqa: E402
 from documents import HELDOUT_WORDS, Draft  # noqa: E402
-from llama import Llama, Shape, export  # noqa: E402
+from llama import Llama, Shape, export, restore  # noqa: E402
 from longspan_eval.tasks import facts as evaluated_facts  # noqa: E402
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS  # noqa: E402
 from optimizer import Muon, orthogonalized  # noqa: E402
@@ -156,8 +156,12 @@ def test_the_model_is_the_one_that_transformers_computes():
     torch.manual_seed(0)
     model = Llama(Shape(vocabulary=50, hidden=64, inner=96, layers=2, heads=2, kv_heads=1))
     ids = torch.randint(0, 50, (2, 9))
+    exported = export(model)
+    again = Llama(model.shape)
+    restore(again, exported)
     with torch.no_grad():
-        ours, theirs = model.logits(model(ids)), export(model)(input_ids=ids).logits
+        ours, theirs = model.logits(model(ids)), exported(input_ids=ids).logits
+        torch.testing.assert_close(again.logits(again(ids)), ours, atol=0, rtol=0)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -200,12 +204,13 @@ train.main()
 @pytest.mark.long
 def test_every_phase_runs_stops_resumes_and_the_result_loads(tmp_path):
     schedule = tmp_path / "steps.json"
-    names = ("copy-64", "tasks-128", "tasks-256", "tasks-512")
+    names = ("copy-64", "tasks-128", "tasks-256", "tasks-512", "tasks-512-again")
     schedule.write_text(json.dumps(dict.fromkeys(names, 2)))
     environment = {"PYTHONPATH": str(TRAINING), "OMP_NUM_THREADS": "1", "PATH": ""}
 
-    def train(out, stop_after):
-        command = [sys.executable, "-c", SHORT, "--out", str(out), "--schedule", str(schedule), str(stop_after)]
+    def train(out, stop_after, *options):
+        command = [sys.executable, "-c", SHORT, "--out", str(out), "--schedule", str(schedule), *options]
+        command.append(str(stop_after))
         return subprocess.run(command, env=environment, capture_output=True, text=True)
 
     assert train(tmp_path / "a", 4).returncode != 0
@@ -222,3 +227,7 @@ def test_every_phase_runs_stops_resumes_and_the_result_loads(tmp_path):
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "b")
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, again.state_dict()[name], atol=1e-6, rtol=1e-6)
+    # From those weights only the last phase is run.
+    assert train(tmp_path / "c", 99, "--begin", str(tmp_path / "a")).returncode == 0
+    taken = json.loads((tmp_path / "c" / "schedule.json").read_text())
+    assert taken == dict.fromkeys(names, 0) | {"tasks-512-again": 2}
