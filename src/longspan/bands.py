@@ -118,7 +118,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Kept:
+class AlwaysKept:
     """The keys that queries keep without a choice: the first ``head`` tokens, and all from ``border(i)`` on.
 
     Queries choose among the tokens between these, or drop them. A selection returns it, and a position map converts

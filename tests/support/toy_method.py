@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.bands import Kept, Origin
+from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
 from longspan.methods import METHODS
 from longspan.methods.base import Method, require
@@ -50,8 +50,8 @@ class LargestKeys(ByRow):
     def chosen(self) -> int:
         return self.top_k
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(self.stops, head=self.initial, most=self.top_k, span=self.recent)
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(self.stops, head=self.initial, most=self.top_k, span=self.recent)
 
     def stops(self, i: Tensor) -> Tensor:
         return (i - self.recent + 1).clamp(min=0)

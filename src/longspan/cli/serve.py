@@ -16,7 +16,7 @@ from longspan.errors import LongspanError
 
 if TYPE_CHECKING:
     from longspan.serve.host import Host
-    from longspan.serve.settings import Settings
+    from longspan.serve.settings import ServerSettings
 
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -86,7 +86,7 @@ def serve(
     """Serve a model and its documents by OpenAI's API, with a page at /. Ctrl-C ends it when all is answered."""
     if any(find_spec(package) is None for package in _NEEDED):
         raise LongspanError("`longspan serve` takes packages of its own: pip install 'longspan[serve]'")
-    from longspan.serve.settings import Settings
+    from longspan.serve.settings import ServerSettings
 
     if layout not in ("auto", "chat", "plain"):
         raise LongspanError(f"--layout must be auto, chat or plain, not {layout!r}")
@@ -97,7 +97,7 @@ def serve(
             say(console, "documents go with this server; --documents DIR keeps them")
         local = model != BUNDLED and Path(model).exists()
         source = str(Path(model).resolve()) if local else model
-        settings = Settings(
+        settings = ServerSettings(
             model=name or model,
             source=source,
             documents=documents,
@@ -125,7 +125,7 @@ def serve(
 
 
 def _host(
-    settings: Settings, model: str, method: str, window: int | None, layout: str, dtype: str, device: str
+    settings: ServerSettings, model: str, method: str, window: int | None, layout: str, dtype: str, device: str
 ) -> Host:
     """The model, loaded and extended, and all that serves it."""
     import longspan

@@ -168,16 +168,16 @@ class BlockIndex(UnitIndex):
         self.tail.crop(length)
 
     def save(self) -> SavedIndex:
-        """See ``longspan.index.saved.Savable``; the calls decide to which queries a token was local."""
+        """See ``longspan.index.saved.SavableIndex``; the calls decide to which queries a token was local."""
         saved = super().save()
         return replace(saved, counts={**saved.counts, "calls": list(self.calls)})
 
     def most_entries(self, tokens: int) -> int:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         return self.layout.candidates(tokens)
 
     def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         calls = list(saved.counts["calls"])
         if calls != sorted(calls) or not all(0 <= call < tokens for call in calls):
             raise ValueError(f"its calls do not lie within {tokens} tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longspan.bands import Band, Interval, Kept, KeyMap, Modulo, causal, start
+from longspan.bands import AlwaysKept, Band, Interval, KeyMap, Modulo, causal, start
 from longspan.deferred import torch
 from longspan.positions.base import Gather, SeesChosen, constant
 
@@ -63,20 +63,20 @@ class Chunked(SeesChosen):
             intra,
         )
 
-    def reach(self, kept: Kept) -> int:
+    def reach(self, kept: AlwaysKept) -> int:
         return self.window - 1
 
-    def chosen_keys(self, kept: Kept) -> KeyMap:
+    def chosen_keys(self, kept: AlwaysKept) -> KeyMap:
         return Modulo(self.size)
 
-    def places(self, i: Tensor, count: int, kept: Kept) -> None:
+    def places(self, i: Tensor, count: int, kept: AlwaysKept) -> None:
         return None
 
-    def units(self, i: Tensor, units: Tensor, kept: Kept) -> Tensor:
+    def units(self, i: Tensor, units: Tensor, kept: AlwaysKept) -> Tensor:
         j = units.cpu() * (kept.unit or 1)
         return self.rel(i[:, None], j) + j % self.size
 
-    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+    def tokens(self, i: Tensor, tokens: Tensor, kept: AlwaysKept) -> Gather:
         chunk = i[:1] // self.size
         # Runs: the chunks before the previous one, the previous one, and the query chunk's own; for each its first key.
         firsts = (torch.zeros_like(chunk), (chunk - 1) * self.size, chunk * self.size)

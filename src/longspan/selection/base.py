@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from longspan.bands import Kept, KeyMap, start
+from longspan.bands import AlwaysKept, KeyMap, start
 from longspan.selection.cost import UnitCost
 from longspan.terms import Share
 
@@ -31,11 +31,11 @@ class Selection:
     ``[T, N]``. The oracle runs it.
     """
 
-    def always(self, first: int = 0) -> Kept:
+    def always(self, first: int = 0) -> AlwaysKept:
         """What is kept whatever is chosen, by queries that choose, of those that arrive from ``first`` on."""
         raise NotImplementedError
 
-    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
+    def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
         """What the queries ``first : stop``, which arrive together, keep whatever they choose."""
         return (self.always(first),)
 
@@ -81,10 +81,10 @@ class Choosing(Selection):
     def grain(self) -> int:
         raise NotImplementedError
 
-    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
+    def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
         always, parts = self.always(first), []
         if first < self.window:
-            parts.append(Kept(start, unit=always.unit, span=self.window, rows=lambda i: i < self.window))
+            parts.append(AlwaysKept(start, unit=always.unit, span=self.window, rows=lambda i: i < self.window))
         if stop > self.window:
             parts.append(replace(always, rows=lambda i: i >= self.window))
         return tuple(parts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from longspan.bands import IndexMap, Kept
+from longspan.bands import AlwaysKept, IndexMap
 from longspan.kernels.gathered import PerQueryChunk
 from longspan.positions import SeesChosen
 from longspan.selection.base import Choosing
@@ -49,9 +49,9 @@ class ByQueryChunk(Choosing):
 
         return begins
 
-    def always(self, first: int = 0) -> Kept:
+    def always(self, first: int = 0) -> AlwaysKept:
         begins = self.chunk_start(first)
-        return Kept(
+        return AlwaysKept(
             lambda i: (begins(i) - self.local).clamp(min=0),
             head=self.initial,
             most=self.chosen * self.size,

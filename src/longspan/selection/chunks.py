@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.bands import Kept
+from longspan.bands import AlwaysKept
 from longspan.calibration import Calibration
 from longspan.index import ChunkIndex
 from longspan.index.chunks import SUBMEANS, bound_scores
@@ -50,8 +50,8 @@ class Chunks(ByRow):
         """How many chunks a query chooses."""
         return self.count - self.local - int(self.first)
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(
             lambda i: ((i // self.size - self.local + 1) * self.size).clamp(min=0),
             head=self.size if self.first else 0,
             most=self.chosen * self.size,

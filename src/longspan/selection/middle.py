@@ -10,7 +10,7 @@ from longspan.deferred import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-from longspan.bands import Kept, Origin
+from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
 from longspan.index import exact_scores
 from longspan.rope import Rope
@@ -50,8 +50,10 @@ class Middle(ByRow):
     def scored_from(self) -> int:
         return self.initial
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(lambda i: (i - self.recent + 1).clamp(min=0), head=self.initial, most=self.top_k, span=self.recent)
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(
+            lambda i: (i - self.recent + 1).clamp(min=0), head=self.initial, most=self.top_k, span=self.recent
+        )
 
     @property
     def first_row(self) -> int:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from longspan.bands import Band, Kept, start
+from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
 from longspan.index import exact_scores
@@ -89,8 +89,8 @@ class AblatedChunks(Chunks):
     def alone(self) -> AblatedChunks:
         return replace(self, full=False)
 
-    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
-        return (Kept(start),) if self.full and stop - first > 1 else super().kept(first, stop)
+    def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
+        return (AlwaysKept(start),) if self.full and stop - first > 1 else super().kept(first, stop)
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
         return [] if self.full and stop - first > 1 else super().runs(first, stop, most)
@@ -134,7 +134,7 @@ class AblatedSelector(ChunkSelector):
 class TrueInPrefill(InOrder):
     """Kept keys in their order, but where everything is kept, which is then seen at its true distance."""
 
-    def bands(self, kept: Kept) -> tuple[Band, ...]:
+    def bands(self, kept: AlwaysKept) -> tuple[Band, ...]:
         return Unchanged().bands(kept) if kept.span is None else super().bands(kept)
 
 
