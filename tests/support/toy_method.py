@@ -35,13 +35,13 @@ class LargestKeys(ByRow):
 
     Args:
         initial, recent, top_k: how many of each; each key head has its own.
-        window: ``L``; the queries before it keep everything.
+        dense_rows: the first queries, which keep every key.
     """
 
     initial: int
     recent: int
     top_k: int
-    window: int
+    dense_rows: int
 
     size = 1
     scored_keys = Origin()
@@ -127,7 +127,7 @@ class StatedLargestKeys:
         for b in range(text.q.shape[0]):
             for h in range(heads):
                 norms = [float(key.double().norm()) for key in text.k[b, h * kv_heads // heads]]
-                for i in range(own.window, n):
+                for i in range(own.dense_rows, n):
                     middle = sorted(range(own.initial, i - own.recent + 1), key=lambda j: -norms[j])  # noqa: B023
                     chosen[b, h, i, middle[: own.top_k]] = True
         return chosen
@@ -135,7 +135,7 @@ class StatedLargestKeys:
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
         keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
-        for i in range(own.window, n):
+        for i in range(own.dense_rows, n):
             borders[i] = i - own.recent + 1
             keep[i, own.initial : borders[i]] = False
         return keep, borders

@@ -51,10 +51,10 @@ class Selection:
 
 
 class Choosing(Selection):
-    """A selection whose queries choose keys by looking at them. Those before ``window`` keep everything.
+    """A selection whose queries choose keys by looking at them. The first ``dense_rows`` keep every key.
 
     Attributes:
-        window: ``L``, or fewer queries where a method says so (``dense``).
+        dense_rows: the first queries, which keep every key: ``L``, or fewer where a method says so (``dense``).
         together: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
@@ -63,7 +63,7 @@ class Choosing(Selection):
         scored_keys: the stored rotation that scores are made from; None where the selector keeps what they take.
     """
 
-    window: int
+    dense_rows: int
     together: ClassVar[bool]
     scored_keys: ClassVar[KeyMap | None] = None
     size: int
@@ -83,16 +83,16 @@ class Choosing(Selection):
 
     def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
         always, parts = self.always(first), []
-        if first < self.window:
-            parts.append(AlwaysKept(start, unit=always.unit, span=self.window, rows=lambda i: i < self.window))
-        if stop > self.window:
-            parts.append(replace(always, rows=lambda i: i >= self.window))
+        if first < self.dense_rows:
+            parts.append(AlwaysKept(start, unit=always.unit, span=self.dense_rows, rows=lambda i: i < self.dense_rows))
+        if stop > self.dense_rows:
+            parts.append(replace(always, rows=lambda i: i >= self.dense_rows))
         return tuple(parts)
 
     @property
     def first_row(self) -> int:
         """The first query that chooses."""
-        return self.window
+        return self.dense_rows
 
     def chooses_in(self, layer: int) -> bool:
         """Whether the queries of this layer choose."""

@@ -30,7 +30,7 @@ class Blocks(ByQueryChunk):
         blocks: how many a query chunk chooses.
         query_chunk: the most queries of a query chunk.
         representatives: how many tokens of a block stand for it; see ``longspan.index.BlockIndex``.
-        window: ``L``; the queries before it keep everything.
+        dense_rows: the first queries, which keep every key: ``L``, or fewer.
     """
 
     initial: int
@@ -39,7 +39,7 @@ class Blocks(ByQueryChunk):
     blocks: int
     query_chunk: int
     representatives: int = 1
-    window: int = 0
+    dense_rows: int = 0
 
     @property
     def chosen(self) -> int:

@@ -45,7 +45,7 @@ class ByQueryChunk(Choosing):
 
         def begins(i: Tensor) -> Tensor:
             borders = (i // self.query_chunk * self.query_chunk).clamp(min=first)
-            return torch.where(i >= self.window, borders.clamp(min=self.window), borders)
+            return torch.where(i >= self.dense_rows, borders.clamp(min=self.dense_rows), borders)
 
         return begins
 
@@ -69,14 +69,14 @@ class ByQueryChunk(Choosing):
         return self.query_chunks(first, stop)
 
     def query_chunks(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """Queries ``first : stop`` cut into chunks, at multiples of ``query_chunk`` and at the window."""
+        """Queries ``first : stop`` cut into chunks, at multiples of ``query_chunk`` and at ``dense_rows``."""
         cuts = {
             first,
             stop,
             *range(first // self.query_chunk * self.query_chunk + self.query_chunk, stop, self.query_chunk),
         }
-        if first < self.window < stop:
-            cuts.add(self.window)
+        if first < self.dense_rows < stop:
+            cuts.add(self.dense_rows)
         edges = sorted(cuts)
         return list(zip(edges[:-1], edges[1:], strict=True))
 

@@ -39,7 +39,7 @@ class Middle(ByRow):
 
     size = 1
     share = "head"
-    window = 0  # queries keep everything as long as first and recent tokens are all that there are
+    dense_rows = 0  # queries keep everything as long as first and recent tokens are all that there are
     scored_keys = Origin()
 
     @property
