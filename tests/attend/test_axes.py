@@ -67,7 +67,7 @@ class Pair(Method):
 
     @property
     def call_dependent(self):
-        return self.chosen_by.together
+        return self.chosen_by.by_query_chunk
 
     def selection(self, window):
         return self.chosen_by

@@ -193,7 +193,7 @@ class Method:
                 "smaller from_layer"
             )
         for layer in layers:
-            if layer.norms and positions.rotates_gathered and selection.together:
+            if layer.norms and positions.rotates_gathered and selection.by_query_chunk:
                 raise AttachError(
                     f"{layer.name}: this layer normalises keys after their rotation, and {self.name} would rotate them "
                     f"a second time; {positions.rotation_remedy}"

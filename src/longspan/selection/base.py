@@ -55,7 +55,7 @@ class Choosing(Selection):
 
     Attributes:
         dense_rows: the first queries, which keep every key: ``L``, or fewer where a method says so (``dense``).
-        together: whether the queries of a query chunk choose together.
+        by_query_chunk: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
         grain: what chooses or is chosen does not cross a multiple of this many tokens.
@@ -64,7 +64,7 @@ class Choosing(Selection):
     """
 
     dense_rows: int
-    together: ClassVar[bool]
+    by_query_chunk: ClassVar[bool]
     scored_keys: ClassVar[KeyMap | None] = None
     size: int
     share: Share = "layer"

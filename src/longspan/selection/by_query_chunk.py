@@ -34,7 +34,7 @@ class ByQueryChunk(Choosing):
     initial: int
     local: int
     query_chunk: int
-    together = True
+    by_query_chunk = True
 
     @property
     def grain(self) -> int:

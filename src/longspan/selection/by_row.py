@@ -17,7 +17,7 @@ from longspan.selection.selector import Chosen
 class ByRow(Choosing):
     """Every query chooses units of ``size`` tokens, which begin at multiples of it."""
 
-    together = False
+    by_query_chunk = False
 
     @property
     def grain(self) -> int:

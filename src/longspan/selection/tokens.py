@@ -128,8 +128,10 @@ class TokenSelector(Selector):
         """``F`` of the candidates ``low : high`` for the queries ``r0 : r1`` (Eq 4), ``[B, S, M]``."""
         if self.across is not None and self.thetas is None:  # f is a sum over ranks, and F is not
             return relative_scores(self.token_scores(low, high, rows, r0, r1))
-        query, keys, together = self.form(rows, r0, r1)
-        return token_scores(query.to(keys.device), keys[:, :, low:high], together=together).to(query.device)
+        query, keys, heads_per_choice = self.form(rows, r0, r1)
+        return token_scores(query.to(keys.device), keys[:, :, low:high], heads_per_choice=heads_per_choice).to(
+            query.device
+        )
 
     @property
     def sums_over_ranks(self) -> bool:
@@ -189,9 +191,9 @@ class TokenSelector(Selector):
                 return done
             edges = (*(a - r0 for a, _ in batch), r1 - r0)
             stops = torch.tensor([selection.candidates(a)[1] - selection.initial for a, _ in batch], device="cpu")
-            q, keys, together = self.form(rows, r0, r1)
+            q, keys, heads_per_choice = self.form(rows, r0, r1)
             chunks = QueryChunks(edges, stops.tolist())
-            scores = token_scores(q, keys[:, :, selection.initial :], together=together, chunks=chunks)
+            scores = token_scores(q, keys[:, :, selection.initial :], heads_per_choice=heads_per_choice, chunks=chunks)
             chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
             part = rows.part(r0, r1)
             gather_into(out[:, :, part], lse[:, :, part], replace(job, tokens=chosen, edges=edges))

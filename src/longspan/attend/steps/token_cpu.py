@@ -189,7 +189,7 @@ class TokenStep:
         for run in runs:
             token, units = past - run.padding, run.kernel.chosen
             if units is not None and run.tables.stops[token - run.tables.start]:
-                chosen = Chosen(units if selection.together else units[:, :, None], None)
+                chosen = Chosen(units if selection.by_query_chunk else units[:, :, None], None)
                 about = {"layer": layer.number, "row": run.first, "start": token, "padding": run.padding}
                 observer.add((token, token + 1), selection, chosen, **about)
 
