@@ -19,10 +19,10 @@ from longspan.calibration import Calibration
 from longspan.methods import METHODS
 from longspan.methods.base import Method, require
 from longspan.oracle import Inputs, states
-from longspan.positions import FarNear, InOrder, SeesChosen
+from longspan.positions import ChosenPositionMap, FarNear, InOrder
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector
 from support import variants
 
@@ -69,9 +69,9 @@ class KeyNorms(Selector):
     def __init__(self, selection: LargestKeys) -> None:
         self.selection = selection
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
         own, i = self.selection, torch.arange(r0, r1)
-        norms = rows.scored[:, :, : own.scored(r1 - 1)].double().norm(dim=-1)  # [B, Hkv, M]
+        norms = queries.scored[:, :, : own.scored(r1 - 1)].double().norm(dim=-1)  # [B, Hkv, M]
         token = torch.arange(norms.shape[-1])
         can = (token >= own.initial) & (token < own.stops(i)[:, None])  # [T, M]
         scores = norms[:, :, None].masked_fill(~can, float("-inf"))
@@ -108,7 +108,7 @@ class LargestNorm(Method):
     def selection(self, window: int) -> LargestKeys:
         return LargestKeys(self.initial, self.recent, self.top_k, window)
 
-    def positions(self, window: int) -> SeesChosen:
+    def positions(self, window: int) -> ChosenPositionMap:
         return InOrder() if self.far is None else FarNear(self.far)
 
     def plain_rows(self, window: int) -> int:

@@ -68,7 +68,7 @@ class Gather:
     k_pos: Tensor | None = None
 
 
-class SeesChosen(PositionMap):
+class ChosenPositionMap(PositionMap):
     """A map that also says at which positions queries see the keys that they chose.
 
     Attributes:
@@ -100,7 +100,7 @@ class SeesChosen(PositionMap):
         raise NotImplementedError
 
 
-class AtOneDistance(SeesChosen):
+class AtOneDistance(ChosenPositionMap):
     """Chosen keys at one distance ``far``: the query at ``far``, the key unrotated."""
 
     far: int

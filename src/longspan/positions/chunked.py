@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from longspan.bands import AlwaysKept, Band, Interval, KeyMap, Modulo, causal, start
 from longspan.deferred import torch
-from longspan.positions.base import Gather, SeesChosen, constant
+from longspan.positions.base import ChosenPositionMap, Gather, constant
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Chunked(SeesChosen):
+class Chunked(ChosenPositionMap):
     """Keys at ``j mod size``; queries at one of three positions by how many chunks back the key lies.
 
     * same chunk: ``i mod size``;

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from longspan.bands import AlwaysKept, Band, Index, IndexMap, Interval, KeyMap, Modulo, Origin
 from longspan.deferred import torch
-from longspan.positions.base import Gather, SeesChosen, near
+from longspan.positions.base import ChosenPositionMap, Gather, near
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class InOrder(SeesChosen):
+class InOrder(ChosenPositionMap):
     """A key is seen at its rank: how many kept keys come after it, up to the query.
 
     Where a query chooses chunks, keys are stored once, at ``j mod size``, and the query is rotated to the rank of each

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from longspan.calibration import Calibration
     from longspan.kernels.gathered import PerQueryChunk, PerRow
-    from longspan.positions import SeesChosen
+    from longspan.positions import ChosenPositionMap
     from longspan.rope import Rope
     from longspan.selection.cost import LayerSizes
-    from longspan.selection.rows import Rows
+    from longspan.selection.queries import QueryBlock
     from longspan.selection.selector import Chosen, Selector
 
 
@@ -114,7 +114,9 @@ class Choosing(Selection):
         """One past the last candidate of each query ``i`` ``[T]`` that arrives alone: ``[T]``, in units."""
         raise NotImplementedError
 
-    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerQueryChunk:
+    def see(
+        self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor
+    ) -> PerRow | PerQueryChunk:
         """The kernel's job for queries ``r0 : r1`` and the units that they chose.
 
         Args:
@@ -122,7 +124,7 @@ class Choosing(Selection):
         """
         raise NotImplementedError
 
-    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+    def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         """Where queries ``i`` that arrive alone see their units from, ``[T, m]`` or ``[1, m]``.
 
         None where that depends on what they choose.

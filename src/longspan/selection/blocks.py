@@ -12,7 +12,7 @@ from longspan.index import BlockIndex
 from longspan.rope import Rope
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector
 
 
@@ -88,6 +88,6 @@ class BlockSelector(BlockIndex, Selector):
     def sums_over_ranks(self) -> bool:
         return type(self) is BlockSelector
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
-        scores = self.scores(rows.between(r0, r1), rows.batch, self.selection.candidates(r0), rows.rope)
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
+        scores = self.scores(queries.between(r0, r1), queries.batch, self.selection.candidates(r0), queries.rope)
         return Chosen(self.selection.choose(scores), lambda: scores)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from longspan.bands import AlwaysKept, IndexMap
 from longspan.kernels.gathered import PerQueryChunk
-from longspan.positions import SeesChosen
+from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen
 
 if TYPE_CHECKING:
@@ -83,18 +83,18 @@ class ByQueryChunk(Choosing):
     def stops(self, i: Tensor) -> Tensor:
         return i - self.local
 
-    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerQueryChunk:
-        seen = positions.tokens(torch.arange(r0, r1), units, self.always(rows.start))
+    def see(self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor) -> PerQueryChunk:
+        seen = positions.tokens(torch.arange(r0, r1), units, self.always(queries.start))
         return PerQueryChunk(
             tokens=units,
-            cos_sin=tuple(rows.cos_sin(at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
+            cos_sin=tuple(queries.cos_sin(at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
             ends=seen.ends,
             # Stored at 0 they have the angles' factor already.
-            key_cos_sin=None if seen.k_pos is None else rows.cos_sin(seen.k_pos, "keys", scaled=False),
-            **rows.gathered(r0, r1),
+            key_cos_sin=None if seen.k_pos is None else queries.cos_sin(seen.k_pos, "keys", scaled=False),
+            **queries.gathered(r0, r1),
         )
 
-    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+    def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         count = self.chosen * self.size
         seen = positions.tokens(i, torch.zeros(1, 1, count, dtype=torch.int64), self.alone().always())
         alike = seen.ends is None and seen.k_pos is None

@@ -16,7 +16,7 @@ from longspan.kernels.topk import topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_row import ByRow
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import ChunkScore, Share
 
@@ -128,9 +128,9 @@ class ChunkSelector(ChunkIndex, Selector):
     def columns(self, stop: int) -> int:
         return self.selection.candidates(stop) * self.parts
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
-        count, kv_heads = self.selection.candidates(r1), rows.keys.shape[1]
-        scores = self.scores(rows.between(r0, r1), rows.batch, count, rows.rope, kv_heads, self.across)
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
+        count, kv_heads = self.selection.candidates(r1), queries.keys.shape[1]
+        scores = self.scores(queries.between(r0, r1), queries.batch, count, queries.rope, kv_heads, self.across)
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
 
     @property

@@ -18,10 +18,10 @@ from longspan.errors import CalibrationError
 from longspan.index import exact_scores
 from longspan.methods import ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
-from longspan.positions import InOrder, SeesChosen, Unchanged
+from longspan.positions import ChosenPositionMap, InOrder, Unchanged
 from longspan.rope import Rope
 from longspan.selection.chunks import Chunks, ChunkSelector
-from longspan.selection.rows import Rows, Shared
+from longspan.selection.queries import QueryBlock, Shared
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.selection.tokens import Tokens, TokenSelector
 from longspan_eval import spec
@@ -65,7 +65,7 @@ class AblatedLongHeads(LongHeads):
         full = self.prefill == "full"
         return AblatedChunks(**vars(own), pick=self.pick, seed=self.seed, fix_layers=self.fix_layers, full=full)
 
-    def positions(self, window: int) -> SeesChosen:
+    def positions(self, window: int) -> ChosenPositionMap:
         return TrueInPrefill() if self.prefill == "full" else super().positions(window)
 
     def angles_at(self, window: int, tokens: int, total: int) -> int:
@@ -117,17 +117,17 @@ class AblatedSelector(ChunkSelector):
     selection: AblatedChunks
     _first: WeakKeyDictionary[Shared, dict[tuple[int, int], tuple[int, Tensor]]] = WeakKeyDictionary()
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
-        fixed, here = self._first.setdefault(rows.shared, {}), (rows.batch.start, r0)
-        if self.selection.fix_layers and here in fixed and fixed[here][0] != rows.layer:
-            return Chosen(fixed[here][1].to(rows.q.device), None)
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
+        fixed, here = self._first.setdefault(queries.shared, {}), (queries.batch.start, r0)
+        if self.selection.fix_layers and here in fixed and fixed[here][0] != queries.layer:
+            return Chosen(fixed[here][1].to(queries.q.device), None)
         if self.selection.pick == "random":
-            heads = choosing(self.selection.share, rows.q.shape[1], rows.keys.shape[1])
-            units = self.selection.draw(heads, torch.arange(r0, r1), rows.layer)
-            chosen = Chosen(units.expand(rows.q.shape[0], -1, -1, -1).to(rows.q.device), None)
+            heads = choosing(self.selection.share, queries.q.shape[1], queries.keys.shape[1])
+            units = self.selection.draw(heads, torch.arange(r0, r1), queries.layer)
+            chosen = Chosen(units.expand(queries.q.shape[0], -1, -1, -1).to(queries.q.device), None)
         else:
-            chosen = super().choose(rows, r0, r1)
-        fixed[here] = rows.layer, chosen.units
+            chosen = super().choose(queries, r0, r1)
+        fixed[here] = queries.layer, chosen.units
         return chosen
 
 
@@ -170,20 +170,20 @@ class LargestTokens(Tokens):
 
 
 class LargestSelector(TokenSelector):
-    def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        assert rows.scored is not None
-        q = self.rotated(rows, r0, r1)
+    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
+        assert queries.scored is not None
+        q = self.rotated(queries, r0, r1)
         return (
             q[:, :, :, None],
-            rows.scored,
-            q.shape[1] // choosing(self.selection.share, q.shape[1], rows.keys.shape[1]),
+            queries.scored,
+            q.shape[1] // choosing(self.selection.share, q.shape[1], queries.keys.shape[1]),
         )
 
-    def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
-        assert rows.scored is not None
-        q = self.rotated(rows, r0, r1)
-        count = choosing(self.selection.share, q.shape[1], rows.keys.shape[1])
-        return exact_scores(q, rows.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
+    def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
+        assert queries.scored is not None
+        q = self.rotated(queries, r0, r1)
+        count = choosing(self.selection.share, q.shape[1], queries.keys.shape[1])
+        return exact_scores(q, queries.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
 
 
 ABLATIONS: dict[str, type[Method]] = {"longheads": AblatedLongHeads, "esa": AblatedESA}

@@ -49,7 +49,7 @@ def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
 def token_scores(
     q: Tensor, keys: Tensor, *, heads_per_choice: int = 1, chunks: QueryChunks | None = None, impl: Impl = "auto"
 ) -> Tensor:
-    """``F(m)`` of every key, with ``f = Σ q · k`` over the parts of a query, and its maximum over heads that choose as one.
+    """``F(m)`` of every key, with ``f = Σ q · k`` over the parts of a query, the largest of heads that choose as one.
 
     Args:
         q: ``[B, A, T, C, D]``, queries in ``C`` parts.

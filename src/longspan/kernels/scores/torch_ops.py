@@ -31,7 +31,11 @@ def products(q: Tensor, keys: Tensor, block: int = _BLOCK) -> Tensor:
 def token_scores(
     q: Tensor, keys: Tensor, heads_per_choice: int, products: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / heads_per_choice, M]``; ``products`` is ``q · k``."""
+    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / heads_per_choice, M]``.
+
+    Args:
+        products: a function for ``q · k``.
+    """
     parts, kv_heads = q.shape[3], keys.shape[1]
     if parts > 1:
         scores = products(q[:, :, :, 0], keys[:, :1])
