@@ -19,12 +19,12 @@ class Chunked(ChosenPositionMap):
 
     * same chunk: ``i mod size``;
     * previous chunk: ``i mod size + size`` for the first ``local`` queries of a chunk, ``window - 1`` for the others
-      (Eq 7); with ``local=None`` the previous chunk counts as an earlier one;
+      (Eq 7);
     * earlier chunks: ``window - 1``.
     """
 
     size: int
-    local: int | None
+    local: int
     window: int
 
     @classmethod
@@ -37,10 +37,8 @@ class Chunked(ChosenPositionMap):
     def rel(self, i: Tensor, j: Tensor) -> Tensor:
         back = i // self.size - j // self.size
         earlier = torch.full_like(back, self.window - 1)
-        q = torch.where(back == 0, i % self.size, earlier)
-        if self.local is not None:
-            q = torch.where((back == 1) & (i % self.size < self.local), i % self.size + self.size, q)
-        return q - j % self.size
+        q = torch.where((back == 1) & (i % self.size < self.local), i % self.size + self.size, earlier)
+        return torch.where(back == 0, i % self.size, q) - j % self.size
 
     def everywhere(self) -> tuple[Band, ...]:
         def chunk(i: Tensor) -> Tensor:
@@ -51,16 +49,13 @@ class Chunked(ChosenPositionMap):
 
         def successive(i: Tensor) -> Tensor:
             inside = i % self.size
-            return torch.where(inside < (self.local or 0), inside + self.size, torch.full_like(i, self.window - 1))
+            return torch.where(inside < self.local, inside + self.size, torch.full_like(i, self.window - 1))
 
         keys = Modulo(self.size)
-        intra = Band("intra", lambda i: i % self.size, keys, Interval(chunk, causal))
-        if self.local is None:
-            return Band("inter", constant(self.window - 1), keys, Interval(start, chunk)), intra
         return (
             Band("inter", constant(self.window - 1), keys, Interval(start, previous)),
             Band("successive", successive, keys, Interval(previous, chunk)),
-            intra,
+            Band("intra", lambda i: i % self.size, keys, Interval(chunk, causal)),
         )
 
     def reach(self, kept: AlwaysKept) -> int:

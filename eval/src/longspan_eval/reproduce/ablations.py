@@ -16,10 +16,11 @@ from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
 from longspan.index import exact_scores
-from longspan.methods import ESA, METHODS, LongHeads, Method
+from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
-from longspan.positions import ChosenPositionMap, InOrder, Unchanged
+from longspan.positions import ChosenPositionMap, Chunked, InOrder, Unchanged
 from longspan.rope import Rope
+from longspan.selection import SameChunk, Selection
 from longspan.selection.chunks import Chunks, ChunkSelector
 from longspan.selection.queries import QueryBlock, Shared
 from longspan.selection.selector import Chosen, Selector, choosing
@@ -27,9 +28,37 @@ from longspan.selection.tokens import Tokens, TokenSelector
 from longspan_eval import spec
 from longspan_eval.spec import MethodSpec
 
+Parts = Literal["intra", "intra+inter", "all"]
 Pick = Literal["best", "lowest", "random"]
 Prefill = Literal["select", "full"]
 Combine = Literal["sum", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblatedDCA(DCA):
+    """DCA, and the ablations of its paper.
+
+    Args:
+        parts: ``"intra"`` attends only to the chunk of the query; ``"intra+inter"`` sees the previous chunk at the
+            positions of earlier chunks; ``"all"`` is DCA.
+    """
+
+    parts: Parts = "all"
+
+    def check(self) -> None:
+        words = get_args(Parts)
+        require(f"DCA: parts is one of {', '.join(words)}", self.parts in words, given=self.parts)
+        super().check()
+
+    def selection(self, window: int) -> Selection:
+        return SameChunk(self._swc[0]) if self.parts == "intra" else super().selection(window)
+
+    def positions(self, window: int) -> Chunked:
+        own = super().positions(window)
+        return own if self.parts == "all" else replace(own, local=0)
+
+    def plain_rows(self, window: int) -> int:
+        return super().plain_rows(window) if self.parts == "all" else self._swc[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +215,7 @@ class LargestSelector(TokenSelector):
         return exact_scores(q, queries.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
 
 
-ABLATIONS: dict[str, type[Method]] = {"longheads": AblatedLongHeads, "esa": AblatedESA}
+ABLATIONS: dict[str, type[Method]] = {"dca": AblatedDCA, "longheads": AblatedLongHeads, "esa": AblatedESA}
 
 
 def parse_spec(text: str) -> MethodSpec:
