@@ -103,7 +103,7 @@ class ChunkIndex(UnitIndex):
         self.tail.stop += 1
 
     @property
-    def kept(self) -> list[Tensor]:
+    def input_copies(self) -> list[Tensor]:
         """Room for the last tokens' queries, keys and values, or for keys alone; see ``Tail.tensors``."""
         return self.tail.tensors
 

@@ -127,7 +127,7 @@ class Selector:
         raise NotImplementedError
 
     @property
-    def kept(self) -> Sequence[Tensor]:
+    def input_copies(self) -> Sequence[Tensor]:
         """Memory ``[B, H, R, D]`` for inputs of the last tokens, which the kernel writes to ``Slot.kept_at`` of."""
         return ()
 

@@ -244,7 +244,7 @@ class TokenStep:
             )
             scored_keys = None if scored is None else keys[scored]
             scoring = selector.scoring(rows, pad, scored_keys, heads, values.shape[1], positions)
-            inputs = [x[rows] for x in selector.kept]
+            inputs = [x[rows] for x in selector.input_copies]
             if inputs:  # queries, keys and values, or keys alone
                 kept = [*inputs] if len(inputs) == 3 else [None, *inputs, None]
         plan = ranges.plan

@@ -63,7 +63,7 @@ class Plan:
         bands: the bands that any of these queries uses, by their number among those given; all else is per such band.
         lo, hi: ``[T]`` int64 for each band: the keys ``lo ≤ j < hi``, causal and clipped (equal where empty).
         q_pos: ``[T]`` int64 for each band, the position that its queries are rotated to.
-        kept: what a kernel derives from the plan and reuses in the next layer.
+        derived: what a kernel derives from the plan and reuses in the next layer.
     """
 
     start: int
@@ -72,14 +72,14 @@ class Plan:
     lo: tuple[Tensor, ...]
     hi: tuple[Tensor, ...]
     q_pos: tuple[Tensor, ...]
-    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    derived: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The same as rectangles, in row order, tiling all rows; computed for the kernel that reads them."""
-        if "blocks" not in self.kept:
-            self.kept["blocks"] = _blocks(self.lo, self.hi, self.stop - self.start)
-        return cast(tuple[Block, ...], self.kept["blocks"])
+        if "blocks" not in self.derived:
+            self.derived["blocks"] = _blocks(self.lo, self.hi, self.stop - self.start)
+        return cast(tuple[Block, ...], self.derived["blocks"])
 
 
 def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:
