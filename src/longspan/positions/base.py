@@ -45,7 +45,7 @@ class PositionMap:
     def all_bands(self, parts: Sequence[AlwaysKept]) -> tuple[Band, ...]:
         """The same of a selection's parts, each of which is said of some queries."""
         return tuple(
-            band if part.rows is None else only(band, part.rows) for part in parts for band in self.bands(part)
+            band if part.queries is None else only(band, part.queries) for part in parts for band in self.bands(part)
         )
 
     def reach(self, kept: AlwaysKept) -> int | None:

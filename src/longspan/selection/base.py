@@ -84,9 +84,11 @@ class Choosing(Selection):
     def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
         always, parts = self.always(first), []
         if first < self.dense_rows:
-            parts.append(AlwaysKept(start, unit=always.unit, span=self.dense_rows, rows=lambda i: i < self.dense_rows))
+            parts.append(
+                AlwaysKept(start, unit=always.unit, span=self.dense_rows, queries=lambda i: i < self.dense_rows)
+            )
         if stop > self.dense_rows:
-            parts.append(replace(always, rows=lambda i: i >= self.dense_rows))
+            parts.append(replace(always, queries=lambda i: i >= self.dense_rows))
         return tuple(parts)
 
     @property
