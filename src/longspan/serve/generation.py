@@ -89,7 +89,7 @@ Event = Delta | Finished | Exception
 Emit = Callable[[Event], None]
 
 
-class Host(Protocol):
+class GenerationHost(Protocol):
     """What all generations share."""
 
     model: PreTrainedModel
@@ -109,7 +109,7 @@ class Generation:
         emit: called with each event, by the engine's thread.
     """
 
-    def __init__(self, host: Host, request: GenerationRequest, emit: Emit) -> None:
+    def __init__(self, host: GenerationHost, request: GenerationRequest, emit: Emit) -> None:
         self._host, self._request, self._emit = host, request, emit
         self._last_logits = (
             {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(host.model.forward).parameters else {}
