@@ -231,3 +231,16 @@ def test_every_command_to_copy_is_one_that_the_program_takes(model):
         program, name, *args = shlex.split(command)
         parsed = commands[name].make_context(name, args).params
         assert program == "longspan" and parsed["model"] == "some model" and parsed["dtype"] == "bfloat16"
+
+
+def test_a_model_that_computes_all_logits_is_measured_too(monkeypatch):
+    """Not every forward knows logits_to_keep."""
+    model = make("llama")
+
+    def forward(input_ids=None, attention_mask=None, past_key_values=None, use_cache=None):
+        return type(model).forward(
+            model, input_ids, attention_mask=attention_mask, past_key_values=past_key_values, use_cache=use_cache
+        )
+
+    monkeypatch.setattr(model, "forward", forward)
+    assert longspan.diagnose(model, length=4 * WINDOW, **SHORT).ok

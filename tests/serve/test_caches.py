@@ -9,6 +9,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 import longspan
 from longspan.bundled import heldout_text
 from longspan.serve.caches import Caches, common_prefix
+from longspan.store import segments
 from support.serving import QUESTION, cached, said
 
 LONG = heldout_text()[6_000:8_400]
@@ -162,3 +163,31 @@ def test_a_cache_that_cannot_go_back_is_left_alone(tmp_path):
         found = model(input_ids=other[None, again.tokens :], past_key_values=again.cache).logits[0, -1]
         expected = model(input_ids=other[None]).logits[0, -1]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_conversations_leave_the_system_mappings_and_files(bundled, book, tmp_path, monkeypatch, disk):
+    """A process has some 65,000 mappings and often 1,024 files, and each head of each conversation takes some."""
+    model, tokenizer = bundled
+    document = longspan.read(model, tokenizer, book)
+    caches = Caches(model, memory=2**30, directory=tmp_path if disk else None, disk=2**34)
+    before, most = segments.mappings(), 5
+    one = document.cache()
+    each = segments.mappings() - before
+    del one
+    if not each:
+        pytest.skip("nothing is mapped here")
+    monkeypatch.setattr("longspan.serve.caches.most_mappings", lambda: 2 * (before + most * each))
+    monkeypatch.setattr("longspan.serve.caches._most_files", lambda: 8)
+    for n in range(3 * most):
+        ids = document.prompt(f"Question {n}?")
+        taken = caches.take(ids, [document])
+        with torch.inference_mode():
+            model(input_ids=ids[None, taken.tokens :], past_key_values=taken.cache, use_cache=True)
+        taken.tokens = len(ids)
+        caches.keep(ids, taken)
+        del taken
+        assert segments.mappings() - before <= most * each
+    assert len(caches) == most + (4 if disk else 0), "more were given up than had to be"
+    last = caches.take(torch.cat((ids, ids[-1:])), [document])
+    assert last.tokens == len(ids), "the least recently used goes first"

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from longspan.documents.conversation import Conversation
-from support.serving import KEY, QUESTION, cached, chat, events, said
+from support.serving import KEY, QUESTION, Served, cached, chat, events, said
+from support.tokenizers import without_first_space
 
 PROMPTS = [f"{n} things that were found on the way to the sea:" for n in range(17)]
 
@@ -137,6 +138,31 @@ def test_the_token_that_ends_an_answer_has_no_logprob(served, monkeypatch):
     choice, at = answer["choices"][0], [token["token"] for token in whole].index(whole[3]["token"])
     assert choice["finish_reason"] == "stop" and choice["logprobs"]["content"] == whole[:at]
     assert said(answer) == "".join(token["token"] for token in whole[:at])
+
+
+@pytest.mark.parametrize("stop", [None, "gain", "ad"])
+def test_texts_of_tokens_are_that_of_the_answer(bundled, tmp_path, stop):
+    """Also where the tokenizer leaves out the first space of what it decodes, and a stop begins within a token."""
+    model, tokenizer = bundled
+    served = Served(model, without_first_space(tokenizer), tmp_path / "documents")
+    try:
+        body = {"model": "tiny", "prompt": "The road", "max_tokens": 24, "temperature": 0, "logprobs": 2, "stop": stop}
+        old = served.http.post("/v1/completions", json=body).json()["choices"][0]
+        with served.http.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+            streamed = [chunk["choices"][0] for chunk in events(response)]
+        content = served.ask("The road", max_tokens=24, logprobs=True, top_logprobs=1, stop=stop)["choices"][0]
+    finally:
+        served.close()
+    text, tokens, offsets = old["text"], old["logprobs"]["tokens"], old["logprobs"]["text_offset"]
+    assert " " in text and "".join(tokens) == text
+    assert [text[at : at + len(token)] for at, token in zip(offsets, tokens, strict=True)] == tokens
+    assert [token for one in streamed for token in one["logprobs"]["tokens"]] == tokens
+    assert [at for one in streamed for at in one["logprobs"]["text_offset"]] == offsets
+    found = content["logprobs"]["content"]
+    assert "".join(one["token"] for one in found) == content["message"]["content"]
+    assert b"".join(map(bytes, (one["bytes"] for one in found))) == content["message"]["content"].encode()
+    whole = found if stop is None else found[:-1]
+    assert all(one["top_logprobs"][0]["token"] == one["token"] for one in whole)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -14,6 +14,7 @@ from longspan.doctor.law import Law, fit
 from longspan.doctor.work import Counter, LayerShape
 from longspan.errors import LongspanError
 from longspan.hf import LongspanCache, Report, new_cache
+from longspan.hf.logits import last_logits
 
 PIECE = 2048  # the most tokens of a piece; the first ones are shorter, so that a slow model is not asked for too much
 FIRST = 128
@@ -176,12 +177,12 @@ def _read(
     goes_on: Callable[[float, float], bool],
 ) -> tuple[tuple[list[Point], list[Point]], LongspanCache]:
     """Read pieces, with some tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last piece)."""
-    cache, at, spent = new_cache(model), 0, 0.0
+    cache, at, spent, last_one = new_cache(model), 0, 0.0, last_logits(model, 1)
     read, decoded = [], []
     for start, stop in pieces:
         length = stop - start
         begun = now()
-        model(input_ids=ids[:, at : at + length], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(input_ids=ids[:, at : at + length], past_key_values=cache, use_cache=True, **last_one)
         took = now() - begun
         read.append(Point(at, at + length, took))
         at += length

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
+from longspan.detokenize import IncrementalDetokenizer
 from longspan.documents.asking import Answer
 from longspan.documents.document import GRAIN, Document
 from longspan.documents.passages import Range, looked_at
@@ -41,13 +44,22 @@ def page(document: Document, question: str, answer: Answer, seen: Recorded) -> s
     # How often each part of the text was looked at for each token of the answer, as [part, times, part, times, ...].
     data = [[x for tokens, times in sorted(step.items()) for x in (number[tokens], times)] for step in steps]
     tokens = "".join(
-        f'<span data-t="{n}" tabindex="0">{html.text(document.tokenizer.decode([token]))}</span>'
-        for n, token in enumerate(answer.tokens)
+        f'<span data-t="{n}" tabindex="0">{html.text(text)}</span>'
+        for n, text in enumerate(_texts(document.tokenizer, answer.tokens))
     )
     body = _BODY.format(
         question=html.text(question), answer=tokens, text="".join(_parts(document, ranges, sum(steps, Counter())))
     )
     return html.page("longspan.documents", question, body, data)
+
+
+def _texts(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
+    """The text of each token of an answer; of special ones their names."""
+    told, texts = IncrementalDetokenizer(tokenizer), list[str]()
+    for token in tokens:
+        texts += told.alternatives([token])
+        told.add(token)
+    return [*texts[:-1], *(text + told.end() for text in texts[-1:])]
 
 
 def _parts(document: Document, ranges: list[Range], counts: Counter[Range]) -> list[str]:

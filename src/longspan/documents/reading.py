@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from longspan.documents.contents import Contents
 from longspan.documents.streams import state_of, streams_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
+from longspan.hf.logits import last_logits
 
 PIECE = 4096  # tokens that are read at a time unless said
 
@@ -129,7 +129,7 @@ def keep_cache(contents: Contents, cache: LongspanCache, total: int, stop: int, 
 
 def forward(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, logits: int = 1) -> Tensor:
     """Let a model read ``[T]`` ids after what the cache holds; its last ``logits`` logits, ``[logits, V]`` in fp32."""
-    few = {"logits_to_keep": logits} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    few = last_logits(model, logits)
     out = model(input_ids=ids[None].to(model.device), past_key_values=cache, use_cache=True, **few)
     found: Tensor = out.logits[0, -logits:].float()
     return found

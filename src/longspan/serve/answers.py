@@ -18,8 +18,7 @@ from openai.types.completion_usage import PromptTokensDetails
 from pydantic import BaseModel
 
 from longspan.documents import Passage
-from longspan.serve.generation import AttendedPassages, Delta, Finished
-from longspan.serve.sampling import Token
+from longspan.serve.generation import AttendedPassages, Delta, Finished, ShownToken
 
 
 class ResponseFormat(Protocol):
@@ -55,8 +54,8 @@ def usage(end: Finished) -> CompletionUsage:
 class ChatFormat:
     """The format of ``/v1/chat/completions``; see ``ResponseFormat``."""
 
-    def __init__(self, model: str, tokenizer: Any, *, logprobs: bool, with_usage: bool) -> None:
-        self._tokenizer, self._logprobs, self._with_usage = tokenizer, logprobs, with_usage
+    def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
+        self._logprobs, self._with_usage = logprobs, with_usage
         self._identity: dict[str, Any] = {
             "id": f"chatcmpl-{token_hex(12)}",
             "created": int(time.time()),
@@ -79,9 +78,7 @@ class ChatFormat:
         choice = Choice(
             index=0,
             finish_reason=end.finish,
-            message=ChatCompletionMessage(
-                role="assistant", content="".join(delta.text for delta in deltas), refusal=None
-            ),
+            message=ChatCompletionMessage(role="assistant", content=_text_of(deltas), refusal=None),
             logprobs=self._probabilities([token for delta in deltas for token in delta.tokens]),
             **_passages_field(attended),
         )
@@ -97,31 +94,24 @@ class ChatFormat:
     def _object(self, kind: Any, name: str, choices: list[Any], **more: Any) -> str:
         return _json(kind.model_construct(object=name, choices=choices, **self._identity, **more))
 
-    def _probabilities(self, tokens: Sequence[Token]) -> Any:
+    def _probabilities(self, tokens: Sequence[ShownToken]) -> Any:
         if not self._logprobs:
             return None
         content = [
             ChatCompletionTokenLogprob(
-                **self._token(token.id, token.logprob),
-                top_logprobs=[TopLogprob(**self._token(*one)) for one in token.likeliest],
+                **_token(one.text, one.logprob), top_logprobs=[TopLogprob(**_token(*other)) for other in one.likeliest]
             )
-            for token in tokens
+            for one in tokens
         ]
         return ChoiceLogprobs(content=content, refusal=None)
-
-    def _token(self, id: int, logprob: float | None) -> dict[str, Any]:
-        text = str(self._tokenizer.decode([id]))
-        whole = None if "\ufffd" in text else list(text.encode())
-        return {"token": text, "logprob": logprob, "bytes": whole}
 
 
 class CompletionFormat:
     """The format of ``/v1/completions``; see ``ResponseFormat``."""
 
-    def __init__(self, model: str, tokenizer: Any, *, logprobs: bool, with_usage: bool) -> None:
-        self._tokenizer, self._logprobs, self._with_usage = tokenizer, logprobs, with_usage
+    def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
+        self._logprobs, self._with_usage = logprobs, with_usage
         self._identity: dict[str, Any] = {"id": f"cmpl-{token_hex(12)}", "created": int(time.time()), "model": model}
-        self._characters = 0
 
     def begin(self) -> list[str]:
         return []
@@ -137,7 +127,7 @@ class CompletionFormat:
         tokens = [token for delta in deltas for token in delta.tokens]
         return self._object([self._choice(_text_of(deltas), tokens, end.finish)], usage=usage(end))
 
-    def _choice(self, text: str, tokens: Sequence[Token], finish: str | None) -> CompletionChoice:
+    def _choice(self, text: str, tokens: Sequence[ShownToken], finish: str | None) -> CompletionChoice:
         logprobs = self._probabilities(tokens) if self._logprobs else None
         return CompletionChoice.model_construct(index=0, text=text, finish_reason=finish, logprobs=logprobs)
 
@@ -147,15 +137,18 @@ class CompletionFormat:
     def _object(self, choices: list[CompletionChoice], **more: Any) -> str:
         return _json(Completion.model_construct(object="text_completion", choices=choices, **self._identity, **more))
 
-    def _probabilities(self, tokens: Sequence[Token]) -> Logprobs:
-        texts = [str(self._tokenizer.decode([token.id])) for token in tokens]
-        offsets = []
-        for text in texts:
-            offsets.append(self._characters)
-            self._characters += len(text)
-        top = [{str(self._tokenizer.decode([id])): value for id, value in token.likeliest} for token in tokens]
-        chosen = [float(token.logprob or 0.0) for token in tokens]
-        return Logprobs(tokens=texts, token_logprobs=chosen, top_logprobs=top, text_offset=offsets)
+    def _probabilities(self, tokens: Sequence[ShownToken]) -> Logprobs:
+        return Logprobs(
+            tokens=[one.text for one in tokens],
+            token_logprobs=[float(one.logprob or 0.0) for one in tokens],
+            top_logprobs=[dict(one.likeliest) for one in tokens],
+            text_offset=[one.begin for one in tokens],
+        )
+
+
+def _token(text: str, logprob: float | None) -> dict[str, Any]:
+    whole = None if "\ufffd" in text else list(text.encode())
+    return {"token": text, "logprob": logprob, "bytes": whole}
 
 
 def _text_of(deltas: Sequence[Delta]) -> str:

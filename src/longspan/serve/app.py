@@ -70,7 +70,7 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
             host, body, prompt, body.max_tokens if limit is None else limit,
             (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
         )  # fmt: skip
-        form = answers.ChatFormat(body.model, host.tokenizer, logprobs=bool(body.logprobs), with_usage=with_usage)
+        form = answers.ChatFormat(body.model, logprobs=bool(body.logprobs), with_usage=with_usage)
         return await _answer(host, request, generation, form, stream=bool(body.stream))
 
     @app.post("/v1/completions")
@@ -80,9 +80,7 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         with_usage = schema.include_usage(body)
         prompt = await _encoded(host.prompts.completion, _one_prompt(host, body.prompt))
         generation = _generation_request(host, body, prompt, body.max_tokens, body.logprobs)
-        form = answers.CompletionFormat(
-            body.model, host.tokenizer, logprobs=body.logprobs is not None, with_usage=with_usage
-        )
+        form = answers.CompletionFormat(body.model, logprobs=body.logprobs is not None, with_usage=with_usage)
         return await _answer(host, request, generation, form, stream=bool(body.stream))
 
 

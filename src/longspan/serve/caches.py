@@ -5,6 +5,7 @@ Only the engine's thread uses this module.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,9 +23,11 @@ from longspan.documents.encoded import InMemory
 from longspan.documents.reading import Unnamed, keep_cache
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.store.segments import mappings, most_mappings
 
 _MIN_SHARED = 16  # tokens that a shared beginning has to have to be worth a copy
 _COPY_COST = 20  # reading a token costs more than copying so many
+_SHARE = 0.5  # of the open files and mappings that a process may have; the rest is for requests and documents
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Caches:
 
     def take(self, ids: Tensor, documents: Iterable[Document]) -> PrefixCache:
         """A cache with the longest known prefix of ``ids`` ``[T]``, without their last token."""
+        self._unmap()
         document = max(
             (one for one in documents if one.tokens < len(ids) and common_prefix(ids, one.contents.ids) == one.tokens),
             key=lambda one: one.tokens,
@@ -142,13 +146,23 @@ class Caches:
         self._conversations = [one for one in self._conversations if common_prefix(ids, one.ids) < len(one.ids)]
         memory = round(_size(prefix.cache) * (1 - prefix.mapped / len(ids)))
         self._conversations.append(_CachedConversation(ids, prefix.document, prefix, memory, prefix.disk))
-        for one in list(self._conversations):
-            if self.nbytes <= self._memory:
+        held = self.nbytes
+        for one in [one for one in self._conversations if isinstance(one.storage, PrefixCache)]:
+            if held <= self._memory:
                 break
-            if isinstance(one.storage, PrefixCache):
-                self._offload(one)
-        while self.disk_nbytes > self._disk:
-            del self._conversations[next(n for n, one in enumerate(self._conversations) if one.disk)]
+            held -= one.memory
+            self._offload(one)
+        self._unmap()
+        on_disk = [one for one in self._conversations if one.disk]
+        held = self.disk_nbytes
+        while on_disk and (held > self._disk or len(on_disk) > _SHARE * _most_files()):
+            held -= on_disk[0].disk
+            del self._conversations[self._index_of(on_disk.pop(0))]
+
+    def _unmap(self) -> None:
+        """Let the least recently used leave memory while this process has many mappings: each head of one has some."""
+        while mappings() > _SHARE * most_mappings() and any(map(_is_mapped, self._conversations)):
+            self._offload(next(filter(_is_mapped, self._conversations)))  # no name holds it: it is unmapped with it
 
     def forget(self, document: Document) -> None:
         """Drop all conversations about a document."""
@@ -188,6 +202,20 @@ def common_prefix(a: Tensor, b: Tensor) -> int:
         if len(other):
             return int(other[0])
     return shared
+
+
+def _is_mapped(one: _CachedConversation) -> bool:
+    return isinstance(one.storage, PrefixCache) and one.storage.mapped > 0
+
+
+def _most_files() -> float:
+    """Files that this process may have open; infinite where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.inf
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def _size(cache: LongspanCache) -> int:

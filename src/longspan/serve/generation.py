@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.detokenize import IncrementalDetokenizer
 from longspan.documents import Document, Passage
 from longspan.documents.document import GRAIN
 from longspan.documents.passages import Range, looked_at, ranked
 from longspan.documents.recorded import recorded
+from longspan.hf.logits import last_logits
 from longspan.serve.caches import Caches, PrefixCache
-from longspan.serve.detokenize import IncrementalDetokenizer
 from longspan.serve.engine import log
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token, end_tokens_of
+from longspan.serve.stops import StopStrings
 
 Finish = Literal["stop", "length"]
 _CAPACITY = 1024  # ids of an answer that are allocated at a time
@@ -46,11 +47,26 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True)
+class ShownToken:
+    """One token of an answer with its text.
+
+    Attributes:
+        text: of all tokens together, the answer's. begin: where it begins in the answer, in characters.
+        logprob: see ``Token``. likeliest: texts and logprobs of the likeliest tokens in its place.
+    """
+
+    text: str
+    begin: int
+    logprob: float | None
+    likeliest: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
 class Delta:
     """A part of an answer: its text, and the tokens since the last part."""
 
     text: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[ShownToken, ...]
 
 
 @dataclass(frozen=True)
@@ -111,16 +127,15 @@ class Generation:
 
     def __init__(self, host: GenerationHost, request: GenerationRequest, emit: Emit) -> None:
         self._host, self._request, self._emit = host, request, emit
-        self._last_logits = (
-            {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(host.model.forward).parameters else {}
-        )
+        self._last_logits = last_logits(host.model, 1)
         self._prefix: PrefixCache | None = None
         self._prompt_length = len(request.ids)
         self._ids = torch.cat((request.ids, torch.zeros(min(request.max_tokens, _CAPACITY), dtype=torch.int64)))
         self._length = self._prompt_length  # of the prompt and the answer so far
         self._reused = 0  # prompt tokens that a cache had
-        self._detokenizer = IncrementalDetokenizer(host.tokenizer, request.stop)
-        self._unsent = list[tuple[int, Token]]()  # each with where its text begins in the answer
+        self._detokenizer, self._stops = IncrementalDetokenizer(host.tokenizer), StopStrings(request.stop)
+        self._characters = 0  # of all tokens so far, those among them that are not shown yet
+        self._unsent = list[ShownToken]()
         self._end_tokens = end_tokens_of(host.model)
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length)
         self._counts, self._votes = list[Counter[Range]](), 0
@@ -187,24 +202,18 @@ class Generation:
         self._ids[self._length] = token.id
         self._length += 1
         ended = token.id in self._end_tokens
-        if not ended:  # it is not shown
-            self._unsent.append((self._detokenizer.length, token))
-        text = "" if ended else self._detokenizer.add(token.id)
-        finish: Finish | None = "stop" if ended or self._detokenizer.stopped else None
+        text = "" if ended else self._write(token)  # what ends an answer is not shown
+        finish: Finish | None = "stop" if ended or self._stops.stopped else None
         if finish is None and self._length == self._prompt_length + self._request.max_tokens:
             finish = "length"
-        if finish is not None:
-            text += self._detokenizer.end()
-            finish = "stop" if self._detokenizer.stopped else finish
+        if finish is not None and not self._stops.stopped:
+            text += self._write_rest()
+            finish = "stop" if self._stops.stopped else finish
         if text or finish is not None:
-            # A token comes with the first of its text, and not at all where a stop string cuts all of that off.
-            rest = finish is not None and not self._detokenizer.stopped  # such as a token without text at the end
-            shown = [token for begin, token in self._unsent if rest or begin < self._detokenizer.shown]
-            self._unsent = self._unsent[len(shown) :]
-            self._emit(Delta(text, tuple(shown)))
+            self._emit(Delta(text, self._sendable(finish is not None)))
         if finish is None:
             return True
-        if not self._detokenizer.stopped:
+        if not self._stops.stopped:
             answer = self._ids[self._prompt_length : self._length - ended]
             whole = str(self._host.tokenizer.decode(answer.tolist(), skip_special_tokens=True))
             self._host.previous_answers.remember(self._request.ids, whole, answer.clone())
@@ -212,6 +221,34 @@ class Generation:
         self.close()
         self._emit(end)
         return False
+
+    def _write(self, token: Token) -> str:
+        """Put the text of a token to the answer; returns what of the answer can be shown now."""
+        others = self._detokenizer.alternatives([id for id, _ in token.likeliest])
+        new = self._detokenizer.add(token.id)
+        likeliest = tuple(zip(others, (logprob for _, logprob in token.likeliest), strict=True))
+        self._unsent.append(ShownToken(new, self._characters, token.logprob, likeliest))
+        self._characters += len(new)
+        return self._stops.cut(new)
+
+    def _write_rest(self) -> str:
+        """The same with what is left when no token follows."""
+        if rest := self._detokenizer.end():  # of the last token, which is not sent as long as its text is incomplete
+            self._unsent[-1] = replace(self._unsent[-1], text=self._unsent[-1].text + rest)
+        shown = self._stops.cut(rest)
+        return shown if self._stops.stopped else shown + self._stops.end()
+
+    def _sendable(self, end: bool) -> tuple[ShownToken, ...]:
+        """The tokens whose text is shown: all of it, or at the end what a stop string leaves of it."""
+        shown = self._stops.shown
+        if not end:
+            tokens = [one for one in self._unsent if one.begin < shown and one.begin + len(one.text) <= shown]
+        elif self._stops.stopped:
+            tokens = [replace(one, text=one.text[: shown - one.begin]) for one in self._unsent if one.begin < shown]
+        else:  # one without text at the end is among them
+            tokens = self._unsent
+        self._unsent = self._unsent[len(tokens) :]
+        return tuple(tokens)
 
     def _finished(self, finish: Finish) -> Finished:
         turns = time.perf_counter() - self._started - self._prefill - self._decode
@@ -226,7 +263,7 @@ class Generation:
         if not self._request.passages or document is None:
             return None
         tokens = self._ids[self._prompt_length : self._length].tolist()
-        each, text = self._votes // max(len(self._counts), 1), IncrementalDetokenizer(self._host.tokenizer, ())
+        each, text = self._votes // max(len(self._counts), 1), IncrementalDetokenizer(self._host.tokenizer)
         texts = ["" if token in self._end_tokens else text.add(token) for token in tokens]
         texts[-1] += text.end()
         shown = tuple(

@@ -12,6 +12,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -148,6 +149,23 @@ class Segments:
         self.tensor.narrow(2, start, x.shape[2]).copy_(x)
 
 
+_mappings: dict[int, int] = {}  # of each region, by its address; single operations of a dict need no lock
+
+
+def mappings() -> int:
+    """Mappings that this process has for tokens in files, at most: one beside another of its kind may be one with it."""
+    return sum(list(_mappings.values()))
+
+
+@lru_cache(maxsize=1)
+def most_mappings() -> float:
+    """Mappings that the system grants a process (``vm.max_map_count``); infinite where it does not say."""
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_bytes())
+    except (OSError, ValueError):
+        return math.inf
+
+
 class _Region:
     """Addresses that belong to this object, given back with it."""
 
@@ -155,10 +173,12 @@ class _Region:
         self.size, self.address = size, 0
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         self.address = self._mmap(None, size, _NONE, flags, -1, 0)
+        _mappings[self.address] = 1
 
     def file(self, at: int, size: int, access: int, file: int, offset: int, scattered: bool) -> None:
-        """Map ``size`` bytes of a file at ``at``."""
+        """Map ``size`` bytes of a file at ``at``, which divides what is there."""
         self._mmap(self.address + at, size, access, mmap.MAP_PRIVATE | _FIXED, file, offset)
+        _mappings[self.address] += 2
         if scattered and hasattr(mmap, "MADV_RANDOM"):
             _libc().madvise(self.address + at, size, mmap.MADV_RANDOM)
 
@@ -182,6 +202,7 @@ class _Region:
 
     def __del__(self) -> None:
         if self.address:
+            del _mappings[self.address]  # first: another thread may be given the same address at once
             _libc().munmap(self.address, self.size)
 
 

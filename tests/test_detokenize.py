@@ -1,4 +1,4 @@
-"""Text comes in whole characters, and nothing of a stop string ever does."""
+"""Text comes in whole characters, that of every token alone; and nothing of a stop string ever does."""
 
 from __future__ import annotations
 
@@ -8,29 +8,45 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
-from longspan.serve.detokenize import IncrementalDetokenizer
+from longspan.detokenize import IncrementalDetokenizer
+from longspan.serve.stops import StopStrings
+from support.tokenizers import without_first_space
 
 TOKENIZER = PreTrainedTokenizerFast.from_pretrained(FOLDER)
+STRIPPING = without_first_space(TOKENIZER)
 
 
-def parts(text, stop=()):
+def parts(text, stop=(), tokenizer=TOKENIZER):
     """The text of each token, as it comes, and of the end."""
-    told, ids = IncrementalDetokenizer(TOKENIZER, stop), TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    told, stops = IncrementalDetokenizer(tokenizer), StopStrings(stop)
     found = []
-    for id in ids:
-        found.append(told.add(id))
-        if told.stopped:
+    for id in TOKENIZER(text, add_special_tokens=False)["input_ids"]:
+        found.append(stops.cut(told.add(id)))
+        if stops.stopped:
             break
-    found.append(told.end())
-    assert told.shown == len("".join(found)) and (told.length == told.shown or told.stopped)
-    return found, told.stopped
+    else:
+        found.append(stops.cut(told.end()))
+    if not stops.stopped:
+        found.append(stops.end())
+    assert stops.shown == len("".join(found))
+    return found, stops.stopped
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(max_size=40))
-def test_all_of_it_comes(text):
-    whole = TOKENIZER.decode(TOKENIZER(text, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
-    assert "".join(parts(text)[0]) == whole
+@given(st.text(max_size=40), st.sampled_from([TOKENIZER, STRIPPING]))
+def test_all_of_it_comes(text, tokenizer):
+    whole = tokenizer.decode(TOKENIZER(text, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
+    assert "".join(parts(text, tokenizer=tokenizer)[0]) == whole
+
+
+def test_a_token_that_may_come_next_has_the_text_that_it_would_have():
+    ids = TOKENIZER(" one two three four five six é", add_special_tokens=False)["input_ids"]
+    told = IncrementalDetokenizer(STRIPPING)
+    for id in ids:
+        before = told.alternatives([*ids, STRIPPING.eos_token_id])
+        assert told.alternatives([]) == [] and before[-1] == STRIPPING.eos_token
+        assert told.add(id) == before[ids.index(id)]
+    assert STRIPPING.decode(ids[1:2]) != told.alternatives(ids[1:2])[0], "this tokenizer does not drop spaces"
 
 
 @pytest.mark.parametrize("text", ["naïve café 🙂🙂 done", "日本語のテキスト", "a" * 50])

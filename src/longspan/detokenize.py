@@ -1,0 +1,50 @@
+"""Incremental detokenization: the text of each token of an answer, in whole characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_INCOMPLETE = "\ufffd"  # the decoding of a character whose last bytes are missing
+_LOOK_BACK = 4  # tokens that are decoded again, since the text of a token may depend on the one before
+
+
+class IncrementalDetokenizer:
+    """Decodes an answer token by token: the texts of its tokens, one after the other, are the answer's text.
+
+    A token by itself says less: many tokenizers leave out the space before the first of some tokens, and a character
+    may have several tokens. It comes with the last of these.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._window: list[int] = []  # the last tokens, which decode to this text
+        self._window_text = ""
+
+    def add(self, token: int) -> str:
+        """The text of this token, empty while a character is incomplete and for special tokens."""
+        self._window.append(token)
+        text = self._decode(self._window)
+        if text.endswith(_INCOMPLETE):
+            return ""
+        new, self._window_text = text[len(self._window_text) :], text
+        if len(self._window) > 2 * _LOOK_BACK:
+            self._window = self._window[-_LOOK_BACK:]
+            self._window_text = self._decode(self._window)
+        return new
+
+    def alternatives(self, tokens: Sequence[int]) -> list[str]:
+        """The text that each of these would have as the next token; of special ones their names."""
+        special = set(self._tokenizer.all_special_ids) if tokens else set()
+        return [str(self._tokenizer.decode([t])) if t in special else self._next(t) for t in tokens]
+
+    def end(self) -> str:
+        """The rest of the text, when no token follows: of a character whose last bytes are missing."""
+        return self._decode(self._window)[len(self._window_text) :]
+
+    def _next(self, token: int) -> str:
+        text = self._decode([*self._window, token])
+        return "" if text.endswith(_INCOMPLETE) else text[len(self._window_text) :]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
