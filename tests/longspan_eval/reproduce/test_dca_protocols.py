@@ -131,6 +131,12 @@ def test_the_papers_questions_have_a_figure_for_each_of_its_tables(at_4096, tmp_
     assert not [cell for cell in measured("dca", "table-6", at_4096) if "easy" in cell.column]  # others' questions
 
 
+def test_relative_positions_of_the_papers_examples(at_4096):
+    cells = table_of("dca", "figure-2").cells(at_4096)
+    largest = {cell.row.partition(",")[0]: cell.figure.value for cell in cells if "largest" in cell.column}
+    assert largest == {"Figure 2": 9, "Figure 8": 7}
+
+
 def test_a_needle_of_192k_is_scaled_unless_told_otherwise(at_window, unbuilt):
     for scale_to, longest in (("auto", 24 * K), ("paper", 192 * K)):
         session = at_window(4096, windows=PAPERS["dca"].windows, scale_to=scale_to)

@@ -108,6 +108,13 @@ def test_longheads_rows(at_4096):
     timed = {cell.row.rpartition(",")[0]: cell.measures[0] for cell in measured("longheads", "table-5", at_4096)}
     assert (timed["stock, eager, 4"].implementation, timed["stock, flash, 4"].implementation) == ("eager", "sdpa")
     assert "LM-Infinite, 4" in timed
+    far = {cell.row for cell in measured("longheads", "figure-6", at_4096)}
+    assert far == {"stock", *longheads_methods.halved(at_4096)}  # at the paper's attention window of 2k
+
+
+def test_what_the_heads_of_llama_hold_is_counted_and_not_copied(at_4096):
+    first, *_ = table_of("longheads", "section-4.1").cells(at_4096)
+    assert first.row.startswith("Llama-2-7B") and first.figure.value == 16 * 256 * 32 * 32  # the paper prints 512k
 
 
 def test_perplexity_is_of_test_documents(at_4096, monkeypatch):
