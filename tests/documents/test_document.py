@@ -350,3 +350,9 @@ def test_methods_that_have_to_know_how_far_to_reach(fresh, tokenizer, text):
     assert short.attachment().attender.method.angles.scale == 2
     automatic = longspan.read(fresh(), tokenizer, text, method="auto")
     assert automatic.ask(ASK, 2).tokens
+
+
+def test_a_tokenizer_of_another_model_is_refused(reader, tokenizer, text, tmp_path):
+    with pytest.raises(DocumentError, match="and the model has 300 tokens; take the tokenizer that belongs"):
+        longspan.read(reader(vocab_size=300), tokenizer, text, out=tmp_path / "one")
+    assert not (tmp_path / "one").exists()
