@@ -153,7 +153,7 @@ _mappings: dict[int, int] = {}  # of each region, by its address; single operati
 
 
 def mappings() -> int:
-    """Mappings that this process has for tokens in files, at most: one beside another of its kind may be one with it."""
+    """The largest number of mappings of this process for tokens in files; the system may join neighbours to one."""
     return sum(list(_mappings.values()))
 
 
