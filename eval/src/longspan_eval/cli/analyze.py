@@ -22,6 +22,7 @@ from longspan.cli.options import (
     say,
     wide,
 )
+from longspan.cli.parameters import Device, Dtype, Window
 from longspan.errors import LongspanError
 from longspan.files import check
 from longspan_eval.cli.eval import parse_lengths
@@ -56,11 +57,9 @@ def analyze(
         Path | None, typer.Option(help="A file of reduced scores for esa; the recall per layer is reported.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the first prompt.")] = 0,
-    window: Annotated[
-        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="The dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="The device of the model: auto, cpu, cuda, ...")] = "auto",
+    window: Window = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

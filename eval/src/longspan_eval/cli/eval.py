@@ -28,6 +28,7 @@ from longspan.cli.options import (
     show_results,
     wide,
 )
+from longspan.cli.parameters import Device, Dtype, Window
 from longspan.errors import AttachError, LongspanError
 from longspan.signals import Stopped
 from longspan_eval.cli.tasks import listing, named, sheet
@@ -97,11 +98,9 @@ def evaluate(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the first prompt.")] = 0,
-    window: Annotated[
-        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="The dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="The device of the model: auto, cpu, cuda, ...")] = "auto",
+    window: Window = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     kv_tier: Annotated[
         str, typer.Option(help="The storage of the cache of extended models: device, host, disk or auto.")
     ] = "device",

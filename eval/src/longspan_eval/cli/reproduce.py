@@ -25,6 +25,7 @@ from longspan.cli.options import (
     show_results,
     wide,
 )
+from longspan.cli.parameters import Device, Dtype, Window
 from longspan.errors import LongspanError, did_you_mean
 from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
@@ -71,11 +72,9 @@ def reproduce(
     calibration: Annotated[
         Path | None, typer.Option(help="A file of reduced scores for esa; 'bundled' has a default file.")
     ] = None,
-    window: Annotated[
-        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="The dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="The device of the model: auto, cpu, cuda, ...")] = "auto",
+    window: Window = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     retry_errors: Annotated[bool, typer.Option(help="Repeat the prompts that ended in an error.")] = False,
     list_tables: Annotated[bool, typer.Option("--list", help="List the tables.")] = False,
     as_json: Json = False,
