@@ -27,16 +27,22 @@ def dense(case):
     return case.method.selection(case.window).first_row if case.method.call_dependent else case.window
 
 
-@pytest.mark.parametrize("case", all_cases(windows=(24, 7)))
-def test_decode_equals_prefill(case, rope):
+ARRIVING = {
+    "tokens": ("flash_cpu", range(1, N)),
+    "pieces": ("flash_cpu", ODD_PIECES),
+    "pieces through torch": ("torch", ODD_PIECES),
+}
+
+
+@pytest.mark.parametrize(("case", "impl", "ends"), in_turn(all_cases(windows=(24, 7)), ARRIVING))
+def test_decode_equals_prefill(case, impl, ends, rope):
     # A method that follows the total length, or the pieces that arrive, is exempt beyond the window.
     n = dense(case) if case.follows_call else N
     qkv = make_qkv(n, batch=2)
     whole = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
-    pieces = [c for c in ODD_PIECES if c < n] + [n]
-    for impl, cuts in (("flash_cpu", range(1, n + 1)), ("flash_cpu", pieces), ("torch", pieces)):
-        attender = Attender(case.method, case.window, impl)
-        assert_same(in_pieces(attender, qkv, rope, cuts, KVStore(), scale=SCALE), whole)
+    cuts = [*(end for end in ends if end < n), n]
+    out = in_pieces(Attender(case.method, case.window, impl), qkv, rope, cuts, KVStore(), scale=SCALE)
+    assert_same(out, whole)
 
 
 WHOLE_PIECES = {

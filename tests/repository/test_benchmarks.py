@@ -186,7 +186,7 @@ def test_steps_on_a_gpu_end_by_themselves_and_leave_what_they_did(tmp_path):
     steps = {
         "good": gpu_steps.Step(("-c", "import longspan, longspan_eval; print('here')"), 1),
         "bad": gpu_steps.Step(("-c", "raise SystemExit(3)"), 1),
-        "hangs": gpu_steps.Step(("-c", writes), 0.1),
+        "hangs": gpu_steps.Step(("-c", writes), 0.05),
         "long": gpu_steps.Step(("-c", ""), 60),
     }
     result = gpu_steps.run_steps(list(steps), steps, 2, tmp_path / "out")

@@ -49,12 +49,12 @@ def fit(
         after, lead = after + lead, ""
     fixed = len(compose(tokenizer, "", chat=chat, lead=lead))
     ids = encode(tokenizer, before + text + after) if template else whole[fixed:]
-    first, closing = len(encode(tokenizer, before)), encode(tokenizer, after)
+    opening, closing = encode(tokenizer, before), encode(tokenizer, after)
     # Cutting in the middle leaves the same to either side, so the longer one decides.
-    least = 2 * max(first, len(closing)) if cut == "middle" else first + len(closing)
+    least = 2 * max(len(opening), len(closing)) if cut == "middle" else len(opening) + len(closing)
     inside = room - fixed
     while inside >= least:
-        body = _cut(ids, inside, first, closing, cut)
+        body = _cut(ids, inside, opening, closing, cut)
         if not template:
             return start(tokenizer) + body
         said = tokenizer.decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -83,14 +83,17 @@ def cut_middle(ids: list[int], room: int) -> list[int]:
     return ids[:half] + ids[len(ids) - (room - half) :]
 
 
-def _cut(ids: list[int], room: int, first: int, closing: list[int], cut: Cut) -> list[int]:
-    """``ids`` without what is too much: the ``first`` ones stay, and ``closing``, what they end in by itself."""
+def _cut(ids: list[int], room: int, opening: list[int], closing: list[int], cut: Cut) -> list[int]:
+    """``ids`` without what is too much. ``opening`` and ``closing`` are what they begin and end in by themselves.
+
+    Where a border is cut, the part that stays is put there by itself: beside the text its tokens may be others.
+    """
     if len(ids) <= room:
         return ids
     if cut == "middle":
         return cut_middle(ids, room)
     if cut == "left":
-        return ids[:first] + ids[len(ids) - (room - first) :]
+        return opening + ids[len(ids) - (room - len(opening)) :]
     return ids[: room - len(closing)] + closing
 
 
