@@ -191,3 +191,26 @@ def test_conversations_leave_the_system_mappings_and_files(bundled, book, tmp_pa
     assert len(caches) == most + (4 if disk else 0), "more were given up than had to be"
     last = caches.take(torch.cat((ids, ids[-1:])), [document])
     assert last.tokens == len(ids), "the least recently used goes first"
+
+
+def test_tokens_of_a_document_are_not_compared_again_for_each_conversation(bundled, book, monkeypatch):
+    model, tokenizer = bundled
+    document, compared = longspan.read(model, tokenizer, book), []
+    caches = Caches(model, memory=2**30, directory=None, disk=0)
+
+    def ask(question):
+        ids, before = document.prompt(question), len(compared)
+        taken = caches.take(ids, [document])
+        taken.tokens = len(ids)
+        caches.keep(ids, taken)
+        return taken, sum(compared[before:])
+
+    monkeypatch.setattr(
+        "longspan.serve.caches.common_prefix",
+        lambda a, b: (compared.append(min(len(a), len(b))), common_prefix(a, b))[1],
+    )
+    _, first = ask("One?")
+    for n in range(5):
+        taken, last = ask(f"{n}: another?")
+        assert taken.document is document
+    assert first == document.tokens and last < document.tokens + 500

@@ -94,7 +94,7 @@ class Caches:
         )
         least = document.tokens if document is not None else 0
         shared = sorted(
-            ((min(common_prefix(ids, one.ids), len(ids) - 1), one) for one in self._conversations), key=lambda x: -x[0]
+            ((min(_shared(ids, document, one), len(ids) - 1), one) for one in self._conversations), key=lambda x: -x[0]
         )
         for tokens, one in shared:
             if tokens <= least:
@@ -143,7 +143,8 @@ class Caches:
         """Keep a cache of exactly ``ids`` ``[T]``; beyond ``memory`` the least recently used leave it."""
         if len(ids) <= prefix.mapped:
             return
-        self._conversations = [one for one in self._conversations if common_prefix(ids, one.ids) < len(one.ids)]
+        document = prefix.document
+        self._conversations = [one for one in self._conversations if _shared(ids, document, one) < len(one.ids)]
         memory = round(_size(prefix.cache) * (1 - prefix.mapped / len(ids)))
         self._conversations.append(_Conversation(ids, prefix.document, prefix, memory, prefix.disk))
         held = self.nbytes
@@ -192,6 +193,12 @@ class Caches:
 
     def _index_of(self, one: _Conversation) -> int:
         return next(n for n, other in enumerate(self._conversations) if other is one)
+
+
+def _shared(ids: Tensor, document: Document | None, one: _Conversation) -> int:
+    """``common_prefix`` with a conversation, where ``ids`` ``[T]`` begin with those of a document, if one is given."""
+    known = 0 if document is None or document is not one.document else document.tokens
+    return known + common_prefix(ids[known:], one.ids[known:])
 
 
 def common_prefix(a: Tensor, b: Tensor) -> int:
