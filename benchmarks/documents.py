@@ -74,9 +74,9 @@ def large() -> LlamaForCausalLM:
     """A random model, small but for its keys and values."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=1024, hidden_size=128, intermediate_size=128, num_hidden_layers=LAYERS, num_attention_heads=KV_HEADS,
-        num_key_value_heads=KV_HEADS, head_dim=HEAD, max_position_embeddings=WINDOW, initializer_range=0.1,
-        eos_token_id=None,
+        vocab_size=len(tokenizer_of()), hidden_size=128, intermediate_size=128, num_hidden_layers=LAYERS,
+        num_attention_heads=KV_HEADS, num_key_value_heads=KV_HEADS, head_dim=HEAD, max_position_embeddings=WINDOW,
+        initializer_range=0.1, eos_token_id=None,
     )  # fmt: skip
     return LlamaForCausalLM(config).eval()
 

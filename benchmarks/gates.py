@@ -14,7 +14,7 @@ from contestants import Contestant, Longspan, Shape, Stock, make
 from longspan.attend import Observer
 from longspan.methods import ESA, Full, LongHeads
 from longspan.methods.dca import DCA
-from longspan.oracle import best_chunks, best_tokens, chunk_scores, far_and_near, oracle, slots, token_scores
+from longspan.oracle import chunk_scores, far_and_near, oracle, slots, token_scores, topk_chunks, topk_tokens
 from longspan.rope import Rope, Table
 
 SHAPE = Shape(heads=4, kv_heads=2, width=64, layers=1, window=64)
@@ -90,14 +90,14 @@ def _layout(one: Longspan, qkv: list[Tensor], observer: Observer, own_choice: bo
     groups = SHAPE.heads // SHAPE.kv_heads
     if isinstance(method, LongHeads):
         size, count = method._lk
-        sizes = {"length": size, "local": method.local_chunks, "window": window}
+        sizes = {"length": size, "local": method.local_chunks, "dense_rows": window}
         if own_choice:
             chosen = torch.full((1, SHAPE.heads, TOKENS, count - method.local_chunks - 1), -1)
             for choice in observer.choices:
                 chosen[0, :, choice.query] = choice.units.repeat_interleave(groups, dim=0)
         else:
             scores = chunk_scores(q, k, v, SHAPE.rope(), scale=SHAPE.scale, length=size, score=method.score)
-            chosen = best_chunks(scores, count=count, **sizes)
+            chosen = topk_chunks(scores, count=count, **sizes)
         return slots(chosen, **sizes)
     if isinstance(method, ESA):
         initial, local, top_k, _ = method._sizes
@@ -108,7 +108,7 @@ def _layout(one: Longspan, qkv: list[Tensor], observer: Observer, own_choice: bo
             chosen = torch.stack([found[a].expand(SHAPE.heads, -1) for a, _ in pieces], dim=1)[None]
         else:
             both = {"initial": initial, "local": local, "top_k": top_k}
-            chosen = best_tokens(token_scores(q, k), pieces, **both)
+            chosen = topk_tokens(token_scores(q, k), pieces, **both)
         assert method.far is not None
         return far_and_near(chosen, pieces, TOKENS, initial=initial, local=local, far=method.far)
     return method.selection(window).keep(i, j) & (j <= i), method.positions(window).rel(i, j)

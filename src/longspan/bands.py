@@ -118,7 +118,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Kept:
+class AlwaysKept:
     """The keys that queries keep without a choice: the first ``head`` tokens, and all from ``border(i)`` on.
 
     Queries choose among the tokens between these, or drop them. A selection returns it, and a position map converts
@@ -131,7 +131,7 @@ class Kept:
         unit: the tokens per unit, if each query chooses alone and units begin at multiples of it; None if queries
             choose tokens, or if the queries of a query chunk choose together.
         span: the largest number of last tokens; None if it grows with the text.
-        rows: a mask of the queries that this applies to; None for all.
+        queries: a mask of the queries ``i`` that this applies to; None for all.
     """
 
     border: IndexMap
@@ -139,7 +139,7 @@ class Kept:
     most: int = 0
     unit: int | None = None
     span: int | None = None
-    rows: Callable[[Tensor], Tensor] | None = None
+    queries: Callable[[Tensor], Tensor] | None = None
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
@@ -161,10 +161,10 @@ def compose(kept: tuple[Interval, ...], bands: tuple[Band, ...]) -> tuple[Band, 
     )
 
 
-def only(band: Band, rows: Callable[[Tensor], Tensor]) -> Band:
-    """The band for the queries ``i`` (any shape) with ``rows(i)`` true; empty for all others."""
+def only(band: Band, queries: Callable[[Tensor], Tensor]) -> Band:
+    """The band for the queries ``i`` (any shape) with ``queries(i)`` true; empty for all others."""
     lo, hi = band.keys.lo, band.keys.hi
-    keys = Interval(lo, lambda i: torch.where(rows(i), hi(i), lo(i)))
+    keys = Interval(lo, lambda i: torch.where(queries(i), hi(i), lo(i)))
     return Band(band.name, band.q_pos, band.k_pos, keys)
 
 

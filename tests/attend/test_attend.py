@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -9,19 +11,16 @@ from longspan.attend import Attender
 from longspan.kernels.banded import plan
 from longspan.oracle import oracle
 from support.attention import DTYPES, IMPLS, SCALE, check
-from support.cases import (
-    ROPES,
-    all_cases,
-    build,
-    make_qkv,
-)
+from support.cases import ROPES, all_cases, build, in_turn, make_qkv
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("case", all_cases())
+KV_HEADS = {"mha": 4, "gqa": 2, "mqa": 1}
+GIVEN = {f"{dtype}-{heads}": (DTYPES[dtype], KV_HEADS[heads]) for dtype, heads in product(DTYPES, KV_HEADS)}
+
+
+@pytest.mark.parametrize(("case", "dtype", "kv_heads"), in_turn(all_cases(), GIVEN))
 def test_equals_the_oracle(case, dtype, kv_heads):
     for impl in IMPLS:
         check(case, impl, dtype, kv_heads=kv_heads)
@@ -40,7 +39,9 @@ def test_equals_the_oracle_in_every_layout(case, rope_name):
         check(case, impl, torch.float32, rope_name=rope_name)
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long)], ids=DTYPES
+)
 @pytest.mark.parametrize("case", all_cases(variants=False))
 def test_sinks_softcap_and_value_size(case, dtype):
     other = build("longheads", {"score": "bounds"}) if case.name == "longheads" else case  # its default takes Dk = Dv

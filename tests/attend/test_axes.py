@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -39,12 +38,12 @@ from support.choices import assert_oracle_chooses, assert_tiles
 N = 83
 SHARES = ("head", "group", "layer")
 CHOOSING = [
-    *(Chunks(3, 7, 2, share=share, score="bounds", window=WINDOW) for share in SHARES),
-    Chunks(5, 4, 1, first=False, score="mean", window=WINDOW),
-    *(Tokens(2, 6, 9, 4, share=share, window=WINDOW) for share in SHARES),
-    Tokens(0, 5, 4, 7, proximity=3, window=WINDOW),
-    Blocks(2, 6, 3, 2, 4, representatives=2, window=WINDOW),
-    Blocks(0, 5, 4, 3, 5, window=WINDOW),
+    *(Chunks(3, 7, 2, share=share, score="bounds", dense_rows=WINDOW) for share in SHARES),
+    Chunks(5, 4, 1, first=False, score="mean", dense_rows=WINDOW),
+    *(Tokens(2, 6, 9, 4, share=share, dense_rows=WINDOW) for share in SHARES),
+    Tokens(0, 5, 4, 7, proximity=3, dense_rows=WINDOW),
+    Blocks(2, 6, 3, 2, 4, representatives=2, dense_rows=WINDOW),
+    Blocks(0, 5, 4, 3, 5, dense_rows=WINDOW),
     Middle(3, 7, 4, score_at=5),
     Middle(0, 9, 1),
 ]
@@ -67,7 +66,7 @@ class Pair(Method):
 
     @property
     def call_dependent(self):
-        return self.chosen_by.together
+        return self.chosen_by.by_query_chunk
 
     def selection(self, window):
         return self.chosen_by
@@ -83,9 +82,16 @@ def pair(selection, positions):
     return Pair(chosen_by=selection, seen_by=positions(selection) if callable(positions) else positions)
 
 
+# The short run has a selection of each kind with every position map, and the others with one, in turn.
+FIRST = {type(selection): n for n, selection in reversed(list(enumerate(CHOOSING)))}
 PAIRS = [
-    pytest.param(Case(method, WINDOW, "pair"), id=f"{method.chosen_by}-{method.seen_by}")
-    for method in itertools.starmap(pair, itertools.product(CHOOSING, SEEING))
+    pytest.param(
+        Case(method := pair(selection, positions), WINDOW, "pair"),
+        id=f"{method.chosen_by}-{method.seen_by}",
+        marks=() if n == FIRST[type(selection)] or n % len(SEEING) == m else pytest.mark.long,
+    )
+    for n, selection in enumerate(CHOOSING)
+    for m, positions in enumerate(SEEING)
 ]
 
 
@@ -148,7 +154,7 @@ def test_a_map_that_sees_nothing_chosen_is_refused(selection, positions):
         (CHOOSING[4], CappedOrFar(7, WINDOW + 3)),
         (CHOOSING[10], FarNear(-1)),
         (CHOOSING[8], Chunked(16, 8, WINDOW + 1)),
-        (Chunks(5, 6, 2, window=WINDOW), InOrder()),
+        (Chunks(5, 6, 2, dense_rows=WINDOW), InOrder()),
         (Middle(2, WINDOW, 4), InOrder()),
     ],
     ids=str,
@@ -191,20 +197,20 @@ def paper_of(case, q, k, v, rope):
     own = method.selection(case.window)
     if isinstance(own, Chunks):
         scores = exact.chunk_scores(q, k, v, rope, scale=0.25, length=own.size, score=own.score, share=own.share)
-        sizes = {"window": own.window, "length": own.size, "local": own.local, "first": own.first}
+        sizes = {"dense_rows": own.dense_rows, "length": own.size, "local": own.local, "first": own.first}
         lowest = getattr(method, "pick", "best") == "lowest"
-        return exact.slots(exact.best_chunks(scores, count=own.count, lowest=lowest, **sizes), **sizes)
+        return exact.slots(exact.topk_chunks(scores, count=own.count, lowest=lowest, **sizes), **sizes)
     if isinstance(own, Middle):
         sizes = {"sinks": own.initial, "recent": own.recent}
-        chosen = exact.best_middle(q, k, rope, top_k=own.top_k, distance=own.score_at, **sizes)
+        chosen = exact.topk_middle(q, k, rope, top_k=own.top_k, distance=own.score_at, **sizes)
         return exact.sinks_recent_and_middle(chosen, cap=method.cap, distance=method.middle_at, **sizes)
-    pieces = [(a, z) for a, z in exact.choices.pieces_of(own, n) if a >= own.window]
+    pieces = [(a, z) for a, z in exact.choices.query_chunks_of(own, n) if a >= own.dense_rows]
     sizes = {"initial": own.initial, "local": own.local}
     if isinstance(own, Blocks):
         more = {"block": own.size, "blocks": own.blocks, "representatives": own.representatives}
-        every = exact.choices.pieces_of(own, n)
+        every = exact.choices.query_chunks_of(own, n)
         return exact.far_and_near(
-            exact.best_blocks(q, k, rope, every, window=own.window, **sizes, **more),
+            exact.topk_blocks(q, k, rope, every, dense_rows=own.dense_rows, **sizes, **more),
             pieces,
             n,
             far=method.far,
@@ -212,7 +218,7 @@ def paper_of(case, q, k, v, rope):
         )
     combine = getattr(method, "combine", "sum")
     scores = exact.token_scores(q, k, share=own.share, combine=combine, rope=rope, at=own.score_at)
-    chosen = exact.best_tokens(scores, pieces, top_k=own.top_k, proximity=own.proximity, **sizes)
+    chosen = exact.topk_tokens(scores, pieces, top_k=own.top_k, proximity=own.proximity, **sizes)
     return exact.far_and_near(chosen, pieces, n, far=method.far, **sizes)
 
 

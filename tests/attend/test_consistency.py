@@ -11,11 +11,12 @@ import torch
 from longspan.attend import Attender
 from longspan.methods import METHODS
 from longspan.store import KVStore
-from support.cases import ROPES, all_cases, assert_same, build, in_pieces, make_qkv
+from support.cases import ROPES, all_cases, assert_same, build, in_pieces, in_turn, make_qkv
 
 N = 83
 SCALE = 0.25
 NAN = float("nan")
+SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)
 ODD_PIECES = (1, 3, 30, 31, 53, 70, N)
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -38,16 +39,22 @@ def test_decode_equals_prefill(case, rope):
         assert_same(in_pieces(attender, qkv, rope, cuts, KVStore(), scale=SCALE), whole)
 
 
-@pytest.mark.parametrize("case", all_cases(selecting=True))
-def test_pieces_that_end_where_the_methods_own_do(case, rope):
+WHOLE_PIECES = {
+    "each": (lambda case, borders: borders,),
+    "three at once": (lambda case, borders: sorted({*borders[::3], N}),),
+    "all at once": (lambda case, borders: sorted({dense(case), N}),),
+}
+
+
+@pytest.mark.parametrize(("case", "cuts"), in_turn(all_cases(selecting=True), WHOLE_PIECES))
+def test_pieces_that_end_where_the_methods_own_do(case, cuts, rope):
     """Methods that choose per piece: prefill in whole pieces, or in several at once, equals prefill at once."""
     qkv = make_qkv(N, batch=2)
     whole = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
     size = case.method.query_chunk if case.method.call_dependent else 1
-    borders = [*range(size, N, size), N]
-    for cuts in (borders, sorted({*borders[::3], N}), sorted({dense(case), N})):
-        out = in_pieces(Attender(case.method, case.window), qkv, rope, cuts, KVStore(), scale=SCALE)
-        assert_same(out, whole)
+    borders = cuts(case, [*range(size, N, size), N])
+    out = in_pieces(Attender(case.method, case.window), qkv, rope, borders, KVStore(), scale=SCALE)
+    assert_same(out, whole)
 
 
 @pytest.mark.parametrize("case", [c for c in all_cases() if not c.values[0].method.call_dependent])
@@ -61,8 +68,7 @@ def test_each_decoding_step_equals_one_call_over_all_tokens(case, rope):
         assert_same(step, whole[:, :, -1:])
 
 
-@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)])
-@pytest.mark.parametrize("case", all_cases())
+@pytest.mark.parametrize(("case", "sinks"), in_turn(all_cases(), {"no sinks": (None,), "sinks": (SINKS,)}))
 def test_padded_batch_equals_row_by_row(case, rope, sinks):
     pads = (0, 5, 5, 30, 1)
     q, k, v = make_qkv(N, batch=len(pads))
@@ -91,8 +97,7 @@ def test_padding_without_a_store(case, rope, pads):
     assert_same(out[1:, :, 9:], alone)
 
 
-@pytest.mark.parametrize("total", [N, 24, 20])
-@pytest.mark.parametrize("case", all_cases())
+@pytest.mark.parametrize(("case", "total"), in_turn(all_cases(), {str(n): (n,) for n in (N, 24, 20)}))
 def test_exact_rows_equal_the_stock_model(case, rope, total):
     qkv = make_qkv(total)
     exact = min(case.method.exact_rows(case.window, total), total)
@@ -188,7 +193,7 @@ def gradients(case, impl, rope, weight, sinks=None):
     return [x.grad for x in qkv]
 
 
-@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)])
+@pytest.mark.parametrize("sinks", [None, SINKS], ids=["no sinks", "sinks"])
 @pytest.mark.parametrize("case", all_cases(variants=False, selecting=False))
 def test_gradients_are_right_or_refused(case, rope, sinks):
     weight = make_qkv(40, seed=1)[0]

@@ -429,3 +429,9 @@ def test_verify_closes_what_it_opens(saved):
             longspan.documents.verify(saved)
             gc.collect()
     assert not found
+
+
+def test_a_tokenizer_of_another_model_is_refused(reader, tokenizer, text, tmp_path):
+    with pytest.raises(DocumentError, match="and the model has 300 tokens; take the tokenizer that belongs"):
+        longspan.read(reader(vocab_size=300), tokenizer, text, out=tmp_path / "one")
+    assert not (tmp_path / "one").exists()

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longspan.index import BlockIndex, ChunkIndex, Entries, Savable, TokenIndex
+from longspan.index import BlockIndex, ChunkIndex, Entries, SavableIndex, TokenIndex
 from longspan.selection.blocks import Blocks
 from longspan.store.memory import Kind, Memory
 from support.cases import HEAD, make_qkv
 
 SCALE, LENGTH, MORE = HEAD**-0.5, 150, 40
-BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, window=24)
+BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, dense_rows=24)
 
 
 def reduced():
@@ -55,7 +55,7 @@ def same(one, other):
 def test_it_goes_on_as_if_nothing_had_been(name, first, rope):
     qkv = make_qkv(first + MORE)
     index = fed(INDICES[name](), qkv, 0, first, rope)
-    assert isinstance(index, Savable)
+    assert isinstance(index, SavableIndex)
     saved, twin = index.save(), INDICES[name]()
     assert (saved.entries is None) == (first == 3 and name != "tokens")
     inputs = tuple(x.clone() for x in saved.inputs)

@@ -234,7 +234,7 @@ def three_threads():
 
 
 def test_threads_share_what_is_enough_for_several(three_threads):
-    used, each = [], cpu.Settings().numbers_per_thread
+    used, each = [], cpu.KernelSettings().numbers_per_thread
     for items, numbers, threads in (
         (8, 5, [1]),
         (8, 2 * each - 1, [1]),

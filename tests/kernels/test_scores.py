@@ -33,7 +33,7 @@ def random(*shape, dtype=torch.float32, seed=0):
 
 compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no compiler here")
 
-# heads, key heads, parts, together
+# heads, key heads, parts, heads per choice
 SHAPES = {
     "layer, sum": (1, 4, 4, 1),
     "group, sum": (4, 4, 1, 1),
@@ -48,12 +48,15 @@ SHAPES = {
 @pytest.mark.parametrize("tokens", [1, 33])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_token_scores(impl, shape, tokens, dtype):
-    heads, kv_heads, parts, together = SHAPES[shape]
+    heads, kv_heads, parts, heads_per_choice = SHAPES[shape]
     for count in (1, 37):
         q = random(2, heads, tokens, parts, HEAD, dtype=DTYPES[dtype], seed=1)
         keys = random(2, kv_heads, count, HEAD, dtype=DTYPES[dtype], seed=2)
-        found, truth = token_scores(q, keys, together=together, impl=impl), reference.token_scores(q, keys, together)
-        assert found.dtype == torch.float32 and found.shape == (2, heads // together, count)
+        found, truth = (
+            token_scores(q, keys, heads_per_choice=heads_per_choice, impl=impl),
+            reference.token_scores(q, keys, heads_per_choice),
+        )
+        assert found.dtype == torch.float32 and found.shape == (2, heads // heads_per_choice, count)
         # Plain products round their scores to the dtype; the kernel keeps them in fp32 whatever that is.
         rounding = torch.finfo(DTYPES[dtype]).eps if impl == "torch" else torch.finfo(torch.float32).eps
         largest = parts * q.double().norm(dim=-1).max() * keys.double().norm(dim=-1).max()
@@ -144,15 +147,15 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
 @pytest.mark.parametrize("shape", ["layer, sum", "group, max"])
 def test_token_scores_of_many_queries(shape, tokens, threads):
     """Panels of each width, several tiles and threads, several steps of keys and one that is not whole."""
-    heads, kv_heads, parts, together = SHAPES[shape]
+    heads, kv_heads, parts, heads_per_choice = SHAPES[shape]
     q, keys = random(1, heads, tokens, parts, 16, seed=1), random(1, kv_heads, 301, 16, seed=2)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        found = token_scores(q, keys, together=together, impl="compiled")
+        found = token_scores(q, keys, heads_per_choice=heads_per_choice, impl="compiled")
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(found.double(), reference.token_scores(q, keys, together), atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.double(), reference.token_scores(q, keys, heads_per_choice), atol=2e-5, rtol=0)
 
 
 @compiled_here
@@ -167,7 +170,7 @@ def test_token_scores_of_nan_are_nan(count):
     for head in (0, 1):
         q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, count, 16, seed=2)
         keys[0, head, 40, 3] = float("nan")
-        assert token_scores(q, keys, together=2, impl="compiled").isnan().all()
+        assert token_scores(q, keys, heads_per_choice=2, impl="compiled").isnan().all()
 
 
 @compiled_here
@@ -182,9 +185,13 @@ def test_a_key_at_minus_infinity(tokens):
 @compiled_here
 def test_what_the_compiled_token_scores_cannot_take():
     with pytest.raises(ValueError, match="queries in parts choose together"):
-        token_scores(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), together=2, impl="compiled")
+        token_scores(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), heads_per_choice=2, impl="compiled")
     with pytest.raises(ValueError, match="queries are in 3 parts and keys in 2"):
         token_scores(random(1, 1, 9, 3, 16), random(1, 2, 20, 16), impl="compiled")
-    for heads, together in ((4, 3), (3, 1)):
-        with pytest.raises(ValueError, match=f"{heads} heads are not spread over 2 key heads, {together} together"):
-            token_scores(random(1, heads, 9, 1, 16), random(1, 2, 20, 16), together=together, impl="compiled")
+    for heads, heads_per_choice in ((4, 3), (3, 1)):
+        with pytest.raises(
+            ValueError, match=f"{heads} heads are not spread over 2 key heads, {heads_per_choice} per choice"
+        ):
+            token_scores(
+                random(1, heads, 9, 1, 16), random(1, 2, 20, 16), heads_per_choice=heads_per_choice, impl="compiled"
+            )

@@ -160,8 +160,6 @@ def test_declared_exact_rows():
     assert (at["rerope"], at["self-extend"]) == (33, 16)
     dca = METHODS["dca"]
     assert dca(chunk_size=40, local_window=9).resolve(64).exact_rows(64, 256) == 49
-    assert dca(parts="intra").resolve(64).exact_rows(64, 256) == 48
-    assert dca(parts="intra+inter").resolve(64).exact_rows(64, 256) == 48
     assert METHODS["dynamic-ntk"]().resolve(64).exact_rows(64, 64) == 64
 
 

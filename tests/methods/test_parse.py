@@ -19,7 +19,7 @@ def test_settings_of_the_method_and_of_its_angles():
     ("spec", "same"),
     [
         ("dca", "dca"),
-        (" dca : chunk_size = 100 , parts=intra+inter ", "dca:chunk_size=100,parts=intra+inter"),
+        (" dca : chunk_size = 100 , length_scale=true ", "dca:chunk_size=100,length_scale=true"),
         ("dca:chunk-size=100", "dca:chunk_size=100"),
         ("dca:angles=yarn,factor=3", "dca:factor=3,angles=yarn"),
     ],
@@ -67,7 +67,7 @@ def test_a_method_at_its_defaults_is_written_as_its_name(name):
     ("spec", "label"),
     [
         ("dca:chunk-size=100", "dca:chunk_size=100"),
-        ("dca:parts=all,length_scale=false", "dca"),
+        ("dca:length_scale=false", "dca"),
         ("dca:length_scale=true,chunk_size=100", "dca:chunk_size=100,length_scale=true"),
         ("longheads:score=representation", "longheads"),
         ("longheads:score=bounds,num_chunks=8", "longheads:num_chunks=8,score=bounds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from longspan.bundled import FOLDER
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
+MODEL = json.loads((FOLDER / "config.json").read_text())
+LAYERS, KEY_HEADS = MODEL["num_hidden_layers"], MODEL["num_key_value_heads"]
 
 
 def run(name: str, tmp_path: Path) -> str:
@@ -62,7 +67,7 @@ def test_what_the_heads_look_at(tmp_path):
     answer = re.search(r"the answer is in chunk (\d+)", said)[1]
     lines = said.splitlines()
     shown = [n for n, line in enumerate(lines) if line.startswith("layer")]
-    assert len(shown) == 4 * 2  # layers, key heads
+    assert len(shown) == LAYERS * KEY_HEADS
     for n in shown:
         chunks = lines[n + 1].split()
         assert len(chunks) == 13 and ("answer chosen" in lines[n]) == (answer in chunks)
@@ -72,7 +77,7 @@ def test_what_the_heads_look_at(tmp_path):
 @pytest.mark.long
 def test_a_method_of_your_own(tmp_path):
     said = run("method_of_your_own.py", tmp_path)
-    assert re.search(r"method +bounded-extend", said) and re.search(r"attached +layers 0-3", said)
+    assert re.search(r"method +bounded-extend", said) and re.search(rf"attached +layers 0-{LAYERS - 1}\b", said)
     assert re.search(r"^inside: 71428", said, re.MULTILINE)
     assert re.search(r"^outside: (?!71428)", said, re.MULTILINE)
 
@@ -83,8 +88,9 @@ def test_a_text_larger_than_memory(tmp_path):
     said = run("larger_than_memory.py", tmp_path)
     assert "in memory: can't allocate memory" in said
     assert re.search(r"^in files: 71428", said, re.MULTILINE)
-    assert int(re.search(r"^(\d+) MiB of keys and values", said, re.MULTILINE)[1]) == 64
-    assert int(re.search(r"'disk': (\d+)", said)[1]) >= 64 << 20
+    size = 32_768 * LAYERS * KEY_HEADS * MODEL["head_dim"] * 2 * 4  # bytes: keys and values in fp32
+    assert int(re.search(r"^(\d+) MiB of keys and values", said, re.MULTILINE)[1]) == size >> 20
+    assert int(re.search(r"'disk': (\d+)", said)[1]) >= size
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import longspan
+from longspan.bundled import FOLDER
 
 ROOT = Path(__file__).parents[2]
 MEGABYTE = 1_000_000
@@ -62,8 +63,10 @@ def of_the_package() -> set[str]:
 def test_names_and_sizes(wheel, sdist):
     assert wheel.name == f"longspan-{longspan.__version__}-py3-none-any.whl"
     assert sdist.name == f"longspan-{longspan.__version__}.tar.gz"
-    assert wheel.stat().st_size < 9 * MEGABYTE, "the bundled model is 7 of them"
-    assert sdist.stat().st_size < 11 * MEGABYTE
+    model = (FOLDER / "model.safetensors").stat().st_size
+    assert model < 16 * MEGABYTE
+    assert wheel.stat().st_size < model + 1.9 * MEGABYTE
+    assert sdist.stat().st_size < model + 3.9 * MEGABYTE
 
 
 def test_the_wheel_is_the_package_and_nothing_else(wheel):

@@ -17,7 +17,7 @@ from longspan.errors import CacheError, CalibrationError
 from longspan.index import ChunkIndex
 from longspan.kernels.topk import topk
 from longspan.methods import METHODS, Full, LongHeads
-from longspan.oracle.choices import by_piece, pieces_of
+from longspan.oracle.choices import mask_of_query_chunks, query_chunks_of
 from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
 from longspan.selection.chunks import Chunks
 from longspan.store import KVStore
@@ -71,14 +71,16 @@ def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, a
         maps, (fq, fk) = given.layers[0], (x.transpose(1, 2).flatten(2) for x in (summed, k))
         scores = (fq @ maps.theta_q.double().mT) @ (fk @ maps.theta_k.double().mT).mT
         sizes = {name: getattr(case.method, name) for name in ("initial", "local", "top_k", "proximity")}
-        pieces = [(a, z) for a, z in pieces_of(case.method.selection(24), N) if a >= 24]
-        chosen = by_piece(exact.best_tokens(scores[:, None].expand(-1, 4, -1, -1), pieces, **sizes), pieces, N)
+        pieces = [(a, z) for a, z in query_chunks_of(case.method.selection(24), N) if a >= 24]
+        chosen = mask_of_query_chunks(
+            exact.topk_tokens(scores[:, None].expand(-1, 4, -1, -1), pieces, **sizes), pieces, N
+        )
     else:
         maps = given.heads[0]
         scores = (summed @ maps.theta_q.double().mT) @ (k @ maps.theta_k.double().mT).mT
         scores = scores[..., : N // 3 * 3].unflatten(-1, (-1, 3)).amax(dim=-1).repeat_interleave(4 // kv_heads, dim=1)
-        sizes = {"window": case.window, "length": 3, "count": case.method.num_chunks, "local": 2}
-        chosen = exact.marked(exact.best_chunks(scores, **sizes), N, 3)
+        sizes = {"dense_rows": case.window, "length": 3, "count": case.method.num_chunks, "local": 2}
+        chosen = exact.marked(exact.topk_chunks(scores, **sizes), N, 3)
     assert torch.equal(ours, chosen)
 
 

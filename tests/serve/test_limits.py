@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from longspan.errors import LongspanError
-from longspan.serve.settings import Settings
+from longspan.serve.settings import ServerSettings
 from support.serving import QUESTION, chat, wait_for
 
 KEY = "a-key-of-its-own"
@@ -47,19 +47,19 @@ def test_health_and_the_page_need_no_key(locked):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
 def test_other_addresses_demand_a_key(tmp_path, host):
     with pytest.raises(LongspanError, match="--api-key"):
-        Settings(model="x", source="x", documents=tmp_path, host=host)
-    assert not Settings(model="x", source="x", documents=tmp_path, host=host, api_key="k").loopback
+        ServerSettings(model="x", source="x", documents=tmp_path, host=host)
+    assert not ServerSettings(model="x", source="x", documents=tmp_path, host=host, api_key="k").loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
 def test_loopback_does_not(tmp_path, host):
-    assert Settings(model="x", source="x", documents=tmp_path, host=host).loopback
+    assert ServerSettings(model="x", source="x", documents=tmp_path, host=host).loopback
 
 
 @pytest.mark.parametrize("key", ["", "line\nbreak", "clé"])
 def test_keys_that_no_header_can_have(tmp_path, key):
     with pytest.raises(LongspanError, match="printable"):
-        Settings(model="x", source="x", documents=tmp_path, api_key=key)
+        ServerSettings(model="x", source="x", documents=tmp_path, api_key=key)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::1", "1.2.3.4"])

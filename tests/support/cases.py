@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -86,6 +86,20 @@ def all_cases(windows: Sequence[int] = (WINDOW,), variants: bool = True, selecti
                 if selecting is None or selecting == case.selects:
                     cases.append(pytest.param(case, id=f"{name}-{window}-{shown}"))
     return cases
+
+
+def in_turn(cases: Sequence, options: Mapping[str, tuple]) -> list:
+    """Every case with every one of ``options``, values by what they are called: one set of arguments after the case.
+
+    The short run has a method's defaults with all of them, and each variant with one, in turn; the rest take long.
+    """
+    made = []
+    for n, case in enumerate(cases):
+        for m, (shown, values) in enumerate(options.items()):
+            short = case.id.endswith("-defaults") or n % len(options) == m
+            marks = () if short else (pytest.mark.long,)
+            made.append(pytest.param(*case.values, *values, id=f"{case.id}-{shown}", marks=marks))
+    return made
 
 
 def inv_freq(channels: int = HEAD, base: float = 10_000.0) -> Tensor:

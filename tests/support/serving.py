@@ -13,7 +13,7 @@ import httpx
 
 from longspan.serve.host import Host
 from longspan.serve.run import Server
-from longspan.serve.settings import Settings
+from longspan.serve.settings import ServerSettings
 
 KEY = "71428"
 NEEDLE = f"\nThe pass key is {KEY}. Remember it. {KEY} is the pass key.\n"
@@ -29,7 +29,7 @@ class Served:
 
     def __init__(self, model: Any, tokenizer: Any, documents: Path, **settings: Any) -> None:
         options = {"model": "tiny", "source": "bundled", "port": 0, "piece": 256, "max_new_tokens": 16, **settings}
-        self.host = Host(model, tokenizer, Settings(documents=documents, **options))
+        self.host = Host(model, tokenizer, ServerSettings(documents=documents, **options))
         self.host.start()
         self._server = Server(self.host)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve()), daemon=True)

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.bands import Kept, Origin
+from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
 from longspan.methods import METHODS
 from longspan.methods.base import Method, require
 from longspan.oracle import Inputs, states
-from longspan.positions import FarNear, InOrder, SeesChosen
+from longspan.positions import ChosenPositionMap, FarNear, InOrder
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector
 from support import variants
 
@@ -35,13 +35,13 @@ class LargestKeys(ByRow):
 
     Args:
         initial, recent, top_k: how many of each; each key head has its own.
-        window: ``L``; the queries before it keep everything.
+        dense_rows: the first queries, which keep every key.
     """
 
     initial: int
     recent: int
     top_k: int
-    window: int
+    dense_rows: int
 
     size = 1
     scored_keys = Origin()
@@ -50,8 +50,8 @@ class LargestKeys(ByRow):
     def chosen(self) -> int:
         return self.top_k
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(self.stops, head=self.initial, most=self.top_k, span=self.recent)
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(self.stops, head=self.initial, most=self.top_k, span=self.recent)
 
     def stops(self, i: Tensor) -> Tensor:
         return (i - self.recent + 1).clamp(min=0)
@@ -69,9 +69,9 @@ class KeyNorms(Selector):
     def __init__(self, selection: LargestKeys) -> None:
         self.selection = selection
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
         own, i = self.selection, torch.arange(r0, r1)
-        norms = rows.scored[:, :, : own.scored(r1 - 1)].double().norm(dim=-1)  # [B, Hkv, M]
+        norms = queries.scored[:, :, : own.scored(r1 - 1)].double().norm(dim=-1)  # [B, Hkv, M]
         token = torch.arange(norms.shape[-1])
         can = (token >= own.initial) & (token < own.stops(i)[:, None])  # [T, M]
         scores = norms[:, :, None].masked_fill(~can, float("-inf"))
@@ -108,7 +108,7 @@ class LargestNorm(Method):
     def selection(self, window: int) -> LargestKeys:
         return LargestKeys(self.initial, self.recent, self.top_k, window)
 
-    def positions(self, window: int) -> SeesChosen:
+    def positions(self, window: int) -> ChosenPositionMap:
         return InOrder() if self.far is None else FarNear(self.far)
 
     def plain_rows(self, window: int) -> int:
@@ -127,7 +127,7 @@ class StatedLargestKeys:
         for b in range(text.q.shape[0]):
             for h in range(heads):
                 norms = [float(key.double().norm()) for key in text.k[b, h * kv_heads // heads]]
-                for i in range(own.window, n):
+                for i in range(own.dense_rows, n):
                     middle = sorted(range(own.initial, i - own.recent + 1), key=lambda j: -norms[j])  # noqa: B023
                     chosen[b, h, i, middle[: own.top_k]] = True
         return chosen
@@ -135,7 +135,7 @@ class StatedLargestKeys:
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
         keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
-        for i in range(own.window, n):
+        for i in range(own.dense_rows, n):
             borders[i] = i - own.recent + 1
             keep[i, own.initial : borders[i]] = False
         return keep, borders

@@ -19,9 +19,6 @@ VARIANTS: dict[str, list[dict]] = {
     "self-extend": [{"group": 1}, {"group": 3, "neighbors": 7}, {"group": 5, "neighbors": 5}, {"target_length": 200}],
     "string": [{"shift": 7, "local": 0}, {"shift": 9, "local": 5}, {"shift": 4, "local": 4}],
     "dca": [
-        {"parts": "intra"},
-        {"parts": "intra+inter"},
-        {"parts": "intra+inter", "chunk_size": 7},
         {"chunk_size": 13, "local_window": 4},
         {"chunk_size": 5, "local_window": 0},
         {"chunk_size": 5},  # half the window and less: w > s
@@ -76,6 +73,7 @@ VARIANTS: dict[str, list[dict]] = {
 
 # The ablations of papers, by the method that they are made of; its own name stands for both.
 ABLATED: dict[str, list[dict]] = {
+    "dca": [{"parts": "intra"}, {"parts": "intra+inter"}, {"parts": "intra+inter", "chunk_size": 7}],
     "longheads": [
         {"chunk_length": 3, "score": "bounds", "share": "layer", "pick": "lowest"},
         {"chunk_length": 3, "pick": "random", "first_chunk": False, "local_chunks": 1},
@@ -115,7 +113,6 @@ IMPOSSIBLE: list[tuple[str, dict, int | None, str]] = [
     ("lm-infinite", {"middle_at": 64}, 64, "middle_at < window"),
     ("lm-infinite", {"recent": 65}, 64, "recent ≤ window"),
     ("lm-infinite", {"cap": 65}, 64, "cap ≤ window"),
-    ("dca", {"parts": "inter"}, None, "parts is one of"),
     ("dca", {"chunk_size": 0}, None, "chunk_size ≥ 1"),
     ("dca", {"local_window": -1}, None, "local_window ≥ 0"),
     ("dca", {"chunk_size": 40, "local_window": 10, "window": 49}, None, "chunk_size \\+ local_window ≤ window"),

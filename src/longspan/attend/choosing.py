@@ -15,10 +15,10 @@ from longspan.calibration import Calibration
 from longspan.errors import AttachError
 from longspan.kernels.gathered import Impl, gather_into
 from longspan.methods import Method
-from longspan.positions import SeesChosen
+from longspan.positions import ChosenPositionMap
 from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.selection import Choosing
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Selector
 from longspan.store import KVStore
 
@@ -43,7 +43,7 @@ class Chooser:
     ) -> None:
         self.window, self.impl, self.calibration = window, impl, calibration
         self.selection = cast(Choosing, method.selection(window))
-        self.positions = cast(SeesChosen, method.positions(window))
+        self.positions = cast(ChosenPositionMap, method.positions(window))
         # The heads that choose together are on all ranks if they are those of a layer, and else on one.
         self.across = None if ranks is None or self.selection.share != "layer" else ranks.sum
         # By the angles, of which dynamic ones live no longer than a step.
@@ -74,24 +74,25 @@ class Chooser:
             store.index = self.selector(layer, rope)
         return cast(Selector, store.index)
 
-    def add(self, out: Tensor, lse: Tensor, rows: Rows, selector: Selector) -> None:
+    def add(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> None:
         """Merge what queries chose into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place."""
         selection = self.selection
-        first = max(rows.start, selection.first_row)
-        if first >= rows.stop or not selection.chooses_in(rows.layer):
+        first = max(queries.start, selection.first_row)
+        if first >= queries.stop or not selection.chooses_in(queries.layer):
             return
-        scores = rows.q.shape[0] * rows.q.shape[1] * selector.columns(rows.stop)
-        runs = selection.runs(first, rows.stop, max(1, self.scores_at_once // max(scores, 1)))
-        see = partial(selection.see, self.positions, rows)
+        scores = queries.q.shape[0] * queries.q.shape[1] * selector.columns(queries.stop)
+        runs = selection.runs(first, queries.stop, max(1, self.scores_at_once // max(scores, 1)))
+        see = partial(selection.see, self.positions, queries)
         observer = self.recording()
         if self.many and observer is None and self.impl in ("auto", "compiled"):
-            runs = runs[selector.add_many(out, lse, rows, runs, see) :]
+            runs = runs[selector.add_many(out, lse, queries, runs, see) :]
         for r0, r1 in runs:
-            chosen = selector.choose(rows, r0, r1)
-            if observer is not None and observer.wants(r1, rows.stop):
-                about = {"layer": rows.layer, "row": rows.batch.start, "start": rows.start, "padding": rows.padding}
+            chosen = selector.choose(queries, r0, r1)
+            if observer is not None and observer.wants(r1, queries.stop):
+                about = {"layer": queries.layer, "row": queries.batch.start}
+                about |= {"start": queries.start, "padding": queries.padding}
                 observer.add((r0, r1), selection, chosen, **about)
-            whole, part = (r0, r1) == (rows.start, rows.stop), rows.part(r0, r1)
+            whole, part = (r0, r1) == (queries.start, queries.stop), queries.part(r0, r1)
             merged = (out, lse) if whole else (out[:, :, part], lse[:, :, part])
             gather_into(*merged, see(r0, r1, chosen.units), self.impl)
 

@@ -8,7 +8,7 @@ import torch
 
 from longspan.kernels.banded import Plan
 from longspan.rope import CosSin, Table
-from longspan.selection.rows import Shared
+from longspan.selection.queries import Shared
 
 
 @dataclass(frozen=True, eq=False)

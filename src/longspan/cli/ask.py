@@ -10,7 +10,6 @@ import typer
 
 from longspan.cli.options import (
     Json,
-    KvTier,
     Quiet,
     check_text,
     hushed,
@@ -21,6 +20,7 @@ from longspan.cli.options import (
     print_json,
     say,
 )
+from longspan.cli.parameters import AnswerTokens, Device, DocumentArgument, KvTier, ReaderModel, Verify
 from longspan.errors import DocumentError, printable
 from longspan.files import check
 
@@ -31,26 +31,26 @@ SHOWN = 5  # passages
 
 
 def ask(
-    document: Annotated[Path, typer.Argument(help="A document, as `longspan read` made it.")],
-    question: Annotated[str, typer.Argument(help="What to ask.")],
-    model: Annotated[
-        str | None, typer.Option(help="The model that read it; loaded from where it was then, unless given.")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Length of the answer at most.", min=1)] = 200,
+    document: DocumentArgument,
+    question: Annotated[str, typer.Argument(help="The question.")],
+    model: ReaderModel = None,
+    max_new_tokens: AnswerTokens = 200,
     passages: Annotated[
-        bool, typer.Option("--passages", help="Also print which parts of the text the heads looked at.")
+        bool, typer.Option("--passages", help="Also print the passages that the heads chose most often.")
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(parser=named_path, metavar="PATH", help="Write a page with that, token by token of the answer."),
+        typer.Option(
+            parser=named_path, metavar="PATH", help="Write an HTML page with the chosen passages of each answer token."
+        ),
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every checksum before.")] = False,
+    verify: Verify = False,
     kv_tier: KvTier = "device",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer a question about a document, typing as it goes. The answer goes to stdout, all else to stderr."""
+    """Answer a question about a document. The answer is streamed to stdout; all other output goes to stderr."""
     check_text("QUESTION", question)
     if html is not None:
         check(html)

@@ -24,6 +24,7 @@ from longspan.cli.options import (
     read_text,
     say,
 )
+from longspan.cli.parameters import Device, Dtype, ModelArgument, Window
 from longspan.errors import LongspanError, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,33 +38,34 @@ REPORT_TOKENS = 16_384
 
 
 def calibrate(
-    model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.")],
+    model: ModelArgument,
     text: Annotated[
-        list[Path], typer.Option(help="A text file similar to the model's later input; - is stdin; repeatable.")
+        list[Path],
+        typer.Option(help="A text file that resembles the model's later input; - is stdin; repeatable."),
     ],
     out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
     reduced: Annotated[
-        int | None, typer.Option(help="Size of a layer's reduced key; default: an eighth of its channels.", min=1)
+        int | None,
+        typer.Option(help="Channels of a layer's reduced key; default: an eighth of its channels.", min=1),
     ] = None,
     reduced_per_head: Annotated[
-        int | None, typer.Option(help="Size of a key head's reduced key; default: an eighth of its channels.", min=1)
+        int | None,
+        typer.Option(help="Channels of a head's reduced key; default: an eighth of its channels.", min=1),
     ] = None,
-    solver: Annotated[str, typer.Option(help="closed_form, sgd (the paper's) or pca.")] = "closed_form",
-    tokens: Annotated[int, typer.Option(help="Tokens to read, from the texts in their order.", min=1)] = 50_000,
-    window: Annotated[
-        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16: the model's later dtype.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    solver: Annotated[str, typer.Option(help="The solver: closed_form, sgd (as in the paper) or pca.")] = "closed_form",
+    tokens: Annotated[int, typer.Option(help="The tokens to read, from the texts in their order.", min=1)] = 50_000,
+    window: Window = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     report: Annotated[
         bool, typer.Option("--report", help="Measure the recall of the keys with the highest scores, for all solvers.")
     ] = False,
     report_text: Annotated[
-        Path | None, typer.Option(help="The text of the report; default: the rest of --text after --tokens.")
+        Path | None, typer.Option(help="A text file for the report; default: the rest of --text after --tokens.")
     ] = None,
-    report_tokens: Annotated[int, typer.Option(help="Tokens of the report's text.", min=1)] = REPORT_TOKENS,
+    report_tokens: Annotated[int, typer.Option(help="The number of tokens for the report.", min=1)] = REPORT_TOKENS,
     report_top: Annotated[
-        int | None, typer.Option(help="Number of top keys; default: a quarter of the window.", min=1)
+        int | None, typer.Option(help="The number of top keys; default: a quarter of the window, in tokens.", min=1)
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
-from longspan.cli.options import Json, KvTier, Quiet, check_text, hushed, notes, print_json, say
+from longspan.cli.options import Json, Quiet, check_text, hushed, notes, print_json, say
+from longspan.cli.parameters import AnswerTokens, Device, DocumentArgument, KvTier, ReaderModel, Verify
 from longspan.errors import LongspanError, printable
 
 if TYPE_CHECKING:
@@ -23,21 +21,19 @@ COMMANDS = "/save FOLDER keeps document and conversation, /passages, /undo, /qui
 
 
 def chat(
-    document: Annotated[Path, typer.Argument(help="A document, as `longspan read` made it.")],
-    model: Annotated[
-        str | None, typer.Option(help="The model that read it; loaded from where it was then, unless given.")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Length of each answer at most.", min=1)] = 200,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every checksum before.")] = False,
+    document: DocumentArgument,
+    model: ReaderModel = None,
+    max_new_tokens: AnswerTokens = 200,
+    verify: Verify = False,
     kv_tier: KvTier = "device",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Ask a document, with what was asked before in view. Questions come from the terminal, or line by line on stdin.
+    """Answer questions about a document in a conversation. Each line of the terminal, or of stdin, is a question.
 
-    /save FOLDER keeps document and conversation as a document, /passages shows what the heads look at for the last
-    answer, /undo takes the last question back, /quit ends.
+    /save FOLDER saves document and conversation as a new document, /passages shows the passages that the heads chose
+    for the last answer, /undo removes the last question and its answer, /quit ends the conversation.
     """
     from longspan.documents.conversation import Conversation
 

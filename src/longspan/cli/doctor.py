@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, notes, print_json, say
+from longspan.cli.parameters import CalibrationFile, Device, Dtype, MethodOption, Window
 from longspan.errors import LongspanError
 
 if TYPE_CHECKING:
@@ -21,26 +22,30 @@ _TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 def doctor(
     model: Annotated[
-        str | None, typer.Argument(help="A model folder, a hub name, or 'bundled'; without one, the machine alone.")
+        str | None,
+        typer.Argument(help="A model folder, a hub name, or 'bundled'; default: check the machine alone."),
     ] = None,
     length: Annotated[
-        str | None, typer.Option(help="Tokens of text and answer: 131072, 200k, 1M, or windows: 64x; else 8x.")
+        str | None,
+        typer.Option(help="The length of text and answer in tokens (131072, 200k, 1M) or windows (64x); default: 8x."),
     ] = None,
-    method: Annotated[
-        str, typer.Option(help="A method, see `longspan methods`, or with parameters: dca:chunk_size=256; or 'auto'.")
-    ] = "auto",
-    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
-    kv_dir: Annotated[Path | None, typer.Option(help="For the tier disk: a folder on a fast disk.")] = None,
-    seconds: Annotated[float, typer.Option(help="About how long the model may run.")] = 6.0,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    method: MethodOption = "auto",
+    window: Window = None,
+    calibration: CalibrationFile = None,
+    kv_dir: Annotated[
+        Path | None,
+        typer.Option(help="The folder for a cache on disk, best a fast one; default: the folder for temporary files."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="The approximate time for running the model, in seconds.")] = 6.0,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Look at a machine and a model: will a text fit, how fast is it read, by which method?
+    """Check whether a text fits a model on this machine, how fast the model reads it, and which method to use.
 
-    Ends with a recommendation and the command to copy. The exit code is 1 where something stands in the way.
+    The report ends with a recommendation and its command. The exit code is 1 if the model cannot be extended, if the
+    text does not fit, or if the output for a short prompt is not what the method states.
     """
     if length is not None:
         parse_length(length, window=1)  # what cannot be is refused before a model is loaded

@@ -8,16 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli.options import Json, Quiet, notes, print_json, say, wide
+from longspan.cli.parameters import DocumentArgument
 from longspan.errors import DocumentError, LongspanError, printable
 from longspan.tables import Column, Sheet
 
 
 def documents(
-    folder: Annotated[Path, typer.Argument(help="A folder with documents in it, or a document.")] = Path("."),
+    folder: Annotated[Path, typer.Argument(help="A folder of documents, or the folder of one.")] = Path("."),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List the documents in a folder: their length, method, model and size, and readings that were not finished."""
+    """List the documents in a folder with their length, method, model, size and state."""
     from longspan.documents.folder import MANIFEST, READING
 
     if not folder.is_dir():
@@ -47,11 +48,11 @@ def documents(
 
 
 def verify(
-    document: Annotated[Path, typer.Argument(help="A document, as `longspan read` made it.")],
+    document: DocumentArgument,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read every byte of a document and compare every checksum. It takes no model."""
+    """Compare all checksums of a document with its files. This requires no model."""
     from longspan.documents import verify as verified
 
     manifest = verified(document)

@@ -22,29 +22,42 @@ from longspan.cli.options import (
     read_text,
     say,
 )
+from longspan.cli.parameters import (
+    AnswerTokens,
+    CalibrationFile,
+    Device,
+    Dtype,
+    MethodOption,
+    ModelOption,
+    Parameters,
+    ScaledAngles,
+    Window,
+)
 from longspan.errors import LongspanError
 
 
 def generate(
-    model: Annotated[str, typer.Option(help="A model folder, a hub name, or 'bundled'.")],
+    model: ModelOption,
     prompt: Annotated[str, typer.Option(help="The question, which follows the file's text.")],
     file: Annotated[Path | None, typer.Option(help="A text that precedes the prompt; - is stdin.")] = None,
-    method: Annotated[
-        str, typer.Option(help="A method, see `longspan methods`; with parameters: dca:chunk_size=256; or 'auto'.")
-    ] = "dca",
-    window: Annotated[
-        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
+    method: MethodOption = "dca",
+    window: Window = None,
+    settings: Parameters = None,
+    angles: ScaledAngles = None,
+    calibration: CalibrationFile = None,
+    kv_tier: Annotated[
+        str,
+        typer.Option(help="The storage of the cache: device, host or disk; auto moves it when memory is nearly full."),
+    ] = "device",
+    kv_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for --kv-tier disk or auto, on a fast disk; default: the folder for temporary files."
+        ),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
-    ] = None,
-    angles: Annotated[str | None, typer.Option(help="Scaled angles for the method: pi, ntk, ...")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, a file of `longspan calibrate`.")] = None,
-    kv_tier: Annotated[str, typer.Option(help="The storage of the cache: device, host, disk or auto.")] = "device",
-    kv_dir: Annotated[Path | None, typer.Option(help="For --kv-tier disk or auto: a folder on a fast disk.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="The largest length of the answer in tokens.", min=1)] = 128,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    max_new_tokens: AnswerTokens = 128,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template, if it has one.")] = True,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, print_json
+from longspan.cli.parameters import CalibrationFile, MethodOption, ModelArgument, Parameters, ScaledAngles, Window
 from longspan.errors import LongspanError
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.")],
-    method: Annotated[
-        str, typer.Option(help="A method, see `longspan methods`; with parameters: dca:chunk_size=256; or 'auto'.")
-    ] = "dca",
-    window: Annotated[
-        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
-    ] = None,
-    angles: Annotated[str | None, typer.Option(help="Scaled angles for the method: pi, ntk, ...")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, a file of `longspan calibrate`.")] = None,
+    model: ModelArgument,
+    method: MethodOption = "dca",
+    window: Window = None,
+    settings: Parameters = None,
+    angles: ScaledAngles = None,
+    calibration: CalibrationFile = None,
     length: Annotated[
-        int | None, typer.Option(help="The longest text in tokens; 'auto' selects a method by it.", min=1)
+        int | None, typer.Option(help="The longest text with its answer, in tokens, for --method auto.", min=1)
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def methods(
     window: Annotated[
-        int | None, typer.Option(help="Show the defaults for a model of this window, in tokens.", min=1)
+        int | None, typer.Option(help="Show the defaults for a model with this trained window, in tokens.", min=1)
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

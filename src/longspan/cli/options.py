@@ -38,9 +38,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
 
 
-KvTier = Annotated[str, typer.Option(help="The storage of the cache: device, host or disk.")]
-
-
 def named_path(text: str) -> Path:
     """The path of an option; an empty one would be the current folder."""
     if not text.strip():

@@ -15,7 +15,6 @@ from longspan.cli.options import (
     BUNDLED,
     STDIN,
     Json,
-    KvTier,
     Quiet,
     hushed,
     load_model,
@@ -27,6 +26,17 @@ from longspan.cli.options import (
     print_json,
     read_text,
     say,
+)
+from longspan.cli.parameters import (
+    CalibrationFile,
+    Device,
+    Dtype,
+    KvTier,
+    MethodOption,
+    ModelOption,
+    Parameters,
+    ScaledAngles,
+    Window,
 )
 from longspan.errors import LongspanError, printable
 from longspan.signals import Stopped
@@ -50,39 +60,41 @@ _OF_READING = {
 
 def read(
     context: typer.Context,
-    texts: Annotated[list[Path], typer.Argument(help="Texts, read one after the other; PDF and HTML too; - is stdin.")],
-    model: Annotated[str, typer.Option(help="A model folder, a hub name, or 'bundled'.")],
+    texts: Annotated[
+        list[Path], typer.Argument(help="Text, PDF or HTML files, read one after the other; - is a text on stdin.")
+    ],
+    model: ModelOption,
     out: Annotated[
         Path,
         typer.Option(
-            parser=named_path, metavar="PATH", help="The document: a new folder, or with --append one that is there."
+            parser=named_path, metavar="PATH", help="The folder of the document: a new one, or its own with --append."
         ),
     ],
-    method: Annotated[
-        str, typer.Option(help="A method, see `longspan methods`, or with parameters; or 'auto'.")
-    ] = "longheads:score=bounds",
-    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; repeatable.")
-    ] = None,
-    angles: Annotated[str | None, typer.Option(help="Scaled angles under the method: pi, ntk, ...")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Reduced scores, made by `longspan calibrate`.")] = None,
+    method: MethodOption = "longheads:score=bounds",
+    window: Window = None,
+    settings: Parameters = None,
+    angles: ScaledAngles = None,
+    calibration: CalibrationFile = None,
     layout: Annotated[
-        str, typer.Option(help="auto, chat, plain, or a text with {document} and {question} in it.")
+        str,
+        typer.Option(help="The layout of a prompt: auto, chat, plain, or a template with {document} and {question}."),
     ] = "auto",
-    piece: Annotated[int, typer.Option(help="Tokens that are read, and kept, at a time.", min=1)] = 4096,
-    text: Annotated[bool, typer.Option(help="Keep the text too, to show passages of it.")] = True,
+    piece: Annotated[int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)] = 4096,
+    text: Annotated[bool, typer.Option(help="Save the text with the document, which --passages of ask needs.")] = True,
     kv_tier: KvTier = "device",
-    kv_dir: Annotated[Path | None, typer.Option(help="For --kv-tier disk: a folder on a fast disk.")] = None,
-    append: Annotated[bool, typer.Option("--append", help="Read on where the document that is there ends.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    kv_dir: Annotated[
+        Path | None,
+        typer.Option(help="The folder for --kv-tier disk, on a fast disk; default: the folder for temporary files."),
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="Append the texts to the document in PATH.")] = False,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read a text of any length once and keep what the model made of it.
+    """Read texts of any length once and save the model's cache as a document, for ask, chat and serve.
 
-    A reading that was stopped goes on from its last whole piece: run the same command again.
+    The same command continues a reading that was stopped.
     """
     if append:
         _refuse_options(context)

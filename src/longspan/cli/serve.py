@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,77 +16,78 @@ from longspan.errors import LongspanError
 
 if TYPE_CHECKING:
     from longspan.serve.host import Host
-    from longspan.serve.settings import Settings
+    from longspan.serve.settings import ServerSettings
 
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
+def _option(variable: str, help: str, **limits: Any) -> Any:
+    """An option with an environment variable."""
+    return typer.Option(help=help, envvar=f"LONGSPAN_{variable}", **limits)
+
+
 def serve(
     model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.", envvar="LONGSPAN_MODEL")],
     method: Annotated[
-        str, typer.Option(help="A method, see `longspan methods`, or 'auto'.", envvar="LONGSPAN_METHOD")
+        str, _option("METHOD", "A method, with parameters if needed, or 'auto'; `longspan methods` lists the methods.")
     ] = "auto",
     documents: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the documents; unless given they go with the server.", envvar="LONGSPAN_DOCUMENTS"
-        ),
+        Path | None, _option("DOCUMENTS", "The folder of the documents; default: a folder that is deleted at the end.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.", envvar="LONGSPAN_HOST")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535, envvar="LONGSPAN_PORT")] = 8000,
+    host: Annotated[str, _option("HOST", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _option("PORT", "The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
     api_key: Annotated[
-        str | None, typer.Option(help="What requests have to show; best by its variable.", envvar="LONGSPAN_API_KEY")
+        str | None, _option("API_KEY", "The key of every request; the variable keeps it out of process lists.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The model's name in the API; else as given.", envvar="LONGSPAN_NAME")
-    ] = None,
+    name: Annotated[str | None, _option("NAME", "The model's name in the API; default: MODEL.")] = None,
     window: Annotated[
-        int | None,
-        typer.Option(help="The trained window in tokens; else the config's.", min=1, envvar="LONGSPAN_WINDOW"),
+        int | None, _option("WINDOW", "The trained window in tokens; default: from the config.", min=1)
     ] = None,
     length: Annotated[
-        int | None, typer.Option(help="The longest prompt and answer in tokens.", min=1, envvar="LONGSPAN_LENGTH")
+        int | None, _option("LENGTH", "The longest prompt with its answer, in tokens; default: the method's.", min=1)
     ] = None,
-    layout: Annotated[
-        str, typer.Option(help="auto, chat or plain: where texts stand.", envvar="LONGSPAN_LAYOUT")
-    ] = "auto",
+    layout: Annotated[str, _option("LAYOUT", "The layout of prompts: auto, chat or plain.")] = "auto",
     piece: Annotated[
-        int, typer.Option(help="Tokens that are read at a time; others wait as long.", min=1, envvar="LONGSPAN_PIECE")
+        int, _option("PIECE", "Tokens of a prompt or text per forward; other requests wait for its end.", min=1)
     ] = 1024,
     max_new_tokens: Annotated[
-        int, typer.Option(help="Length of an answer unless asked.", min=1, envvar="LONGSPAN_MAX_NEW_TOKENS")
+        int, _option("MAX_NEW_TOKENS", "The length of an answer in tokens if the request states none.", min=1)
     ] = 256,
     max_running: Annotated[
-        int, typer.Option(help="Requests that take turns.", min=1, envvar="LONGSPAN_MAX_RUNNING")
+        int, _option("MAX_RUNNING", "The largest number of requests that are answered in turns.", min=1)
     ] = 32,
     max_queue: Annotated[
-        int, typer.Option(help="Requests, and texts, that wait.", min=1, envvar="LONGSPAN_MAX_QUEUE")
+        int, _option("MAX_QUEUE", "The largest number of waiting requests, and of waiting texts.", min=1)
     ] = 64,
-    max_body: Annotated[str, typer.Option(help="Size of a request.", envvar="LONGSPAN_MAX_BODY")] = "64M",
+    max_body: Annotated[str, _option("MAX_BODY", "The largest size of a request in bytes.")] = "64M",
     max_prompt: Annotated[
-        str, typer.Option(help="Characters of a prompt; longer texts are uploaded.", envvar="LONGSPAN_MAX_PROMPT")
+        str, _option("MAX_PROMPT", "The largest size of a prompt in characters; upload longer texts as documents.")
     ] = "8M",
     extract_seconds: Annotated[
-        float, typer.Option(help="Time for the text of a PDF or HTML file.", min=1, envvar="LONGSPAN_EXTRACT_SECONDS")
+        float, _option("EXTRACT_SECONDS", "The time limit in seconds to extract the text of a PDF or HTML file.", min=1)
     ] = 60,
-    extract_memory: Annotated[str, typer.Option(help="Memory for the same.", envvar="LONGSPAN_EXTRACT_MEMORY")] = "2G",
-    memory: Annotated[
-        str, typer.Option(help="Conversations that are kept in memory.", envvar="LONGSPAN_MEMORY")
-    ] = "1G",
+    extract_memory: Annotated[
+        str, _option("EXTRACT_MEMORY", "The memory limit in bytes to extract the text of a PDF or HTML file.")
+    ] = "2G",
+    memory: Annotated[str, _option("MEMORY", "The size in bytes of all caches of conversations in memory.")] = "1G",
     kv_dir: Annotated[
-        Path | None, typer.Option(help="Folder for conversations beyond that.", envvar="LONGSPAN_KV_DIR")
+        Path | None, _option("KV_DIR", "The folder for caches that --memory does not hold; default: they are dropped.")
     ] = None,
-    kv_disk: Annotated[str, typer.Option(help="Size of those.", envvar="LONGSPAN_KV_DISK")] = "16G",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", envvar="LONGSPAN_DTYPE")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...", envvar="LONGSPAN_DEVICE")] = "auto",
-    demo: Annotated[bool, typer.Option("--demo", help="With a document already read.")] = False,
+    kv_disk: Annotated[str, _option("KV_DISK", "The size in bytes of all caches in --kv-dir.")] = "16G",
+    dtype: Annotated[
+        str, _option("DTYPE", "The dtype of the weights: float32, bfloat16 or float16; auto keeps the checkpoint's.")
+    ] = "auto",
+    device: Annotated[
+        str, _option("DEVICE", "The device: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU.")
+    ] = "auto",
+    demo: Annotated[bool, typer.Option("--demo", help="Start with a document that was already read.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Serve a model and its documents by OpenAI's API, with a page at /. Ctrl-C ends it when all is answered."""
+    """Serve a model and its documents through OpenAI's API, with a page at /. Ctrl-C stops it once all is answered."""
     if any(find_spec(package) is None for package in _NEEDED):
         raise LongspanError("`longspan serve` takes packages of its own: pip install 'longspan[serve]'")
-    from longspan.serve.settings import Settings
+    from longspan.serve.settings import ServerSettings
 
     if layout not in ("auto", "chat", "plain"):
         raise LongspanError(f"--layout must be auto, chat or plain, not {layout!r}")
@@ -97,7 +98,7 @@ def serve(
             say(console, "documents go with this server; --documents DIR keeps them")
         local = model != BUNDLED and Path(model).exists()
         source = str(Path(model).resolve()) if local else model
-        settings = Settings(
+        settings = ServerSettings(
             model=name or model,
             source=source,
             documents=documents,
@@ -125,7 +126,7 @@ def serve(
 
 
 def _host(
-    settings: Settings, model: str, method: str, window: int | None, layout: str, dtype: str, device: str
+    settings: ServerSettings, model: str, method: str, window: int | None, layout: str, dtype: str, device: str
 ) -> Host:
     """The model, loaded and extended, and all that serves it."""
     import longspan

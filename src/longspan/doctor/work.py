@@ -115,7 +115,7 @@ class Counter:
                 seen += (torch.minimum(each.hi(i), i + 1) - each.lo(i).clamp(min=0)).clamp(min=0)
             if isinstance(selection, Choosing) and selection.chooses_in(layer):
                 seen += part.chosen(i)
-            total += seen if part.rows is None else seen * part.rows(i)
+            total += seen if part.queries is None else seen * part.queries(i)
         return total
 
     def units(self, i: Tensor, *, first: int, alone: bool = False, layer: int = 0) -> Tensor:

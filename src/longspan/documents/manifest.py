@@ -36,7 +36,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Span:
+class StreamSpan:
     """The entries of one stream in one segment.
 
     Attributes:
@@ -65,7 +65,7 @@ class Segment:
     start: int
     stop: int
     room: int
-    spans: tuple[Span, ...]
+    spans: tuple[StreamSpan, ...]
 
 
 @dataclass(frozen=True)

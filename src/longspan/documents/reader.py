@@ -128,6 +128,12 @@ def begin(
         raise DocumentError("the text is empty, so there is nothing to read")
     chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out))
     contents = _encoded(tokenizer, texts, head_of(tokenizer, chosen_layout), keep_text)
+    highest, known = int(contents.ids.max()), model.get_input_embeddings().num_embeddings
+    if highest >= known:
+        raise DocumentError(
+            f"the text has token {highest:,} by this tokenizer, and the model has {known:,} tokens; "
+            "take the tokenizer that belongs to the model"
+        )
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
     _attach(model, method, contents.length, options)
     attachment = attached(model)

@@ -24,7 +24,7 @@ from longspan.store.segments import read_into
 _AT_ONCE = 2**24  # bytes that are copied at a time
 
 
-class Savable(Protocol):
+class SavableDocument(Protocol):
     """A document, as far as saving reads and changes it."""
 
     model: PreTrainedModel
@@ -38,7 +38,7 @@ class Savable(Protocol):
 
 
 def save_document(
-    document: Savable, path: str | os.PathLike[str], saved: tuple[str, Manifest] | None
+    document: SavableDocument, path: str | os.PathLike[str], saved: tuple[str, Manifest] | None
 ) -> tuple[str, Manifest]:
     """See ``Document.save``.
 

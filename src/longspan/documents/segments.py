@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.documents.manifest import ENTRIES, Segment, Span, Stream
+from longspan.documents.manifest import ENTRIES, Segment, Stream, StreamSpan
 from longspan.errors import DocumentError
 from longspan.store.segments import ALIGN, Part, read_into, unit
 
@@ -34,7 +34,7 @@ def plan(start: int, room: int, starts: Sequence[int], rooms: Sequence[int]) -> 
         starts: entries of each stream that are in earlier segments.
         rooms: entries of each stream when the segment is full.
     """
-    spans = (Span(a, a, b, "", "") for a, b in zip(starts, rooms, strict=True))
+    spans = (StreamSpan(a, a, b, "", "") for a, b in zip(starts, rooms, strict=True))
     return Segment(start, start, room, tuple(spans))
 
 
@@ -105,7 +105,7 @@ def edges(stream: Stream, part: Part) -> str:
     return hashlib.sha256(room).hexdigest()
 
 
-class Running:
+class SegmentChecksums:
     """Checksums of a segment that is being written: of each stream, over the SHA-256 of each of its heads.
 
     Only what is new is read, so keeping a reading after every piece reads each byte once.
@@ -165,13 +165,13 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *
         raise DocumentError(f"its segments hold {at} tokens, and it has {tokens}")
 
 
-def _first(stream: Stream, span: Span) -> int:
+def _first(stream: Stream, span: StreamSpan) -> int:
     """Entries begin at a page, so those that share one with earlier entries are written once more."""
     step = unit(bytes_of(stream))
     return span.start // step * step
 
 
-def _row(stream: Stream, span: Span) -> int:
+def _row(stream: Stream, span: StreamSpan) -> int:
     return -(-(span.room - _first(stream, span)) * bytes_of(stream) // ALIGN) * ALIGN
 
 

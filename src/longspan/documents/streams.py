@@ -17,7 +17,7 @@ from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
-from longspan.index import Entries, Savable, SavedIndex
+from longspan.index import Entries, SavableIndex, SavedIndex
 from longspan.selection.selector import Selector
 from longspan.store.memory import Kind
 from longspan.store.segments import Part, lay
@@ -210,18 +210,18 @@ def _fill_stock(
         layer.cumulative_length = seen
 
 
-def _savable(index: object) -> TypeGuard[Savable]:
+def _savable(index: object) -> TypeGuard[SavableIndex]:
     """Whether an index has something to save.
 
     Raises:
         DocumentError: it has, and does not say how.
     """
-    if isinstance(index, Savable):
+    if isinstance(index, SavableIndex):
         return True
     if isinstance(index, Selector) and type(index).extend is not Selector.extend:
         raise DocumentError(
             f"{type(index).__name__} keeps more than keys and values of a text and does not implement "
-            "longspan.index.Savable; take a method of longspan.METHODS"
+            "longspan.index.SavableIndex; take a method of longspan.METHODS"
         )
     return False
 

@@ -13,7 +13,7 @@ from longspan.documents.contents import Contents
 from longspan.documents.facts import difference
 from longspan.documents.folder import READING, Folder, data_name, open_data, state_bytes, state_from
 from longspan.documents.manifest import Facts, Manifest, Segment
-from longspan.documents.segments import Running, check
+from longspan.documents.segments import SegmentChecksums, check
 from longspan.errors import DocumentError
 
 
@@ -29,7 +29,7 @@ class Reading:
         self._folder, self._facts = folder, facts
         self._sealed = () if before is None else before.segments
         self._named = set() if before is None else folder.named(before)
-        self._running: defaultdict[int, Running] = defaultdict(Running)  # of each segment
+        self._running: defaultdict[int, SegmentChecksums] = defaultdict(SegmentChecksums)  # of each segment
 
     def open(self, number: int) -> Any:
         return self._folder.open(data_name(number), write=True)

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from longspan.attend import Attender, RecordedStep
 from longspan.errors import CacheError
-from longspan.hf.running import Numbering, Running
+from longspan.hf.running import Forward, Numbering
 from longspan.hf.tiers import refuse_offloaded
 from longspan.hf.untraced import untraced
 from longspan.store import KVStore, Tier
@@ -97,7 +97,7 @@ class LongspanCache(Cache):
         self.attender = attender
         self.padding: tuple[int, ...] | None = None
         self.recorded: RecordedStep | None = None
-        self.running: Running | None = None
+        self.running: Forward | None = None
         self.numbering: Numbering | None = None
 
     @property

@@ -132,7 +132,7 @@ def calibrate_each(
     groups = list(_groups(shapes, count if "sgd" in solvers else 0))
     with _bar("calibrating", count * len(groups), progress) as advance:
         for group in groups:
-            gathered = _Gathered(group, keep="sgd" in solvers)
+            gathered = _LayerStatistics(group, keep="sgd" in solvers)
             collect(model, pieces, gathered, window=size, done=advance)
             for name in solvers:
                 for index in group:
@@ -216,7 +216,7 @@ def measure_recall(
     return RecallReport(tuple(rows), top, last - first, queries * len(texts), reduced, per_head, channels)
 
 
-class _Gathered:
+class _LayerStatistics:
     """What one pass over the text leaves of some layers: moments, and the samples if they are kept."""
 
     def __init__(self, indices: Sequence[int], keep: bool) -> None:

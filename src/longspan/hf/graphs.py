@@ -120,7 +120,7 @@ def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
 
 
 @dataclass
-class _Recorded:
+class _GraphRecording:
     """A recorded step of one cache, and what it was recorded on."""
 
     memory: list[int]  # where the cache's tensors lie
@@ -138,7 +138,7 @@ class _Steps:
 
     def __init__(self, model: PreTrainedModel, attachment: Attachment, room: int) -> None:
         self.model, self.attachment, self.room, self.forward = model, attachment, room, model.forward
-        self._recordings: WeakKeyDictionary[LongspanCache, _Recorded] = WeakKeyDictionary()
+        self._recordings: WeakKeyDictionary[LongspanCache, _GraphRecording] = WeakKeyDictionary()
 
     def decodes(self, arguments: dict[str, Any]) -> LongspanCache | None:
         """The cache of a call that is a decoding step; None for any other."""
@@ -186,7 +186,7 @@ class _Steps:
         leaves = [cache if x is _CACHE else x.clone() if isinstance(x, Tensor) else x for x in recording.out]
         return tree_unflatten(leaves, recording.form)
 
-    def _fitting(self, cache: LongspanCache, past: int, padding: tuple[int, ...]) -> _Recorded | None:
+    def _fitting(self, cache: LongspanCache, past: int, padding: tuple[int, ...]) -> _GraphRecording | None:
         """The cache's recording, if it still holds; it is given up if not."""
         recording = self._recordings.get(cache)
         if recording is None:
@@ -202,7 +202,7 @@ class _Steps:
         del self._recordings[cache]
         return None
 
-    def _record(self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor) -> _Recorded:
+    def _record(self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor) -> _GraphRecording:
         for store in cache.stores:
             store.reserve(past + self.room)
         capacity = min(x.shape[2] for store in cache.stores for x in store.allocated)
@@ -227,7 +227,9 @@ class _Steps:
             cache.recorded = None
         leaves, form = tree_flatten(out)
         leaves = [_CACHE if x is cache else x for x in leaves]  # which would keep itself alive
-        recording = self._recordings[cache] = _Recorded(_memory(cache), padding, step, static_ids, leaves, form, replay)
+        recording = self._recordings[cache] = _GraphRecording(
+            _memory(cache), padding, step, static_ids, leaves, form, replay
+        )
         return recording
 
 

@@ -21,8 +21,8 @@ from longspan.hf.layer_hooks import GiveInput, InputObserver, LayerHook
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
 from longspan.hf.running import (
+    Forward,
     NeverCopied,
-    Running,
     refuse_inputs,
     refuse_missing,
     refuse_other_attention,
@@ -98,7 +98,7 @@ class Attachment:
         """Check what a forward is given, and give it our cache where it would make one."""
         config: Any = decoder.config
         mask, expected = kwargs.get("attention_mask"), self._expected(config)
-        running = Running(config, kwargs.get("position_ids"), mask, expected, None)
+        running = Forward(config, kwargs.get("position_ids"), mask, expected, None)
         self._begun(running, decoder)  # first of all: the hook after the forward ends it, whatever is raised here
         if decoder.training:
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
@@ -123,7 +123,7 @@ class Attachment:
                 self._take(cache, running, decoder)
         return kwargs
 
-    def _begun(self, running: Running, decoder: nn.Module) -> None:
+    def _begun(self, running: Forward, decoder: nn.Module) -> None:
         outer = self.running
         # One that an interrupt broke off is still there too, and would keep its cache.
         if outer is not None and calls_of(decoder, outer.thread) > 1:
@@ -131,7 +131,7 @@ class Attachment:
         self._local.running = running
         self._local.began = True
 
-    def _take(self, cache: LongspanCache, running: Running, decoder: nn.Module) -> None:
+    def _take(self, cache: LongspanCache, running: Forward, decoder: nn.Module) -> None:
         with self._taking:
             other = cache.running
             if other is not None and calls_of(decoder, other.thread) > (other.thread == running.thread):
@@ -153,7 +153,7 @@ class Attachment:
             refuse_missing(running.attended, running.expected)
 
     @property
-    def running(self) -> Running | None:
+    def running(self) -> Forward | None:
         """The forward that this thread is in."""
         return getattr(self._local, "running", None)
 

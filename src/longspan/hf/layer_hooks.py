@@ -13,7 +13,7 @@ from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
 from longspan.hf.layer import CACHE_NAMES, Layer, scaling
-from longspan.hf.running import NeverCopied, Running, refuse_other_attention
+from longspan.hf.running import Forward, NeverCopied, refuse_other_attention
 from longspan.hf.untraced import untraced
 from longspan.rope import Rope
 
@@ -36,7 +36,7 @@ class Attached(Protocol):
     observer: InputObserver | None
 
     @property
-    def running(self) -> Running | None: ...
+    def running(self) -> Forward | None: ...
 
     def bare(self, position_embeddings: Any) -> Any: ...
 
@@ -70,7 +70,7 @@ class LayerHook(NeverCopied):
     def attend(
         self,
         cache: LongspanCache | None,
-        running: Running,
+        running: Forward,
         module: nn.Module,
         q: Tensor,
         k: Tensor,
@@ -124,7 +124,7 @@ class LayerHook(NeverCopied):
             out = self.attender.run(q, k, v, call, store).contiguous()
         return interface.inference_only(out, q), None
 
-    def _running(self, module: nn.Module) -> Running:
+    def _running(self, module: nn.Module) -> Forward:
         """The forward that this layer is part of, begun by the decoder's hook."""
         running = self.attachment.running
         if running is None:
@@ -137,7 +137,7 @@ class LayerHook(NeverCopied):
             refuse_other_attention(config._attn_implementation, interface.NAME)
         return running
 
-    def _refuse_strange(self, running: Running, cache: LongspanCache | None) -> None:
+    def _refuse_strange(self, running: Forward, cache: LongspanCache | None) -> None:
         """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
         if running.cache is not cache:
             raise LongspanError(

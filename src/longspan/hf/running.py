@@ -30,10 +30,10 @@ class Filled(Protocol):
     """What a forward asks of the cache that it fills; see ``longspan.hf.cache.LongspanCache``."""
 
     numbering: Numbering | None
-    running: Running | None
+    running: Forward | None
 
 
-class Running:
+class Forward:
     """One forward: what its layers tell each other and its end.
 
     Attributes:
@@ -61,7 +61,7 @@ class Running:
         self.config, self.positions, self.mask, self.expected, self.cache = config, positions, mask, expected, cache
         self.attended: list[int] = []
         self.norms = 0
-        self.outer: Running | None = None
+        self.outer: Forward | None = None
         self.thread = get_ident()
 
     def compare(self, padding: Sequence[int], past: int, tokens: int) -> None:

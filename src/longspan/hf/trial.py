@@ -48,7 +48,7 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> None:
         model.eval()
         with torch.no_grad(), untraced_forwards(), torch.autocast(runs_on(model).type, enabled=False):
             model.set_attn_implementation(reference)
-            stock = _Kept(modules)
+            stock = _RecordedOutputs(modules)
             try:
                 with stock.hooked():
                     last = _read(model, decoder)
@@ -96,7 +96,7 @@ def _read(model: PreTrainedModel, decoder: nn.Module) -> list[Tensor]:
     return outs
 
 
-class _Kept:
+class _RecordedOutputs:
     """What attention modules gave, call by call."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
@@ -116,10 +116,10 @@ class _Kept:
         self.outs[module].append(_hidden(out))
 
 
-class _Compared(_Kept):
+class _Compared(_RecordedOutputs):
     """The same modules again, each held to what it gave before, which it gives once more."""
 
-    def __init__(self, before: _Kept, names: dict[nn.Module, str]) -> None:
+    def __init__(self, before: _RecordedOutputs, names: dict[nn.Module, str]) -> None:
         super().__init__(list(before.outs))
         self._before, self._names = before, names
 

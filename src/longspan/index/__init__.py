@@ -3,14 +3,14 @@
 from longspan.index.blocks import BlockIndex
 from longspan.index.chunks import ChunkIndex
 from longspan.index.rows import equal_runs
-from longspan.index.saved import Entries, Savable, SavedIndex
+from longspan.index.saved import Entries, SavableIndex, SavedIndex
 from longspan.index.tokens import TokenIndex, exact_asked, exact_scores
 
 __all__ = [
     "BlockIndex",
     "ChunkIndex",
     "Entries",
-    "Savable",
+    "SavableIndex",
     "SavedIndex",
     "TokenIndex",
     "equal_runs",

@@ -31,7 +31,7 @@ class BlockLayout(Protocol):
     @property
     def query_chunk(self) -> int: ...
     @property
-    def window(self) -> int: ...
+    def dense_rows(self) -> int: ...
     def candidates(self, chunk_start: int) -> int: ...
 
 
@@ -47,7 +47,7 @@ class BlockIndex(UnitIndex):
     then gives the scores of all its tokens. A block is the same whether it was finished in prefill or in decoding.
 
     Args:
-        blocks: the selection, at whose window a query chunk ends whatever its length.
+        blocks: the selection, at whose ``dense_rows`` a query chunk ends whatever its length.
         representatives: how many tokens of a block.
 
     Attributes:
@@ -96,7 +96,7 @@ class BlockIndex(UnitIndex):
         """One past the last query to which each of ``tokens`` is local: the start of the first chunk without it."""
         least = tokens + self.layout.local + 1
         at = -(-least // self.layout.query_chunk) * self.layout.query_chunk
-        at = torch.where(least <= self.layout.window, at.clamp(max=self.layout.window), at)
+        at = torch.where(least <= self.layout.dense_rows, at.clamp(max=self.layout.dense_rows), at)
         calls = torch.tensor([*(call - pad for call in self.calls), torch.iinfo(torch.int64).max])
         return torch.minimum(at, calls[torch.searchsorted(calls, least)])
 
@@ -168,16 +168,16 @@ class BlockIndex(UnitIndex):
         self.tail.crop(length)
 
     def save(self) -> SavedIndex:
-        """See ``longspan.index.saved.Savable``; the calls decide to which queries a token was local."""
+        """See ``longspan.index.saved.SavableIndex``; the calls decide to which queries a token was local."""
         saved = super().save()
         return replace(saved, counts={**saved.counts, "calls": list(self.calls)})
 
     def most_entries(self, tokens: int) -> int:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         return self.layout.candidates(tokens)
 
     def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         calls = list(saved.counts["calls"])
         if calls != sorted(calls) or not all(0 <= call < tokens for call in calls):
             raise ValueError(f"its calls do not lie within {tokens} tokens")

@@ -103,7 +103,7 @@ class ChunkIndex(UnitIndex):
         self.tail.stop += 1
 
     @property
-    def kept(self) -> list[Tensor]:
+    def input_copies(self) -> list[Tensor]:
         """Room for the last tokens' queries, keys and values, or for keys alone; see ``Tail.tensors``."""
         return self.tail.tensors
 
@@ -200,7 +200,7 @@ class ChunkIndex(UnitIndex):
         return scores.unflatten(-1, (count, self.parts)).amax(dim=-1)
 
     def most_entries(self, tokens: int) -> int:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         return tokens // self.size * self.parts
 
     def crop(self, length: int) -> None:

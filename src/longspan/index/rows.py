@@ -46,18 +46,18 @@ class UnitIndex:
         return [*(self.summaries(row) for row, count in enumerate(self._finished) if count), *self.tail.state()]
 
     def save(self) -> SavedIndex:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         tail, finished = self.tail, self._finished[0] if self._finished else 0
         counts = {"length": [self._length], "done": [finished], "tail": [tail.start, tail.stop]}
         entries = self._buffer.first(finished * self.parts) if finished else None
         return SavedIndex(entries, tuple(tail.state()), counts)
 
     def most_entries(self, tokens: int) -> int:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         raise NotImplementedError
 
     def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         saved.check_length(tokens)
         finished = saved.count("done")
         check_entries(entries, expected=finished * self.parts, most=self.most_entries(tokens))

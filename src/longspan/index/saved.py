@@ -58,7 +58,7 @@ class Entries:
 
 
 @runtime_checkable
-class Savable(Protocol):
+class SavableIndex(Protocol):
     """An index that a document can keep."""
 
     def save(self) -> SavedIndex:

@@ -72,15 +72,15 @@ class TokenIndex:
         return [self._buffer.first(self._length)] if self._length else []
 
     def save(self) -> SavedIndex:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         return SavedIndex(self._buffer.first(self._length) if self._length else None, (), {"length": [self._length]})
 
     def most_entries(self, tokens: int) -> int:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         return tokens
 
     def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
-        """See ``longspan.index.saved.Savable``."""
+        """See ``longspan.index.saved.SavableIndex``."""
         saved.check_length(tokens)
         check_entries(entries, expected=tokens, most=tokens)
         if entries is not None:

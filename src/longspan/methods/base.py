@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from longspan.bands import Band, KeyMap
 from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number, whole
-from longspan.positions import PositionMap, SeesChosen
+from longspan.positions import ChosenPositionMap, PositionMap
 from longspan.rope import Angles
 from longspan.selection import Choosing, Selection
 
@@ -144,7 +144,7 @@ class Method:
         """
         return False
 
-    def choosing(self, window: int) -> tuple[Choosing, SeesChosen] | None:
+    def choosing(self, window: int) -> tuple[Choosing, ChosenPositionMap] | None:
         """Both axes of a method that chooses keys by their values; None for any other method.
 
         Raises:
@@ -153,8 +153,8 @@ class Method:
         selection, positions = self.selection(window), self.positions(window)
         if not isinstance(selection, Choosing):
             return None
-        if not isinstance(positions, SeesChosen):
-            maps = "FarNear, InOrder, Chunked, CappedOrFar or a SeesChosen of your own"
+        if not isinstance(positions, ChosenPositionMap):
+            maps = "FarNear, InOrder, Chunked, CappedOrFar or a ChosenPositionMap of your own"
             name = f"{type(self).__name__}: {type(positions).__name__}"
             raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: {maps}")
         return selection, positions
@@ -193,7 +193,7 @@ class Method:
                 "smaller from_layer"
             )
         for layer in layers:
-            if layer.norms and positions.rotates_gathered and selection.together:
+            if layer.norms and positions.rotates_gathered and selection.by_query_chunk:
                 raise AttachError(
                     f"{layer.name}: this layer normalises keys after their rotation, and {self.name} would rotate them "
                     f"a second time; {positions.rotation_remedy}"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from longspan.methods.base import Method, require
 from longspan.positions import Chunked
-from longspan.selection import Everything, SameChunk, Selection
+from longspan.selection import Everything, Selection
 
 if TYPE_CHECKING:
     from typing import Self
-
-Parts = Literal["intra", "intra+inter", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +27,6 @@ class DCA(Method):
         local_window: ``w``, the number of queries of a chunk that see the previous chunk at its true distance
             (default ``c - s``).
         window: ``c``, one past the largest query position (default ``L``); ``s + w ≤ c ≤ L``.
-        parts: ``"all"``, or an ablation of the paper: ``"intra"`` attends only to the chunk of the query,
-            ``"intra+inter"`` sees the previous chunk at the positions of earlier chunks.
         length_scale: an option of the released code: for n > L, cos and sin of queries and keys are multiplied by
             ``0.1 ln(n / L) + 1``.
     """
@@ -40,11 +36,9 @@ class DCA(Method):
     chunk_size: int | None = None
     local_window: int | None = None
     window: int | None = None
-    parts: Parts = "all"
     length_scale: bool = False
 
     def check(self) -> None:
-        require(f"DCA: parts is one of {get_args(Parts)}", self.parts in get_args(Parts), parts=self.parts)
         if self.chunk_size is not None:
             require("DCA: chunk_size ≥ 1", self.chunk_size >= 1, chunk_size=self.chunk_size)
         if self.local_window is not None:
@@ -79,11 +73,10 @@ class DCA(Method):
         return replace(self, chunk_size=chunk_size, local_window=local_window, window=window)
 
     def selection(self, window: int) -> Selection:
-        return SameChunk(self._swc[0]) if self.parts == "intra" else Everything()
+        return Everything()
 
     def positions(self, window: int) -> Chunked:
-        s, w, c = self._swc
-        return Chunked(s, w if self.parts == "all" else None, c)
+        return Chunked(*self._swc)
 
     def query_factor(self, window: int, total: int) -> float:
         if not self.length_scale or total <= window:
@@ -98,7 +91,7 @@ class DCA(Method):
     def plain_rows(self, window: int) -> int:
         s, w, _ = self._swc
         # With w > s the whole second chunk is exact, and query 2s is the first that sees an earlier chunk.
-        return s + min(w, s) if self.parts == "all" else s
+        return s + min(w, s)
 
     def warnings(self, window: int) -> list[str]:
         s, _, c = self._swc

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from longspan.errors import CalibrationError
 from longspan.methods.base import Method, require
 from longspan.methods.dense import check_dense, dense_rows
-from longspan.positions import Chunked, FarNear, InOrder, SeesChosen
+from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
 from longspan.terms import Dense, Share
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class ESA(Method):
             initial, local, top_k, query_chunk, self.proximity, self.share, self.score_at, self.plain_rows(window)
         )
 
-    def positions(self, window: int) -> SeesChosen:
+    def positions(self, window: int) -> ChosenPositionMap:
         if self.remap == "dca":
             return Chunked.over(self._sizes[3], window)
         return InOrder() if self.far is None else FarNear(self.far)

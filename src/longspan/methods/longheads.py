@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from longspan.errors import AttachError
 from longspan.methods.base import LayerFacts, Method, require
 from longspan.methods.dense import check_dense, dense_rows
-from longspan.positions import Chunked, FarNear, InOrder, SeesChosen
+from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
 from longspan.terms import ChunkScore, Dense, Share
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class LongHeads(Method):
         size, count = self._lk
         return Chunks(size, count, self.local_chunks, self.first_chunk, self.share, self.score, self.plain_rows(window))
 
-    def positions(self, window: int) -> SeesChosen:
+    def positions(self, window: int) -> ChosenPositionMap:
         if self.remap == "dca":
             return Chunked.over(self._lk[0], window)
         return InOrder() if self.far is None else FarNear(self.far)

@@ -4,18 +4,18 @@
 """
 
 from longspan.oracle.attention import oracle
-from longspan.oracle.baselines import best_blocks, best_middle, sinks_recent_and_middle
-from longspan.oracle.choices import best_chunks, best_tokens, chunk_scores, far_and_near, slots, token_scores
+from longspan.oracle.baselines import sinks_recent_and_middle, topk_blocks, topk_middle
+from longspan.oracle.choices import chunk_scores, far_and_near, slots, token_scores, topk_chunks, topk_tokens
 from longspan.oracle.remaps import seen_far, seen_in_dual_chunks, seen_ranked
 from longspan.oracle.statements import Inputs, KeptMask, chosen, laid, marked, states
 
 __all__ = [
     "KeptMask",
     "Inputs",
-    "best_blocks",
-    "best_chunks",
-    "best_middle",
-    "best_tokens",
+    "topk_blocks",
+    "topk_chunks",
+    "topk_middle",
+    "topk_tokens",
     "chosen",
     "chunk_scores",
     "far_and_near",

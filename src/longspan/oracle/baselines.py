@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan.oracle.attention import dots
-from longspan.oracle.choices import by_piece, first_and_local, pieces_of
+from longspan.oracle.choices import ChunkRanges, first_and_local, mask_of_query_chunks, query_chunks_of
 from longspan.oracle.statements import Inputs, marked, states
 from longspan.rope import Rope
 
-Pieces = Sequence[tuple[int, int]]
 
-
-def best_blocks(
+def topk_blocks(
     q: Tensor,
     k: Tensor,
     rope: Rope,
-    pieces: Pieces,
+    query_chunks: ChunkRanges,
     *,
-    window: int,
+    dense_rows: int,
     initial: int,
     local: int,
     block: int,
     blocks: int,
     representatives: int,
 ) -> Tensor:
-    """The tokens of the blocks that each query chunk of InfLLM beyond the window chooses.
+    """The tokens of the blocks that each query chunk of InfLLM after the first ``dense_rows`` queries chooses.
 
     Args:
         q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
-        pieces: all query chunks, including those inside the window, as ``(first, one past the last)``.
+        query_chunks: all query chunks as ``(first, one past the last)``, those of the first ``dense_rows`` queries too.
 
     Returns:
         ``[B, H, P, blocks · block]`` int64.
@@ -44,8 +41,8 @@ def best_blocks(
     bare = (q.double() @ k.double().repeat_interleave(heads // k.shape[1], dim=1).mT).sum(dim=1)
     sums, times = torch.zeros(batch, total, dtype=torch.float64), torch.zeros(total, dtype=torch.float64)
     chosen = []
-    for a, z in pieces:
-        if a >= window:
+    for a, z in query_chunks:
+        if a >= dense_rows:
             score = sums / times.clamp(min=1)
             own = []
             for b in range(batch):
@@ -63,7 +60,7 @@ def best_blocks(
     return torch.stack(chosen, dim=1)[:, None].expand(-1, heads, -1, -1)
 
 
-def best_middle(q: Tensor, k: Tensor, rope: Rope, *, sinks: int, recent: int, top_k: int, distance: int) -> Tensor:
+def topk_middle(q: Tensor, k: Tensor, rope: Rope, *, sinks: int, recent: int, top_k: int, distance: int) -> Tensor:
     """The middle tokens that each query of LM-Infinite chooses.
 
     Args:
@@ -111,12 +108,11 @@ class StatedBlocks:
 
     @staticmethod
     def chosen(own: Any, text: Inputs) -> Tensor:
-        pieces = pieces_of(own, text.length)
-        sizes = {"initial": own.initial, "local": own.local, "block": own.size, "blocks": own.blocks}
-        tokens = best_blocks(
-            text.q, text.k, text.rope, pieces, window=own.window, representatives=own.representatives, **sizes
-        )
-        return by_piece(tokens, [(a, z) for a, z in pieces if a >= own.window], text.length)
+        query_chunks = query_chunks_of(own, text.length)
+        sizes = {"dense_rows": own.dense_rows, "initial": own.initial, "local": own.local, "block": own.size}
+        counts = {"blocks": own.blocks, "representatives": own.representatives}
+        tokens = topk_blocks(text.q, text.k, text.rope, query_chunks, **sizes, **counts)
+        return mask_of_query_chunks(tokens, [(a, z) for a, z in query_chunks if a >= own.dense_rows], text.length)
 
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
@@ -130,7 +126,7 @@ class StatedMiddle:
     @staticmethod
     def chosen(own: Any, text: Inputs) -> Tensor:
         sizes = {"sinks": own.initial, "recent": own.recent, "top_k": own.top_k, "distance": own.score_at}
-        return marked(best_middle(text.q, text.k, text.rope, **sizes), text.length)
+        return marked(topk_middle(text.q, text.k, text.rope, **sizes), text.length)
 
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from longspan.oracle.attention import dots
 from longspan.oracle.statements import Inputs, marked, states
 from longspan.rope import Rope
 
-Pieces = Sequence[tuple[int, int]]
+ChunkRanges = Sequence[tuple[int, int]]
 
 
 def chunk_scores(
@@ -41,18 +41,18 @@ def chunk_scores(
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     q, k, v = q.double(), *(x.double().repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
-    together = {"head": 1, "group": heads // kv_heads, "layer": heads}[share]
+    heads_per_choice = {"head": 1, "group": heads // kv_heads, "layer": heads}[share]
     found = torch.zeros(*q.shape[:3], q.shape[2] // length, dtype=torch.float64)
     for b in range(q.shape[0]):
-        for first in range(0, heads, together):
-            members = range(first, first + together)
+        for first in range(0, heads, heads_per_choice):
+            members = range(first, first + heads_per_choice)
             for c in range(found.shape[-1]):
                 own = slice(c * length, (c + 1) * length)
                 each = [
                     _against(q[b, h], q[b, h, own], k[b, h, own], v[b, h, own], rope, scale, score) for h in members
                 ]
                 # A chunk with several items has the score of its best item, by the sum over the heads.
-                found[b, first : first + together, :, c] = torch.stack(each).sum(dim=0).amax(dim=-1)
+                found[b, first : first + heads_per_choice, :, c] = torch.stack(each).sum(dim=0).amax(dim=-1)
     return found
 
 
@@ -84,10 +84,10 @@ def _against(q: Tensor, own_q: Tensor, own_k: Tensor, own_v: Tensor, rope: Rope,
     return q @ items.T
 
 
-def best_chunks(
-    scores: Tensor, *, window: int, length: int, count: int, local: int, first: bool = True, lowest: bool = False
+def topk_chunks(
+    scores: Tensor, *, dense_rows: int, length: int, count: int, local: int, first: bool = True, lowest: bool = False
 ) -> Tensor:
-    """The chunks that each query chooses: ``[B, H, T, m]`` int64, ascending; -1 for the first ``window`` queries.
+    """The chunks that each query chooses: ``[B, H, T, m]`` int64, ascending; -1 for the first ``dense_rows`` queries.
 
     ``scores`` is ``[B, H, T, n]``; ``m = count - local - first``.
     """
@@ -95,14 +95,14 @@ def best_chunks(
     chosen = torch.full((batch, heads, total, count - local - int(first)), -1)
     for b in range(batch):
         for h in range(heads):
-            for i in range(window, total):
+            for i in range(dense_rows, total):
                 rest = list(range(int(first), i // length - local + 1))
                 rest.sort(key=lambda c: float(scores[b, h, i, c]), reverse=not lowest)  # noqa: B023
                 chosen[b, h, i] = torch.tensor(sorted(rest[: chosen.shape[-1]]))
     return chosen
 
 
-def slots(chosen: Tensor, *, window: int, length: int, local: int, first: bool = True) -> tuple[Tensor, Tensor]:
+def slots(chosen: Tensor, *, dense_rows: int, length: int, local: int, first: bool = True) -> tuple[Tensor, Tensor]:
     """``keep`` and ``rel`` of LongHeads, ``[B, H, T, T]``: the kept chunks take consecutive slots in their order.
 
     ``chosen`` is ``[B, H, T, m]`` int64, chunks.
@@ -115,7 +115,7 @@ def slots(chosen: Tensor, *, window: int, length: int, local: int, first: bool =
             for i in range(total):
                 current = i // length
                 kept = list(range(current + 1))
-                if i >= window:
+                if i >= dense_rows:
                     forced = [0] * first + [current - d for d in range(local)]
                     kept = sorted({*forced, *chosen[b, h, i].tolist()})
                 for slot, c in enumerate(kept):
@@ -145,22 +145,24 @@ def token_scores(
         each = dots(q, k, torch.full((q.shape[2], k.shape[2]), at), rope)
     else:
         each = q.double() @ k.double().repeat_interleave(heads // kv_heads, dim=1).mT
-    together = {"head": 1, "group": heads // kv_heads, "layer": heads}[share]
-    grouped = each.unflatten(1, (-1, together))
+    heads_per_choice = {"head": 1, "group": heads // kv_heads, "layer": heads}[share]
+    grouped = each.unflatten(1, (-1, heads_per_choice))
     combined = grouped.sum(dim=2) if combine == "sum" else grouped.amax(dim=2)
-    return combined.repeat_interleave(together, dim=1)
+    return combined.repeat_interleave(heads_per_choice, dim=1)
 
 
-def best_tokens(scores: Tensor, pieces: Pieces, *, initial: int, local: int, top_k: int, proximity: int = 1) -> Tensor:
+def topk_tokens(
+    scores: Tensor, query_chunks: ChunkRanges, *, initial: int, local: int, top_k: int, proximity: int = 1
+) -> Tensor:
     """The tokens that each query chunk chooses (Eqs 4 and 8): ``[B, H, P, top_k]`` int64, ascending.
 
     ``scores`` is ``[B, H, T, T]``. Of tokens with equal scores the first ones are chosen.
     """
     batch, heads = scores.shape[:2]
-    chosen = torch.zeros(batch, heads, len(pieces), top_k, dtype=torch.int64)
+    chosen = torch.zeros(batch, heads, len(query_chunks), top_k, dtype=torch.int64)
     for b in range(batch):
         for h in range(heads):
-            for p, (a, z) in enumerate(pieces):
+            for p, (a, z) in enumerate(query_chunks):
                 middle = range(initial, a - local)
                 f = scores[b, h, a:z, initial : a - local]
                 best = (f - f.amax(dim=1, keepdim=True)).amax(dim=0).tolist()
@@ -171,7 +173,7 @@ def best_tokens(scores: Tensor, pieces: Pieces, *, initial: int, local: int, top
 
 
 def far_and_near(
-    chosen: Tensor, pieces: Pieces, total: int, *, initial: int, local: int, far: int
+    chosen: Tensor, query_chunks: ChunkRanges, total: int, *, initial: int, local: int, far: int
 ) -> tuple[Tensor, Tensor]:
     """``keep`` and ``rel`` of ESA, ``[B, H, T, T]``: initial and chosen tokens at ``far``, local ones at ``i - j``.
 
@@ -180,7 +182,7 @@ def far_and_near(
     """
     i, j = torch.arange(total)[:, None], torch.arange(total)[None, :]
     keep, rel = ((x.expand(*chosen.shape[:2], -1, -1).clone()) for x in (j <= i, i - j))
-    for p, (a, z) in enumerate(pieces):
+    for p, (a, z) in enumerate(query_chunks):
         keep[:, :, a:z, : a - local] = False
         for b in range(chosen.shape[0]):
             for h in range(chosen.shape[1]):
@@ -199,14 +201,15 @@ class StatedChunks:
         shape = {"length": own.size, "score": own.score, "share": own.share}
         scores = chunk_scores(text.q, text.k, text.v, text.rope, scale=text.scale, **shape)
         lowest = getattr(own, "pick", "best") == "lowest"
-        sizes = {"window": own.window, "length": own.size, "count": own.count, "local": own.local, "first": own.first}
-        return marked(best_chunks(scores, **sizes, lowest=lowest), text.length, own.size)
+        sizes = {"length": own.size, "count": own.count, "local": own.local, "first": own.first}
+        chunks = topk_chunks(scores, dense_rows=own.dense_rows, lowest=lowest, **sizes)
+        return marked(chunks, text.length, own.size)
 
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
         keep, borders = torch.zeros(n, n, dtype=torch.bool), torch.zeros(n, dtype=torch.int64)
         for i in range(n):
-            if i >= own.window:
+            if i >= own.dense_rows:
                 borders[i] = (i // own.size - own.local + 1) * own.size
                 keep[i, : own.size if own.first else 0] = True
             keep[i, borders[i] : i + 1] = True
@@ -221,25 +224,25 @@ class StatedTokens:
     def chosen(own: Any, text: Inputs) -> Tensor:
         combine = getattr(own, "combine", "sum")
         scores = token_scores(text.q, text.k, share=own.share, combine=combine, rope=text.rope, at=own.score_at)
-        pieces = [(a, z) for a, z in pieces_of(own, text.length) if a >= own.window]
+        query_chunks = [(a, z) for a, z in query_chunks_of(own, text.length) if a >= own.dense_rows]
         sizes = {"initial": own.initial, "local": own.local, "top_k": own.top_k, "proximity": own.proximity}
-        return by_piece(best_tokens(scores, pieces, **sizes), pieces, text.length)
+        return mask_of_query_chunks(topk_tokens(scores, query_chunks, **sizes), query_chunks, text.length)
 
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
         return first_and_local(own, n)
 
 
-def pieces_of(own: Any, n: int) -> list[tuple[int, int]]:
-    """The query chunks ``(first, one past the last)`` of one call over ``n`` tokens, more than a window."""
-    edges = sorted({own.window, n, *range(0, n, own.query_chunk)})
+def query_chunks_of(own: Any, n: int) -> list[tuple[int, int]]:
+    """The query chunks ``(first, one past the last)`` of one call over ``n`` tokens, more than ``dense_rows``."""
+    edges = sorted({own.dense_rows, n, *range(0, n, own.query_chunk)})
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
-def by_piece(tokens: Tensor, pieces: Pieces, n: int) -> Tensor:
+def mask_of_query_chunks(tokens: Tensor, query_chunks: ChunkRanges, n: int) -> Tensor:
     """Convert the tokens ``[B, H, P, M]`` of query chunks to a mask ``[B, H, n, n]`` of their queries, bool."""
     chosen = torch.zeros(*tokens.shape[:2], n, n, dtype=torch.bool)
-    for p, (a, z) in enumerate(pieces):
+    for p, (a, z) in enumerate(query_chunks):
         chosen[:, :, a:z] = marked(tokens[:, :, p], n)[:, :, None]
     return chosen
 
@@ -250,8 +253,8 @@ def first_and_local(own: Any, n: int) -> tuple[Tensor, Tensor]:
     Returns ``[N, N]`` bool and the borders ``[N]``, as ``KeptMask`` has them.
     """
     keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
-    for a, z in pieces_of(own, n):
-        if a >= own.window:
+    for a, z in query_chunks_of(own, n):
+        if a >= own.dense_rows:
             keep[a:z, own.initial : a - own.local] = False
             borders[a:z] = a - own.local
     return keep, borders

@@ -1,6 +1,6 @@
 """Axis 2, the position map: at which relative position a query sees a key."""
 
-from longspan.positions.base import Gather, PositionMap, SeesChosen
+from longspan.positions.base import ChosenPositionMap, Gather, PositionMap
 from longspan.positions.chunked import Chunked
 from longspan.positions.far import FarNear
 from longspan.positions.near_far import Capped, CappedOrFar, GroupedBeyond, RankedAfterSinks, ShiftedBeyond, Unchanged
@@ -16,7 +16,7 @@ __all__ = [
     "InOrder",
     "PositionMap",
     "RankedAfterSinks",
-    "SeesChosen",
+    "ChosenPositionMap",
     "ShiftedBeyond",
     "Unchanged",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from longspan.bands import Band, Index, IndexMap, Interval, Kept, KeyMap, Origin, causal, compose, only
+from longspan.bands import AlwaysKept, Band, Index, IndexMap, Interval, KeyMap, Origin, causal, compose, only
 from longspan.deferred import torch
 
 if TYPE_CHECKING:
@@ -38,17 +38,17 @@ class PositionMap:
         """The bands over every key, of a map that depends on indices alone."""
         raise NotImplementedError
 
-    def bands(self, kept: Kept) -> tuple[Band, ...]:
+    def bands(self, kept: AlwaysKept) -> tuple[Band, ...]:
         """The bands of what is kept whatever is chosen."""
         return compose(kept.intervals, self.everywhere())
 
-    def all_bands(self, parts: Sequence[Kept]) -> tuple[Band, ...]:
+    def all_bands(self, parts: Sequence[AlwaysKept]) -> tuple[Band, ...]:
         """The same of a selection's parts, each of which is said of some queries."""
         return tuple(
-            band if part.rows is None else only(band, part.rows) for part in parts for band in self.bands(part)
+            band if part.queries is None else only(band, part.queries) for part in parts for band in self.bands(part)
         )
 
-    def reach(self, kept: Kept) -> int | None:
+    def reach(self, kept: AlwaysKept) -> int | None:
         """The largest position from which a query sees a chosen key; None where this map sees none."""
         return None
 
@@ -68,7 +68,7 @@ class Gather:
     k_pos: Tensor | None = None
 
 
-class SeesChosen(PositionMap):
+class ChosenPositionMap(PositionMap):
     """A map that also says at which positions queries see the keys that they chose.
 
     Attributes:
@@ -80,39 +80,39 @@ class SeesChosen(PositionMap):
     rotates_gathered: ClassVar[bool] = False
     rotation_remedy: ClassVar[str] = "use a position map that keeps chosen keys at one distance"
 
-    def chosen_keys(self, kept: Kept) -> KeyMap:
+    def chosen_keys(self, kept: AlwaysKept) -> KeyMap:
         """The stored rotation that chosen keys are read from."""
         raise NotImplementedError
 
-    def places(self, i: Tensor, count: int, kept: Kept) -> Tensor | None:
+    def places(self, i: Tensor, count: int, kept: AlwaysKept) -> Tensor | None:
         """Query positions ``[T, count]`` (int64, CPU) for the units of each query ``i``, in their order.
 
         None where these positions do not follow from the order alone; then ``units`` gives them.
         """
         raise NotImplementedError
 
-    def units(self, i: Tensor, units: Tensor, kept: Kept) -> Tensor:
+    def units(self, i: Tensor, units: Tensor, kept: AlwaysKept) -> Tensor:
         """Query positions ``[B, S, T, m]`` (int64, CPU) for the units ``[B, S, T, m]`` of queries ``i`` ``[T]``."""
         raise NotImplementedError
 
-    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+    def tokens(self, i: Tensor, tokens: Tensor, kept: AlwaysKept) -> Gather:
         """How the queries ``i`` ``[T]`` of a query chunk see the tokens ``[B, S, M]`` it chose, ascending."""
         raise NotImplementedError
 
 
-class AtOneDistance(SeesChosen):
+class AtOneDistance(ChosenPositionMap):
     """Chosen keys at one distance ``far``: the query at ``far``, the key unrotated."""
 
     far: int
 
-    def reach(self, kept: Kept) -> int:
+    def reach(self, kept: AlwaysKept) -> int:
         return self.far
 
-    def chosen_keys(self, kept: Kept) -> KeyMap:
+    def chosen_keys(self, kept: AlwaysKept) -> KeyMap:
         return Origin()
 
-    def places(self, i: Tensor, count: int, kept: Kept) -> Tensor:
+    def places(self, i: Tensor, count: int, kept: AlwaysKept) -> Tensor:
         return torch.full((len(i), count), self.far)
 
-    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+    def tokens(self, i: Tensor, tokens: Tensor, kept: AlwaysKept) -> Gather:
         return Gather((torch.full_like(i, self.far),))

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longspan.bands import Band, Interval, Kept, KeyMap, Modulo, causal, start
+from longspan.bands import AlwaysKept, Band, Interval, KeyMap, Modulo, causal, start
 from longspan.deferred import torch
-from longspan.positions.base import Gather, SeesChosen, constant
+from longspan.positions.base import ChosenPositionMap, Gather, constant
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Chunked(SeesChosen):
+class Chunked(ChosenPositionMap):
     """Keys at ``j mod size``; queries at one of three positions by how many chunks back the key lies.
 
     * same chunk: ``i mod size``;
     * previous chunk: ``i mod size + size`` for the first ``local`` queries of a chunk, ``window - 1`` for the others
-      (Eq 7); with ``local=None`` the previous chunk counts as an earlier one;
+      (Eq 7);
     * earlier chunks: ``window - 1``.
     """
 
     size: int
-    local: int | None
+    local: int
     window: int
 
     @classmethod
@@ -37,10 +37,8 @@ class Chunked(SeesChosen):
     def rel(self, i: Tensor, j: Tensor) -> Tensor:
         back = i // self.size - j // self.size
         earlier = torch.full_like(back, self.window - 1)
-        q = torch.where(back == 0, i % self.size, earlier)
-        if self.local is not None:
-            q = torch.where((back == 1) & (i % self.size < self.local), i % self.size + self.size, q)
-        return q - j % self.size
+        q = torch.where((back == 1) & (i % self.size < self.local), i % self.size + self.size, earlier)
+        return torch.where(back == 0, i % self.size, q) - j % self.size
 
     def everywhere(self) -> tuple[Band, ...]:
         def chunk(i: Tensor) -> Tensor:
@@ -51,32 +49,29 @@ class Chunked(SeesChosen):
 
         def successive(i: Tensor) -> Tensor:
             inside = i % self.size
-            return torch.where(inside < (self.local or 0), inside + self.size, torch.full_like(i, self.window - 1))
+            return torch.where(inside < self.local, inside + self.size, torch.full_like(i, self.window - 1))
 
         keys = Modulo(self.size)
-        intra = Band("intra", lambda i: i % self.size, keys, Interval(chunk, causal))
-        if self.local is None:
-            return Band("inter", constant(self.window - 1), keys, Interval(start, chunk)), intra
         return (
             Band("inter", constant(self.window - 1), keys, Interval(start, previous)),
             Band("successive", successive, keys, Interval(previous, chunk)),
-            intra,
+            Band("intra", lambda i: i % self.size, keys, Interval(chunk, causal)),
         )
 
-    def reach(self, kept: Kept) -> int:
+    def reach(self, kept: AlwaysKept) -> int:
         return self.window - 1
 
-    def chosen_keys(self, kept: Kept) -> KeyMap:
+    def chosen_keys(self, kept: AlwaysKept) -> KeyMap:
         return Modulo(self.size)
 
-    def places(self, i: Tensor, count: int, kept: Kept) -> None:
+    def places(self, i: Tensor, count: int, kept: AlwaysKept) -> None:
         return None
 
-    def units(self, i: Tensor, units: Tensor, kept: Kept) -> Tensor:
+    def units(self, i: Tensor, units: Tensor, kept: AlwaysKept) -> Tensor:
         j = units.cpu() * (kept.unit or 1)
         return self.rel(i[:, None], j) + j % self.size
 
-    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+    def tokens(self, i: Tensor, tokens: Tensor, kept: AlwaysKept) -> Gather:
         chunk = i[:1] // self.size
         # Runs: the chunks before the previous one, the previous one, and the query chunk's own; for each its first key.
         firsts = (torch.zeros_like(chunk), (chunk - 1) * self.size, chunk * self.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longspan.bands import Band, Kept, Origin
+from longspan.bands import AlwaysKept, Band, Origin
 from longspan.positions.base import AtOneDistance, constant, near
 
 
@@ -14,7 +14,7 @@ class FarNear(AtOneDistance):
 
     far: int
 
-    def bands(self, kept: Kept) -> tuple[Band, ...]:
+    def bands(self, kept: AlwaysKept) -> tuple[Band, ...]:
         if not kept.head:
             return (near(kept.border),)
         return Band("initial", constant(self.far), Origin(), kept.intervals[0]), near(kept.border)

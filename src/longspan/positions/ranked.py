@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longspan.bands import Band, Index, IndexMap, Interval, Kept, KeyMap, Modulo, Origin
+from longspan.bands import AlwaysKept, Band, Index, IndexMap, Interval, KeyMap, Modulo, Origin
 from longspan.deferred import torch
-from longspan.positions.base import Gather, SeesChosen, near
+from longspan.positions.base import ChosenPositionMap, Gather, near
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class InOrder(SeesChosen):
+class InOrder(ChosenPositionMap):
     """A key is seen at its rank: how many kept keys come after it, up to the query.
 
     Where a query chooses chunks, keys are stored once, at ``j mod size``, and the query is rotated to the rank of each
@@ -26,7 +26,7 @@ class InOrder(SeesChosen):
     rotates_gathered = True
     rotation_remedy = "use a position map with one far position (remap='far' for esa and longheads)"
 
-    def bands(self, kept: Kept) -> tuple[Band, ...]:
+    def bands(self, kept: AlwaysKept) -> tuple[Band, ...]:
         def first(i: Tensor) -> Tensor:
             border = kept.border(i)
             return border.clamp(max=kept.head) + kept.chosen(i) + i - border
@@ -42,16 +42,16 @@ class InOrder(SeesChosen):
             return local
         return (Band("first", first, Index() if unit is None else Modulo(unit), kept.intervals[0]), *local)
 
-    def reach(self, kept: Kept) -> int | None:
+    def reach(self, kept: AlwaysKept) -> int | None:
         return None if kept.span is None else kept.most + kept.span - 1
 
-    def chosen_keys(self, kept: Kept) -> KeyMap:
+    def chosen_keys(self, kept: AlwaysKept) -> KeyMap:
         return Origin() if kept.unit is None else Modulo(kept.unit)
 
-    def places(self, i: Tensor, count: int, kept: Kept) -> Tensor:
+    def places(self, i: Tensor, count: int, kept: AlwaysKept) -> Tensor:
         return torch.arange(count, 0, -1) * (kept.unit or 1) + (i - kept.border(i))[:, None]
 
-    def tokens(self, i: Tensor, tokens: Tensor, kept: Kept) -> Gather:
+    def tokens(self, i: Tensor, tokens: Tensor, kept: AlwaysKept) -> Gather:
         count = tokens.shape[-1]
         return Gather((count + i - kept.border(i),), k_pos=torch.arange(count))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from longspan.bands import Kept, KeyMap, start
+from longspan.bands import AlwaysKept, KeyMap, start
 from longspan.selection.cost import UnitCost
 from longspan.terms import Share
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from longspan.calibration import Calibration
     from longspan.kernels.gathered import PerQueryChunk, PerRow
-    from longspan.positions import SeesChosen
+    from longspan.positions import ChosenPositionMap
     from longspan.rope import Rope
     from longspan.selection.cost import LayerSizes
-    from longspan.selection.rows import Rows
+    from longspan.selection.queries import QueryBlock
     from longspan.selection.selector import Chosen, Selector
 
 
@@ -31,11 +31,11 @@ class Selection:
     ``[T, N]``. The oracle runs it.
     """
 
-    def always(self, first: int = 0) -> Kept:
+    def always(self, first: int = 0) -> AlwaysKept:
         """What is kept whatever is chosen, by queries that choose, of those that arrive from ``first`` on."""
         raise NotImplementedError
 
-    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
+    def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
         """What the queries ``first : stop``, which arrive together, keep whatever they choose."""
         return (self.always(first),)
 
@@ -51,11 +51,11 @@ class Selection:
 
 
 class Choosing(Selection):
-    """A selection whose queries choose keys by looking at them. Those before ``window`` keep everything.
+    """A selection whose queries choose keys by looking at them. The first ``dense_rows`` keep every key.
 
     Attributes:
-        window: ``L``, or fewer queries where a method says so (``dense``).
-        together: whether the queries of a query chunk choose together.
+        dense_rows: the first queries, which keep every key: ``L``, or fewer where a method says so (``dense``).
+        by_query_chunk: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
         grain: what chooses or is chosen does not cross a multiple of this many tokens.
@@ -63,8 +63,8 @@ class Choosing(Selection):
         scored_keys: the stored rotation that scores are made from; None where the selector keeps what they take.
     """
 
-    window: int
-    together: ClassVar[bool]
+    dense_rows: int
+    by_query_chunk: ClassVar[bool]
     scored_keys: ClassVar[KeyMap | None] = None
     size: int
     share: Share = "layer"
@@ -81,18 +81,20 @@ class Choosing(Selection):
     def grain(self) -> int:
         raise NotImplementedError
 
-    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
+    def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
         always, parts = self.always(first), []
-        if first < self.window:
-            parts.append(Kept(start, unit=always.unit, span=self.window, rows=lambda i: i < self.window))
-        if stop > self.window:
-            parts.append(replace(always, rows=lambda i: i >= self.window))
+        if first < self.dense_rows:
+            parts.append(
+                AlwaysKept(start, unit=always.unit, span=self.dense_rows, queries=lambda i: i < self.dense_rows)
+            )
+        if stop > self.dense_rows:
+            parts.append(replace(always, queries=lambda i: i >= self.dense_rows))
         return tuple(parts)
 
     @property
     def first_row(self) -> int:
         """The first query that chooses."""
-        return self.window
+        return self.dense_rows
 
     def chooses_in(self, layer: int) -> bool:
         """Whether the queries of this layer choose."""
@@ -114,7 +116,9 @@ class Choosing(Selection):
         """One past the last candidate of each query ``i`` ``[T]`` that arrives alone: ``[T]``, in units."""
         raise NotImplementedError
 
-    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow | PerQueryChunk:
+    def see(
+        self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor
+    ) -> PerRow | PerQueryChunk:
         """The kernel's job for queries ``r0 : r1`` and the units that they chose.
 
         Args:
@@ -122,7 +126,7 @@ class Choosing(Selection):
         """
         raise NotImplementedError
 
-    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+    def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         """Where queries ``i`` that arrive alone see their units from, ``[T, m]`` or ``[1, m]``.
 
         None where that depends on what they choose.

@@ -12,7 +12,7 @@ from longspan.index import BlockIndex
 from longspan.rope import Rope
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector
 
 
@@ -30,7 +30,7 @@ class Blocks(ByQueryChunk):
         blocks: how many a query chunk chooses.
         query_chunk: the most queries of a query chunk.
         representatives: how many tokens of a block stand for it; see ``longspan.index.BlockIndex``.
-        window: ``L``; the queries before it keep everything.
+        dense_rows: the first queries, which keep every key: ``L``, or fewer.
     """
 
     initial: int
@@ -39,7 +39,7 @@ class Blocks(ByQueryChunk):
     blocks: int
     query_chunk: int
     representatives: int = 1
-    window: int = 0
+    dense_rows: int = 0
 
     @property
     def chosen(self) -> int:
@@ -88,6 +88,6 @@ class BlockSelector(BlockIndex, Selector):
     def sums_over_ranks(self) -> bool:
         return type(self) is BlockSelector
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
-        scores = self.scores(rows.between(r0, r1), rows.batch, self.selection.candidates(r0), rows.rope)
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
+        scores = self.scores(queries.between(r0, r1), queries.batch, self.selection.candidates(r0), queries.rope)
         return Chosen(self.selection.choose(scores), lambda: scores)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from longspan.bands import IndexMap, Kept
+from longspan.bands import AlwaysKept, IndexMap
 from longspan.kernels.gathered import PerQueryChunk
-from longspan.positions import SeesChosen
+from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ByQueryChunk(Choosing):
     initial: int
     local: int
     query_chunk: int
-    together = True
+    by_query_chunk = True
 
     @property
     def grain(self) -> int:
@@ -45,13 +45,13 @@ class ByQueryChunk(Choosing):
 
         def begins(i: Tensor) -> Tensor:
             borders = (i // self.query_chunk * self.query_chunk).clamp(min=first)
-            return torch.where(i >= self.window, borders.clamp(min=self.window), borders)
+            return torch.where(i >= self.dense_rows, borders.clamp(min=self.dense_rows), borders)
 
         return begins
 
-    def always(self, first: int = 0) -> Kept:
+    def always(self, first: int = 0) -> AlwaysKept:
         begins = self.chunk_start(first)
-        return Kept(
+        return AlwaysKept(
             lambda i: (begins(i) - self.local).clamp(min=0),
             head=self.initial,
             most=self.chosen * self.size,
@@ -69,32 +69,32 @@ class ByQueryChunk(Choosing):
         return self.query_chunks(first, stop)
 
     def query_chunks(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """Queries ``first : stop`` cut into chunks, at multiples of ``query_chunk`` and at the window."""
+        """Queries ``first : stop`` cut into chunks, at multiples of ``query_chunk`` and at ``dense_rows``."""
         cuts = {
             first,
             stop,
             *range(first // self.query_chunk * self.query_chunk + self.query_chunk, stop, self.query_chunk),
         }
-        if first < self.window < stop:
-            cuts.add(self.window)
+        if first < self.dense_rows < stop:
+            cuts.add(self.dense_rows)
         edges = sorted(cuts)
         return list(zip(edges[:-1], edges[1:], strict=True))
 
     def stops(self, i: Tensor) -> Tensor:
         return i - self.local
 
-    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerQueryChunk:
-        seen = positions.tokens(torch.arange(r0, r1), units, self.always(rows.start))
+    def see(self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor) -> PerQueryChunk:
+        seen = positions.tokens(torch.arange(r0, r1), units, self.always(queries.start))
         return PerQueryChunk(
             tokens=units,
-            cos_sin=tuple(rows.cos_sin(at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
+            cos_sin=tuple(queries.cos_sin(at, "queries", r0, r1, n) for n, at in enumerate(seen.q_pos)),
             ends=seen.ends,
             # Stored at 0 they have the angles' factor already.
-            key_cos_sin=None if seen.k_pos is None else rows.cos_sin(seen.k_pos, "keys", scaled=False),
-            **rows.gathered(r0, r1),
+            key_cos_sin=None if seen.k_pos is None else queries.cos_sin(seen.k_pos, "keys", scaled=False),
+            **queries.gathered(r0, r1),
         )
 
-    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+    def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         count = self.chosen * self.size
         seen = positions.tokens(i, torch.zeros(1, 1, count, dtype=torch.int64), self.alone().always())
         alike = seen.ends is None and seen.k_pos is None

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.gathered import PerRow
-from longspan.positions import SeesChosen
+from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen
 
 
 class ByRow(Choosing):
     """Every query chooses units of ``size`` tokens, which begin at multiples of it."""
 
-    together = False
+    by_query_chunk = False
 
     @property
     def grain(self) -> int:
@@ -31,20 +31,20 @@ class ByRow(Choosing):
         edges = [*range(first, stop, most), stop]
         return list(zip(edges[:-1], edges[1:], strict=True))
 
-    def see(self, positions: SeesChosen, rows: Rows, r0: int, r1: int, units: Tensor) -> PerRow:
-        positions_of, key = rows.shared.positions, (r0, r1, units.shape[-1])
+    def see(self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor) -> PerRow:
+        positions_of, key = queries.shared.positions, (r0, r1, units.shape[-1])
         at = positions_of.get(key)  # layers share what depends on the queries alone
         if at is None:
-            i, kept = torch.arange(r0, r1), self.always(rows.start)
+            i, kept = torch.arange(r0, r1), self.always(queries.start)
             at = positions.places(i, units.shape[-1], kept)
             if at is None:
                 at = positions.units(i, units, kept)
             else:
                 positions_of[key] = at
-        at = at.to(rows.q.device)
-        return PerRow(units=units, size=self.size, positions=at, table=rows.table(), **rows.gathered(r0, r1))
+        at = at.to(queries.q.device)
+        return PerRow(units=units, size=self.size, positions=at, table=queries.table(), **queries.gathered(r0, r1))
 
-    def places(self, positions: SeesChosen, i: Tensor) -> Tensor | None:
+    def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         return positions.places(i, self.chosen, self.always())
 
     def choices(

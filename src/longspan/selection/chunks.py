@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.bands import Kept
+from longspan.bands import AlwaysKept
 from longspan.calibration import Calibration
 from longspan.index import ChunkIndex
 from longspan.index.chunks import SUBMEANS, bound_scores
@@ -16,7 +16,7 @@ from longspan.kernels.topk import topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_row import ByRow
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import ChunkScore, Share
 
@@ -34,7 +34,7 @@ class Chunks(ByRow):
         first: whether the first one is.
         share: what chooses together: every query head by itself, the group of a key head, or the layer.
         score: how a query is held against a chunk; see ``longspan.index.ChunkIndex``.
-        window: ``L``; the queries before it keep everything.
+        dense_rows: the first queries, which keep every key: ``L``, or fewer.
     """
 
     size: int
@@ -43,15 +43,15 @@ class Chunks(ByRow):
     first: bool = True
     share: Share = "group"
     score: ChunkScore = "representation"
-    window: int = 0
+    dense_rows: int = 0
 
     @property
     def chosen(self) -> int:
         """How many chunks a query chooses."""
         return self.count - self.local - int(self.first)
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(
             lambda i: ((i // self.size - self.local + 1) * self.size).clamp(min=0),
             head=self.size if self.first else 0,
             most=self.chosen * self.size,
@@ -128,9 +128,9 @@ class ChunkSelector(ChunkIndex, Selector):
     def columns(self, stop: int) -> int:
         return self.selection.candidates(stop) * self.parts
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
-        count, kv_heads = self.selection.candidates(r1), rows.keys.shape[1]
-        scores = self.scores(rows.between(r0, r1), rows.batch, count, rows.rope, kv_heads, self.across)
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
+        count, kv_heads = self.selection.candidates(r1), queries.keys.shape[1]
+        scores = self.scores(queries.between(r0, r1), queries.batch, count, queries.rope, kv_heads, self.across)
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
 
     @property

@@ -10,12 +10,12 @@ from longspan.deferred import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-from longspan.bands import Kept, Origin
+from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
 from longspan.index import exact_scores
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector
 
 
@@ -39,7 +39,7 @@ class Middle(ByRow):
 
     size = 1
     share = "head"
-    window = 0  # queries keep everything as long as first and recent tokens are all that there are
+    dense_rows = 0  # queries keep everything as long as first and recent tokens are all that there are
     scored_keys = Origin()
 
     @property
@@ -50,8 +50,10 @@ class Middle(ByRow):
     def scored_from(self) -> int:
         return self.initial
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(lambda i: (i - self.recent + 1).clamp(min=0), head=self.initial, most=self.top_k, span=self.recent)
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(
+            lambda i: (i - self.recent + 1).clamp(min=0), head=self.initial, most=self.top_k, span=self.recent
+        )
 
     @property
     def first_row(self) -> int:
@@ -104,10 +106,12 @@ class MiddleSelector(Selector):
     def __init__(self, selection: Middle) -> None:
         self.selection = selection
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
-        selection, q = self.selection, rows.between(r0, r1)
-        assert rows.scored is not None
-        turned = rows.rope.rotate_q(q, *rows.cos_sin(torch.full((r1 - r0,), selection.score_at), "scores", r1 - r0))
-        keys = rows.scored[:, :, selection.initial : selection.stop(r1 - 1)]
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
+        selection, q = self.selection, queries.between(r0, r1)
+        assert queries.scored is not None
+        turned = queries.rope.rotate_q(
+            q, *queries.cos_sin(torch.full((r1 - r0,), selection.score_at), "scores", r1 - r0)
+        )
+        keys = queries.scored[:, :, selection.initial : selection.stop(r1 - 1)]
         scores = exact_scores(turned, keys, "head")
         return Chosen(selection.choose(scores, torch.arange(r0, r1)), lambda: scores)

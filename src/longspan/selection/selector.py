@@ -10,7 +10,7 @@ from torch import Tensor
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.gathered import PerQueryChunk, PerRow
 from longspan.rope import Rope, Table
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.store import Slot
 from longspan.terms import Share
 
@@ -84,7 +84,7 @@ class Selector:
         """How many scores a query of those before ``stop`` has at most."""
         return stop
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
         """What queries ``r0 : r1`` choose, which are a run of the selection's."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class Selector:
         self,
         out: Tensor,
         lse: Tensor,
-        rows: Rows,
+        queries: QueryBlock,
         runs: Sequence[tuple[int, int]],
         see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
     ) -> int:
@@ -127,7 +127,7 @@ class Selector:
         raise NotImplementedError
 
     @property
-    def kept(self) -> Sequence[Tensor]:
+    def input_copies(self) -> Sequence[Tensor]:
         """Memory ``[B, H, R, D]`` for inputs of the last tokens, which the kernel writes to ``Slot.kept_at`` of."""
         return ()
 

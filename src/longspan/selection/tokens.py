@@ -20,7 +20,7 @@ from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.terms import Share
 
@@ -42,7 +42,7 @@ class Tokens(ByQueryChunk):
         proximity: ``ε`` of Eq 8: a token takes the largest score within ``ε`` of it.
         share: which heads choose together: those of the layer, the group of a key head, or every query head by itself.
         score_at: the distance at which scores see their tokens; 0 is unrotated.
-        window: ``L``; the queries before it keep everything.
+        dense_rows: the first queries, which keep every key: ``L``, or fewer.
     """
 
     initial: int
@@ -52,7 +52,7 @@ class Tokens(ByQueryChunk):
     proximity: int = 1
     share: Share = "layer"
     score_at: int = 0
-    window: int = 0
+    dense_rows: int = 0
 
     size = 1
     scored_keys = Origin()
@@ -113,59 +113,61 @@ class TokenSelector(Selector):
     def __init__(self, selection: Tokens) -> None:
         self.selection = selection
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
         low, high = self.selection.candidates(r0)
-        decided = self._decided(low, high, rows, r0, r1)
+        decided = self._decided(low, high, queries, r0, r1)
 
         def ranked() -> Tensor:
             # Tokens that are kept anyway have a score as well, which only an observer reads.
             parts = ((low, high), (0, low), (high, r0))
-            return self.selection.ranked(*(self.token_scores(a, b, rows, r0, r1) for a, b in parts))
+            return self.selection.ranked(*(self.token_scores(a, b, queries, r0, r1) for a, b in parts))
 
         return Chosen(self.selection.choose(decided), ranked)
 
-    def _decided(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
+    def _decided(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """``F`` of the candidates ``low : high`` for the queries ``r0 : r1`` (Eq 4), ``[B, S, M]``."""
         if self.across is not None and self.thetas is None:  # f is a sum over ranks, and F is not
-            return relative_scores(self.token_scores(low, high, rows, r0, r1))
-        query, keys, together = self.form(rows, r0, r1)
-        return token_scores(query.to(keys.device), keys[:, :, low:high], together=together).to(query.device)
+            return relative_scores(self.token_scores(low, high, queries, r0, r1))
+        query, keys, heads_per_choice = self.form(queries, r0, r1)
+        return token_scores(query.to(keys.device), keys[:, :, low:high], heads_per_choice=heads_per_choice).to(
+            query.device
+        )
 
     @property
     def sums_over_ranks(self) -> bool:
         return type(self) in (TokenSelector, ReducedTokenSelector)
 
-    def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
+    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
         """Queries ``r0 : r1`` ``[B, A, T, C, D']`` as ``token_scores`` takes them, and their keys ``[B, C, N, D']``.
 
         Also how many consecutive ones of A choose as one, by the largest of their scores.
         """
-        assert rows.scored is not None
-        q = self.rotated(rows, r0, r1)
-        return exact_asked(q, rows.keys.shape[1], self.selection.share), rows.scored, 1
+        assert queries.scored is not None
+        q = self.rotated(queries, r0, r1)
+        return exact_asked(q, queries.keys.shape[1], self.selection.share), queries.scored, 1
 
-    def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
+    def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """``f(m; c)`` of the tokens ``low : high`` and the queries ``r0 : r1``: ``[B, S, T, M]``."""
-        assert rows.scored is not None
-        scores = exact_scores(self.rotated(rows, r0, r1), rows.scored[:, :, low:high], self.selection.share)
+        assert queries.scored is not None
+        scores = exact_scores(self.rotated(queries, r0, r1), queries.scored[:, :, low:high], self.selection.share)
         return scores if self.across is None else self.across(scores)
 
-    def rotated(self, rows: Rows, r0: int, r1: int) -> Tensor:
+    def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` ``[B, H, T, D]`` at the distance at which scores see their tokens."""
-        q, at = rows.between(r0, r1), self.selection.score_at
-        if at or rows.rope.norm_q is not None:
-            return rows.rope.rotate_q(q, *rows.cos_sin(torch.full((r1 - r0,), at), "scores", r1 - r0))
-        if rows.rope.table.factor == 1.0:
+        q, at = queries.between(r0, r1), self.selection.score_at
+        if at or queries.rope.norm_q is not None:
+            return queries.rope.rotate_q(q, *queries.cos_sin(torch.full((r1 - r0,), at), "scores", r1 - r0))
+        if queries.rope.table.factor == 1.0:
             return q
         # The keys at 0 have the angles' factor; unrotated, q · k has none.
-        cos, sin = rows.cos_sin(torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
-        return rows.rope.rotate_q(q, cos / rows.rope.table.factor, sin)
+        cos, sin = queries.cos_sin(torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
+        return queries.rope.rotate_q(q, cos / queries.rope.table.factor, sin)
 
     def add_many(
         self,
         out: Tensor,
         lse: Tensor,
-        rows: Rows,
+        queries: QueryBlock,
         runs: Sequence[tuple[int, int]],
         see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
     ) -> int:
@@ -173,13 +175,13 @@ class TokenSelector(Selector):
         selection, done = self.selection, 0
         if self.across is not None:  # how many go together depends on the machine, and all ranks sum as often
             return 0
-        plain = out.dtype == rows.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
-        if not plain or cpu.unsupported_reason(rows.q, rows.keys, rows.values) is not None:
+        plain = out.dtype == queries.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
+        if not plain or cpu.unsupported_reason(queries.q, queries.keys, queries.values) is not None:
             return 0
-        sharing = choosing(selection.share, rows.q.shape[1], rows.keys.shape[1])
-        fitting = _SCORES // (rows.q.shape[0] * sharing * rows.keys.shape[2])
+        sharing = choosing(selection.share, queries.q.shape[1], queries.keys.shape[1])
+        fitting = _SCORES // (queries.q.shape[0] * sharing * queries.keys.shape[2])
         at_once = min(_ROWS // selection.query_chunk, fitting)
-        nothing = torch.empty(rows.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
+        nothing = torch.empty(queries.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
         # The last ones go one by one where they are too few to be spread over all threads.
         while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:
             batch = runs[done : done + at_once]
@@ -189,11 +191,11 @@ class TokenSelector(Selector):
                 return done
             edges = (*(a - r0 for a, _ in batch), r1 - r0)
             stops = torch.tensor([selection.candidates(a)[1] - selection.initial for a, _ in batch], device="cpu")
-            q, keys, together = self.form(rows, r0, r1)
+            q, keys, heads_per_choice = self.form(queries, r0, r1)
             chunks = QueryChunks(edges, stops.tolist())
-            scores = token_scores(q, keys[:, :, selection.initial :], together=together, chunks=chunks)
+            scores = token_scores(q, keys[:, :, selection.initial :], heads_per_choice=heads_per_choice, chunks=chunks)
             chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
-            part = rows.part(r0, r1)
+            part = queries.part(r0, r1)
             gather_into(out[:, :, part], lse[:, :, part], replace(job, tokens=chosen, edges=edges))
             done += len(batch)
         return done
@@ -240,20 +242,20 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         super().__init__(*(rope.pair(x).flatten(-2) for x in by_head))
         self.selection = selection
 
-    def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        return self.asked(self.rotated(rows, r0, r1)), self.entries[rows.batch, :, rows.padding :], 1
+    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
+        return self.asked(self.rotated(queries, r0, r1)), self.entries[queries.batch, :, queries.padding :], 1
 
-    def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
-        q = self.rotated(rows, r0, r1)
-        return self.scores(q, rows.batch, rows.padding + low, rows.padding + high)
+    def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
+        q = self.rotated(queries, r0, r1)
+        return self.scores(q, queries.batch, queries.padding + low, queries.padding + high)
 
-    def rotated(self, rows: Rows, r0: int, r1: int) -> Tensor:
+    def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""
-        q = rows.between(r0, r1)
-        if rows.rope.norm_q is not None:
+        q = queries.between(r0, r1)
+        if queries.rope.norm_q is not None:
             at = torch.zeros(r1 - r0, dtype=torch.int64)
-            q = rows.rope.rotate_q(q, *rows.cos_sin(at, "scores", r1 - r0))
-        return q.unflatten(1, (rows.keys.shape[1], -1)).sum(dim=2)
+            q = queries.rope.rotate_q(q, *queries.cos_sin(at, "scores", r1 - r0))
+        return q.unflatten(1, (queries.keys.shape[1], -1)).sum(dim=2)
 
     def in_one_call(self, table: Table) -> bool:
         return self.theta_k.shape[0] % cpu.LANES == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longspan.bands import Kept, start
+from longspan.bands import AlwaysKept, start
 from longspan.deferred import torch
 from longspan.selection.base import Selection
 
@@ -20,8 +20,8 @@ class Everything(Selection):
     def keep(self, i: Tensor, j: Tensor) -> Tensor:
         return torch.ones_like(i + j, dtype=torch.bool)
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(border=start)
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(border=start)
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class SinksAndRecent(Selection):
     def keep(self, i: Tensor, j: Tensor) -> Tensor:
         return (j < self.sinks) | (i - j < self.recent)
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(lambda i: (i - self.recent + 1).clamp(min=0), head=self.sinks, span=self.recent)
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(lambda i: (i - self.recent + 1).clamp(min=0), head=self.sinks, span=self.recent)
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,5 @@ class SameChunk(Selection):
     def keep(self, i: Tensor, j: Tensor) -> Tensor:
         return i // self.size == j // self.size
 
-    def always(self, first: int = 0) -> Kept:
-        return Kept(lambda i: i // self.size * self.size, span=self.size)
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(lambda i: i // self.size * self.size, span=self.size)

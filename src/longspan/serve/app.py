@@ -185,7 +185,7 @@ def _generation_request(
     return GenerationRequest(prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages)
 
 
-class _Stream(EventSourceResponse):
+class _EventStream(EventSourceResponse):
     """Cancels the generation when the client disconnects, also before the first event."""
 
     def __init__(self, host: Host, job: Generation, events: AsyncIterator[dict[str, str]]) -> None:
@@ -219,7 +219,7 @@ async def _answer(
 
     job = host.submit(generation, emit)
     if stream:
-        return _Stream(host, job, _streamed(host, form, events))
+        return _EventStream(host, job, _streamed(host, form, events))
     collected = asyncio.create_task(_finished(host, events))
     gone = asyncio.create_task(_disconnected(request))
     try:

@@ -50,7 +50,7 @@ class PrefixCache:
 
 
 @dataclass
-class _Conversation:
+class _CachedConversation:
     """A conversation: its ``ids`` ``[T]``, its cache or the files of it, and their bytes in memory and on disk."""
 
     ids: Tensor
@@ -70,7 +70,7 @@ class Caches:
     def __init__(self, model: PreTrainedModel, *, memory: int, directory: Path | None, disk: int) -> None:
         self._model, self._attachment = model, attached(model)
         self._memory, self._directory, self._disk = memory, directory, disk
-        self._conversations: list[_Conversation] = []
+        self._conversations: list[_CachedConversation] = []
 
     def __len__(self) -> int:
         return len(self._conversations)
@@ -107,7 +107,7 @@ class Caches:
             return PrefixCache(document.cache(), document.tokens, document, self._mapped(document.tokens))
         return PrefixCache(self._attachment.new_cache(), 0)
 
-    def _continue(self, one: _Conversation, tokens: int, least: int) -> PrefixCache | None:
+    def _continue(self, one: _CachedConversation, tokens: int, least: int) -> PrefixCache | None:
         """The first ``tokens`` of a conversation, None where they cannot be restored or are not worth a copy."""
         if isinstance(one.storage, Contents):
             if tokens < len(one.ids):
@@ -147,7 +147,7 @@ class Caches:
         document = prefix.document
         self._conversations = [one for one in self._conversations if _shared(ids, document, one) < len(one.ids)]
         memory = round(_size(prefix.cache) * (1 - prefix.mapped / len(ids)))
-        self._conversations.append(_Conversation(ids, prefix.document, prefix, memory, prefix.disk))
+        self._conversations.append(_CachedConversation(ids, prefix.document, prefix, memory, prefix.disk))
         self._bound_memory()
         self._unmap()
         self._bound_disk()
@@ -175,7 +175,7 @@ class Caches:
         """Drop all conversations about a document."""
         self._conversations = [one for one in self._conversations if one.document is not document]
 
-    def _offload(self, one: _Conversation) -> None:
+    def _offload(self, one: _CachedConversation) -> None:
         """Move a conversation from memory to disk; drop it where there is no room."""
         assert isinstance(one.storage, PrefixCache)
         at = self._index_of(one)
@@ -194,15 +194,15 @@ class Caches:
             log.warning("a conversation cannot be kept in %s: %s", self._directory, error)
             del self._conversations[at]
             return
-        self._conversations[at] = _Conversation(
+        self._conversations[at] = _CachedConversation(
             one.ids, one.document, storage, 0, os.fstat(storage.data[-1].fileno()).st_size
         )
 
-    def _index_of(self, one: _Conversation) -> int:
+    def _index_of(self, one: _CachedConversation) -> int:
         return next(n for n, other in enumerate(self._conversations) if other is one)
 
 
-def _shared(ids: Tensor, document: Document | None, one: _Conversation) -> int:
+def _shared(ids: Tensor, document: Document | None, one: _CachedConversation) -> int:
     """``common_prefix`` with a conversation, where ``ids`` ``[T]`` begin with those of a document, if one is given."""
     known = 0 if document is None or document is not one.document else document.tokens
     return known + common_prefix(ids[known:], one.ids[known:])
@@ -218,7 +218,7 @@ def common_prefix(a: Tensor, b: Tensor) -> int:
     return shared
 
 
-def _is_mapped(one: _Conversation) -> bool:
+def _is_mapped(one: _CachedConversation) -> bool:
     return isinstance(one.storage, PrefixCache) and one.storage.mapped > 0
 
 

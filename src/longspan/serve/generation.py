@@ -105,7 +105,7 @@ Event = Delta | Finished | Exception
 Emit = Callable[[Event], None]
 
 
-class Host(Protocol):
+class GenerationHost(Protocol):
     """What all generations share."""
 
     model: PreTrainedModel
@@ -125,7 +125,7 @@ class Generation:
         emit: called with each event, by the engine's thread.
     """
 
-    def __init__(self, host: Host, request: GenerationRequest, emit: Emit) -> None:
+    def __init__(self, host: GenerationHost, request: GenerationRequest, emit: Emit) -> None:
         self._host, self._request, self._emit = host, request, emit
         self._last_logits = last_logits(host.model, 1)
         self._prefix: PrefixCache | None = None

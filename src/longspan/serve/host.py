@@ -24,7 +24,7 @@ from longspan.serve.library import Library
 from longspan.serve.metrics import Metrics
 from longspan.serve.prompts import PreviousAnswers, Prompts, characters_of
 from longspan.serve.record import DocumentRecord
-from longspan.serve.settings import Settings
+from longspan.serve.settings import ServerSettings
 
 
 class Host:
@@ -37,7 +37,9 @@ class Host:
         LongspanError: the model is not extended, or another server has the folder of documents.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, settings: Settings, *, layout: str = "auto") -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any, settings: ServerSettings, *, layout: str = "auto"
+    ) -> None:
         self.model, self.tokenizer, self.settings, self.piece = model, tokenizer, settings, settings.piece
         self.attachment = attached(model)
         found = find_layout(tokenizer, layout)

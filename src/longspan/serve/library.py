@@ -191,10 +191,10 @@ class Library:
 
     def _read(self, record: DocumentRecord) -> None:
         record.opens = (record.folder / _DOCUMENT / MANIFEST).is_file()
-        record.job = job = _Reading(record, self._longest)
+        record.job = job = _ReadingJob(record, self._longest)
         self._preparing.submit(self._prepare, record, job)
 
-    def _prepare(self, record: DocumentRecord, job: _Reading) -> None:
+    def _prepare(self, record: DocumentRecord, job: _ReadingJob) -> None:
         """Encode a text, which takes a while, outside of the engine's thread."""
         out = record.folder / _DOCUMENT
         try:
@@ -216,7 +216,7 @@ class Library:
         self._engine.read(job)
 
 
-class _Reading:
+class _ReadingJob:
     """Reads a text, or opens one that was read; see ``engine.Job``."""
 
     long = True

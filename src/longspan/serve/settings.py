@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """The settings of one server.
 
     Attributes:

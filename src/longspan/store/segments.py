@@ -153,7 +153,7 @@ _mappings: dict[int, int] = {}  # of each region, by its address; single operati
 
 
 def mappings() -> int:
-    """Mappings that this process has for tokens in files, at most: neighbours of one kind may be one."""
+    """Mappings that this process has for tokens in files, at most: the system may join those beside one another."""
     return sum(list(_mappings.values()))
 
 

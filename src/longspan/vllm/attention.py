@@ -19,7 +19,7 @@ from longspan.kernels.gathered import PerQueryChunk, gathered
 from longspan.methods import Method
 from longspan.rope import Rope
 from longspan.selection.chunks import Chunks
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.vllm import pages
 from longspan.vllm.chosen import PagedSelector, request_bounds
 from longspan.vllm.pages import NewTokens
@@ -132,7 +132,7 @@ class PagedAttention:
             q, [keys] * len(plan.lo), values, plan, angles, rope, scale=scale, softcap=softcap, impl=self.impl
         )
         if self._chooser is not None and self.selection is not None and plan.stop > self.selection.first_row:
-            rows = Rows(
+            queries = QueryBlock(
                 q=q,
                 keys=keys,
                 values=values,
@@ -149,7 +149,7 @@ class PagedAttention:
                 shared=span.shared,
             )
             found = request_bounds(self.selection, cache, request.pages, plan.stop)
-            self._chooser.add(out, lse, rows, PagedSelector(self.selection, *found))
+            self._chooser.add(out, lse, queries, PagedSelector(self.selection, *found))
         return out
 
     def _few(

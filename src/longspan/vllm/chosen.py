@@ -12,7 +12,7 @@ from longspan.attend.tables import Tables
 from longspan.kernels.gathered import PerQueryChunk
 from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.selection.chunks import Chunks
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.vllm import pages
 from longspan.vllm.bounds import bounds, last_pages
@@ -35,9 +35,9 @@ class PagedSelector(Selector):
     def columns(self, stop: int) -> int:
         return self.selection.candidates(stop)
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
         own = slice(0, self.selection.candidates(r1))
-        scores = self.selection.bound_scores(rows.between(r0, r1), self._low[:, :, own], self._high[:, :, own])
+        scores = self.selection.bound_scores(queries.between(r0, r1), self._low[:, :, own], self._high[:, :, own])
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from longspan.errors import LongspanError
-from longspan.methods import ESA, METHODS, LongHeads
+from longspan.methods import DCA, ESA, METHODS, LongHeads
 from longspan.selection.chunks import Chunks
 from longspan.selection.tokens import Tokens
 from longspan_eval import spec as specs
-from longspan_eval.reproduce.ablations import ABLATIONS, AblatedESA, AblatedLongHeads, parse_spec
+from longspan_eval.reproduce.ablations import ABLATIONS, AblatedDCA, AblatedESA, AblatedLongHeads, parse_spec
 
 
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
+        ("dca:parts=intra", AblatedDCA),
         ("longheads:first_chunk=false,pick=random,seed=3", AblatedLongHeads),
         ("longheads:share=layer,fix_layers=true", AblatedLongHeads),
         ("longheads:prefill=full,angles=dynamic-ntk,factor=2", AblatedLongHeads),
@@ -29,7 +30,7 @@ def test_rows_of_ablations(spec, kind):
         specs.parse_spec(spec)
 
 
-@pytest.mark.parametrize("spec", ["stock", "dca:parts=intra", "infllm", "longheads:score=bounds", "esa:proximity=3"])
+@pytest.mark.parametrize("spec", ["stock", "dca:chunk_size=100", "infllm", "longheads:score=bounds", "esa:proximity=3"])
 def test_other_rows_are_what_they_are(spec):
     ours, theirs = parse_spec(spec), specs.parse_spec(spec)
     assert (ours.label, ours.name) == (theirs.label, theirs.name)
@@ -41,6 +42,8 @@ def test_other_rows_are_what_they_are(spec):
 @pytest.mark.parametrize(
     ("kind", "options", "rule"),
     [
+        (AblatedDCA, {"parts": "inter"}, "parts is one of intra, intra\\+inter, all"),
+        (AblatedDCA, {"chunk_size": 0}, "chunk_size ≥ 1"),
         (AblatedLongHeads, {"pick": "worst"}, "pick is one of best, lowest, random"),
         (AblatedLongHeads, {"prefill": "none"}, "prefill is one of select, full"),
         (AblatedLongHeads, {"prefill": "full", "remap": "far"}, "prefill='full' is for remap='slots'"),
@@ -59,4 +62,9 @@ def test_without_an_ablation_they_are_the_methods():
     assert type(AblatedESA().resolve(64).selection(64)) is Tokens
     assert type(AblatedESA(combine="max", share="head").resolve(64).selection(64)) is Tokens  # one head has one score
     assert all(issubclass(kind, METHODS[name]) and kind.name == name for name, kind in ABLATIONS.items())
-    assert {LongHeads, ESA} <= set(METHODS.values())
+    assert {DCA, LongHeads, ESA} <= set(METHODS.values())
+
+
+@pytest.mark.parametrize(("parts", "exact"), [("all", 64), ("intra+inter", 48), ("intra", 48)])
+def test_exact_rows_of_parts_of_dca(parts, exact):
+    assert AblatedDCA(parts=parts).resolve(64).exact_rows(64, 256) == exact

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from longspan.methods import DCA
+from longspan.methods import DCA, ReRoPE
 from longspan_eval.datafile import SAMPLES
 from longspan_eval.reproduce import PAPERS, dca, dca_methods
 from longspan_eval.reproduce.cells import INSIDE
@@ -28,7 +28,9 @@ def test_dca_rows(at_4096):
     assert [made(row, DCA).parts for name, row in dca_methods.parts(at_4096).items() if name != "stock"] == [
         "intra", "intra+inter", "all",
     ]  # fmt: skip
-    assert list(dca_methods.methods(at_4096)) == ["stock", "ReRoPE", "PI", "NTK", "YaRN", "dynamic NTK", "DCA"]
+    rows = dca_methods.methods(at_4096)
+    assert made(rows["ReRoPE"], ReRoPE).resolve(4096).w == 2048  # the paper's 7.94 at 4k is not stock's 7.87
+    assert list(rows) == ["stock", "ReRoPE", "PI", "NTK", "YaRN", "dynamic NTK", "DCA"]
 
 
 @pytest.mark.usefixtures("unbuilt")
@@ -39,8 +41,14 @@ def test_dca_rows(at_4096):
 def test_lengths_of_perplexity(at_window, monkeypatch, paper, table, thousands, windows):
     monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 70_000)
     session = at_window(windows, windows=PAPERS[paper].windows, samples=1)
-    cells = [cell for cell in table_of(paper, table).cells(session) if cell.row.endswith(": stock")]
-    assert [cell.column for cell in cells] == [f"{n * K:,}" for n in thousands]
+    cells = table_of(paper, table).cells(session)
+    rows = dca_methods.methods(session) if table == "table-1" else dca_methods.parts(session)
+    slid = [cell for cell in cells if ": " in cell.row and cell.measures]
+    assert [cell.row.partition(": ")[2] for cell in slid] == [name for name in rows for _ in thousands]
+    assert [cell.column for cell in slid if cell.row.endswith(": stock")] == [f"{n * K:,}" for n in thousands]
+    found = [(cell.row, cell.column) for cell in cells if cell.column.startswith("passkeys")]
+    right = thousands if table == "figure-4" else ()  # the figure's right half
+    assert found == [(name, f"passkeys, {n * K:,}") for name in rows for n in right]
 
 
 def test_needles_of_mistral_are_to_192k_at_its_window(at_window, unbuilt):
@@ -101,6 +109,16 @@ def test_practical_tasks(at_4096, tmp_path, table, tasks, tokens):
     asked = figures_of("dca", table, at_4096)
     assert {one.length for one in asked} == {tokens}
     assert {one.name.split("-")[1] for one in asked} == tasks
+    rows = {one.spec.label.partition(":")[0] for one in asked}
+    cells = measured("dca", table, at_4096)
+    if table == "table-5":
+        assert rows == {"stock", "dca"}
+        choices = {one.name.partition("quality")[2] for one in asked if "quality" in one.name}
+        assert choices == {"", "-best", "-worst"}
+    else:
+        assert rows == {"stock", "dynamic-ntk", "dca"}
+        means = [cell for cell in cells if cell.row == "mean"]
+        assert {len({one.name for one in cell.measures}) for cell in means} == {4} and len(means) == 3
 
 
 def test_the_papers_questions_have_a_figure_for_each_of_its_tables(at_4096, tmp_path):
@@ -111,6 +129,12 @@ def test_the_papers_questions_have_a_figure_for_each_of_its_tables(at_4096, tmp_
     assert (cells["F1, easy (Table 6)"], cells["F1, hard (Table 7)"], cells["F1"]) == (6, 4, 10)
     shutil.copy(SAMPLES / "unseen" / "questions.jsonl", tmp_path / "unseen")
     assert not [cell for cell in measured("dca", "table-6", at_4096) if "easy" in cell.column]  # others' questions
+
+
+def test_relative_positions_of_the_papers_examples(at_4096):
+    cells = table_of("dca", "figure-2").cells(at_4096)
+    largest = {cell.row.partition(",")[0]: cell.figure.value for cell in cells if "largest" in cell.column}
+    assert largest == {"Figure 2": 9, "Figure 8": 7}
 
 
 def test_a_needle_of_192k_is_scaled_unless_told_otherwise(at_window, unbuilt):

@@ -81,6 +81,11 @@ def test_counting_stars_are_of_32_lengths(at_window):
     lengths = [one.length for one in cells[f"({256 * K:,}, 32, 16)"].measures]
     assert lengths == [8 * K * n for n in range(1, 33)]
     assert {one.name for one in cells[f"({256 * K:,}, 32, 16)"].measures} == {"counting-stars-16"}
+    first = cells[f"({128 * K:,}, 32, 32)"].measures  # whose lengths the test of 256k has, too
+    right = {(one.name, one.length, one.seed) for one in first}
+    asked = cells["mean"].measures
+    scores = [one.sample(correct=float((one.name, one.length, one.seed) in right)) for one in asked]
+    assert len(asked) == 128 and cells["mean"].figure_of(scores).value == 1 / 4  # the mean of four tests
 
 
 @pytest.mark.parametrize("window", [8192, 32_768])
@@ -92,7 +97,7 @@ def test_infinitebench_is_of_the_published_sizes_which_fit_the_limit(at_window, 
     published = {"kv": 500, "math-find": 350, "number": 590, "passkey": 590}
     limit = f"{256 * K:,}"
     made_ones = {f"infinitebench-{name}-official, {limit}": n for name, n in published.items()}
-    assert sizes == {**made_ones, "mean": sum(published.values())}
+    assert sizes == {**made_ones, "mean of 4 of 6": sum(published.values())}  # two are from files
     assert not [cell for cell in every if cell.missing is not None and "needs" not in cell.brief]
     assert cells[0].measures[0].spec.label == "stock"
     targets = {
@@ -141,6 +146,12 @@ def test_longbench_is_cut_to_32k(at_window, tmp_path, window):
         asked = figures_of("esa", name, session)
         assert {one.length for one in asked} == {32 * K}
         assert {one.name for one in asked} == set(esa.LONG)
+        cells = measured("esa", name, session)
+        assert {len({one.name for one in cell.measures}) for cell in cells if cell.row == "mean"} == {16}
+    rows = {cell.column.partition(", 32")[0] for cell in measured("esa", "table-6", session)}
+    assert rows == {"stock", "individual", "uniform"}
+    rows = {cell.column.partition(", 32")[0] for cell in measured("esa", "table-9", session)}
+    assert rows == {"stock", "LM-Infinite", "LM-Infinite, top 5", "ESA"}
 
 
 def test_files_of_infinitebench_are_cut_to_200k(at_window, tmp_path, unbuilt):
@@ -149,6 +160,11 @@ def test_files_of_infinitebench_are_cut_to_200k(at_window, tmp_path, unbuilt):
     read = [one for one in figures_of("esa", "table-2", session) if one.record is not None]
     assert {one.name for one in read} == {"infinitebench-en-mc", "infinitebench-code-debug"}
     assert {one.length for one in read} == {200 * K}
+    means = {cell.column: cell.measures for cell in measured("esa", "table-2", session) if cell.row == "ESA"}
+    assert len({one.name for one in means["mean"]}) == 6
+    session.max_length = 100 * K  # the made ones have a limit of 256k
+    cells = {(cell.row, cell.column): cell for cell in table_of("esa", "table-2").cells(session)}
+    assert str(cells["ESA", f"infinitebench-en-mc, {200 * K:,}"].missing).endswith("--max-length 102,400")
 
 
 def test_recall_is_of_2000_queries_up_to_token_25000(at_window, monkeypatch):

@@ -99,6 +99,47 @@ def test_longheads_reads_longbench_e_where_there_is_one():
     assert len(longheads.LONGBENCH) == 16 and sum(name.startswith("e-") for name in longheads.LONGBENCH) == 13
 
 
+@pytest.mark.usefixtures("unbuilt")
+def test_longheads_rows(at_4096):
+    paper = {"stock", "NTK", "LM-Infinite", "LongHeads"}
+    figure_4 = {cell.row for cell in measured("longheads", "figure-4", at_4096)}
+    assert paper | {"LongHeads, local_chunks = 1"} < figure_4  # Eq 3 to the letter, beside the code's 2
+    assert {"LongHeads", "LongHeads w/ NTK init"} < set(longheads_methods.methods(at_4096))
+    timed = {cell.row.rpartition(",")[0]: cell.measures[0] for cell in measured("longheads", "table-5", at_4096)}
+    assert (timed["stock, eager, 4"].implementation, timed["stock, flash, 4"].implementation) == ("eager", "sdpa")
+    assert "LM-Infinite, 4" in timed
+    far = {cell.row for cell in measured("longheads", "figure-6", at_4096)}
+    assert far == {"stock", *longheads_methods.halved(at_4096)}  # at the paper's attention window of 2k
+
+
+def test_what_the_heads_of_llama_hold_is_counted_and_not_copied(at_4096):
+    first, *_ = table_of("longheads", "section-4.1").cells(at_4096)
+    assert first.row.startswith("Llama-2-7B") and first.figure.value == 16 * 256 * 32 * 32  # the paper prints 512k
+
+
+def test_perplexity_is_of_test_documents(at_4096, monkeypatch):
+    monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 40_000)
+    at_4096.samples = 1
+    cells = table_of("longheads", "table-1").cells(at_4096)
+    assert {cell.brief for cell in cells if cell.missing} == {
+        f"needs `{one.folder}`" for one in (PG19_TEST, PROOF_PILE)
+    }
+    rows = {cell.row.partition(": ")[2] for cell in cells if cell.measures}
+    assert {"stock", "NTK", "LM-Infinite", "LongHeads, k = 8"} < rows
+
+
+def test_ablations_are_of_longbenchs_mean_where_it_is_there(at_4096, tmp_path):
+    shutil.copytree(SAMPLES, tmp_path / "data")
+    at_4096.data_dir = tmp_path / "data"
+    cells = measured("longheads", "table-4", at_4096)
+    assert {cell.column for cell in cells} == {"mean"}
+    assert [cell.row for cell in cells] == [
+        f"{name}, 16,384" for name in ("stock", *longheads_methods.ablations(at_4096))
+    ]
+    for cell in cells:
+        assert {one.task.name for one in cell.measures} == {f"longbench-{name}" for name in longheads.LONGBENCH}
+
+
 def test_documents():
     assert (PG19_TEST.documents, PROOF_PILE.documents, PG19_VALIDATION.documents) == (100, 100, None)
     assert "test" in PG19_TEST.folder and "validation" in PG19_VALIDATION.folder

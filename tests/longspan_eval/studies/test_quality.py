@@ -50,10 +50,8 @@ def alive(pid):
         return False
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    """A table whose run was killed after a few samples, and then taken up again."""
-    out = tmp_path_factory.mktemp("quality")
+def killed(out):
+    """Begin a table and kill the run after a few samples; what it had written, and its workers."""
     path = out / JOURNAL
     process = _context().Process(target=quality.main, args=([*OPTIONS, "--out", str(out)],))
     process.start()
@@ -65,8 +63,16 @@ def out(tmp_path_factory):
     process.join()
     before = path.read_bytes()
     assert 3 <= before.count(b"\n") < 30, "it was to be killed in the middle"
+    return before, workers
+
+
+@pytest.fixture(scope="module", params=["at once", pytest.param("killed", marks=pytest.mark.long)])
+def out(request, tmp_path_factory):
+    """A table, made at once; and one whose run was killed after a few samples, and then taken up again."""
+    out = tmp_path_factory.mktemp("quality")
+    before, workers = killed(out) if request.param == "killed" else (b"", [])
     assert quality.main([*OPTIONS, "--out", str(out)]) == 0
-    assert path.read_bytes() == b""
+    assert (out / JOURNAL).read_bytes() == b""
     assert gzip.decompress((out / ARCHIVE).read_bytes()).startswith(before[: before.rfind(b"\n") + 1])
     until = time.monotonic() + 60
     while any(map(alive, workers)):
@@ -76,7 +82,7 @@ def out(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_killed_and_taken_up_again_it_has_every_sample_once(out):
+def test_it_has_every_sample_once(out):
     lines = [json.loads(line) for line in gzip.decompress((out / ARCHIVE).read_bytes()).splitlines()]
     keys = [line["key"] for line in lines]
     assert len(keys) == len(set(keys))

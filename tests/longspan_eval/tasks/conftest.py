@@ -12,13 +12,9 @@ from longspan.bundled import heldout_text
 
 
 @pytest.fixture(scope="session")
-def byte_tokenizer():
+def byte_tokenizer(bytewise):
     """Byte-level, no merges, no special tokens."""
-    vocab = {letter: n for n, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    made = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made)
+    return bytewise
 
 
 @pytest.fixture(scope="session")

@@ -37,35 +37,37 @@ if TYPE_CHECKING:
 
 def analyze(
     method: Annotated[
-        str, typer.Option(help="longheads, esa, infllm, ... or with parameters: longheads:score=bounds,num_chunks=8.")
+        str, typer.Option(help="A method, such as esa or, with parameters, longheads:score=bounds,num_chunks=8.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the table, the pictures and the pages.")],
+    out: Annotated[Path, typer.Option(help="The folder to write tables, pictures and pages to.")],
     model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
     task: Annotated[str | None, typer.Option(help="A synthetic task, such as passkey or passkey-prose.")] = None,
-    file: Annotated[Path | None, typer.Option(help="A text of your own to read instead; - is stdin.")] = None,
-    prompt: Annotated[str, typer.Option(help="What to ask, after the file's text.")] = "",
-    answer: Annotated[str | None, typer.Option(help="Where the file says this is the answer, for hit rates.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A text file to read instead of a task; - is stdin.")] = None,
+    prompt: Annotated[str, typer.Option(help="The question, which follows the file's text.")] = "",
+    answer: Annotated[str | None, typer.Option(help="The answer in the file's words, for hit rates.")] = None,
     lengths: Annotated[
-        str | None, typer.Option("--lengths", "--length", help="Tokens: 4096 or 4k; 4x is four windows.")
+        str | None, typer.Option("--lengths", "--length", help="Lengths in tokens (4096, 4k) or windows (4x).")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Prompts a length, for a task.", min=1)] = 10,
+    samples: Annotated[int, typer.Option(help="The number of prompts per length, for a task.", min=1)] = 10,
     chunk: Annotated[
-        int | None, typer.Option(help="Tokens of a chunk in the figures; the method's own unless given.", min=1)
+        int | None, typer.Option(help="Tokens per chunk in the figures; default: the method's.", min=1)
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="Reduced scores for esa; their recall by layer is measured too.")
+        Path | None, typer.Option(help="A file of reduced scores for esa; the recall per layer is reported.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The first prompt's.")] = 0,
-    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    seed: Annotated[int, typer.Option(help="The seed of the first prompt.")] = 0,
+    window: Annotated[
+        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="The dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="The device of the model: auto, cpu, cuda, ...")] = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Record what the heads choose when the answer begins: how much, how evenly, and whether the answer is in it.
+    """Record the keys that heads choose when the answer begins: how many, how evenly, and whether they hold the answer.
 
-    A table by length, a picture and a page with the text for each, and all figures as JSON. For a method that chooses
-    nothing, such as dca, the matrix of its relative positions; that takes no model, only --window.
+    Write a table by length, a picture and a page with the text for each length, and all figures as JSON. For a method
+    that chooses no keys, such as dca, write the matrix of its relative positions; this requires --window and no model.
     """
     from longspan.methods.parse import parse_method
 

@@ -14,15 +14,15 @@ from longspan.errors import LongspanError
 
 
 def demo(
-    prompts: Annotated[int, typer.Option(help="Prompts a cell.")] = 5,
-    lengths: Annotated[str, typer.Option(help="Lengths, in windows of the model.")] = "1x,2x,4x,8x",
-    methods: Annotated[str | None, typer.Option(help="Rows, such as stock,yarn,dca; all unless given.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides the prose and the pass keys.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for results.json and heatmap.png.")] = Path("longspan-demo"),
+    prompts: Annotated[int, typer.Option(help="The number of prompts per cell.")] = 5,
+    lengths: Annotated[str, typer.Option(help="Lengths in windows of the model.")] = "1x,2x,4x,8x",
+    methods: Annotated[str | None, typer.Option(help="The methods, such as stock,yarn,dca; default: all.")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the prose and the pass keys.")] = 0,
+    out: Annotated[Path, typer.Option(help="The folder for results.json and heatmap.png.")] = Path("longspan-demo"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hide a pass key and facts in long prose and see which method still finds them, at up to 8 times the window."""
+    """Hide a pass key and facts in long prose, and measure which methods find them at up to 8 times the window."""
     from longspan_eval.spec import split_specs
     from longspan_eval.studies import demo as show
 

@@ -43,65 +43,79 @@ if TYPE_CHECKING:
 
 def evaluate(
     tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; a pattern such as 'ruler-*' takes several.")
+        list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; a pattern such as 'ruler-*' selects several.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
     methods: Annotated[
         str,
-        typer.Option(help="Rows, such as stock,yarn,longheads:score=bounds,num_chunks=8. Stock is always among them."),
+        typer.Option(
+            help="The methods, such as yarn,longheads:score=bounds,num_chunks=8. The stock model is always added."
+        ),
     ] = "dca",
     lengths: Annotated[
-        str, typer.Option(help="Tokens of prompt and answer: 4096 or 4k; 4x is four windows.")
+        str, typer.Option(help="Lengths of prompt and answer in tokens (4096, 4k) or windows (4x).")
     ] = "1x,2x,4x",
-    samples: Annotated[int, typer.Option(help="Prompts a cell; with --depths, at each depth.", min=1)] = 50,
+    samples: Annotated[
+        int, typer.Option(help="The number of prompts per cell, or per depth with --depths.", min=1)
+    ] = 50,
     depths: Annotated[
-        int | None, typer.Option(help="Ask at so many depths, evenly from the start of the text to its end.", min=1)
+        int | None,
+        typer.Option(help="The number of depths of the answer, evenly from the start of the text to its end.", min=1),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tasks read.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder of the files that tasks read.")] = None,
     texts: Annotated[
         list[Path] | None,
         typer.Option("--text", help="For perplexity: a text file, a folder of *.txt, or - for stdin; repeatable."),
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(help=f"For perplexity: tokens by which a window moves (default {STRIDE}).", min=1)
+        int | None, typer.Option(help=f"For perplexity: the tokens by which a window moves; default: {STRIDE}.", min=1)
     ] = None,
     mode: Annotated[
         str | None,
-        typer.Option(help="For perplexity: score the tokens new to a window (new, the default) or all of it (whole)."),
+        typer.Option(
+            help="For perplexity: score the new tokens of a window (new, the default) or all of them (whole)."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the run; the same command takes it up again.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder of the run; the same command continues it.")] = Path(
         "longspan-eval"
     ),
     max_full_seconds: Annotated[
-        float | None, typer.Option(help="Mark cells of full attention whose prompts take longer, unmeasured.")
+        float | None,
+        typer.Option(help="Seconds per prompt above which cells of full attention are marked, not measured."),
     ] = None,
-    n_workers: Annotated[int, typer.Option("--workers", help="Processes, each with a model of its own.", min=1)] = 1,
+    n_workers: Annotated[
+        int, typer.Option("--workers", help="The number of processes, each with its own model.", min=1)
+    ] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="Of each process; else torch's own number, shared out.", min=1)
+        int | None, typer.Option(help="Threads per process; default: an equal share of torch's number.", min=1)
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Spread over a Ray cluster: its address, auto, or local, which starts one.",
+            help="Run on a Ray cluster: its address, auto, or local, which starts one.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The first prompt's.")] = 0,
-    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    seed: Annotated[int, typer.Option(help="The seed of the first prompt.")] = 0,
+    window: Annotated[
+        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="The dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="The device of the model: auto, cpu, cuda, ...")] = "auto",
     kv_tier: Annotated[
-        str, typer.Option(help="Where extended models keep keys and values: device, host, disk or auto.")
+        str, typer.Option(help="The storage of the cache of extended models: device, host, disk or auto.")
     ] = "device",
-    retry_errors: Annotated[bool, typer.Option(help="Ask again what ended in an error.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and in which time.")] = False,
-    list_tasks: Annotated[bool, typer.Option("--list", help="Say which tasks there are.")] = False,
+    retry_errors: Annotated[bool, typer.Option(help="Repeat the prompts that ended in an error.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what remains to be measured and the estimated time.")
+    ] = False,
+    list_tasks: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure tasks by method and length: scores with 95% intervals, tables and heat maps.
 
-    Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
+    Each sample is saved at once: the same command continues a run that was stopped or killed.
     """
     if list_tasks:
         found = listing()

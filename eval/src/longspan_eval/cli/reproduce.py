@@ -34,43 +34,56 @@ SCALES_TO = ("auto", "paper", "window")
 
 
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(help="longheads, dca or esa.")] = None,
+    paper: Annotated[str | None, typer.Argument(help="The paper: longheads, dca or esa.")] = None,
     model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
-    tables: Annotated[str | None, typer.Option(help="Tables, set apart by commas; all unless given.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="The folder with the files that tables read.")] = None,
+    tables: Annotated[str | None, typer.Option(help="Tables, separated by commas; default: all.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder of the files that tables read.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the run; the same command takes it up again.  [default: reproduce/PAPER]"),
+        typer.Option(help="The folder of the run; the same command continues it.  [default: reproduce/PAPER]"),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="paper: the paper's numbers of prompts; quick: a few; auto: quick for 'bundled'.")
+        str,
+        typer.Option(
+            help="The numbers of prompts: paper, the paper's; quick, a few; auto, quick for 'bundled', else paper."
+        ),
     ] = "auto",
     scale_to: Annotated[
         str,
         typer.Option(
-            help="Numbers of tokens: paper: as printed; window: scaled to the model's; auto: as printed for a window "
-            "that the paper's models have."
+            help="The numbers of tokens: paper, as printed; window, scaled to the model's window; auto, as printed if "
+            "the paper's models have this window."
         ),
     ] = "auto",
-    samples: Annotated[int | None, typer.Option(help="Prompts, or windows of a text, a cell at most.", min=1)] = None,
-    max_length: Annotated[int | None, typer.Option(help="Leave out cells of more tokens.", min=1)] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Begin nothing new after this many minutes.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="The largest number of prompts, or of windows of a text, per cell.", min=1)
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="The largest length of a cell in tokens; longer cells are left out.", min=1)
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="The time in minutes after which no new prompt begins.")
+    ] = None,
     max_full_seconds: Annotated[
         float | None,
-        typer.Option(help="Mark cells of full attention whose prompts take longer, unmeasured."),
+        typer.Option(help="Seconds per prompt above which cells of full attention are marked, not measured."),
     ] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Reduced scores for esa; 'bundled' has its own.")] = None,
-    window: Annotated[int | None, typer.Option(help="The trained window in tokens; else the config's.", min=1)] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    retry_errors: Annotated[bool, typer.Option(help="Measure again what ended in an error.")] = False,
-    list_tables: Annotated[bool, typer.Option("--list", help="Say which tables there are.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(help="A file of reduced scores for esa; 'bundled' has a default file.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="The dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="The device of the model: auto, cpu, cuda, ...")] = "auto",
+    retry_errors: Annotated[bool, typer.Option(help="Repeat the prompts that ended in an error.")] = False,
+    list_tables: Annotated[bool, typer.Option("--list", help="List the tables.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a paper's tables again with a model: the paper's parameters, scaled to its window, and its figures beside.
+    """Measure the tables of a paper on a model, with the paper's parameters scaled to its window, beside its figures.
 
-    Every sample is on disk as soon as it is there: a run that was stopped or killed goes on where it was.
+    Each sample is saved at once: the same command continues a run that was stopped or killed.
     """
     from longspan_eval.reproduce import PAPERS
 

@@ -12,24 +12,53 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from longspan.bands import Band, Kept, start
+from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
 from longspan.index import exact_scores
-from longspan.methods import ESA, METHODS, LongHeads, Method
+from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
-from longspan.positions import InOrder, SeesChosen, Unchanged
+from longspan.positions import ChosenPositionMap, Chunked, InOrder, Unchanged
 from longspan.rope import Rope
+from longspan.selection import SameChunk, Selection
 from longspan.selection.chunks import Chunks, ChunkSelector
-from longspan.selection.rows import Rows, Shared
+from longspan.selection.queries import QueryBlock, Shared
 from longspan.selection.selector import Chosen, Selector, choosing
 from longspan.selection.tokens import Tokens, TokenSelector
 from longspan_eval import spec
 from longspan_eval.spec import MethodSpec
 
+Parts = Literal["intra", "intra+inter", "all"]
 Pick = Literal["best", "lowest", "random"]
 Prefill = Literal["select", "full"]
 Combine = Literal["sum", "max"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblatedDCA(DCA):
+    """DCA, and the ablations of its paper.
+
+    Args:
+        parts: ``"intra"`` attends only to the chunk of the query; ``"intra+inter"`` sees the previous chunk at the
+            positions of earlier chunks; ``"all"`` is DCA.
+    """
+
+    parts: Parts = "all"
+
+    def check(self) -> None:
+        words = get_args(Parts)
+        require(f"DCA: parts is one of {', '.join(words)}", self.parts in words, given=self.parts)
+        super().check()
+
+    def selection(self, window: int) -> Selection:
+        return SameChunk(self._swc[0]) if self.parts == "intra" else super().selection(window)
+
+    def positions(self, window: int) -> Chunked:
+        own = super().positions(window)
+        return own if self.parts == "all" else replace(own, local=0)
+
+    def plain_rows(self, window: int) -> int:
+        return super().plain_rows(window) if self.parts == "all" else self._swc[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +94,7 @@ class AblatedLongHeads(LongHeads):
         full = self.prefill == "full"
         return AblatedChunks(**vars(own), pick=self.pick, seed=self.seed, fix_layers=self.fix_layers, full=full)
 
-    def positions(self, window: int) -> SeesChosen:
+    def positions(self, window: int) -> ChosenPositionMap:
         return TrueInPrefill() if self.prefill == "full" else super().positions(window)
 
     def angles_at(self, window: int, tokens: int, total: int) -> int:
@@ -89,8 +118,8 @@ class AblatedChunks(Chunks):
     def alone(self) -> AblatedChunks:
         return replace(self, full=False)
 
-    def kept(self, first: int, stop: int) -> tuple[Kept, ...]:
-        return (Kept(start),) if self.full and stop - first > 1 else super().kept(first, stop)
+    def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
+        return (AlwaysKept(start),) if self.full and stop - first > 1 else super().kept(first, stop)
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
         return [] if self.full and stop - first > 1 else super().runs(first, stop, most)
@@ -117,24 +146,24 @@ class AblatedSelector(ChunkSelector):
     selection: AblatedChunks
     _first: WeakKeyDictionary[Shared, dict[tuple[int, int], tuple[int, Tensor]]] = WeakKeyDictionary()
 
-    def choose(self, rows: Rows, r0: int, r1: int) -> Chosen:
-        fixed, here = self._first.setdefault(rows.shared, {}), (rows.batch.start, r0)
-        if self.selection.fix_layers and here in fixed and fixed[here][0] != rows.layer:
-            return Chosen(fixed[here][1].to(rows.q.device), None)
+    def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
+        fixed, here = self._first.setdefault(queries.shared, {}), (queries.batch.start, r0)
+        if self.selection.fix_layers and here in fixed and fixed[here][0] != queries.layer:
+            return Chosen(fixed[here][1].to(queries.q.device), None)
         if self.selection.pick == "random":
-            heads = choosing(self.selection.share, rows.q.shape[1], rows.keys.shape[1])
-            units = self.selection.draw(heads, torch.arange(r0, r1), rows.layer)
-            chosen = Chosen(units.expand(rows.q.shape[0], -1, -1, -1).to(rows.q.device), None)
+            heads = choosing(self.selection.share, queries.q.shape[1], queries.keys.shape[1])
+            units = self.selection.draw(heads, torch.arange(r0, r1), queries.layer)
+            chosen = Chosen(units.expand(queries.q.shape[0], -1, -1, -1).to(queries.q.device), None)
         else:
-            chosen = super().choose(rows, r0, r1)
-        fixed[here] = rows.layer, chosen.units
+            chosen = super().choose(queries, r0, r1)
+        fixed[here] = queries.layer, chosen.units
         return chosen
 
 
 class TrueInPrefill(InOrder):
     """Kept keys in their order, but where everything is kept, which is then seen at its true distance."""
 
-    def bands(self, kept: Kept) -> tuple[Band, ...]:
+    def bands(self, kept: AlwaysKept) -> tuple[Band, ...]:
         return Unchanged().bands(kept) if kept.span is None else super().bands(kept)
 
 
@@ -170,23 +199,23 @@ class LargestTokens(Tokens):
 
 
 class LargestSelector(TokenSelector):
-    def form(self, rows: Rows, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        assert rows.scored is not None
-        q = self.rotated(rows, r0, r1)
+    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
+        assert queries.scored is not None
+        q = self.rotated(queries, r0, r1)
         return (
             q[:, :, :, None],
-            rows.scored,
-            q.shape[1] // choosing(self.selection.share, q.shape[1], rows.keys.shape[1]),
+            queries.scored,
+            q.shape[1] // choosing(self.selection.share, q.shape[1], queries.keys.shape[1]),
         )
 
-    def token_scores(self, low: int, high: int, rows: Rows, r0: int, r1: int) -> Tensor:
-        assert rows.scored is not None
-        q = self.rotated(rows, r0, r1)
-        count = choosing(self.selection.share, q.shape[1], rows.keys.shape[1])
-        return exact_scores(q, rows.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
+    def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
+        assert queries.scored is not None
+        q = self.rotated(queries, r0, r1)
+        count = choosing(self.selection.share, q.shape[1], queries.keys.shape[1])
+        return exact_scores(q, queries.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
 
 
-ABLATIONS: dict[str, type[Method]] = {"longheads": AblatedLongHeads, "esa": AblatedESA}
+ABLATIONS: dict[str, type[Method]] = {"dca": AblatedDCA, "longheads": AblatedLongHeads, "esa": AblatedESA}
 
 
 def parse_spec(text: str) -> MethodSpec:

@@ -56,18 +56,26 @@ def grid(
     return cells
 
 
-def averaged(cells: Sequence[Cell], column: str = "mean") -> list[Cell]:
+def averaged(cells: Sequence[Cell], column: str = "mean", of: int | None = None) -> list[Cell]:
     """The cells, and for each row the mean of its tasks and lengths, which no prompt is measured for again."""
-    return [*cells, *means(cells, column)]
+    return [*cells, *means(cells, column, of=of)]
 
 
-def means(cells: Sequence[Cell], column: str, only: Callable[[Measure], bool] | None = None) -> list[Cell]:
-    """For each row the mean of its tasks and lengths; ``only``: of these prompts."""
+def means(
+    cells: Sequence[Cell], column: str, only: Callable[[Measure], bool] | None = None, of: int | None = None
+) -> list[Cell]:
+    """For each row the mean of its tasks and lengths.
+
+    Args:
+        only: of these prompts.
+        of: how many cells a whole row has, where files that are not there leave some out.
+    """
     made = []
     for row in dict.fromkeys(cell.row for cell in cells):
-        own = [cell for cell in cells if cell.row == row and cell.missing is None]
-        left_out = sum(cell.row == row and cell.missing is not None for cell in cells)
-        named = f"{column} of {len(own)} of {len(own) + left_out}" if left_out else column
+        whole = [cell for cell in cells if cell.row == row]
+        own = [cell for cell in whole if cell.missing is None]
+        count = len(whole) if of is None else of
+        named = f"{column} of {len(own)} of {count}" if len(own) < count else column
         mean = _mean(own, row, named, only)
         made += [mean] if mean.measures else []
     return made

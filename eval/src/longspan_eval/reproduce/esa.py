@@ -7,10 +7,20 @@ from dataclasses import replace
 
 from longspan_eval.cell import Cell
 from longspan_eval.measure import Prompt
-from longspan_eval.reduce import mean_of_tasks
+from longspan_eval.reduce import found, mean_of_tasks
 from longspan_eval.reproduce import esa_scores
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, Methods, averaged, data_cells, grid, has_data, inside
+from longspan_eval.reproduce.cells import (
+    INSIDE,
+    SAID_INSIDE,
+    Methods,
+    averaged,
+    data_cells,
+    grid,
+    has_data,
+    inside,
+    means,
+)
 from longspan_eval.reproduce.esa_methods import (
     INITIAL,
     LOCAL,
@@ -35,6 +45,7 @@ LONG = [task.name for task in LONGBENCH]
 NEEDLES = "multi-needle-3"  # as in the paper's appendix C: 10 prompts of 3 needles make its thirtieths
 NEEDLE_LENGTHS = (4, 8, 16, 48, 80, 112, 128, 144, 176, 200)
 MADE = {"kv": 500, "math-find": 350, "number": 590, "passkey": 590}  # InfiniteBench's made tasks, and their prompts
+READ = ("infinitebench-en-mc", "infinitebench-code-debug")  # those from files
 LIMIT = 256  # thousands of tokens, in which prompts of the published sizes fit whatever the tokenizer
 COUNTS = ((128, 32, "counting-stars"), (256, 32, "counting-stars"), (128, 16, "counting-stars-16"),
           (256, 16, "counting-stars-16"))  # fmt: skip
@@ -172,8 +183,8 @@ def _filled_said(session: PaperSession, names: Sequence[str]) -> str:
 def _infinitebench(session: PaperSession) -> Sequence[Cell]:
     made, lengths = _equal(session, 200), session.lengths([session.choose(200, 32) * K], WINDOW)
     synthetic = _filled(session, _inside(session, made), list(MADE))
-    read = data_cells(session, made, ("infinitebench-en-mc", "infinitebench-code-debug"), lengths, session.at_most(5))
-    absent = [cell for cell in read if cell.missing is not None and not cell.measures]
+    read = data_cells(session, made, READ, lengths, session.at_most(5))
+    absent = [cell for cell in read if cell.brief.startswith("needs")]
     labels = {f"{label}, {length:,}": (label, length) for label in made for length in lengths}
     turned = [
         replace(cell, row=labels[cell.column][0], column=f"{cell.row}, {labels[cell.column][1]:,}")
@@ -181,8 +192,8 @@ def _infinitebench(session: PaperSession) -> Sequence[Cell]:
         if cell.column in labels and not cell.row.startswith("mean") and cell not in absent
     ]
     rows = sorted([*synthetic, *turned], key=lambda cell: list(_inside(session, made)).index(cell.row))
-    files = [replace(cell, column=rows[0].column) for cell in absent if cell.brief.startswith("needs")]
-    return [*averaged(rows), *_standing(session, made, "Table 2"), *files]
+    files = [replace(cell, column=rows[0].column) for cell in absent]
+    return [*averaged(rows, of=len(MADE) + len(READ)), *_standing(session, made, "Table 2"), *files]
 
 
 def _infinitebench_protocol(session: PaperSession) -> str:
@@ -200,7 +211,9 @@ def _stars(session: PaperSession) -> Sequence[Cell]:
     made = _equal(session, 200)
     tests = session.choose(COUNTS, ((64, 16, COUNTS[2][2]),))
     cells = [_counted(session, label, spec, *test) for label, spec in _inside(session, made).items() for test in tests]
-    return [*averaged(cells), *_standing(session, made, "Table 3")]
+    # Tests share lengths; the mean of all prompts is that of the tests, which have as many each.
+    mean = [replace(cell, reduce=found) for cell in means(cells, "mean")]
+    return [*cells, *mean, *_standing(session, made, "Table 3")]
 
 
 def star_lengths(session: PaperSession, thousands: int, name: str) -> list[int]:
@@ -225,8 +238,8 @@ def _counted(session: PaperSession, label: str, spec: MethodSpec, thousands: int
 def _stars_protocol(session: PaperSession) -> str:
     return (
         "(context, prompts, stars): prompts at even lengths up to the context, one each, and the mean share of counts "
-        "that are listed; lengths that are too short for so many stars are left out (the paper: 32 prompts to 128k and "
-        f"256k). {_equal_said(session, 200)}{_said(session, 'Table 3')}"
+        "that are listed, of each test and of all prompts; lengths that are too short for so many stars are "
+        f"left out (the paper: 32 prompts to 128k and 256k). {_equal_said(session, 200)}{_said(session, 'Table 3')}"
     )
 
 
@@ -257,9 +270,9 @@ def _proximity(session: PaperSession) -> Sequence[Cell]:
     lengths = session.choose(needle_lengths(session), session.lengths([32 * K], WINDOW))
     named = f"{NEEDLES}, {{length:,}}"
     needles = grid(session, _inside(session, made), NEEDLES, lengths, session.prompts(10, 2), column=named)
-    means = averaged(needles, f"{NEEDLES}, mean")
+    needles = averaged(needles, f"{NEEDLES}, mean")
     values = _filled(session, _inside(session, made), ["kv"])
-    return [*values, *means, *_standing(session, made, "Table 5")]
+    return [*values, *needles, *_standing(session, made, "Table 5")]
 
 
 def _scores_said(session: PaperSession) -> str:

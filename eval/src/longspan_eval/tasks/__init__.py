@@ -2,8 +2,9 @@
 
 A synthetic task derives everything from the tokenizer, the length, the seed and the depth; ``ruler_tracing.py`` is a
 short one. ``fragments.py`` tokenizes what a prompt is put together from, ``haystack.py`` has texts to hide things in,
-``scores.py`` the scores. ``tests/longspan_eval/tasks/test_every_task.py`` tests every task. A task from data names
-its ``DataFile``; ``leval.py`` is a short one.
+``hiding.py`` what tasks share that hide sentences in one, ``scores.py`` the scores.
+``tests/longspan_eval/tasks/test_every_task.py`` tests every task, ``test_prompts_stay.py`` beside it has a digest of
+its prompts. A task from data names its ``DataFile``; ``leval.py`` is a short one.
 """
 
 from __future__ import annotations

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.fragments import check_asked
-from longspan_eval.tasks.haystack import Needle, hide, noise
+from longspan_eval.task import Task
+from longspan_eval.tasks.haystack import Needle
+from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.ruler_words import CWE_QUESTION, CWE_TASK
 from longspan_eval.tasks.scores import contained
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS
@@ -22,7 +20,7 @@ QUESTION = CWE_QUESTION.replace("10", "{count}")
 
 
 @dataclass(frozen=True)
-class CommonWords:
+class CommonWords(Hiding):
     """A numbered list of words, some of which stand in it several times; those are asked for.
 
     Attributes:
@@ -38,37 +36,26 @@ class CommonWords:
     others: int = 5
     new_tokens: int = 40
 
-    def __call__(
-        self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-    ) -> Example:
-        check_asked(self.name, depth, record, at_depths=False)
-        rng = random.Random(seed)
+    text = "noise"
+
+    def draw(self, rng: random.Random) -> Hidden:
         words = rng.sample(sorted({*ADJECTIVES, *NOUNS}), self.common + self.others)
         entries = words[: self.common] * self.times + words[self.common :]
         rng.shuffle(entries)
         listing = " ".join(f"{n}. {word}" for n, word in enumerate(entries, 1))
-        ids, _ = hide(
-            tokenizer,
-            self.name,
-            partial(noise(tokenizer).before, 0),
-            [Needle(f"\n{CWE_TASK.strip()}\n{listing}", rng.random())],
-            before="",
-            after=QUESTION.format(count=self.common),
-            length=length,
-            new_tokens=self.new_tokens,
+        return Hidden(
+            QUESTION.format(count=self.common),
+            tuple(words[: self.common]),
+            others=[Needle(f"\n{CWE_TASK.strip()}\n{listing}", rng.random())],
         )
-        return Example(ids, tuple(words[: self.common]), seed, None, None)
 
 
 def _task(words: CommonWords) -> Task:
-    return Task(
-        name=words.name,
+    return words.task(
         version=1,
         paper="longspan, 2026, after Hsieh et al., 2024, arXiv 2404.06654",
         summary=f"the {words.common} of {words.common + words.others} words that a list in noise has "
         f"{words.times} times; the share named",
-        new_tokens=words.new_tokens,
-        build=words,
         score=contained,
     )
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.fragments import check_asked
-from longspan_eval.tasks.haystack import Needle, hide, prose
+from longspan_eval.task import Task
+from longspan_eval.tasks.haystack import Needle
+from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.scores import list_membership
 
-STARS, FEWER, NEW_TOKENS = 32, 16, 256
+STARS, FEWER = 32, 16
 COUNTED = "\nThe little penguin counted {stars} ★\n"
 CORRECTED = (
     "\nThe little penguin counted {wrong} ★, but found that a mistake had been made, so the counting was done again, "
@@ -34,29 +33,28 @@ QUESTION = (
 
 
 @dataclass(frozen=True)
-class CountingStars:
+class CountingStars(Hiding):
     """The counts of a penguin, spread over prose.
 
     Attributes:
         name: the task's.
         reasoning: whether a wrong count stands before each right one.
         stars: M, the number of sentences.
+        new_tokens: the most tokens of an answer.
     """
 
     name: str
     reasoning: bool = False
     stars: int = STARS
+    new_tokens: int = 256
+
+    text = "prose"
 
     def __post_init__(self) -> None:
         if self.stars < 1:
             raise ValueError(f"stars must be at least 1, not {self.stars}")
 
-    def __call__(
-        self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-    ) -> Example:
-        check_asked(self.name, depth, record, at_depths=False)
-        rng = random.Random(seed)
-        passage = prose(tokenizer).passage(rng)
+    def draw(self, rng: random.Random) -> Hidden:
         counts = list(accumulate(rng.randint(2, 6) for _ in range(self.stars)))
         # Right counts are at least 2 apart, so none of these is the right count of another sentence.
         slips = [count + 1 for count in counts]
@@ -70,17 +68,7 @@ class CountingStars:
         words = (
             {"correct": "correct ", "correctly": "correctly "} if self.reasoning else {"correct": "", "correctly": ""}
         )
-        ids, _ = hide(
-            tokenizer,
-            self.name,
-            passage,
-            needles,
-            before="",
-            after=QUESTION.format(**words),
-            length=length,
-            new_tokens=NEW_TOKENS,
-        )
-        return Example(ids, tuple(map(str, counts)), seed, None, None)
+        return Hidden(QUESTION.format(**words), tuple(map(str, counts)), others=needles)
 
 
 def list_complete(text: str) -> bool:
@@ -89,13 +77,10 @@ def list_complete(text: str) -> bool:
 
 
 def _task(name: str, summary: str, *, reasoning: bool = False, stars: int = STARS) -> Task:
-    return Task(
-        name=name,
+    return CountingStars(name, reasoning, stars).task(
         version=2,
         paper="Song et al., 2024, arXiv 2403.11802",
         summary=f"{stars} {summary}, to be listed; the share listed",
-        new_tokens=NEW_TOKENS,
-        build=CountingStars(name, reasoning, stars),
         score=list_membership,
         until=list_complete,
     )

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
-from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.fragments import check_asked
-from longspan_eval.tasks.haystack import Needle, hide, prose
+from longspan_eval.tasks.haystack import Needle
+from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.scores import first_line_ends, line_complete
 
-NAME, COUNT, NEW_TOKENS = "facts", 12, 24
+COUNT = 12
 FRAME = "Now a question: {question}"
 
 
@@ -142,39 +140,37 @@ def number(rng: random.Random) -> str:
     return str(rng.randint(100, 9999))
 
 
-def build(
-    tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-) -> Example:
-    """Twelve facts about as many people; ``depth`` is that of the fact asked for, the others lie anywhere."""
-    check_asked(NAME, depth, record, at_depths=True)
-    rng = random.Random(seed)
-    passage = prose(tokenizer).passage(rng)
-    asked = rng.random() if depth is None else depth
-    wanted, *others = draw(rng, COUNT)
-    needles = [Needle(f" {wanted.statement}", asked), *(Needle(f" {fact.statement}", rng.random()) for fact in others)]
-    ids, placed = hide(
-        tokenizer,
-        NAME,
-        passage,
-        needles,
-        before="",
-        after=f"\n{wanted.question}\nAnswer:",
-        length=length,
-        new_tokens=NEW_TOKENS,
-    )
-    return Example(ids, (wanted.value,), seed, asked, placed[0])
+@dataclass(frozen=True)
+class Facts(Hiding):
+    """Twelve facts about as many people, all but the one asked for anywhere.
+
+    Attributes:
+        name: the task's.
+        new_tokens: the most tokens of an answer.
+    """
+
+    name: str = "facts"
+    new_tokens: int = 24
+
+    text = "prose"
+    at_depths = True
+
+    def draw(self, rng: random.Random) -> Hidden:
+        wanted, *others = draw(rng, COUNT)
+        return Hidden(
+            f"\n{wanted.question}\nAnswer:",
+            (wanted.value,),
+            wanted=f" {wanted.statement}",
+            others=[Needle(f" {fact.statement}", rng.random()) for fact in others],
+        )
 
 
 FACTS = (
-    Task(
-        name=NAME,
+    Facts().task(
         version=1,
         paper="longspan, 2026; no paper",
         summary=f"one of {COUNT} facts about people in prose, asked for in plain words",
-        new_tokens=NEW_TOKENS,
-        build=build,
         score=first_line_ends,
-        at_depths=True,
         until=line_complete,
     ),
 )

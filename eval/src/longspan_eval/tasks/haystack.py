@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from longspan_eval.filler import NOISE
+from longspan_eval.filler import NOISE, FillerName
 from longspan_eval.tasks.fragments import inside, opening, piece, too_few
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) +(?=[A-Z\"'(])")
@@ -103,6 +103,11 @@ def prose(tokenizer: Any) -> Source:
         first, *others = _SENTENCE_END.split(line.strip())
         texts += [f"\n{first}", *(f" {other}" for other in others)]
     return Source(inside(tokenizer, texts))
+
+
+def text_of(tokenizer: Any, kind: FillerName, rng: random.Random) -> Callable[[int], Hay]:
+    """A text of any number of tokens: lines of noise, or prose that ends at a random place."""
+    return prose(tokenizer).passage(rng) if kind == "prose" else partial(noise(tokenizer).before, 0)
 
 
 def noise_tail(tokenizer: Any, count: int) -> list[int]:

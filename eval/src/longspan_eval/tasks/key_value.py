@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.fragments import check_asked
-from longspan_eval.tasks.haystack import Needle, hide, noise
+from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.scores import word_in_answer
 from longspan_eval.tasks.words import NOUNS
 
@@ -23,7 +19,7 @@ QUESTION = '\n\n\nKey: "{key}"\nThe value associated with the specified key is:'
 
 
 @dataclass(frozen=True)
-class KeyValue:
+class KeyValue(Hiding):
     """An object of words and numbers, and one of its keys.
 
     Attributes:
@@ -36,40 +32,22 @@ class KeyValue:
     pairs: int = 16
     new_tokens: int = 16
 
-    def __call__(
-        self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-    ) -> Example:
-        check_asked(self.name, depth, record, at_depths=True)
-        rng = random.Random(seed)
-        asked = rng.random() if depth is None else depth
+    text = "noise"
+    at_depths = True
+
+    def draw(self, rng: random.Random) -> Hidden:
         keys = rng.sample(NOUNS, self.pairs)
         values = [str(value) for value in rng.sample(range(10_000, 100_000), self.pairs)]
         items = ", ".join(f'"{key}": "{value}"' for key, value in zip(keys, values, strict=True))
         wanted = rng.randrange(self.pairs)
-        ids, placed = hide(
-            tokenizer,
-            self.name,
-            partial(noise(tokenizer).before, 0),
-            [Needle(f"{TASK}{{{items}}}", asked)],
-            before="",
-            after=QUESTION.format(key=keys[wanted]),
-            length=length,
-            new_tokens=self.new_tokens,
-        )
-        return Example(ids, (values[wanted],), seed, asked, placed[0])
+        return Hidden(QUESTION.format(key=keys[wanted]), (values[wanted],), wanted=f"{TASK}{{{items}}}")
 
 
-def _task(key_value: KeyValue) -> Task:
-    return Task(
-        name=key_value.name,
+KEY_VALUES = (
+    KeyValue().task(
         version=1,
         paper="longspan, 2026, after Zhang et al., 2024, arXiv 2402.13718",
-        summary=f"the value of one of {key_value.pairs} keys of a JSON object in noise",
-        new_tokens=key_value.new_tokens,
-        build=key_value,
+        summary=f"the value of one of {KeyValue.pairs} keys of a JSON object in noise",
         score=word_in_answer,
-        at_depths=True,
-    )
-
-
-KEY_VALUES = (_task(KeyValue()),)
+    ),
+)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
-from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.fragments import check_asked
-from longspan_eval.tasks.haystack import Needle, hide, prose
+from longspan_eval.task import Task
+from longspan_eval.tasks.haystack import Needle
+from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.scores import keywords
 from longspan_eval.tasks.words import ISLANDS, KINDS, THINGS
 
-NAME, NEEDLES, FEWER, NEW_TOKENS = "multi-needle", 5, 3, 200
+NAME, NEEDLES, FEWER = "multi-needle", 5, 3
 TASK = (
     "You are an intelligent AI assistant skilled in answering user questions.\n"
     "Please keep your answers concise and clear. Do not talk about irrelevant topics or repeat your answers.\n"
@@ -30,28 +29,27 @@ ANSWER = "The legendary item hidden on the {island} Island is"
 
 
 @dataclass(frozen=True)
-class MultiNeedle:
+class MultiNeedle(Hiding):
     """Legendary items hidden on islands.
 
     Attributes:
         name: the task's.
         needles: how many, 2 at least.
+        new_tokens: the most tokens of an answer.
     """
 
     name: str = NAME
     needles: int = NEEDLES
+    new_tokens: int = 200
+
+    text = "prose"
 
     def __post_init__(self) -> None:
         most = min(len(ISLANDS), len(KINDS), len(THINGS))
         if not 2 <= self.needles <= most:
             raise ValueError(f"needles must be 2 to {most}, not {self.needles}")
 
-    def __call__(
-        self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-    ) -> Example:
-        check_asked(self.name, depth, record, at_depths=False)
-        rng = random.Random(seed)
-        passage = prose(tokenizer).passage(rng)
+    def draw(self, rng: random.Random) -> Hidden:
         islands = rng.sample(ISLANDS, self.needles)
         kinds, things = rng.sample(KINDS, self.needles), rng.sample(THINGS, self.needles)
         items = [f"{kind} {thing}" for kind, thing in zip(kinds, things, strict=True)]
@@ -67,20 +65,14 @@ class MultiNeedle:
             f"\n\nNow, the questions are: {questions} {CONSIDER} Please answer in the format of '{form}'\n"
             f"{ANSWER.format(island=islands[order[0]])}"
         )
-        ids, _ = hide(
-            tokenizer, self.name, passage, needles, before=TASK, after=after, length=length, new_tokens=NEW_TOKENS
-        )
-        return Example(ids, tuple(items[n] for n in order), seed, None, None)
+        return Hidden(after, tuple(items[n] for n in order), others=needles, before=TASK)
 
 
 def _task(name: str, needles: int) -> Task:
-    return Task(
-        name=name,
+    return MultiNeedle(name, needles).task(
         version=2,
         paper="Li et al., 2024, arXiv 2407.11963 (NeedleBench)",
         summary=f"{needles} sentences hidden in prose at even depths, asked for at once; the share found",
-        new_tokens=NEW_TOKENS,
-        build=MultiNeedle(name, needles),
         score=keywords,
     )
 

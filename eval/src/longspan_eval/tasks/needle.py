@@ -10,14 +10,11 @@ web since 2023, so a model may know the answer without reading.
 from __future__ import annotations
 
 import random
-from typing import Any
+from dataclasses import dataclass
 
-from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.fragments import check_asked
-from longspan_eval.tasks.haystack import Needle, hide, prose
+from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.scores import contained
 
-NAME, NEW_TOKENS = "needle", 48
 TASK = "You are a helpful AI bot that answers questions for a user. Keep your response short and direct\n"
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
 QUESTION = (
@@ -27,38 +24,31 @@ QUESTION = (
 FACTS = ("sandwich", "Dolores Park", "sunny day")
 
 
-def build(
-    tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-) -> Example:
-    """The needle in prose; the seed decides the passage, and the depth where it is None."""
-    check_asked(NAME, depth, record, at_depths=True)
-    rng = random.Random(seed)
-    passage = prose(tokenizer).passage(rng)
-    asked = rng.random() if depth is None else depth
-    needle = Needle(f"\n{NEEDLE}\n", asked)
-    ids, placed = hide(
-        tokenizer,
-        NAME,
-        passage,
-        [needle],
-        before=TASK,
-        after=QUESTION,
-        length=length,
-        new_tokens=NEW_TOKENS,
-        back=True,
-    )
-    return Example(ids, FACTS, seed, asked, placed[0])
+@dataclass(frozen=True)
+class KamradtNeedle(Hiding):
+    """The needle in prose.
+
+    Attributes:
+        name: the task's.
+        new_tokens: the most tokens of an answer.
+    """
+
+    name: str = "needle"
+    new_tokens: int = 48
+
+    text = "prose"
+    at_depths = True
+    back = True
+
+    def draw(self, rng: random.Random) -> Hidden:
+        return Hidden(QUESTION, FACTS, wanted=f"\n{NEEDLE}\n", before=TASK)
 
 
 NEEDLES = (
-    Task(
-        name=NAME,
+    KamradtNeedle().task(
         version=1,
         paper="Kamradt, 2023, github.com/gkamradt/LLMTest_NeedleInAHaystack",
         summary="one sentence hidden in prose; the share of its key facts in the answer",
-        new_tokens=NEW_TOKENS,
-        build=build,
         score=contained,
-        at_depths=True,
     ),
 )

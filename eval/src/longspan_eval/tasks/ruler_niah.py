@@ -11,12 +11,11 @@ import random
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from longspan_eval.task import Example, Record, Task
 from longspan_eval.tasks.fragments import check_asked, fitting, inside
-from longspan_eval.tasks.haystack import Hay, Needle, hide, noise, noise_tail, prose
+from longspan_eval.tasks.haystack import Hay, Needle, hide, noise_tail, text_of
 from longspan_eval.tasks.scores import contained
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS
 
@@ -103,10 +102,8 @@ class Niah:
         self, tokenizer: Any, rng: random.Random, keys: Iterator[str], values: Iterator[str]
     ) -> Callable[[int], Hay]:
         """The text, by the room for it. One of needles has as many as fit, brought to length with noise."""
-        if self.haystack == "noise":
-            return partial(noise(tokenizer).before, 0)
-        if self.haystack == "prose":
-            return prose(tokenizer).passage(rng)
+        if self.haystack != "needles":
+            return text_of(tokenizer, self.haystack, rng)
 
         def needles(room: int) -> Hay:
             others = (f"\n{self._sentence(*pair)}" for pair in zip(keys, values, strict=False))

@@ -11,11 +11,10 @@ import random
 import string
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.fragments import check_asked
-from longspan_eval.tasks.haystack import NOISE_LINE, Needle, hide, noise
+from longspan_eval.task import Task
+from longspan_eval.tasks.haystack import NOISE_LINE, Needle
+from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.scores import contained
 
 TASK = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n"
@@ -26,7 +25,7 @@ QUESTION = (
 
 
 @dataclass(frozen=True)
-class VariableTracking:
+class VariableTracking(Hiding):
     """Chains in noise, the assignments of each in order at random places; the first chain's value is asked for.
 
     Attributes:
@@ -41,11 +40,9 @@ class VariableTracking:
     chains: int = 1
     new_tokens: int = 30
 
-    def __call__(
-        self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
-    ) -> Example:
-        check_asked(self.name, depth, record, at_depths=False)
-        rng = random.Random(seed)
+    text = "noise"
+
+    def draw(self, rng: random.Random) -> Hidden:
         shown, shown_value = chain(rng, self.hops, 3)
         drawn: list[tuple[list[str], str]] = []
         while len(drawn) < self.chains:
@@ -59,17 +56,12 @@ class VariableTracking:
             for one in drawn
             for line, place in zip(assignments(*one), sorted(rng.random() for _ in one[0]), strict=True)
         ]
-        ids, _ = hide(
-            tokenizer,
-            self.name,
-            partial(noise(tokenizer).before, 0),
-            needles,
+        return Hidden(
+            asked(value=drawn[0][1]),
+            tuple(drawn[0][0]),
+            others=needles,
             before=f"{TASK}{example}{asked(value=shown_value)} {' '.join(shown)}\n\n{TASK}",
-            after=asked(value=drawn[0][1]),
-            length=length,
-            new_tokens=self.new_tokens,
         )
-        return Example(ids, tuple(drawn[0][0]), seed, None, None)
 
 
 def chain(rng: random.Random, hops: int, letters: int) -> tuple[list[str], str]:
@@ -87,13 +79,10 @@ def assignments(names: list[str], value: str) -> list[str]:
 
 
 def _task(tracking: VariableTracking, summary: str) -> Task:
-    return Task(
-        name=tracking.name,
+    return tracking.task(
         version=1,
         paper="Hsieh et al., 2024, arXiv 2404.06654",
         summary=summary,
-        new_tokens=tracking.new_tokens,
-        build=tracking,
         score=contained,
     )
 

@@ -18,7 +18,7 @@ from longspan.index import equal_runs
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
 from longspan.rope import Rope
-from longspan.selection.rows import Rows
+from longspan.selection.queries import QueryBlock
 from longspan.store import Fetched, KVStore
 
 
@@ -133,7 +133,7 @@ class GeneralStep:
             assert view.store is not None
             # What is chosen is gathered where it lies, and only that is brought.
             stored = keys if self._dynamic or not view.offloaded else [_after(x, pad) for x in view.keys]
-            rows = Rows(
+            queries = QueryBlock(
                 q=q,
                 keys=stored[tables.chosen_rotation],
                 values=values if not view.offloaded else _after(view.values, pad),
@@ -149,7 +149,7 @@ class GeneralStep:
                 table=partial(self._chooser.window_table, table, q.device),
                 shared=span.shared,
             )
-            self._chooser.add(out, lse, rows, self._chooser.selector_in(view.store, layer.number, layer.rope))
+            self._chooser.add(out, lse, queries, self._chooser.selector_in(view.store, layer.number, layer.rope))
         out = with_sinks(out, lse, layer.sinks).transpose(1, 2)
         return torch.nn.functional.pad(out, (0, 0, 0, 0, skipped, 0)) if skipped else out
 

@@ -22,7 +22,7 @@ from longspan.store import KVStore
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Run:
+class _BoundRows:
     """Consecutive batch rows ``first : last`` with equal padding, and the kernel of their next tokens."""
 
     first: int
@@ -47,7 +47,7 @@ class BoundKernels:
     padding: tuple[int, ...]
     start: int
     stop: int
-    runs: tuple[_Run, ...]
+    runs: tuple[_BoundRows, ...]
 
     def serves(self, step: TokenStep, layer: LayerCall, past: int) -> bool:
         """Whether that is still the same."""
@@ -170,7 +170,7 @@ class TokenStep:
         return None
 
     def _by_run(
-        self, q: Tensor, k: Tensor, v: Tensor, runs: Sequence[_Run], past: int, kept_at: int
+        self, q: Tensor, k: Tensor, v: Tensor, runs: Sequence[_BoundRows], past: int, kept_at: int
     ) -> tuple[Tensor, Tensor]:
         """Output and log-sum-exp of rows of unequal padding."""
         outs, lses = [], []
@@ -182,14 +182,14 @@ class TokenStep:
             lses.append(run.kernel.lse)
         return torch.cat(outs), torch.cat(lses)
 
-    def _observe(self, observer: Observer, runs: Sequence[_Run], past: int, layer: LayerCall) -> None:
+    def _observe(self, observer: Observer, runs: Sequence[_BoundRows], past: int, layer: LayerCall) -> None:
         """Hand over what the token chose that was just taken in."""
         assert self._chooser is not None
         selection = self._chooser.selection
         for run in runs:
             token, units = past - run.padding, run.kernel.chosen
             if units is not None and run.tables.stops[token - run.tables.start]:
-                chosen = Chosen(units if selection.together else units[:, :, None], None)
+                chosen = Chosen(units if selection.by_query_chunk else units[:, :, None], None)
                 about = {"layer": layer.number, "row": run.first, "start": token, "padding": run.padding}
                 observer.add((token, token + 1), selection, chosen, **about)
 
@@ -215,7 +215,7 @@ class TokenStep:
             kernel, chooses = self._kernel(store, slice(a, b), layer, q.shape[1], tables, selector)
             if not chooses:  # good until a token has to
                 stop = min([stop, *(tables.start + pads[a] + n for n, last in enumerate(tables.stops) if last)])
-            runs.append(_Run(a, b, pads[a], tables, kernel))
+            runs.append(_BoundRows(a, b, pads[a], tables, kernel))
         if not start <= past < stop:
             return None
         return BoundKernels(self, rope, layer.scale, layer.softcap, pads, start, stop, tuple(runs))
@@ -244,7 +244,7 @@ class TokenStep:
             )
             scored_keys = None if scored is None else keys[scored]
             scoring = selector.scoring(rows, pad, scored_keys, heads, values.shape[1], positions)
-            inputs = [x[rows] for x in selector.kept]
+            inputs = [x[rows] for x in selector.input_copies]
             if inputs:  # queries, keys and values, or keys alone
                 kept = [*inputs] if len(inputs) == 3 else [None, *inputs, None]
         plan = ranges.plan

@@ -38,14 +38,14 @@ def run(
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
     q, v, keys = packing.unit_stride(q), packing.unit_stride(v), [packing.unit_stride(x) for x in keys]
     out, lse = packing.empty_output(q, v)
-    cached = plan.kept.get("compiled")
+    cached = plan.derived.get("compiled")
     if cached is None or cached[0] is not cos_sin:
         fp32_tables = [packing.fp32_table(one) for one in cos_sin]
         # The angles are kept along, since the tables are but their addresses.
         low, high = torch.stack(plan.lo), torch.stack(plan.hi)
         tables = b"".join(packing.table(one, rope) for one in fp32_tables)
         cached = cos_sin, fp32_tables, tables, low, high, int((high - low).clamp(min=0).sum())
-        plan.kept["compiled"] = cached
+        plan.derived["compiled"] = cached
     _, _, tables, low, high, seen = cached
     items, tokens = q.shape[0] * v.shape[1], cpu.tile_tokens(q.shape[1], v.shape[1])
     job = packing.job(q, v, out, lse, rope, scale, softcap, v.shape[1], False)

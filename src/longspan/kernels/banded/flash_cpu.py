@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.dtypes import accumulator
-from longspan.kernels.banded.plan import Block, Plan, Span
+from longspan.kernels.banded.plan import Block, KeySpan, Plan
 from longspan.rope import CosSin, Rope
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -86,7 +86,7 @@ def _block(
     return out, lse
 
 
-def _flash(q: Tensor, k: Tensor, v: Tensor, span: Span, scale: float) -> tuple[Tensor, Tensor]:
+def _flash(q: Tensor, k: Tensor, v: Tensor, span: KeySpan, scale: float) -> tuple[Tensor, Tensor]:
     mask = None
     if span.shape == "window":
         mask = _window_mask(q.shape[2], span.k1 - span.k0, span.first, span.lo_slope, span.hi_slope, q.dtype)

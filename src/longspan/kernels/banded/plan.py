@@ -13,7 +13,7 @@ Shape = Literal["full", "causal", "window"]
 TILE = 512  # rows of a block whose band slides on both sides; its masks have this height
 
 
-class _Keys(Protocol):
+class _KeyInterval(Protocol):
     @property
     def lo(self) -> Callable[[Tensor], Tensor]: ...
     @property
@@ -26,11 +26,11 @@ class BandLike(Protocol):
     @property
     def q_pos(self) -> Callable[[Tensor], Tensor]: ...
     @property
-    def keys(self) -> _Keys: ...
+    def keys(self) -> _KeyInterval: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class KeySpan:
     """Keys ``k0 : k1`` of one band for all rows of a block.
 
     ``full``: every row sees every key. ``causal``: as many keys as rows, row ``t`` sees keys ``0..t`` of the span.
@@ -52,7 +52,7 @@ class Block:
 
     r0: int
     r1: int
-    spans: tuple[Span, ...]
+    spans: tuple[KeySpan, ...]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Plan:
         bands: the bands that any of these queries uses, by their number among those given; all else is per such band.
         lo, hi: ``[T]`` int64 for each band: the keys ``lo ≤ j < hi``, causal and clipped (equal where empty).
         q_pos: ``[T]`` int64 for each band, the position that its queries are rotated to.
-        kept: what a kernel derives from the plan and reuses in the next layer.
+        derived: what a kernel derives from the plan and reuses in the next layer.
     """
 
     start: int
@@ -72,14 +72,14 @@ class Plan:
     lo: tuple[Tensor, ...]
     hi: tuple[Tensor, ...]
     q_pos: tuple[Tensor, ...]
-    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    derived: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The same as rectangles, in row order, tiling all rows; computed for the kernel that reads them."""
-        if "blocks" not in self.kept:
-            self.kept["blocks"] = _blocks(self.lo, self.hi, self.stop - self.start)
-        return cast(tuple[Block, ...], self.kept["blocks"])
+        if "blocks" not in self.derived:
+            self.derived["blocks"] = _blocks(self.lo, self.hi, self.stop - self.start)
+        return cast(tuple[Block, ...], self.derived["blocks"])
 
 
 def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:
@@ -137,13 +137,13 @@ def _breaks(lo: Tensor, hi: Tensor) -> list[int]:
     return breaks
 
 
-def _spans(band: int, lo0: int, hi0: int, lo1: int, hi1: int, rows: int) -> list[Span]:
+def _spans(band: int, lo0: int, hi0: int, lo1: int, hi1: int, rows: int) -> list[KeySpan]:
     """The spans of a run from its first and last rows' intervals."""
     if hi0 <= lo0:
         return []
     if lo0 == lo1:
         if hi0 == hi1:
-            return [Span(band, lo0, hi0, "full")]
-        shared = [Span(band, lo0, hi0 - 1, "full")] if hi0 - 1 > lo0 else []
-        return [*shared, Span(band, hi0 - 1, hi0 - 1 + rows, "causal")]
-    return [Span(band, lo0, hi1, "window", hi0 - lo0, 1, int(hi1 != hi0))]
+            return [KeySpan(band, lo0, hi0, "full")]
+        shared = [KeySpan(band, lo0, hi0 - 1, "full")] if hi0 - 1 > lo0 else []
+        return [*shared, KeySpan(band, hi0 - 1, hi0 - 1 + rows, "causal")]
+    return [KeySpan(band, lo0, hi1, "window", hi0 - lo0, 1, int(hi1 != hi0))]

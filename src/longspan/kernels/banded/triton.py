@@ -135,10 +135,10 @@ def launch(
 def _angles(plan: Plan, cos_sin: Sequence[CosSin]) -> CosSin:
     """All layers of a call share the angles, so they are laid side by side once."""
     key = "cos_sin", *(id(x) for one in cos_sin for x in one)
-    if key not in plan.kept:
+    if key not in plan.derived:
         stacked = tuple(torch.stack([one[n].float() for one in cos_sin]) for n in (0, 1))
-        plan.kept[key] = stacked, cos_sin  # the second keeps the numbers in the key from being given away
-    cos, sin = plan.kept[key][0]
+        plan.derived[key] = stacked, cos_sin  # the second keeps the numbers in the key from being given away
+    cos, sin = plan.derived[key][0]
     return cos, sin
 
 
@@ -180,15 +180,15 @@ def _brought(plan: Plan) -> tuple[list[tuple[int, int]], list[int]]:
 
 def _ranges(plan: Plan, moved: Sequence[int], device: torch.device) -> Tensor:
     key = "ranges", tuple(moved), device
-    if key not in plan.kept:
+    if key not in plan.derived:
         pairs = [torch.stack((lo, hi)) + n for lo, hi, n in zip(plan.lo, plan.hi, moved, strict=True)]
-        plan.kept[key] = torch.stack(pairs).int().to(device)
-    return plan.kept[key]
+        plan.derived[key] = torch.stack(pairs).int().to(device)
+    return plan.derived[key]
 
 
 def _reach(plan: Plan) -> int:
-    if "reach" not in plan.kept:
+    if "reach" not in plan.derived:
         widths = [hi - lo for lo, hi in zip(plan.lo, plan.hi, strict=True)]
-        plan.kept["reach"] = int(torch.stack(widths).sum(dim=0).max())
-    reach: int = plan.kept["reach"]
+        plan.derived["reach"] = int(torch.stack(widths).sum(dim=0).max())
+    reach: int = plan.derived["reach"]
     return reach

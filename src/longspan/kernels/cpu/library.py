@@ -39,7 +39,7 @@ Step = tuple[str, int]  # a kernel's name and its number of items
 
 
 @dataclass(frozen=True)
-class Settings:
+class KernelSettings:
     """How kernels in C run in this context.
 
     Attributes:
@@ -56,12 +56,12 @@ class Settings:
     around: Callable[[str, int, Callable[[], None]], None] | None = None
 
 
-_settings: ContextVar[Settings] = ContextVar("settings", default=Settings())  # noqa: B039  (it is frozen)
+_settings: ContextVar[KernelSettings] = ContextVar("settings", default=KernelSettings())  # noqa: B039  (it is frozen)
 
 
 @contextmanager
 def settings(**changes: Any) -> Iterator[None]:
-    """Change fields of ``Settings`` for what runs inside."""
+    """Change fields of ``KernelSettings`` for what runs inside."""
     token = _settings.set(replace(_settings.get(), **changes))
     try:
         yield

@@ -122,14 +122,16 @@ def table(angles: CosSin, rope: Rope) -> bytes:
     return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])
 
 
-def token_scores(q: Tensor, keys: Tensor, out: Tensor, together: int, tile: int, edges: Tensor, stops: Tensor) -> bytes:
+def token_scores(
+    q: Tensor, keys: Tensor, out: Tensor, heads_per_choice: int, tile: int, edges: Tensor, stops: Tensor
+) -> bytes:
     """``TokenScores``.
 
     Args:
         q: ``[B, A, T, C, D]`` in fp32, contiguous.
         keys: ``[B, Hkv, M, D]``, a token's channels side by side.
-        out: ``[B, A / together, P, M']`` in fp32, contiguous; ``M'`` is the largest of ``stops``.
-        together: how many consecutive heads choose as one.
+        out: ``[B, A / heads_per_choice, P, M']`` in fp32, contiguous; ``M'`` is the largest of ``stops``.
+        heads_per_choice: how many consecutive heads choose as one.
         tile: queries whose scores are held together.
         edges, stops: ``[P + 1]`` and ``[P]`` int64: the queries of each chunk, and how many keys they meet.
 
@@ -141,12 +143,27 @@ def token_scores(q: Tensor, keys: Tensor, out: Tensor, together: int, tile: int,
     expect("keys", keys, batch, None, None, width)
     expect("edges", edges, stops.shape[0] + 1, dtype=torch.int64)
     expect("stops", stops, None, dtype=torch.int64)
-    expect("scores", out, batch, heads // max(together, 1), stops.shape[0], None, dtype=torch.float32, contiguous=True)
+    expect(
+        "scores",
+        out,
+        batch,
+        heads // max(heads_per_choice, 1),
+        stops.shape[0],
+        None,
+        dtype=torch.float32,
+        contiguous=True,
+    )
     whole_lanes(width)
     kv_heads = keys.shape[1]
     one_by_one = parts == 1 and kv_heads > 0 and heads % kv_heads == 0
-    if not (one_by_one or together == 1 and 1 < parts <= kv_heads) or together < 1 or heads % together:
-        raise ValueError(f"{heads} heads in {parts} parts, {together} together, are not scored by {kv_heads} key heads")
+    if (
+        not (one_by_one or heads_per_choice == 1 and 1 < parts <= kv_heads)
+        or heads_per_choice < 1
+        or heads % heads_per_choice
+    ):
+        raise ValueError(
+            f"{heads} heads in {parts} parts, {heads_per_choice} per choice, are not scored by {kv_heads} key heads"
+        )
     if out.shape[3] > keys.shape[2]:
         raise ValueError(f"there are {keys.shape[2]} keys and not {out.shape[3]}")
     return _TOKEN_SCORES.pack(
@@ -156,8 +173,8 @@ def token_scores(q: Tensor, keys: Tensor, out: Tensor, together: int, tile: int,
         edges=edges.data_ptr(),
         stops=stops.data_ptr(),
         step=keys.stride()[:3],
-        sharing=heads // together,
-        heads=together,
+        sharing=heads // heads_per_choice,
+        heads=heads_per_choice,
         rows=rows,
         chunks=stops.shape[0],
         parts=parts,

@@ -31,14 +31,14 @@ def products_unsupported_reason(q: Tensor, keys: Tensor) -> str | None:
     return cpu.unsupported_reason(keys, keys)
 
 
-def token_scores_unsupported_reason(q: Tensor, keys: Tensor, together: int) -> str | None:
+def token_scores_unsupported_reason(q: Tensor, keys: Tensor, heads_per_choice: int) -> str | None:
     """Why token scores cannot be computed here, or None; shapes as for ``token_scores``."""
-    if q.shape[3] > 1 and together > 1:
+    if q.shape[3] > 1 and heads_per_choice > 1:
         return "queries in parts choose together"
     if q.shape[3] > keys.shape[1]:
         return f"queries are in {q.shape[3]} parts and keys in {keys.shape[1]}"
-    if q.shape[1] % together or q.shape[3] == 1 and q.shape[1] % keys.shape[1]:
-        return f"{q.shape[1]} heads are not spread over {keys.shape[1]} key heads, {together} together"
+    if q.shape[1] % heads_per_choice or q.shape[3] == 1 and q.shape[1] % keys.shape[1]:
+        return f"{q.shape[1]} heads are not spread over {keys.shape[1]} key heads, {heads_per_choice} per choice"
     return products_unsupported_reason(q, keys)
 
 
@@ -96,10 +96,10 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     return out
 
 
-def token_scores(q: Tensor, keys: Tensor, together: int, chunks: QueryChunks | None) -> Tensor:
+def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryChunks | None) -> Tensor:
     """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks."""
     batch, heads, rows = q.shape[:3]
-    choosing = cpu.group_size(heads, together)
+    choosing = cpu.group_size(heads, heads_per_choice)
     if chunks is None:  # tiles of the queries are chunks that meet the same keys, so that threads share them
         shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
         tile = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
@@ -109,7 +109,7 @@ def token_scores(q: Tensor, keys: Tensor, together: int, chunks: QueryChunks | N
         tile = min(_ROWS, max(_FEWEST_HELD, _SCORES // max(1, *stops)))
     out = torch.empty(batch, choosing, len(stops), max(stops, default=0), dtype=torch.float32, device="cpu")
     q, bounds = q.float().contiguous(), [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops)]
-    packed = packing.token_scores(q, keys, out, together, tile, *bounds)
+    packed = packing.token_scores(q, keys, out, heads_per_choice, tile, *bounds)
     if out.numel():
         cpu.run("token_scores", batch * choosing * len(stops), packed)
     if chunks is not None:

@@ -13,8 +13,8 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     return q.double() @ keys.double().mT
 
 
-def token_scores(q: Tensor, keys: Tensor, together: int) -> Tensor:
-    """Eq 4 of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / together, M]`` in fp64."""
+def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int) -> Tensor:
+    """Eq 4 of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / heads_per_choice, M]`` in fp64."""
     q, keys = q.double(), keys.double()
     heads, parts = q.shape[1], q.shape[3]
     f = torch.stack(
@@ -25,7 +25,7 @@ def token_scores(q: Tensor, keys: Tensor, together: int) -> Tensor:
         ],
         dim=1,
     )  # [B, A, T, M]  # fmt: skip
-    f = f.unflatten(1, (-1, together)).amax(dim=2)
+    f = f.unflatten(1, (-1, heads_per_choice)).amax(dim=2)
     return (f - f.amax(dim=-1, keepdim=True)).amax(dim=2)
 
 

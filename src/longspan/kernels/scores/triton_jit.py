@@ -59,7 +59,7 @@ def token_scores(
     tokens,
     count,
     TOPS: tl.constexpr,
-    TOGETHER: tl.constexpr,
+    HEADS_PER_CHOICE: tl.constexpr,
     PARTS: tl.constexpr,
     KV_SHARE: tl.constexpr,
     D: tl.constexpr,
@@ -68,19 +68,19 @@ def token_scores(
     K: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
-    """``out [B, A / TOGETHER, count]``: the largest distance of a key's scores from ``top [B, A / TOGETHER, T]``.
+    """``out [B, S, count]``, ``S = A / HEADS_PER_CHOICE``: a key's largest distance of a score from ``top [B, S, T]``.
 
     With ``TOPS`` it is the best score of every query among a tile's keys, ``out [B, A, T, tiles]``, and ``top`` unread.
-    Grid: (tiles of ``count`` keys, groups of ``TOGETHER`` heads, batch); ``KV_SHARE`` heads share a key head.
+    Grid: (tiles of ``count`` keys, groups of ``HEADS_PER_CHOICE`` heads, batch); ``KV_SHARE`` heads share a key head.
     """
     b = tl.program_id(2).to(tl.int64)
     group = tl.program_id(1)
     m = tl.program_id(0) * K + tl.arange(0, K)
     there = m < count
     best = tl.full([K], float("-inf"), tl.float32)
-    row = b * (heads // TOGETHER) + group
-    for p in range(TOGETHER):
-        head = (group * TOGETHER + p).to(tl.int64)
+    row = b * (heads // HEADS_PER_CHOICE) + group
+    for p in range(HEADS_PER_CHOICE):
+        head = (group * HEADS_PER_CHOICE + p).to(tl.int64)
         own, theirs = q_ptr + b * q_sb + head * q_sh, k_ptr + b * k_sb + (head // KV_SHARE) * k_sh
         for first in range(0, tokens, R):
             t = first + tl.arange(0, R)

@@ -20,8 +20,8 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Consecutive rows of a batch with equal padding, in one layer and one call.
+class QueryBlock:
+    """The queries of consecutive batch rows with equal padding, in one layer and one call.
 
     Attributes:
         q: ``[B, H, T, D]``, unrotated, channels in the order of ``Rope.pair``, as in ``keys``; queries ``start : stop``

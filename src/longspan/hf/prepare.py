@@ -1,0 +1,175 @@
+"""Prepare an attachment: choose and resolve the method, check it with the model's layers, and write the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from longspan.attend import Attender
+from longspan.calibration import Calibration
+from longspan.errors import AttachError, LongspanError, check_count
+from longspan.hf.auto import choose, free_memory
+from longspan.hf.describe import describe, layer_notes, norm_notes
+from longspan.hf.fitting import fitting
+from longspan.hf.kernels import describe_decoding, describe_kernels
+from longspan.hf.layer import Layer
+from longspan.hf.parallel import least, ranks_of, refuse_pipelined, refuse_uneven
+from longspan.hf.placement import refuse_unloaded, runs_on
+from longspan.hf.probe import probe
+from longspan.hf.report import Report
+from longspan.hf.tiers import prepare_tier
+from longspan.hf.trial import hold_to_stock
+from longspan.hf.unwrap import refuse_other_kinds, unwrap, wrapper_note
+from longspan.hf.window import refuse_moving_frequencies, trained_on
+from longspan.kernels.banded import Impl
+from longspan.methods import METHODS, Full, Method
+from longspan.methods.parse import no_method, parse_method
+from longspan.rope import Angles
+from longspan.store import KVTier
+
+
+@dataclass(frozen=True)
+class ExtendOptions:
+    """The arguments of ``extend``; see there."""
+
+    method: str | Method | Angles
+    window: int | None
+    angles: Angles | None
+    impl: Impl
+    calibration: Calibration | str | Path | None
+    kv_tier: KVTier
+    kv_dir: str | os.PathLike[str] | None
+    length: int | None
+
+
+def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[Report, Attender, list[Layer]]:
+    """The report of ``extend``, the attention of the resolved method, and the probed layers; nothing is attached.
+
+    Raises:
+        AttachError, CalibrationError, CacheError, ValueError: see ``extend``.
+    """
+    model, method, kv_tier, kv_dir = unwrap(model_or_wrapper), options.method, options.kv_tier, options.kv_dir
+    refuse_other_kinds(model)
+    refuse_unloaded(model)
+    refuse_pipelined(model)
+    window = None if options.window is None else check_count("window", options.window)
+    length = None if options.length is None else check_count("length", options.length)
+    automatic = isinstance(method, str) and method == "auto"
+    if automatic and options.angles is not None:
+        raise LongspanError('method="auto" does not accept angles; name a method for them')
+    if not automatic:
+        chosen = _method(method, options.angles)
+    config = model.config.get_text_config(decoder=True)
+    trained = trained_on(config, window, model=type(model).__name__)
+    size = trained.window
+    resolved = None if automatic else trained.resolve(_reaching(chosen, length))  # bad parameters come before the probe
+    refuse_moving_frequencies(type(model).__name__, config)
+    layers = _probed(model)
+    hold_to_stock(model, layers)
+    device, reason = runs_on(model), None
+    if resolved is None:
+        choice = choose(
+            length,
+            size,
+            kv_bytes_per_token=sum(describe(layer, 2).kv_bytes_per_token for layer in layers),
+            free=least(model, free_memory(device), device),
+            calibrated=options.calibration is not None,
+            on_gpu=device.type == "cuda",
+        )
+        resolved, reason = trained.resolve(choice.method), choice.reason
+        kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
+        kv_dir = kv_dir if kv_tier in ("auto", "disk") else None
+    resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
+    directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
+    ranks = ranks_of(model, layers, resolved.selects)
+    calibration = fitting(options.calibration, model, layers, ranks)
+    if automatic and not resolved.uses_calibration:
+        calibration = None  # it fits, and "auto" found a method that does without
+    attender = Attender(resolved, size, options.impl, calibration=calibration, ranks=ranks)
+    for layer in layers:
+        if layer.rope is not None:
+            attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
+    kernels, kernel_note = describe_kernels(options.impl, device)
+    wrapped = wrapper_note(model_or_wrapper)
+    attached = tuple(describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
+    stock = tuple(describe(layer, 1) for layer in layers if layer.rope is None)
+    report = Report(
+        model=type(model).__name__,
+        method=resolved,
+        window=size,
+        original_window=trained.original,
+        attached=attached,
+        stock=stock,
+        warnings=(
+            *layer_notes(layers, size),
+            *norm_notes(layers, attender),
+            *trained.notes,
+            *resolved.warnings(size),
+            *tier_notes,
+            *(note for note in (kernel_note, wrapped) if note is not None),
+            *_headless(model),
+        ),
+        kv_tier=kv_tier,
+        kv_dir=directory,
+        reason=reason,
+        calibration=None
+        if calibration is None
+        else f"scores reduced to {calibration.reduced}, solver {calibration.solver}",
+        kernels=kernels,
+        ranks=None if ranks is None else (ranks.rank, ranks.size),
+        window_source=trained.source,
+        decode=describe_decoding(model, attender, layers, kv_tier),
+        heads_hold=resolved.heads_hold(
+            size,
+            [
+                (one.index, config.num_attention_heads, one.kv_heads * (1 if ranks is None else ranks.size))
+                for one in layers
+                if one.rope is not None
+            ],
+        ),
+    )
+    return report, attender, layers
+
+
+def _probed(model: PreTrainedModel) -> list[Layer]:
+    try:
+        return probe(model)
+    except AttachError:
+        refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
+        raise
+
+
+def _headless(model: PreTrainedModel) -> Iterator[str]:
+    if not model.can_generate():
+        yield (
+            f"{type(model).__name__} has no language-model head; for generate, extend the complete model "
+            "(AutoModelForCausalLM)"
+        )
+
+
+def _reaching(method: Method, length: int | None) -> Method:
+    return method if length is None else method.reaching(length)
+
+
+def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
+    if isinstance(method, str):
+        if method.partition(":")[0] not in METHODS:
+            raise LongspanError(no_method(method, ("auto",)))
+        method = parse_method(method)
+    elif isinstance(method, Angles):
+        method = Full(angles=method)
+    elif not isinstance(method, Method):
+        raise LongspanError(f"method is a name, a Method or Angles, not {type(method).__name__}")
+    if angles is None:
+        return method
+    if not isinstance(angles, Angles):
+        raise LongspanError(f"angles are Angles such as longspan.YaRN(factor=4), not {type(angles).__name__}")
+    if type(method.angles) not in (Angles, type(angles)):
+        raise LongspanError(
+            f"{method.name} is full attention under {method.angles}; angles={angles} would replace those"
+        )
+    return replace(method, angles=angles)
