@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "dtypes": set(),
     "errors": set(),
     "deferred": set(),
+    "detokenize": set(),
     "rope": {"deferred", "errors"},
     "bands": {"deferred"},
     "tables": set(),

@@ -88,7 +88,7 @@ def test_lengths(text, tokens):
     assert parse_length(text, window=512) == tokens
 
 
-@pytest.mark.parametrize("text", ["", "k", "-1", "0", "1.5", "1e5", "4xx", "200 k", "nan"])
+@pytest.mark.parametrize("text", ["", "k", "-1", "0", "1.5", "1e5", "4xx", "200 k", "nan", "9" * 400])
 def test_lengths_that_are_none(text):
     with pytest.raises(LongspanError, match="--length is a number of tokens"):
         parse_length(text, window=512)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import shutil
+import sys
 import threading
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
 import longspan
+from longspan.documents.appending import append_texts
 from longspan.documents.conversation import Conversation
 from longspan.documents.folder import Folder
 from longspan.documents.manifest import differences, plain
+from longspan.documents.passages import ranked
 from longspan.errors import DocumentError
 
 ASK = "Who is the narrator?"
@@ -23,6 +29,17 @@ ASK = "Who is the narrator?"
 @pytest.fixture
 def document(fresh, tokenizer, text):
     return longspan.read(fresh(), tokenizer, text, piece=300)
+
+
+@contextlib.contextmanager
+def unraisable():
+    """What is raised in this block where nobody can catch it."""
+    found, before = [], sys.unraisablehook
+    sys.unraisablehook = found.append
+    try:
+        yield found
+    finally:
+        sys.unraisablehook = before
 
 
 def contents_of(path: Path) -> dict[str, bytes]:
@@ -350,6 +367,68 @@ def test_methods_that_have_to_know_how_far_to_reach(fresh, tokenizer, text):
     assert short.attachment().attender.method.angles.scale == 2
     automatic = longspan.read(fresh(), tokenizer, text, method="auto")
     assert automatic.ask(ASK, 2).tokens
+
+
+def test_a_text_that_auto_left_to_the_model_stays_inside_the_window(reader, tokenizer, tmp_path, capsys):
+    """The model's own attention does nothing beyond it, and nobody would be told."""
+    model = reader(max_position_embeddings=8192)
+    document = longspan.read(model, tokenizer, "First words. " * 60, method="auto", out=tmp_path / "a.longspan")
+    said = capsys.readouterr().err
+    assert f"that is {document.tokens:,} tokens of the text and 4,096 for questions and answers" in said
+    assert "full" in repr(document)
+    document.append("Few more.")
+    with pytest.raises(DocumentError, match="full was set for 8,192 when it was read; read all of the text into a new"):
+        document.append("More words. " * 4000)
+    with pytest.raises(DocumentError, match=r"tokens, and full was set for 8,192; ask for a shorter answer"):
+        document.ask(ASK, 8192)
+    with pytest.raises(DocumentError, match="full was set for 8,192"):
+        append_texts(tmp_path / "a.longspan", model, tokenizer, [("b.txt", "More words. " * 4000)])
+    assert document.ask(ASK, 4).tokens
+
+
+def test_full_attention_beyond_the_window_is_read_where_it_is_asked_for(fresh, tokenizer, text):
+    document = longspan.read(fresh(), tokenizer, text, method="full")
+    assert document.tokens > 128
+    document.append("More words.")
+    assert document.ask(ASK, 2).tokens
+
+
+@pytest.mark.parametrize("length", [0, -1, 3.5])
+def test_a_length_that_is_none_is_refused(fresh, tokenizer, length):
+    with pytest.raises(longspan.LongspanError, match="length must be"):
+        longspan.read(fresh(), tokenizer, "Words.", method="pi", length=length)
+
+
+def test_a_document_is_not_saved_over_a_reading_that_was_not_finished(document, fresh, tokenizer, text, tmp_path):
+    path = tmp_path / "a.longspan"
+
+    def stop(*_):
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        longspan.read(fresh(), tokenizer, text, piece=200, out=path, done=stop)
+    before = contents_of(path)
+    with pytest.raises(DocumentError, match="holds a reading that was not finished; name a new folder"):
+        document.save(path)
+    assert contents_of(path) == before
+
+
+def test_a_passage_that_begins_between_two_texts_is_of_the_second(fresh, tokenizer):
+    contents = longspan.read(fresh(), tokenizer, [("one", "First words."), ("two", "Second words.")]).contents
+    second = contents.sources[1].start
+    begin = next(n for n, (first, last) in enumerate(contents.places.tolist()) if first < second and last > 12)
+    (passage,) = ranked(Counter({(begin, begin + 64): 1}), 1, contents)
+    assert (passage.source, passage.first, passage.text) == ("two", 0, "Second words.")
+    assert ranked(Counter({(begin, begin + 1): 1}), 1, contents) == ()
+
+
+def test_verify_closes_what_it_opens(saved):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        with unraisable() as found:
+            longspan.documents.verify(saved)
+            gc.collect()
+    assert not found
 
 
 def test_a_tokenizer_of_another_model_is_refused(reader, tokenizer, text, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import longspan
+from longspan.documents.conversation import Conversation
 from longspan.documents.facts import layout_for
 from longspan.documents.folder import Folder
 from longspan.documents.layout import _render, encode_text, find_layout, head_of
@@ -43,6 +44,20 @@ def test_the_prompt_reads_as_the_template_has_it(tokenizer, fresh):
     messages = [{"role": "user", "content": f"{TEXT}\n\n{QUESTION}"}]
     assert asked == own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert document.prompt(QUESTION)[-7:].tolist() != document.contents.ids[-7:].tolist()
+
+
+def test_a_conversation_that_was_saved_goes_on_as_the_template_has_it(tokenizer, fresh, tmp_path):
+    own = with_template(tokenizer, CHATML)
+    talk = Conversation(longspan.read(fresh(), own, TEXT))
+    answer = talk.say(QUESTION, 4)
+    talk.save(tmp_path / "talk.longspan")
+    opened = longspan.Document.open(tmp_path / "talk.longspan", fresh(), own)
+    messages = [{"role": "user", "content": f"{TEXT}\n\n{QUESTION}"}, {"role": "assistant", "content": answer.text}]
+    messages.append({"role": "user", "content": "And then?"})
+    expected = own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert own.decode(opened.prompt("And then?")) == expected
+    assert own.decode(Conversation(opened).document.prompt("And then?")) == expected
+    assert talk.document.layout.joint == "\n\n", "the document itself stays as it is"
 
 
 def test_a_template_that_prints_the_date(tokenizer, fresh, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import longspan
 from longspan.bundled import heldout_text
 from longspan.serve.caches import Caches, common_prefix
 from longspan.store import segments
-from support.serving import QUESTION, cached, said
+from support.serving import QUESTION, cached, said, wait_for
 
 LONG = heldout_text()[6_000:8_400]
 
@@ -188,6 +188,40 @@ def test_conversations_leave_the_system_mappings_and_files(bundled, book, tmp_pa
         caches.keep(ids, taken)
         del taken
         assert segments.mappings() - before <= most * each
-    assert len(caches) == most + (4 if disk else 0), "more were given up than had to be"
+        there = min(n + 1, most) + (min(max(n + 1 - most, 0), 4) if disk else 0)
+        assert len(caches) == there, "more were given up than had to be"
     last = caches.take(torch.cat((ids, ids[-1:])), [document])
     assert last.tokens == len(ids), "the least recently used goes first"
+
+
+def test_tokens_of_a_document_are_not_compared_again_for_each_conversation(bundled, book, monkeypatch):
+    model, tokenizer = bundled
+    document, compared = longspan.read(model, tokenizer, book), []
+    caches = Caches(model, memory=2**30, directory=None, disk=0)
+
+    def ask(question):
+        ids, before = document.prompt(question), len(compared)
+        taken = caches.take(ids, [document])
+        taken.tokens = len(ids)
+        caches.keep(ids, taken)
+        return taken, sum(compared[before:])
+
+    monkeypatch.setattr(
+        "longspan.serve.caches.common_prefix",
+        lambda a, b: (compared.append(min(len(a), len(b))), common_prefix(a, b))[1],
+    )
+    _, first = ask("One?")
+    for n in range(5):
+        taken, last = ask(f"{n}: another?")
+        assert taken.document is document
+    assert first == document.tokens and last < document.tokens + 500
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(start, tmp_path, caplog):
+    place = tmp_path / "kv"
+    place.mkdir()
+    served = start(memory=0, kv_dir=place)
+    place.rmdir()
+    talk(served, LONG, [])
+    wait_for(lambda: f"a conversation cannot be kept in {place}" in caplog.text)
+    assert len(served.host.caches) == 0 and talk(served, LONG, [])[0][1] == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from longspan.errors import DocumentError
 from support.serving import KEY, QUESTION, chat, said, wait_for
 
 
@@ -121,6 +124,37 @@ def test_a_restart_goes_on(start, book, tmp_path):
     assert not (place / begun / "text.txt").exists()
 
 
+def test_a_reading_goes_on_under_another_name_and_with_other_pieces(start, book, tmp_path):
+    place = tmp_path / "kept"
+    served = start(documents=place, piece=64)
+    id = served.add(book, wait=False)
+    wait_for(lambda: served.document(id)["tokens_read"] > 128)
+    served.http.patch(f"/v1/documents/{id}", json={"name": "another.txt"})
+    served.close()
+    again = start(documents=place, piece=100)
+    wait_for(lambda: again.document(id)["status"] in ("ready", "failed"))
+    found = again.document(id)
+    assert (found["status"], found["error"], found["name"]) == ("ready", None, "another.txt")
+    assert again.host.record(id).document.piece == 64
+
+
+def test_one_that_failed_is_read_at_the_next_start(start, book, tmp_path, monkeypatch):
+    place = tmp_path / "kept"
+
+    def refuse(*_, **__):
+        raise DocumentError("not under this method")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("longspan.serve.library.begin", refuse)
+        served = start(documents=place)
+        id = served.add(book[:500])
+        assert served.document(id)["status"] == "failed" and served.document(id)["error"] == "not under this method"
+        served.close()
+    again = start(documents=place)
+    wait_for(lambda: again.document(id)["status"] == "ready")
+    assert again.document(id)["error"] is None
+
+
 def test_what_is_damaged_is_said_and_the_rest_is_there(start, book, tmp_path):
     place = tmp_path / "kept"
     served = start(documents=place)
@@ -155,3 +189,35 @@ def test_uploads_at_once(served, book):
     for thread in threads:
         thread.join()
     assert len(served.http.get("/v1/documents").json()["data"]) == before + 6
+
+
+def test_one_that_is_deleted_while_it_is_read(start, book, monkeypatch):
+    """The engine removes the folder of a job that was cancelled: the deletion has moved it by then."""
+    served = start(piece=16)
+    record = served.host.record(served.add(book, wait=False))
+    wait_for(lambda: record.status == "reading")
+    rename = Path.rename
+
+    def slowly(path, target):
+        time.sleep(0.3)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", slowly)
+    assert served.http.delete(f"/v1/documents/{record.id}").status_code == 200
+    wait_for(lambda: not served.host.engine.readings)
+    assert list(served.host.settings.documents.iterdir()) == []
+
+
+def test_one_that_cannot_be_deleted_stays(start, book, monkeypatch):
+    served = start()
+    id = served.add(book[:500])
+
+    def refuse(path, target):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        response = served.http.delete(f"/v1/documents/{id}")
+    assert response.status_code == 507 and "Permission denied" in response.json()["error"]["message"]
+    assert served.document(id)["status"] == "ready" and said(served.ask("Where?", document=id, max_tokens=2))
+    assert served.http.delete(f"/v1/documents/{id}").status_code == 200

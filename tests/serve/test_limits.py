@@ -182,3 +182,17 @@ def test_a_request_that_failed_leaves_the_others_alone(start, monkeypatch, caplo
     assert "a request failed" in caplog.text
     monkeypatch.undo()
     served.ask("x", max_tokens=2)
+
+
+def test_a_document_that_leaves_no_room_for_a_question_is_not_read_to_its_end(start, book, tmp_path):
+    served = start(max_length=300, piece=64, documents=tmp_path / "kept")
+    id = served.add(book)
+    found = served.document(id)
+    assert found["status"] == "failed" and found["tokens_read"] == 64 < 300 < found["tokens"]
+    assert "prompt and answer together at most 300" in found["error"]
+    response = served.http.post("/v1/chat/completions", json=chat(QUESTION, document=id))
+    assert response.status_code == 409 and "at most 300" in response.json()["error"]["message"]
+    served.close()
+    again = start(documents=tmp_path / "kept")
+    wait_for(lambda: again.document(id)["status"] in ("ready", "failed"))
+    assert again.document(id)["status"] == "ready", "of another server with more room it is read"

@@ -114,6 +114,6 @@ def parse_length(text: str, window: int) -> int:
     """
     match = _LENGTH.fullmatch(text.strip())
     tokens = 0.0 if match is None else float(match[1]) * {**_TIMES, "x": window}[match[2].lower()]
-    if tokens < 1 or tokens != int(tokens):
+    if tokens < 1 or not tokens.is_integer():  # nor is what is too large for a float
         raise LongspanError(f"--length is a number of tokens such as 131072, 200k or 1M, or windows: 64x; not {text!r}")
     return int(tokens)

@@ -81,8 +81,9 @@ def _row(place: Path) -> dict[str, Any]:
         assert manifest is not None
         facts, read = manifest.facts, manifest.segments[-1].stop if manifest.segments else 0
         state = "whole" if whole else f"read up to {read:,}"
-        if whole and begun is not None and begun.segments[-1].stop > facts.tokens:
-            state = f"whole; an append was stopped at {begun.segments[-1].stop:,} of {begun.facts.tokens:,}"
+        appended = begun.segments[-1].stop if begun is not None and begun.segments else 0
+        if whole and begun is not None and appended > facts.tokens:
+            state = f"whole; an append was stopped at {appended:,} of {begun.facts.tokens:,}"
         name = written(method_of(facts))
         return {**row, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
     except (DocumentError, OSError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -84,9 +84,9 @@ class Conversation:
     def save(self, path: str | os.PathLike[str]) -> Document:
         """Write document and conversation as one document, to ask further; the document stays as it is."""
         branch = self.document.fork()
-        more = self.ids()[self.document.tokens :]
-        if len(more):
-            branch.append_tokens(more, source="conversation")
+        if self.turns:
+            branch.append_tokens(self.ids()[self.document.tokens :], source="conversation")
+            branch.layout = replace(branch.layout, joint=branch.layout.turn)  # what follows an answer follows there
         branch.save(path)
         return branch
 

@@ -23,6 +23,7 @@ from longspan.documents.saving import save_document
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
+from longspan.methods import Full
 from longspan.methods.parse import written
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
@@ -225,24 +226,31 @@ class Document:
 
     def refuse_longer(self, longer: Contents) -> None:
         """Raise ``DocumentError`` if contents are longer than the method was set for when the text was read."""
-        attachment = self.attachment()
-        method = attachment.report.method
-        most = method.longest(attachment.report.window)
+        most, why = self._reach()
         if most is not None and longer.length > most:
             raise DocumentError(
-                f"the document would have {longer.length:,} tokens, and {written(method)} was set for {most:,} when "
-                "it was read; read all of the text into a new document"
+                f"the document would have {longer.length:,} tokens, and {why} when it was read; read all of the text "
+                "into a new document"
             )
 
     def _refuse_beyond(self, tokens: int) -> None:
         """Raise ``DocumentError`` if the text is within what the method was set for, and the answer would not be."""
-        report = self.attachment().report
-        most = report.method.longest(report.window)
+        most, why = self._reach()
         if most is not None and self.tokens <= most < tokens:
             raise DocumentError(
-                f"text, question and answer have up to {tokens:,} tokens, and {written(report.method)} was set for "
-                f"{most:,}; ask for a shorter answer (max_new_tokens), or read the text again for a larger length"
+                f"text, question and answer have up to {tokens:,} tokens, and {why}; ask for a shorter answer "
+                "(max_new_tokens), or read the text again for a larger length"
             )
+
+    def _reach(self) -> tuple[int | None, str]:
+        """How many tokens the method was set for, None where it knows no limit; and that in words."""
+        report = self.attachment().report
+        method, window = report.method, report.window
+        most = method.longest(window)
+        if most is None and type(method) is Full and not method.angles.dynamic and self.tokens <= window:
+            # A longer text under full attention is the control of an experiment; nobody asks for it by an append.
+            most = window
+        return most, "" if most is None else f"{written(method)} was set for {most:,}"
 
     def cache(self) -> LongspanCache:
         """A cache of its own that holds the document's tokens."""

@@ -171,11 +171,7 @@ def refuse_others(kept: Facts, live: Facts) -> None:
 def _words(field: str) -> str:
     """A field as it is called in a message."""
     first, _, rest = field.partition(".")
-    names = {
-        "weights_sha256": "the weights' hash",
-        "tokenizer_sha256": "the tokenizer's hash",
-        "config": "the config's",
-    }
+    names = {"weights_sha256": "the weights' hash", "tokenizer_sha256": "the tokenizer's hash"}
     names |= {"calibration_sha256": "the calibration's hash", "config": "the config's"}
     names |= {"parameters": "the method's", "angles": "the angles'"}
     named = names.get(first, f"the {first}")

@@ -135,5 +135,5 @@ def verify(path: str | os.PathLike[str]) -> Manifest:
         DocumentError: it is not there or damaged.
     """
     manifest, contents = load(Folder(path), verify=True)
-    del contents
+    contents.close()
     return manifest

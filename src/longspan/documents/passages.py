@@ -75,6 +75,9 @@ def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) 
     if not len(places):  # of what stands around the text alone
         return None
     first, last = int(places[:, 0].min()), int(places[:, 1].max())
+    source, begin = next(((s.name, s.start) for s in contents.sources if first < s.stop), ("", 0))
+    first = max(first, begin)  # what joins two texts is of neither
+    if first >= last:
+        return None
     text = None if contents.text is None else contents.text[first:last]
-    source, begin = next(((s.name, s.start) for s in contents.sources if s.start <= first < s.stop), ("", 0))
     return Passage(start, stop, text, first - begin, last - begin, source, count, count / max(votes, 1))

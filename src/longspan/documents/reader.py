@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -134,7 +135,7 @@ def begin(
             "take the tokenizer that belongs to the model"
         )
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
-    _attach(model, method, contents.length + _ROOM, options)
+    _attach(model, method, contents.length, options)
     attachment = attached(model)
     document = partial(Document, model, tokenizer, layout=chosen_layout, piece=piece)
     if out is None:
@@ -195,12 +196,17 @@ def _texts(text: Any) -> list[tuple[str, str]]:
     return parts
 
 
-def _attach(model: PreTrainedModel, method: Any, reach: int, options: dict[str, Any]) -> None:
-    """Extend a model that is not, or refuse options for one that is."""
+def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str, Any]) -> None:
+    """Extend a model that is not for a text of so many tokens, or refuse options for one that is."""
     given = {name: value for name, value in options.items() if value is not None and value != "device"}
     if attachment_of(model) is None:
-        chosen = LongHeads(score="bounds") if method is None else method
-        extend(model, chosen, **{**options, "length": options["length"] or reach})
+        length = tokens + _ROOM if options["length"] is None else options["length"]
+        extend(model, LongHeads(score="bounds") if method is None else method, **{**options, "length": length})
+        if method == "auto" and options["length"] is None:
+            print(
+                f"longspan auto: that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers",
+                file=sys.stderr,
+            )
     elif method is not None or given:
         names = ", ".join(["method", *given] if method is not None else given)
         raise DocumentError(

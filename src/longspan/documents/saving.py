@@ -49,16 +49,16 @@ def save_document(
         the folder, and its manifest.
     """
     folder, attachment, contents = Folder(path), document.attachment(), document.contents
-    own = saved is not None and saved[0] == str(folder)
-    _refuse_taken(folder, saved[1] if own and saved is not None else None)
+    before = saved[1] if saved is not None and saved[0] == str(folder) else None
+    _refuse_taken(folder, before)
     facts = facts_of(
         document.model, document.tokenizer, attachment, contents,
         piece=document.piece, layout=document.layout, source=document.source,
     )  # fmt: skip
     folder.make()
     with folder.alone():
-        _refuse_taken(folder, saved[1] if own and saved is not None else None)
-        there = len(saved[1].segments) if own and saved is not None else 0
+        _refuse_taken(folder, before)
+        there = 0 if before is None else len(before.segments)
         data = list(contents.data)
         for n in range(there, len(contents.segments)):
             size = files_of_segments.size_of(contents.streams, contents.segments[n])
@@ -66,7 +66,6 @@ def save_document(
                 _copy(data[n].fileno(), file.fileno(), size)
             data[n] = folder.open(data_name(n))
         contents = replace(contents, data=tuple(data))
-        before = saved[1] if own and saved is not None else None
         manifest = write_rest(folder, facts, document.model, attachment, contents, before)
         document.contents = replace(contents, segments=manifest.segments)
     return str(folder), manifest
@@ -131,6 +130,8 @@ def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
         return
     if folder.has_document():
         raise DocumentError(f"{folder}: there is a document here already; save this one under another name")
+    if folder.unfinished() is not None:
+        raise DocumentError(f"{folder}: holds a reading that was not finished; name a new folder")
     others = folder.strange()
     if others:
         raise DocumentError(f"{folder}: holds {others[0]}, which is of no document; name a new folder")
@@ -139,7 +140,7 @@ def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
 def _copy(source: int, target: int, size: int) -> None:
     """Copy bytes; places where nothing was written stay so, where the system can tell."""
     os.ftruncate(target, size)
-    at = 0
+    at, room = 0, memoryview(bytearray(min(size, _AT_ONCE)))
     while at < size:
         if hasattr(os, "SEEK_DATA"):
             try:
@@ -148,17 +149,8 @@ def _copy(source: int, target: int, size: int) -> None:
                 if error.errno == errno.ENXIO:  # only zeros follow
                     break
                 # A file system that cannot tell: the bytes are read, zeros or not.
-        data = _read(source, at, min(_AT_ONCE, size - at))
-        _write(target, at, data)
-        at += len(data)
+        own = room[: min(len(room), size - at)]
+        read_into(source, at, own)
+        files_of_segments.write_at(target, at, own)
+        at += len(own)
     os.fsync(target)
-
-
-def _read(file: int, at: int, size: int) -> bytes:
-    data = bytearray(size)
-    read_into(file, at, memoryview(data))
-    return bytes(data)
-
-
-def _write(file: int, at: int, data: bytes) -> None:
-    files_of_segments.write_at(file, at, memoryview(data))

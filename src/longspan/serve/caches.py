@@ -23,6 +23,7 @@ from longspan.documents.encoded import InMemory
 from longspan.documents.reading import Unnamed, keep_cache
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.serve.engine import log
 from longspan.store.segments import mappings, most_mappings
 
 _MIN_SHARED = 16  # tokens that a shared beginning has to have to be worth a copy
@@ -94,7 +95,7 @@ class Caches:
         )
         least = document.tokens if document is not None else 0
         shared = sorted(
-            ((min(common_prefix(ids, one.ids), len(ids) - 1), one) for one in self._conversations), key=lambda x: -x[0]
+            ((min(_shared(ids, document, one), len(ids) - 1), one) for one in self._conversations), key=lambda x: -x[0]
         )
         for tokens, one in shared:
             if tokens <= least:
@@ -143,18 +144,24 @@ class Caches:
         """Keep a cache of exactly ``ids`` ``[T]``; beyond ``memory`` the least recently used leave it."""
         if len(ids) <= prefix.mapped:
             return
-        self._conversations = [one for one in self._conversations if common_prefix(ids, one.ids) < len(one.ids)]
+        document = prefix.document
+        self._conversations = [one for one in self._conversations if _shared(ids, document, one) < len(one.ids)]
         memory = round(_size(prefix.cache) * (1 - prefix.mapped / len(ids)))
         self._conversations.append(_CachedConversation(ids, prefix.document, prefix, memory, prefix.disk))
+        self._bound_memory()
+        self._unmap()
+        self._bound_disk()
+
+    def _bound_memory(self) -> None:
         held = self.nbytes
         for one in [one for one in self._conversations if isinstance(one.storage, PrefixCache)]:
             if held <= self._memory:
-                break
+                return
             held -= one.memory
             self._offload(one)
-        self._unmap()
-        on_disk = [one for one in self._conversations if one.disk]
-        held = self.disk_nbytes
+
+    def _bound_disk(self) -> None:
+        on_disk, held = [one for one in self._conversations if one.disk], self.disk_nbytes
         while on_disk and (held > self._disk or len(on_disk) > _SHARE * _most_files()):
             held -= on_disk[0].disk
             del self._conversations[self._index_of(on_disk.pop(0))]
@@ -182,8 +189,9 @@ class Caches:
         total = len(one.ids)
         try:
             storage = keep_cache(whole, one.storage.cache, total, total, Unnamed(self._directory))
-        except (LongspanError, OSError):
+        except (LongspanError, OSError) as error:
             # A layer that no file can hold, or a full disk: its prompt is read again when it returns.
+            log.warning("a conversation cannot be kept in %s: %s", self._directory, error)
             del self._conversations[at]
             return
         self._conversations[at] = _CachedConversation(
@@ -192,6 +200,12 @@ class Caches:
 
     def _index_of(self, one: _CachedConversation) -> int:
         return next(n for n, other in enumerate(self._conversations) if other is one)
+
+
+def _shared(ids: Tensor, document: Document | None, one: _CachedConversation) -> int:
+    """``common_prefix`` with a conversation, where ``ids`` ``[T]`` begin with those of a document, if one is given."""
+    known = 0 if document is None or document is not one.document else document.tokens
+    return known + common_prefix(ids[known:], one.ids[known:])
 
 
 def common_prefix(a: Tensor, b: Tensor) -> int:

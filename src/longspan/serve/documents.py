@@ -76,7 +76,10 @@ def routes(host: Host) -> APIRouter:
     async def delete(id: str) -> dict[str, Any]:
         record = host.record(id)
         document = record.document
-        await run_in_threadpool(host.library.delete, record)
+        try:
+            await run_in_threadpool(host.library.delete, record)
+        except OSError as error:
+            raise no_room(error) from None
         if document is not None:
             host.engine.call_between_steps(lambda: host.caches.forget(document))
         return {"id": id, "object": "document", "deleted": True}

@@ -42,7 +42,7 @@ def error_body(status: int, message: str, param: str | None = None, code: str | 
 
 def no_room(error: OSError) -> ApiError:
     """507: the folder of documents cannot be written to."""
-    return ApiError(507, f"the document cannot be kept: {error.strerror or error}", code="no_room")
+    return ApiError(507, f"the folder of documents cannot be changed: {error.strerror or error}", code="no_room")
 
 
 def busy() -> ApiError:

@@ -51,7 +51,7 @@ class Host:
         )
         self.library = Library(
             settings.documents, self.engine, self.extractor, model, tokenizer,
-            source=settings.source, layout=layout, piece=settings.piece,
+            source=settings.source, layout=layout, piece=settings.piece, longest=self.longest,
         )  # fmt: skip
         longest, max_characters = self.longest, settings.max_prompt
         if longest is not None:

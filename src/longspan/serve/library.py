@@ -25,9 +25,9 @@ from transformers import PreTrainedModel
 
 from longspan import files
 from longspan.documents import Document
-from longspan.documents.folder import MANIFEST
+from longspan.documents.folder import MANIFEST, Folder
 from longspan.documents.reader import Steps, begin
-from longspan.errors import DocumentError
+from longspan.errors import DocumentError, LongspanError
 from longspan.extract import is_plain
 from longspan.serve.engine import Engine
 from longspan.serve.extraction import Extractor
@@ -45,6 +45,7 @@ class Library:
     Args:
         source: what the model was loaded from. layout: where texts stand, of new documents.
         piece: tokens that are read at a time. extractor: of the texts of PDF and HTML files.
+        longest: tokens of a prompt and its answer, which a document has to leave room in; None for no limit.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Library:
         source: str,
         layout: str,
         piece: int,
+        longest: int | None = None,
     ) -> None:
+        self._longest = longest
         self._root, self._engine, self._model, self._extractor = root, engine, model, extractor
         # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
         self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
@@ -82,9 +85,8 @@ class Library:
             said = json.loads(files.read(path / META))
             name = str(said["name"]).encode("utf-8", "replace").decode()
             record = DocumentRecord(
-                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]),
-                path, error=said["error"],
-            )  # fmt: skip
+                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path
+            )
         except FileNotFoundError:  # nobody was told that it was taken in
             shutil.rmtree(path, ignore_errors=True)
             return
@@ -92,10 +94,7 @@ class Library:
             _LOG.warning("%s: is no document of a server (%s); it is left alone", path, error)
             return
         self._records[record.id] = record
-        if record.error is not None:
-            record.status = "failed"
-        else:
-            self._read(record)
+        self._read(record)
 
     def ready(self) -> list[Document]:
         """The documents that can be asked."""
@@ -170,15 +169,20 @@ class Library:
                 raise
 
     def delete(self, record: DocumentRecord) -> None:
-        """Delete a document; an answer that is being generated from it keeps its bytes until it ends."""
+        """Delete a document; an answer that is being generated from it keeps its bytes until it ends.
+
+        Raises:
+            OSError: the folder cannot be written to; the document is there as before.
+        """
         with self._lock:
-            if self._records.pop(record.id, None) is None:
+            if record.id not in self._records:
                 return
+            gone = self._root / f"{_DELETED}{record.id}"
+            record.folder.rename(gone)  # first: a job that is cancelled removes the folder
             if record.job is not None:
                 record.job.cancelled = True
+            del self._records[record.id]
             record.document = None
-            gone = self._root / f"{_DELETED}{record.id}"
-            record.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def close(self) -> None:
@@ -187,7 +191,7 @@ class Library:
 
     def _read(self, record: DocumentRecord) -> None:
         record.opens = (record.folder / _DOCUMENT / MANIFEST).is_file()
-        record.job = job = _ReadingJob(record)
+        record.job = job = _ReadingJob(record, self._longest)
         self._preparing.submit(self._prepare, record, job)
 
     def _prepare(self, record: DocumentRecord, job: _ReadingJob) -> None:
@@ -197,10 +201,14 @@ class Library:
             if record.opens:
                 job.opener = lambda: Document.open(out, self._model, self._tokenizer_of_engine)
             else:
-                text = files.read(record.folder / _TEXT).decode("utf-8")
+                text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(out).unfinished()
+                # A reading goes on as it began, whatever the server's pieces and the document's name are now.
+                name, piece = record.name, self._piece
+                if begun is not None:
+                    name, piece = begun.facts.sources[0].name, begun.facts.piece
                 job.steps = begin(
-                    self._model, self._tokenizer, [(record.name, text)],
-                    layout=self._layout, piece=self._piece, out=out, source=self._source,
+                    self._model, self._tokenizer, [(name, text)],
+                    layout=self._layout, piece=piece, out=out, source=self._source,
                 )  # fmt: skip
         except Exception as error:
             job.fail(error)
@@ -213,8 +221,8 @@ class _ReadingJob:
 
     long = True
 
-    def __init__(self, record: DocumentRecord) -> None:
-        self._record = record
+    def __init__(self, record: DocumentRecord, longest: int | None) -> None:
+        self._record, self._longest = record, longest
         self.opener: Any = None
         self.steps: Steps | None = None
         self.cancelled = False
@@ -225,7 +233,7 @@ class _ReadingJob:
         if self.opener is not None:
             document = self.opener()
             # Their checksums are compared when they are first needed: a damaged document fails here, and no chat by it.
-            assert document.contents.ids is not None and document.text is not None
+            _ = document.contents.ids, document.text
             self._done(document)
             return False
         assert self.steps is not None
@@ -236,6 +244,12 @@ class _ReadingJob:
         except StopIteration as end:
             self._done(end.value)
             return False
+        if self._longest is not None and record.tokens >= self._longest:
+            self.steps.close()
+            raise LongspanError(
+                f"it has {record.tokens:,} tokens, and prompt and answer together at most {self._longest:,}: no "
+                "question about it could be answered"
+            )
         if not self._first:
             self._first, self._began = record.tokens_read, time.perf_counter()  # an earlier process read some of it
         else:
@@ -268,13 +282,10 @@ class _ReadingJob:
         if self.cancelled:
             self._clear()
             return
-        expected = isinstance(error, (DocumentError, OSError))
+        expected = isinstance(error, (LongspanError, OSError))
         _LOG.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
+        # What was read stays as it is, and is tried again at the next start, which may have another model or more room.
         record.status, record.error = "failed", " ".join(str(error).split())
-        # What was read stays as it is, and what did not fail by its text is tried again at the next start.
-        if not record.opens and isinstance(error, DocumentError):
-            with suppress(OSError):
-                record.write()
 
 
 def _plain_text(upload: Path) -> str:

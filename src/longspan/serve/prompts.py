@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from longspan.documents.manifest import Layout
 from longspan.serve.errors import ApiError
 
 _MAX_ANSWERS = 4096  # answers that are remembered
+_MARK = re.compile("\ue0d0([0-9]+)\ue0d1")  # stands for an answer, by its number among the messages
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -44,13 +46,14 @@ class PreviousAnswers:
 
     def remember(self, prompt: Tensor, text: str, ids: Tensor) -> None:
         """Remember the ``ids`` ``[A]`` of an answer to a prompt ``[T]``."""
+        key = self._key(_digest(prompt), text)
         with self._lock:
-            self._ids[self._key(prompt, text)] = ids
+            self._ids[key] = ids
             while len(self._ids) > _MAX_ANSWERS:
                 self._ids.popitem(last=False)
 
-    def ids_of(self, prompt: Tensor, text: str) -> Tensor | None:
-        """The ids ``[A]`` of an answer to a prompt ``[T]``; None if there was none."""
+    def ids_of(self, prompt: Any, text: str) -> Tensor | None:
+        """The ids ``[A]`` of an answer to the prompt of a digest; None if there was none."""
         key = self._key(prompt, text)
         with self._lock:
             if key in self._ids:
@@ -58,8 +61,11 @@ class PreviousAnswers:
             return self._ids.get(key)
 
     @staticmethod
-    def _key(prompt: Tensor, text: str) -> bytes:
-        return hashlib.sha256(prompt.contiguous().numpy().tobytes() + text.encode("utf-8", "surrogatepass")).digest()
+    def _key(prompt: Any, text: str) -> bytes:
+        digest = prompt.copy()
+        digest.update(text.encode("utf-8", "surrogatepass"))
+        key: bytes = digest.digest()
+        return key
 
 
 class Prompts:
@@ -142,30 +148,25 @@ class Prompts:
 
     def _encode_turns(self, ids: Tensor, turns: Sequence[str]) -> Tensor:
         """``ids``, followed by the ids of the texts, which alternate between prompts and answers."""
+        parts, digest = [ids], _digest(ids)  # of all parts so far: a document is not hashed again at every turn
         for n, text in enumerate(turns):
-            if n % 2:
-                known = self._previous_answers.ids_of(ids, text)
-                ids = torch.cat((ids, encode_text(self._tokenizer, text)[0] if known is None else known))
-            else:
-                ids = torch.cat((ids, encode(self._tokenizer, text)))
-        return ids
+            known = self._previous_answers.ids_of(digest, text) if n % 2 else encode(self._tokenizer, text)
+            parts.append(encode_text(self._tokenizer, text)[0] if known is None else known)
+            digest.update(_bytes(parts[-1]))
+        return torch.cat(parts)
 
     def _template_turns(self, messages: Sequence[Message]) -> list[str]:
         """The filled chat template, split at the answers."""
-        marks = [f"\ue0d0{n}\ue0d1" for n in range(len(messages))]
+        answers = [n for n, one in enumerate(messages) if one.role == "assistant"]
         filled = [
-            {"role": one.role, "content": mark if one.role == "assistant" else one.text}
-            for one, mark in zip(messages, marks, strict=True)
+            {"role": one.role, "content": f"\ue0d0{n}\ue0d1" if one.role == "assistant" else one.text}
+            for n, one in enumerate(messages)
         ]
-        text = self._fill_template(filled)
-        answers = [(mark, one.text) for one, mark in zip(messages, marks, strict=True) if one.role == "assistant"]
-        if any(text.count(mark) != 1 for mark, _ in answers):  # a template may change what it is given
+        turns = _MARK.split(self._fill_template(filled))
+        if turns[1::2] != [str(n) for n in answers]:  # a template may change what it is given
             return [self._fill_template([{"role": one.role, "content": one.text} for one in messages])]
-        turns = []
-        for mark, answer in answers:
-            before, _, text = text.partition(mark)
-            turns += [before, answer]
-        return [*turns, text]
+        turns[1::2] = [messages[n].text for n in answers]
+        return turns
 
     def _fill_template(self, messages: list[dict[str, str]]) -> str:
         try:
@@ -174,6 +175,15 @@ class Prompts:
             raise ApiError(
                 400, f"the chat template does not take these messages: {' '.join(str(error).split())}", param="messages"
             ) from None
+
+
+def _digest(ids: Tensor) -> Any:
+    """A SHA-256 over ids ``[T]``, to go on from."""
+    return hashlib.sha256(_bytes(ids))
+
+
+def _bytes(ids: Tensor) -> Any:
+    return ids.contiguous().numpy().data
 
 
 def characters_of(tokenizer: Any, tokens: int) -> int:

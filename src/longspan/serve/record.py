@@ -55,5 +55,5 @@ class DocumentRecord:
 
     def write(self) -> None:
         """Write ``meta.json``."""
-        said = {name: getattr(self, name) for name in ("name", "created_at", "bytes", "characters", "error")}
+        said = {name: getattr(self, name) for name in ("name", "created_at", "bytes", "characters")}
         files.write(self.folder / META, json.dumps(said, indent=1), follow=False)

@@ -1,0 +1,69 @@
+"""How messages become ids: the work is that of the text, however many messages there are."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from longspan.bundled import load_bundled
+from longspan.documents.layout import find_layout
+from longspan.serve import prompts
+from longspan.serve.prompts import PreviousAnswers, Prompts
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    own = copy.deepcopy(load_bundled()[1])
+    own.chat_template = CHATML
+    return own
+
+
+@pytest.fixture
+def answers():
+    return PreviousAnswers()
+
+
+@pytest.fixture
+def encode(tokenizer, answers):
+    """Encodes messages, of the user and the model in turn."""
+    made = Prompts(tokenizer, find_layout(tokenizer), lambda: [], answers, max_characters=10**6)
+
+    def chat(*texts):
+        roles = ("user", "assistant")
+        return made.chat([{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)], None).ids
+
+    return chat
+
+
+@pytest.mark.parametrize("said", ["hello", "\ue0d01\ue0d1", "\ue0d07\ue0d1 and \ue0d0document\ue0d1"])
+def test_a_chat_is_as_the_template_has_it(tokenizer, encode, said):
+    """Also where a text has the characters that stand for an answer."""
+    texts = [said, "an answer", "and then?"]
+    messages = [
+        {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), texts, strict=True)
+    ]
+    expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(encode(*texts)) == expected
+
+
+def test_an_answer_keeps_the_ids_that_it_had(tokenizer, answers, encode):
+    first = encode("hello")
+    ids = torch.tensor(tokenizer.convert_tokens_to_ids(list("there")))  # in other tokens than its text is encoded to
+    answers.remember(first, "there", ids)
+    assert torch.equal(encode("hello", "there", "more")[: len(first) + 5], torch.cat((first, ids)))
+    other = encode("hallo", "there", "more")
+    assert not torch.equal(other[len(encode("hallo")) :][:5], ids), "it was an answer to something else"
+
+
+def test_what_came_before_is_hashed_once(encode, monkeypatch):
+    hashed, stock = [], prompts._bytes
+    monkeypatch.setattr(prompts, "_bytes", lambda ids: (hashed.append(len(ids)), stock(ids))[1])
+    ids = encode("many words " * 200, *["x"] * 100)
+    assert sum(hashed) == len(ids) > 1000
