@@ -59,7 +59,7 @@ class _Group:
         at: where they are among those of ``FewChoosing``.
         i: ``[P]`` int64 on the CPU, their indices in their texts.
         last: ``[P, n]`` int64, the pages that hold their bounds.
-        tokens: ``[P, n, l]`` int64, the numbers of the tokens of each chunk.
+        begin: ``[P, n, l / size]`` int64, the numbers of the first tokens of each chunk's pages.
         high: ``[P, 1, bands]`` int64, one past the last key of each band.
         row: ``[P, 1]`` int64, 0 to ``P - 1``.
     """
@@ -67,7 +67,7 @@ class _Group:
     at: slice | Tensor
     i: Tensor
     last: Tensor
-    tokens: Tensor
+    begin: Tensor
     high: Tensor
     row: Tensor
 
@@ -102,7 +102,7 @@ class FewChoosing:
         tokens = numbers(requests, low, high, page_step, size)
         self._queries = Queries([band.q_pos(i).clamp(min=0) for band in bands], device)
         self._tokens, self._ends = (x[None, None].to(device) for x in (tokens, ends))  # [1, 1, P, M or bands]
-        self._room = slice(kept.head, kept.head + kept.most)
+        self._room, self._places = slice(kept.head, kept.head + kept.most), torch.arange(size, device=device)
         table = torch.nn.utils.rnn.pad_sequence([one.pages for one in requests], batch_first=True)
         table = table.repeat_interleave(torch.tensor([one.count for one in requests]), dim=0)
         self._groups = list(self._grouped(torch.nonzero(chooses).flatten(), i, table, of_band, page_step, size, device))
@@ -117,12 +117,11 @@ class FewChoosing:
         for some in at.split(max(1, _AT_ONCE // int(self.selection.stops(i[at]).max()))):
             chunks = int(self.selection.stops(i[some]).max())
             pages = table[some, : chunks * (length // size)]
-            tokens = (pages[:, :, None] * page_step + torch.arange(size)).view(len(some), chunks, length)
             yield _Group(
                 at=as_slice(some, device),
                 i=i[some],
                 last=last_pages(pages, chunks, length, size).to(device),
-                tokens=tokens.to(device),
+                begin=(pages * page_step).view(len(some), chunks, -1).to(device),
                 high=of_band[some, None].to(device),
                 row=torch.arange(len(some), device=device)[:, None],
             )
@@ -135,9 +134,10 @@ class FewChoosing:
             tokens, ends = (x.repeat(1, sharing, 1, 1) for x in (tokens, ends))
         for group in self._groups:
             units = self._choose(group, q[0, :, group.at], cache)
-            tokens[0][:, group.at, self._room] = group.tokens[group.row, units].flatten(2)
-            begin = units[..., None] * self.selection.size
-            ends[0][:, group.at] += (group.high - begin).clamp(0, self.selection.size).sum(dim=2)
+            of_pages = group.begin[group.row, units]
+            tokens[0][:, group.at, self._room] = (of_pages[..., None] + self._places).flatten(2)
+            before = units[..., None] * self.selection.size
+            ends[0][:, group.at] += (group.high - before).clamp(0, self.selection.size).sum(dim=2)
         tokens, ends = self._queries.chunked(tokens), self._queries.chunked(ends)
         return self._queries.job(q, cache, tokens, ends, rope, scale, softcap, shared=False)
 

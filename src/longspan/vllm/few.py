@@ -140,13 +140,19 @@ def numbers(requests: Sequence[NewTokens], low: Tensor, high: Tensor, page_step:
     found = torch.empty(len(low), int((high - low).clamp(min=0).sum(dim=1).max()), dtype=torch.int64)
     token = 0
     for one in requests:
-        own = (one.pages[:, None] * page_step + torch.arange(size)).flatten()
         for _ in range(one.count):
             at = 0
             for first, stop in intervals[token]:
                 if first < stop:
-                    found[token, at : at + stop - first] = own[first:stop]
+                    found[token, at : at + stop - first] = _run(one.pages, first, stop, page_step, size)
                     at += stop - first
-            found[token, at:] = own[0]
+            found[token, at:] = one.pages[0] * page_step
             token += 1
     return found
+
+
+def _run(pages: Tensor, first: int, stop: int, page_step: int, size: int) -> Tensor:
+    """The numbers of a text's tokens ``first : stop``."""
+    from_page = first // size
+    whole = pages[from_page : -(-stop // size), None] * page_step + torch.arange(size)
+    return whole.flatten()[first - from_page * size : stop - from_page * size]
