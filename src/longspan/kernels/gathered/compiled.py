@@ -91,11 +91,12 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
         packing.keys(keys, q, v),
         chunks.packed,
     )
-    if rows <= cpu.DECODE_ROWS and job.edges is None:
-        items = q.shape[0] * sharing
-        cpu.run("tokens_decode", items, b"".join(parts), items * rows * chunks.count * packing.numbers_per_token(q, v))
+    groups = q.shape[0] * sharing
+    if chunks.most <= cpu.DECODE_ROWS:
+        numbers = groups * rows * chunks.count * packing.numbers_per_token(q, v)
+        cpu.run("tokens_decode", groups * chunks.blocks, b"".join(parts), numbers)
     else:
-        cpu.run("tokens_prefill", q.shape[0] * sharing * chunks.blocks, b"".join(parts))
+        cpu.run("tokens_prefill", groups * chunks.blocks, b"".join(parts))
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class _PackedChunks:
         made_of: the job's tensors that it was made of.
         sizes: the sizes that it was made for.
         owners: the tensors whose addresses are in ``packed``.
-        blocks, count: how many blocks of rows there are, and tokens of a chunk.
+        blocks, most, count: how many blocks of rows there are, the most rows of a chunk, and tokens of a chunk.
     """
 
     made_of: tuple[object, ...]
@@ -114,6 +115,7 @@ class _PackedChunks:
     owners: tuple[object, ...]
     packed: bytes
     blocks: int
+    most: int
     count: int
 
 
@@ -168,6 +170,7 @@ def _pack_chunks(job: PerQueryChunk, made_of: tuple[object, ...], sizes: tuple[i
         owners=(tokens, ends, block_rows, cos_sin),
         packed=packed[_OF_A_LAYER.size :] + tables,
         blocks=len(blocks),
+        most=max(stop - start for start, stop in zip(edges[:-1], edges[1:], strict=True)),
         count=count,
     )
 
