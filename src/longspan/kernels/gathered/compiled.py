@@ -85,7 +85,7 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
         job = _rotated(job, job.key_cos_sin)
     q, keys, v = (packing.unit_stride(x) for x in (job.q, job.keys, job.v))
     sharing, rows = max(v.shape[1], job.tokens.shape[1]), q.shape[2]
-    chunks = _packed_chunks(job, *q.shape[:3], sharing)
+    chunks = _packed_chunks(job, sharing)
     parts = (
         packing.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, accumulate),
         packing.keys(keys, q, v),
@@ -119,10 +119,10 @@ class _PackedChunks:
     count: int
 
 
-def _packed_chunks(job: PerQueryChunk, batch: int, heads: int, rows: int, sharing: int) -> _PackedChunks:
+def _packed_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
     """Taken from the job's ``derived`` where they were made of the same tensors."""
     made_of = job.tokens, job.ends, job.edges, job.cos_sin
-    sizes = batch, heads, rows, sharing, job.rope.rotated
+    sizes = *job.q.shape[:3], sharing, job.rope.rotated
     found: _PackedChunks | None = job.derived.get("compiled")
     if found is None or found.sizes != sizes or any(a is not b for a, b in zip(found.made_of, made_of, strict=True)):
         found = job.derived["compiled"] = _pack_chunks(job, made_of, sizes)
