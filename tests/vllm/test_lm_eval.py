@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from longspan.bundled import load_bundled
-from longspan.bundled.folder import FOLDER
 from longspan_eval.lm_eval_harness.tasks import SYNTHETIC
 from longspan_eval.session import Session
 from longspan_eval.spec import parse_spec
@@ -22,17 +21,12 @@ TASK = "longspan_passkey"
 SAMPLES = 3
 
 
-def test_a_task_of_longspan(tmp_path):
-    model = tmp_path / "bundled"
-    model.mkdir()
-    for path in FOLDER.iterdir():
-        if path.suffix == ".json" or path.name == "model.safetensors":
-            (model / path.name).symlink_to(path)
+def test_a_task_of_longspan(bundled, tmp_path):
     arguments = {
-        "pretrained": str(model), "dtype": "float32", "max_model_len": 2048, "block_size": 32, "enforce_eager": True,
+        "pretrained": str(bundled), "dtype": "float32", "max_model_len": 2048, "block_size": 32, "enforce_eager": True,
         "additional_config": {"longspan": METHOD},
     }  # fmt: skip
-    asked = {"max_seq_lengths": LENGTHS, "samples": SAMPLES, "seed": 4, "tokenizer": str(model)}
+    asked = {"max_seq_lengths": LENGTHS, "samples": SAMPLES, "seed": 4, "tokenizer": str(bundled)}
     found = results(tmp_path, arguments, [TASK], asked)
     assert "error" not in found, found["error"]
     session = Session(*load_bundled())

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from longspan.bundled import heldout_text, load_bundled
-from longspan.bundled.folder import FOLDER
 from support.vllm_engine import answers
 
 pytest.importorskip("vllm.v1")
@@ -22,15 +19,6 @@ SPLIT = {
     "tensor-parallel": {"tensor_parallel_size": 2},
     "ray": {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"},
 }
-
-
-@pytest.fixture(scope="module")
-def bundled(tmp_path_factory) -> Path:
-    """The bundled model's own files: vLLM takes every file of weights in a folder for the model's."""
-    folder = tmp_path_factory.mktemp("bundled")
-    for name in ("config.json", "generation_config.json", "model.safetensors"):
-        (folder / name).symlink_to(FOLDER / name)
-    return folder
 
 
 @pytest.fixture(scope="module")

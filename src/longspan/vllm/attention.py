@@ -15,15 +15,16 @@ from longspan.attend.tables import Tables
 from longspan.kernels import cpu
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
-from longspan.kernels.gathered import PerQueryChunk, gathered
+from longspan.kernels.gathered import gathered
 from longspan.methods import Method
 from longspan.rope import Rope
 from longspan.selection.chunks import Chunks
 from longspan.selection.queries import QueryBlock
 from longspan.vllm import pages
-from longspan.vllm.chosen import PagedSelector, request_bounds
+from longspan.vllm.chosen import FewChoosing, PagedSelector, request_bounds
+from longspan.vllm.few import FewTokens
 from longspan.vllm.pages import NewTokens
-from longspan.vllm.step import FewTokens, Step
+from longspan.vllm.step import Step
 
 
 class PagedAttention:
@@ -70,7 +71,20 @@ class PagedAttention:
         """
         with cpu.disabled() if self._without_c else nullcontext():
             q, k, v, out = (x[: step.rows] for x in (q, k, v, out))
-            self._attend(q, k, v, cache, step, out, rope, scale, softcap)
+            own = self.tables.angles(rope.table)
+            rope = rope.with_table(own)
+            rotated = rope.rotate_k(k.transpose(0, 1)[None], *step.key_cos_sin(own, q.device))[0].transpose(0, 1)
+            pages.write(cache, rotated, v, step.slots)
+            if self.selection is not None:
+                step.updates(self.selection, cache.device).write(cache, k)
+            heads_first = q.transpose(0, 1)[None]
+            for request, span in step.many:
+                rows = slice(request.first, request.first + request.count)
+                part = self._many(heads_first[:, :, rows], cache, step, request, span, rope, scale, softcap)
+                out[rows] = part[0].transpose(0, 1)
+            few = step.few(cache)
+            if few is not None:
+                self._few(few, heads_first, cache, out, rope, scale, softcap)
 
     def reserve(self, q: Tensor, kv_heads: int, longest: int) -> None:
         """Take, and give back, the memory that a layer's longest text takes at most: for a run that measures it.
@@ -84,35 +98,6 @@ class PagedAttention:
             held.append(q.new_empty(2, kv_heads, self.selection.candidates(longest), q.shape[-1], dtype=torch.float32))
             held.append(q.new_empty(self._chooser.scores_at_once, dtype=torch.float32))
         del held
-
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cache: Tensor,
-        step: Step,
-        out: Tensor,
-        rope: Rope,
-        scale: float,
-        softcap: float | None,
-    ) -> None:
-        own = self.tables.angles(rope.table)
-        rope = rope.with_table(own)
-        rotated = rope.rotate_k(k.transpose(0, 1)[None], *step.key_cos_sin(own, q.device))[0].transpose(0, 1)
-        pages.write(cache, rotated, v, step.slots)
-        if self.selection is not None:
-            step.updates(self.selection, cache.device).write(cache, k)
-        heads_first = q.transpose(0, 1)[None]
-        for request, span in step.many:
-            rows = slice(request.first, request.first + request.count)
-            part = self._many(heads_first[:, :, rows], cache, step, request, span, rope, scale, softcap)
-            out[rows] = part[0].transpose(0, 1)
-        job = self._few(heads_first, cache, step, rope, scale, softcap)
-        if job is not None:
-            rows_of, one = job
-            for some, part, _ in gathered(one, self.impl):
-                out[rows_of[some]] = part[0].transpose(0, 1)
 
     def _many(
         self,
@@ -153,34 +138,19 @@ class PagedAttention:
         return out
 
     def _few(
-        self, q: Tensor, cache: Tensor, step: Step, rope: Rope, scale: float, softcap: float | None
-    ) -> tuple[Tensor, PerQueryChunk] | None:
-        """The rows of requests with few new tokens, which read their keys in the pages, and what they read."""
-        if self.selection is not None:
-            choosing = step.few_choosing(cache.device)
-            return None if choosing is None else (choosing.rows, choosing.job(q, cache, rope, scale, softcap))
-        few = step.few(pages.page_step(cache), q.device)
-        if few is None:
-            return None
-        rows = torch.arange(step.rows, device=q.device) if few.rows is None else few.rows
-        return rows, self._job(q, cache, step, few, rope, scale, softcap)
-
-    def _job(
-        self, q: Tensor, cache: Tensor, step: Step, few: FewTokens, rope: Rope, scale: float, softcap: float | None
-    ) -> PerQueryChunk:
-        """Each token is a query chunk of its own, which sees the keys of its bands, one run a band."""
-        keys, values = pages.all_tokens(cache)
-        count = few.tokens.shape[1]
-        alone = count == 1
-        return PerQueryChunk(
-            q=q if few.rows is None else q[:, :, few.rows],
-            keys=keys,
-            v=values,
-            rope=rope,
-            scale=scale,
-            softcap=softcap,
-            tokens=few.tokens if alone else few.tokens[:, None],
-            ends=few.ends if alone else few.ends[:, None],
-            cos_sin=tuple(step.few_cos_sin(few, rope.table, q.device)),
-            edges=None if alone else tuple(range(count + 1)),
-        )
+        self,
+        few: FewTokens | FewChoosing,
+        q: Tensor,
+        cache: Tensor,
+        out: Tensor,
+        rope: Rope,
+        scale: float,
+        softcap: float | None,
+    ) -> None:
+        """The rows of requests with few new tokens, which read their keys in the pages, from ``q`` to ``out``."""
+        job = few.job(q[:, :, few.rows], cache, rope, scale, softcap)
+        for some, part, _ in gathered(job, self.impl):
+            if isinstance(few.rows, slice):
+                out[few.rows][some] = part[0].transpose(0, 1)
+            else:
+                out[few.rows[some]] = part[0].transpose(0, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from longspan.attend.tables import Tables
 from longspan.kernels.gathered import PerQueryChunk
-from longspan.rope import CosSin, Rope, Table, cos_sin
+from longspan.rope import Rope
 from longspan.selection.chunks import Chunks
 from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector, choosing
-from longspan.vllm import pages
 from longspan.vllm.bounds import bounds, last_pages
+from longspan.vllm.few import Queries, as_slice, indices, numbers, rows_of
 from longspan.vllm.pages import NewTokens
 
 _AT_ONCE = 1 << 14  # chunks whose bounds are copied at once (8 key heads of 128 channels in fp32: 128 MB)
@@ -53,12 +53,23 @@ def request_bounds(selection: Chunks, cache: Tensor, table: Tensor, stop: int) -
 
 @dataclass(frozen=True)
 class _Group:
-    """Queries that choose at once: where they are among ``FewChoosing``'s, their indices in their texts, and the pages
-    ``[P, n]`` that hold their bounds."""
+    """``P`` queries that choose at once.
 
-    at: Tensor
+    Attributes:
+        at: where they are among those of ``FewChoosing``.
+        i: ``[P]`` int64 on the CPU, their indices in their texts.
+        last: ``[P, n]`` int64, the pages that hold their bounds.
+        begin: ``[P, n, l / size]`` int64, the numbers of the first tokens of each chunk's pages.
+        high: ``[P, 1, bands]`` int64, one past the last key of each band.
+        row: ``[P, 1]`` int64, 0 to ``P - 1``.
+    """
+
+    at: slice | Tensor
     i: Tensor
-    pages: Tensor
+    last: Tensor
+    begin: Tensor
+    high: Tensor
+    row: Tensor
 
 
 class FewChoosing:
@@ -67,91 +78,72 @@ class FewChoosing:
     Args:
         tables: of the method.
         requests: theirs.
+        page_step: how far apart pages lie; see ``pages``.
         size: tokens of a page.
         device: where the pages are.
+
+    Attributes:
+        rows: their rows in the batch.
     """
 
-    def __init__(self, tables: Tables, requests: Sequence[NewTokens], size: int, device: torch.device) -> None:
+    def __init__(
+        self, tables: Tables, requests: Sequence[NewTokens], page_step: int, size: int, device: torch.device
+    ) -> None:
         assert tables.chooser is not None and isinstance(tables.chooser.selection, Chunks)
-        self.selection, self.size, self.device = tables.chooser.selection, size, device
-        i = torch.cat([torch.arange(one.past, one.past + one.count) for one in requests])
-        owner = torch.repeat_interleave(torch.tensor([one.count for one in requests]))
-        self.rows = torch.cat([torch.arange(one.first, one.first + one.count) for one in requests]).to(device)
-        table = torch.nn.utils.rnn.pad_sequence([one.pages for one in requests], batch_first=True)
-        self._table = table[owner].to(device)
-        kept, chooses = self.selection.always(), i >= self.selection.first_row
+        self.selection, self.rows = tables.chooser.selection, rows_of(requests, device)
+        i, kept, bands = indices(requests), self.selection.always(), tables.positions.everywhere()
+        chooses = i >= self.selection.first_row
         border = torch.where(chooses, kept.border(i), 0)
-        self._head = torch.where(chooses, kept.head, 0).to(device)[:, None]
-        self._most = torch.where(chooses, kept.most, 0).to(device)[:, None]
-        self._border = border.to(device)[:, None]
-        counts = torch.where(chooses, kept.head + kept.most, 0) + i + 1 - border
-        self._n = torch.arange(int(counts.max()), device=device)
-        self._counts = counts.to(device)[:, None]
-        bands = tables.positions.everywhere()
-        self._ends = torch.stack([torch.minimum(band.keys.hi(i), i + 1) for band in bands], dim=1).to(device)
-        self._positions = [band.q_pos(i).clamp(min=0) for band in bands]
-        self._groups = self._grouped(torch.nonzero(chooses).flatten(), i)
-        self._cos_sin: dict[Table, tuple[CosSin, ...]] = {}
+        # What a token reads, in order: the first chunk, room for those that it chooses, the keys from its border on.
+        low = torch.stack((torch.zeros_like(i), torch.zeros_like(i), border), dim=1)
+        high = torch.stack((torch.where(chooses, kept.head, 0), torch.where(chooses, kept.most, 0), i + 1), dim=1)
+        of_band = torch.stack([torch.minimum(band.keys.hi(i), i + 1).clamp(min=0) for band in bands], dim=1)
+        ends = torch.minimum(of_band, high[:, :1]) + (of_band - border[:, None]).clamp(min=0)
+        tokens = numbers(requests, low, high, page_step, size)
+        self._queries = Queries([band.q_pos(i).clamp(min=0) for band in bands], device)
+        self._tokens, self._ends = (x[None, None].to(device) for x in (tokens, ends))  # [1, 1, P, M or bands]
+        self._room, self._places = slice(kept.head, kept.head + kept.most), torch.arange(size, device=device)
+        table = torch.nn.utils.rnn.pad_sequence([one.pages for one in requests], batch_first=True)
+        table = table.repeat_interleave(torch.tensor([one.count for one in requests]), dim=0)
+        self._groups = list(self._grouped(torch.nonzero(chooses).flatten(), i, table, of_band, page_step, size, device))
 
-    def _grouped(self, at: Tensor, i: Tensor) -> list[_Group]:
-        """The queries that choose, no more at once than their bounds have room for."""
+    def _grouped(
+        self, at: Tensor, i: Tensor, table: Tensor, of_band: Tensor, page_step: int, size: int, device: torch.device
+    ) -> Iterator[_Group]:
+        """The queries ``at`` that choose, no more at once than their bounds have room for."""
         if not len(at):
-            return []
-        chunks = int(self.selection.stops(i[at]).max())
-        groups = []
-        for some in at.split(max(1, _AT_ONCE // chunks)):
-            most = int(self.selection.stops(i[some]).max())
-            table = self._table[some.to(self.device)]
-            own = last_pages(table, most, self.selection.size, self.size)
-            groups.append(_Group(some.to(self.device), i[some], own))
-        return groups
+            return
+        length = self.selection.size
+        for some in at.split(max(1, _AT_ONCE // int(self.selection.stops(i[at]).max()))):
+            chunks = int(self.selection.stops(i[some]).max())
+            pages = table[some, : chunks * (length // size)]
+            yield _Group(
+                at=as_slice(some, device),
+                i=i[some],
+                last=last_pages(pages, chunks, length, size).to(device),
+                begin=(pages * page_step).view(len(some), chunks, -1).to(device),
+                high=of_band[some, None].to(device),
+                row=torch.arange(len(some), device=device)[:, None],
+            )
 
     def job(self, q: Tensor, cache: Tensor, rope: Rope, scale: float, softcap: float | None) -> PerQueryChunk:
-        """What each token keeps and chooses, one run a band.
-
-        Args:
-            q: ``[1, H, T, D]`` of the whole step, unrotated; the step's new keys are in the pages.
-        """
-        q = q[:, :, self.rows]
-        tokens, ends = self._tokens(self._units(q, cache), pages.page_step(cache))
-        keys, values = pages.all_tokens(cache)
-        count = tokens.shape[2]
-        if rope.table not in self._cos_sin:
-            self._cos_sin[rope.table] = tuple(cos_sin(rope.table, at, self.device) for at in self._positions)
-        return PerQueryChunk(
-            q=q,
-            keys=keys,
-            v=values,
-            rope=rope,
-            scale=scale,
-            softcap=softcap,
-            tokens=tokens[:, :, 0] if count == 1 else tokens,
-            ends=ends[:, :, 0] if count == 1 else ends,
-            cos_sin=self._cos_sin[rope.table],
-            edges=None if count == 1 else tuple(range(count + 1)),
-        )
-
-    def _units(self, q: Tensor, cache: Tensor) -> Tensor:
-        """``[S, P, chosen]`` int64, the chunks that queries ``[1, H, P, D]`` choose; any for those that do not."""
-        sharing = choosing(self.selection.share, q.shape[1], cache.shape[1])
-        units = torch.zeros(sharing, q.shape[2], self.selection.chosen, dtype=torch.int64, device=self.device)
+        """What the tokens' queries ``[1, H, P, D]``, unrotated, keep and choose in a layer's pages."""
+        tokens, ends = self._tokens, self._ends
+        if self._groups:
+            sharing = choosing(self.selection.share, q.shape[1], cache.shape[1])
+            tokens, ends = (x.repeat(1, sharing, 1, 1) for x in (tokens, ends))
         for group in self._groups:
-            low, high = bounds(cache, group.pages)
-            # Each query is a row of the batch with bounds of its own.
-            scores = self.selection.bound_scores(q[0, :, group.at].transpose(0, 1)[:, :, None], low, high)
-            units[:, group.at] = self.selection.choose(scores[:, :, 0].transpose(0, 1)[None], group.i)[0]
-        return units
+            units = self._choose(group, q[0, :, group.at], cache)
+            of_pages = group.begin[group.row, units]
+            tokens[0][:, group.at, self._room] = (of_pages[..., None] + self._places).flatten(2)
+            before = units[..., None] * self.selection.size
+            ends[0][:, group.at] += (group.high - before).clamp(0, self.selection.size).sum(dim=2)
+        tokens, ends = self._queries.chunked(tokens), self._queries.chunked(ends)
+        return self._queries.job(q, cache, tokens, ends, rope, scale, softcap, shared=False)
 
-    def _tokens(self, units: Tensor, page_step: int) -> tuple[Tensor, Tensor]:
-        """The numbers ``[1, S, P, M]`` of the keys that each query reads, and their ends ``[1, S, P, bands]``."""
-        length, n = self.selection.size, self._n
-        place = (n - self._head).clamp(min=0)
-        among = (place // length).clamp(max=units.shape[2] - 1).expand(units.shape[0], -1, -1)
-        chosen = units.gather(2, among) * length + place % length
-        last = self._border + n - self._head - self._most
-        j = torch.where(n < self._head, n, torch.where(n < self._head + self._most, chosen, last))
-        seen = n < self._counts
-        j = torch.where(seen, j, 0)
-        ends = torch.stack([((j < end) & seen).sum(dim=-1) for end in self._ends[:, :, None].unbind(1)], dim=-1)
-        page = self._table.expand(units.shape[0], -1, -1).gather(2, j // self.size)
-        return (page * page_step + j % self.size)[None], ends[None]
+    def _choose(self, group: _Group, q: Tensor, cache: Tensor) -> Tensor:
+        """``[S, P, chosen]`` int64, the chunks that queries ``[H, P, D]`` choose."""
+        low, high = bounds(cache, group.last)
+        # Each query is a row of the batch with bounds of its own.
+        scores = self.selection.bound_scores(q.transpose(0, 1)[:, :, None], low, high)
+        return self.selection.choose(scores[:, :, 0].transpose(0, 1)[None], group.i)[0]

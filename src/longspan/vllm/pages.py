@@ -9,6 +9,7 @@ head: token ``t`` of page ``p`` is number ``p · step + t``, with ``step`` the p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -63,13 +64,17 @@ def page_step(cache: Tensor) -> int:
     Raises:
         LongspanError: the pages do not lie in memory as said above.
     """
-    pages, heads, size, width = cache.shape
-    inside = cache.stride()[1:] == (size * width, width, 1)
-    page = cache.stride(0) if pages > 1 else heads * size * width
-    if not inside or page % width or page < heads * size * width:
+    return _page_step(cache.shape, cache.stride())
+
+
+@lru_cache(maxsize=16)  # the layers of a model have pages of few shapes
+def _page_step(shape: tuple[int, int, int, int], strides: tuple[int, ...]) -> int:
+    pages, heads, size, width = shape
+    page = strides[0] if pages > 1 else heads * size * width
+    if strides[1:] != (size * width, width, 1) or page % width or page < heads * size * width:
         raise LongspanError(
-            f"longspan in vLLM: pages of shape {list(cache.shape)} have strides {list(cache.stride())}, not one key "
-            "head after the other without gaps; leave other caches and layouts out"
+            f"longspan in vLLM: pages of shape {list(shape)} have strides {list(strides)}, not one key head after the "
+            "other without gaps; leave other caches and layouts out"
         )
     return page // (width // 2)
 
@@ -77,24 +82,23 @@ def page_step(cache: Tensor) -> int:
 def halves(cache: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values ``[pages, Hkv, size, D]``, in the pages' memory."""
     pages, heads, size, width = cache.shape
-    channels, page = width // 2, page_step(cache) * (width // 2)
-    begin = cache.storage_offset()
-    keys, values = (
-        cache.as_strided((pages, heads, size, channels), (page, size * width, channels, 1), at)
-        for at in (begin, begin + size * channels)
-    )
-    return keys, values
+    channels = width // 2
+    return _both(cache, (pages, heads, size, channels), (page_step(cache) * channels, size * width, channels, 1))
 
 
 def all_tokens(cache: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values ``[1, Hkv, N, D]`` of all pages, by number; nothing is copied."""
     pages, heads, size, width = cache.shape
+    channels = width // 2
     # The rows of one head reach over those of the others, so that its tokens have equal steps through all pages.
     count = (pages - 1) * page_step(cache) + size
-    keys, values = (
-        x.as_strided((1, heads, count, width // 2), (0, *x.stride()[1:]), x.storage_offset()) for x in halves(cache)
-    )
-    return keys, values
+    return _both(cache, (1, heads, count, channels), (0, size * width, channels, 1))
+
+
+def _both(cache: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The keys, which a page of a head begins with, and the values, which come after its ``size`` keys."""
+    begin, values = cache.storage_offset(), cache.shape[2] * (cache.shape[3] // 2)
+    return cache.as_strided(shape, strides, begin), cache.as_strided(shape, strides, begin + values)
 
 
 def text_tokens(cache: Tensor, pages: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from longspan.kernels.gathered.contract import PerQueryChunk, PerRow
 from longspan.rope import CosSin
 
 _UNITS, _TOKENS = ALL["Units"], ALL["Tokens"]
+_OF_A_LAYER = _TOKENS.first("job", "keys")
 
 _SHORT = 16  # units of fewer tokens are too short for rows to be gathered by them
 ROWS_AT_ONCE = 4096  # rows whose sums are kept while they see all of their units
@@ -83,28 +84,73 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
     if job.key_cos_sin is not None:
         job = _rotated(job, job.key_cos_sin)
     q, keys, v = (packing.unit_stride(x) for x in (job.q, job.keys, job.v))
-    tokens, rows = job.tokens.long().contiguous(), q.shape[2]
-    edges = job.edges or (0, rows)
+    sharing, rows = max(v.shape[1], job.tokens.shape[1]), q.shape[2]
+    chunks = _packed_chunks(job, sharing)
+    parts = (
+        packing.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, accumulate),
+        packing.keys(keys, q, v),
+        chunks.packed,
+    )
+    groups = q.shape[0] * sharing
+    if chunks.most <= cpu.DECODE_ROWS:
+        numbers = groups * rows * chunks.count * packing.numbers_per_token(q, v)
+        cpu.run("tokens_decode", groups * chunks.blocks, b"".join(parts), numbers)
+    else:
+        cpu.run("tokens_prefill", groups * chunks.blocks, b"".join(parts))
+
+
+@dataclass(frozen=True)
+class _PackedChunks:
+    """``Tokens`` behind its job and keys: what the layers have in common whose queries have the same tokens.
+
+    Attributes:
+        made_of: the job's tensors that it was made of.
+        sizes: the sizes that it was made for.
+        owners: the tensors whose addresses are in ``packed``.
+        blocks, most, count: how many blocks of rows there are, the most rows of a chunk, and tokens of a chunk.
+    """
+
+    made_of: tuple[object, ...]
+    sizes: tuple[int, ...]
+    owners: tuple[object, ...]
+    packed: bytes
+    blocks: int
+    most: int
+    count: int
+
+
+def _packed_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
+    """Taken from the job's ``derived`` where they were made of the same tensors."""
+    made_of = job.tokens, job.ends, job.edges, job.cos_sin
+    sizes = *job.q.shape[:3], sharing, job.rope.rotated
+    found: _PackedChunks | None = job.derived.get("compiled")
+    if found is None or found.sizes != sizes or any(a is not b for a, b in zip(found.made_of, made_of, strict=True)):
+        found = job.derived["compiled"] = _pack_chunks(job, made_of, sizes)
+    return found
+
+
+def _pack_chunks(job: PerQueryChunk, made_of: tuple[object, ...], sizes: tuple[int, ...]) -> _PackedChunks:
+    batch, heads, rows, sharing, _ = sizes
+    tokens, edges = job.tokens.long().contiguous(), job.edges or (0, rows)
     if job.edges is None:
         tokens = tokens[:, :, None]
-    sharing, count = max(v.shape[1], tokens.shape[1]), tokens.shape[3]
+    count = tokens.shape[3]
     ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count, device="cpu")
     ends = ends.long().contiguous() if job.edges is not None and job.ends is not None else ends.long()[:, :, None]
     ends = ends.expand(tokens.shape[0], sharing, len(edges) - 1, -1)
     tokens = _each(tokens, sharing)
-    cos_sin = [packing.fp32_table(one) for one in job.cos_sin]
-    items, each = q.shape[0] * sharing, cpu.tile_tokens(q.shape[1], sharing)
+    cos_sin, each = [packing.fp32_table(one) for one in job.cos_sin], cpu.tile_tokens(heads, sharing)
     blocks = [
         (first, min(first + each, stop), chunk)
         for chunk, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True))
         for first in range(start, stop, each)
     ]
     block_rows = torch.tensor(blocks, dtype=torch.int64, device="cpu")
-    packing.expect("tokens", tokens, q.shape[0], sharing, len(edges) - 1, None, dtype=torch.int64)
-    packing.expect("ends", ends, q.shape[0], sharing, len(edges) - 1, len(cos_sin), dtype=torch.int64)
+    packing.expect("tokens", tokens, batch, sharing, len(edges) - 1, None, dtype=torch.int64)
+    packing.expect("ends", ends, batch, sharing, len(edges) - 1, len(cos_sin), dtype=torch.int64)
     packed = _TOKENS.pack(
-        job=packing.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, accumulate),
-        keys=packing.keys(keys, q, v),
+        job=bytes(packing.JOB.size),
+        keys=bytes(packing.KEYS.size),
         tokens=tokens.data_ptr(),
         ends=ends.data_ptr(),
         blocks=block_rows.data_ptr(),
@@ -115,13 +161,18 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
         row_blocks=len(blocks),
         each=each,
         count=count,
-        batch=q.shape[0],
+        batch=batch,
     )
-    packed = b"".join((packed, *(packing.table(one, job.rope) for one in cos_sin)))
-    if rows <= cpu.DECODE_ROWS and job.edges is None:
-        cpu.run("tokens_decode", items, packed, items * rows * count * packing.numbers_per_token(q, v))
-    else:
-        cpu.run("tokens_prefill", items * len(blocks), packed)
+    tables = b"".join(packing.table(one, job.rope) for one in cos_sin)
+    return _PackedChunks(
+        made_of=made_of,
+        sizes=sizes,
+        owners=(tokens, ends, block_rows, cos_sin),
+        packed=packed[_OF_A_LAYER.size :] + tables,
+        blocks=len(blocks),
+        most=max(stop - start for start, stop in zip(edges[:-1], edges[1:], strict=True)),
+        count=count,
+    )
 
 
 def _rotated(job: PerQueryChunk, cos_sin: CosSin) -> PerQueryChunk:
@@ -132,7 +183,7 @@ def _rotated(job: PerQueryChunk, cos_sin: CosSin) -> PerQueryChunk:
     stored = (x if copies == 1 else x.repeat_interleave(copies, dim=1) for x in (job.keys, job.v))
     keys, v = (torch.take_along_dim(x, tokens, dim=2) for x in stored)
     order = torch.arange(tokens.shape[2], device="cpu").expand(tokens.shape[0], 1, -1)
-    return replace(job, keys=job.rope.rotate_k(keys, *cos_sin), v=v, tokens=order, key_cos_sin=None)
+    return replace(job, keys=job.rope.rotate_k(keys, *cos_sin), v=v, tokens=order, key_cos_sin=None, derived={})
 
 
 def _each(x: Tensor, sharing: int) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -60,6 +61,8 @@ class PerQueryChunk(Gathered):
         ends: ``[B, S, len(cos_sin)]`` int64, or ``[B, S, P, len(cos_sin)]``: one past the last of ``tokens`` in each
             run; None where there is one run. Tokens after the last run are not seen, so that chunks may have fewer.
         key_cos_sin: cos and sin ``[M, r / 2]`` that the gathered keys are rotated by, or None if they stay as stored.
+        derived: what a kernel derives from ``tokens``, ``ends``, ``edges`` and ``cos_sin``. Layers whose jobs have the
+            same objects there may share it; these must not change then.
     """
 
     tokens: Tensor
@@ -67,6 +70,7 @@ class PerQueryChunk(Gathered):
     ends: Tensor | None = None
     key_cos_sin: CosSin | None = None
     edges: tuple[int, ...] | None = None
+    derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def chunks(self) -> Iterator[tuple[slice, PerQueryChunk]]:
         """The queries of each chunk, and a job of that chunk alone."""
@@ -83,5 +87,6 @@ class PerQueryChunk(Gathered):
                     cos_sin=tuple((cos[first:last], sin[first:last]) for cos, sin in self.cos_sin),
                     ends=None if self.ends is None else self.ends[:, :, p],
                     edges=None,
+                    derived={},
                 ),
             )

@@ -65,17 +65,19 @@ int longspan_tokens_decode(const Tokens *of, WorkQueue *queue) {
     Softmax rows;
     if (!init_rows(&rows, job)) return 0;
     EACH(item, queue) {
-        int64_t b = item / job->sharing, s = item % job->sharing;
-        for (int64_t t = 0; t < job->rows; t++) {
+        const int64_t b = item / (job->sharing * of->row_blocks), s = item / of->row_blocks % job->sharing;
+        const int64_t *block = of->blocks + item % of->row_blocks * 3;
+        const int64_t *ends = ends_of(of, b, s, block[2]), *tokens = tokens_of(of, b, s, block[2]);
+        for (int64_t t = block[0]; t < block[1]; t++) {
             int64_t from = 0;
             load_partial(&rows, job, b, s, t);
             for (int64_t n = 0; n < of->runs; n++) {
-                int64_t to = ends_of(of, b, s, 0)[n];
+                int64_t to = ends[n];
                 if (from >= to) continue;
                 rotate_queries(&rows, job, b, s, t, of->tables[n].cos + t * job->pairs,
                      of->tables[n].sin + t * job->pairs);
                 Run run = stored(job, &of->keys, b, s);
-                run.tokens = tokens_of(of, b, s, 0) + from, run.count = to - from;
+                run.tokens = tokens + from, run.count = to - from;
                 attend(&rows, &run);
                 from = to;
             }
