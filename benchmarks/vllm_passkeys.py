@@ -1,6 +1,6 @@
 """Pass keys at 8 windows, asked of vLLM's server through the openai client: DCA, chosen chunks, YaRN and stock vLLM.
 
-build/vllm-venv/bin/python benchmarks/vllm_passkeys.py [--count 50] [--windows 8] [--only dca]
+build/vllm-venv-0.29.0/bin/python benchmarks/vllm_passkeys.py [--count 50] [--windows 8] [--only dca]
 
 The model is the bundled one, whose window is 512 tokens. All prompts are sent at once, so that the server batches them.
 """

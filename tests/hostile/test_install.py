@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IN_EVAL = tomllib.loads((ROOT / "eval" / "pyproject.toml").read_text())["project"]
-# vLLM fixes the versions of many packages, torch among them: its releases are held by tests/vllm/requirements.txt.
+# vLLM fixes the versions of many packages, torch among them: its releases are held by tests/vllm/requirements*.txt.
 HELD_ELSEWHERE = {"vllm"}
 EXTRAS = tuple(name for name in PROJECT["optional-dependencies"] if name not in HELD_ELSEWHERE)
 OURS = {"longspan", "longspan-eval"}

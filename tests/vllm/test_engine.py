@@ -5,6 +5,7 @@ They run where vLLM is installed: ``make test-vllm``.
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -100,9 +101,10 @@ def test_prefix_hits_change_nothing(served):
     assert [one["tokens"] for one in second] == [one["tokens"] for one in first[:10]]
 
 
-def test_the_start_says_what_was_attached(method, served):
+def test_the_start_says_what_was_attached(method, served, bundled):
     assert served["attention"] == ["LongspanImpl"]
-    for line in ("longspan is attached", METHODS[method][2], "layers 0-3: half layout, all channels"):
+    last = json.loads((bundled / "config.json").read_text())["num_hidden_layers"] - 1
+    for line in ("longspan is attached", METHODS[method][2], f"layers 0-{last}: half layout, all channels"):
         assert line in served["log"]
 
 

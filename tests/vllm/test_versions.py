@@ -1,14 +1,40 @@
-"""Releases of vLLM that longspan does not know: refused where it is asked for, untouched elsewhere."""
+"""Releases of vLLM: those that longspan knows, and others: refused where it is asked for, untouched elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
 
 from longspan import vllm as plugin
 from longspan.errors import AttachError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_one_list_of_releases():
+    """What the plugin attaches to is what the extra installs, what `make test-vllm` runs on, and what the page says."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    accepted = Requirement(extras["vllm"][0]).specifier
+    assert [n for n in range(20, 60) if f"0.{n}.0" in accepted] == [int(name.split(".")[1]) for name in plugin.ADAPTERS]
+    tried = [path.stem.removeprefix("requirements-") for path in ROOT.glob("tests/vllm/requirements-*.txt")]
+    assert sorted(name.rpartition(".")[0] for name in tried) == sorted(plugin.ADAPTERS)
+    default, other = (f"VLLM_RELEASE{sign}{name}" for sign, name in zip((" ?= ", "="), sorted(tried), strict=True))
+    makefile, page = ((ROOT / name).read_text() for name in ("Makefile", "docs/vllm.md"))
+    assert default in makefile and other in makefile and f"$ make test-vllm {other}" in page
+    assert f"Releases {plugin.SUPPORTED} of vLLM." in page
+
+
+def test_the_installed_release_has_its_adapter():
+    pytest.importorskip("vllm.v1")
+    adapter = plugin.ADAPTERS[".".join(plugin.installed().split(".")[:2])]
+    for part in ("backend", "model"):
+        import_module(f"{adapter}.{part}")
 
 
 @pytest.fixture
@@ -43,9 +69,8 @@ def test_without_longspan_it_works_as_before(unknown):
     ids=["asked", "by the model's config"],
 )
 def test_with_longspan_one_line_says_which_releases_it_supports(unknown, additional, config):
-    with pytest.raises(
-        AttachError, match=r"supports vLLM 0\.29\.x and this is 0\.99\.1; install .* or start vLLM"
-    ) as error:
+    said = r"supports vLLM 0\.29\.x and 0\.32\.x, and this is 0\.99\.1; install .* or start vLLM"
+    with pytest.raises(AttachError, match=said) as error:
         unknown(additional, config).create_engine_config()
     assert "\n" not in str(error.value)
 

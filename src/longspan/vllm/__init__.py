@@ -9,9 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-# Releases of vLLM by their first two numbers, and the module that knows their API.
-ADAPTERS = {"0.29": "longspan.vllm.v0_29"}
-SUPPORTED = ", ".join(f"{release}.x" for release in ADAPTERS)
+# Releases of vLLM by their first two numbers, and the module that knows their API, named by the first that has it.
+# Those that are left out have not been tried.
+ADAPTERS = {"0.29": "longspan.vllm.since_0_29", "0.32": "longspan.vllm.since_0_29"}
+SUPPORTED = " and ".join(f"{release}.x" for release in ADAPTERS)
 
 
 def installed() -> str:

@@ -23,7 +23,7 @@ def register(found: str, supported: str) -> None:
         model = getattr(config, "model_config", None)
         if asked(getattr(config, "additional_config", None), getattr(model, "hf_text_config", None)) is not None:
             raise AttachError(
-                f"longspan supports vLLM {supported} and this is {found}; install a supported release, or start vLLM "
+                f"longspan supports vLLM {supported}, and this is {found}; install a supported release, or start vLLM "
                 "with --additional-config '{\"longspan\": null}'"
             )
         return config

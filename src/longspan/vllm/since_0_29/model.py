@@ -1,4 +1,4 @@
-"""longspan on a model as vLLM 0.29 builds it: each layer is checked, and its rotation and attention are replaced."""
+"""longspan on a model as vLLM builds it: each layer is checked, and its rotation and attention are replaced."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from longspan.rope import Rope, Table
 from longspan.vllm import source
 from longspan.vllm.attention import PagedAttention
 from longspan.vllm.settings import Settings, check_pages
+from longspan.vllm.since_0_29.backend import LongspanBackend, LongspanChoosingBackend, LongspanImpl
 from longspan.vllm.unrotated import Unrotated
-from longspan.vllm.v0_29.backend import LongspanBackend, LongspanChoosingBackend, LongspanImpl
 
 _PLAIN = (RotaryEmbedding, Llama3RotaryEmbedding, NTKScalingRotaryEmbedding)
 _CHECKED_POSITIONS = (0, 1, 2, 3, 5, 17, 100, 255)

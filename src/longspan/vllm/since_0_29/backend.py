@@ -1,4 +1,4 @@
-"""vLLM 0.29's attention backend, metadata builder and implementation, for layers that longspan is attached to."""
+"""vLLM's attention backend, metadata builder and implementation, for layers that longspan is attached to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM 0.29: two functions of vLLM, which do what they did unless longspan is asked for."""
+"""vLLM 0.29 and 0.32: two functions of vLLM, which do what they did unless longspan is asked for."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def _with_long_texts(original: Any) -> Any:
     def create_model_config(self: Any) -> Any:
         if asked(self.additional_config) is None:
             return original(self)
-        if self.load_format == "tensorizer":
-            raise AttachError("longspan in vLLM: models of load_format tensorizer are built without it; use another")
+        if self.load_format in ("tensorizer", "ipc_cache"):  # the second builds a model without its angles
+            raise AttachError(
+                f"longspan in vLLM: models of load_format {self.load_format} are built without it; use another"
+            )
         before = os.environ.get(_LONG)
         os.environ[_LONG] = "1"
         try:
@@ -64,7 +66,7 @@ def _attaching(original: Any) -> Any:
         settings = asked(vllm_config.additional_config, model_config.hf_text_config)
         if settings is None:
             return original(vllm_config, *args, **kwargs)
-        from longspan.vllm.v0_29.model import attach
+        from longspan.vllm.since_0_29.model import attach
 
         with _plain_rotation(model_config):
             model = original(vllm_config, *args, **kwargs)
