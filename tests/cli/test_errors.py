@@ -29,7 +29,7 @@ def check(ran, *words):
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "chunk_size"], ["key=value"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "colour=3"], ["colour", "chunk_size"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "chunk_size=big"], ["chunk_size", "big"]),
-        (["generate", "--model", "bundled", "--prompt", "x", "--set", "parts=some"], ["intra+inter", "some"]),
+        (["inspect", "bundled", "--method", "longheads", "--set", "score=some"], ["token_max", "some"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "length_scale=7"], ["true or false"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "chunk_size=-1"], ["chunk_size"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "chunk_size=9999"], ["9999", "512"]),
