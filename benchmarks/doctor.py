@@ -63,8 +63,10 @@ def measured(model: object, lengths: list[int], rounds: int, threads: int) -> di
 
 def as_for(run: Run, length: int) -> Run:
     """What of a run the doctor would have measured if asked for this length: a ladder up to half of it."""
-    kept = len(ladder(length // 2))
-    return replace(run, pieces=run.pieces[:kept], tokens=run.tokens[:kept])
+    pieces = run.pieces[: len(ladder(length // 2))]
+    return replace(
+        run, pieces=pieces, tokens=tuple(t for t in run.tokens if t.start <= max(pieces[-1].stop, length // 2))
+    )
 
 
 def compared(method: str, windows: list[int], rounds: int, threads: int, seconds: float) -> list[dict[str, object]]:

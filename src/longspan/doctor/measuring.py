@@ -20,6 +20,7 @@ PIECE = 2048  # the most tokens of a piece; the first ones are shorter, so that 
 FIRST = 128
 WARM = 16  # that are read before anything is timed
 TOKENS = 16  # that are decoded after a piece
+FILLED = 2**28  # bytes of keys and values, at most, that a cache is filled up with to time a token after more of them
 PASSES = 2  # over the same pieces, of which the faster one counts: others use the machine too
 
 
@@ -45,7 +46,7 @@ class Run:
         clock: ``"cpu"``, the process's own time on one thread, which leaves out what other programs had; or ``"wall"``.
         pieces: of a prompt.
         tokens: decoded ones; of those after a piece the lower quartile, since the first find the processor's caches
-            full of other things.
+            full of other things. After those of the pieces may come others, of a cache that was filled up.
         passes: how many there were.
         seconds: of it all, by the wall.
     """
@@ -134,8 +135,9 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
             again, cache = _read(model, ids, [(p.start, p.stop) for p in first[0]], now, lambda *_: True)
             passes.append(again)
             spent = now() - begun
+        filled = _far(model, ids, cache, most, now)
     best = [[_fastest(points) for points in zip(*kind, strict=True)] for kind in zip(*passes, strict=True)]
-    run = Run(clock, tuple(best[0]), tuple(best[1]), len(passes), time.perf_counter() - wall)
+    run = Run(clock, tuple(best[0]), (*best[1], *filled), len(passes), time.perf_counter() - wall)
     return run, cache
 
 
@@ -144,7 +146,7 @@ def rates(run: Run, counter: Counter) -> Rates:
     works = [counter.call(point.start, point.stop) for point in run.pieces]
     each = [counter.token(point.start) for point in run.tokens]
     seconds, waits = [p.seconds for p in run.pieces], [p.seconds for p in run.tokens]
-    prefill, decode = fit(works, seconds), fit(each, waits)
+    prefill, decode, last = fit(works, seconds), fit(each, waits), len(works) - 1
     unscored = not any(work.scored for work in works)
     if len(works) < 4:
         return Rates(prefill, decode, None, None, None, None, unscored)
@@ -158,7 +160,7 @@ def rates(run: Run, counter: Counter) -> Rates:
         fitted_to=run.pieces[kept - 1].stop,
         tested_at=run.length,
         prefill_error=said / sum(seconds) - 1,
-        decode_error=soon.seconds(each[-1]) / waits[-1] - 1,
+        decode_error=soon.seconds(each[last]) / waits[last] - 1,
         unscored=unscored,
     )
 
@@ -186,17 +188,45 @@ def _read(
         took = now() - begun
         read.append(Point(at, at + length, took))
         at += length
-        waits: list[float] = []
-        while len(waits) < (TOKENS if sum(waits) < took / 2 + 0.1 else 1):
-            begun = now()
-            model(input_ids=ids[:, at : at + 1], past_key_values=cache, use_cache=True)
-            waits.append(now() - begun)
-            at += 1
-        decoded.append(Point(at - len(waits), at, sorted(waits)[len(waits) // 4]))
-        last, spent = took + sum(waits), spent + took + sum(waits)
+        point, waited = _decoded(model, ids, cache, at, now, took / 2 + 0.1)
+        decoded.append(point)
+        at = point.stop
+        last, spent = took + waited, spent + took + waited
         if not goes_on(spent, last):
             break
     return (read, decoded), cache
+
+
+def _decoded(
+    model: PreTrainedModel, ids: Tensor, cache: LongspanCache, at: int, now: Callable[[], float], most: float
+) -> tuple[Point, float]:
+    """``TOKENS`` tokens after ``at`` others, or one and as many as fit into ``most`` seconds; and how long all took."""
+    waits: list[float] = []
+    while len(waits) < (TOKENS if sum(waits) < most else 1):
+        begun = now()
+        model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
+        waits.append(now() - begun)
+    return Point(at, at + len(waits), sorted(waits)[len(waits) // 4]), sum(waits)
+
+
+def _far(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, most: int, now: Callable[[], float]) -> list[Point]:
+    """Tokens after twice, four times, … as many others as were read, up to ``most`` and ``FILLED`` bytes.
+
+    What a token takes by a method that chooses nothing depends on the number of keys, not on what they are; so the
+    cache is filled with copies of its own. Nothing is measured where an index or another cache would have to follow.
+    """
+    found: list[Point] = []
+    if any(store.index is not None for store in cache.stores) or len(cache.stores) < len(cache.layers):
+        return found
+    length = cache.get_seq_length()
+    while length < most and 2 * sum(store.nbytes for store in cache.stores) <= FILLED:
+        more = min(length, most - length)
+        for store in cache.stores:
+            store.append([keys[:, :, :more].clone() for keys in store.keys], store.values[:, :, :more].clone())
+        point, _ = _decoded(model, ids, cache, length + more, now, 0.1)
+        found.append(point)
+        length = point.stop
+    return found
 
 
 def _fastest(points: Sequence[Point]) -> Point:
