@@ -17,9 +17,9 @@ def advise_huge(x: Tensor, part: int) -> None:
 
     Args:
         part: bytes that fill up by themselves, from their begin on: the last page of each is memory before it is
-            needed, so parts of a quarter of a page or less are left alone.
+            needed, so parts of less than half a page are left alone.
     """
-    if x.device.type != "cpu" or part <= HUGE // 4 or mmap.PAGESIZE != 4096:
+    if x.device.type != "cpu" or part < HUGE // 2 or mmap.PAGESIZE != 4096:
         return
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return
