@@ -108,10 +108,12 @@ INLINE f16 load16(const float *from) {
     return x;
 }
 
+INLINE f16 all16(float x) { return (f16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+
 INLINE void store16(float *to, f16 x) { memcpy(to, &x, sizeof x); }
 
-/* sum [LANES, row] += a [LANES, depth] . b [depth, row] of `wide` vectors of sixteen; `a` is `rows`, or every number of
-   `rows[k]` from `at` on for the k-th of `depth`. */
+/* sum [LANES, row] += a [LANES, depth] . b [depth, row], a row of `wide` vectors of sixteen. `rows` are those of `a`, or
+   `across` it: its k-th column is rows[k] from `at` on. */
 INLINE void products_16(f16 *sum, const float *const *rows, int at, const float *b, int depth, const int wide,
                         const int across) {
     for (int k = 0; k < depth; k++) {
@@ -123,7 +125,7 @@ INLINE void products_16(f16 *sum, const float *const *rows, int at, const float 
         }
 #pragma GCC unroll 8
         for (int n = 0; n < LANES; n++) {
-            f16 one = (across ? rows[k][at + n] : rows[n][k]) + (f16){0};
+            const f16 one = all16(across ? rows[k][at + n] : rows[n][k]);
 #pragma GCC unroll 4
             for (int c = 0; c < wide; c++) sum[n * wide + c] += one * row[c];
         }
