@@ -112,8 +112,8 @@ INLINE f16 all16(float x) { return (f16){x, x, x, x, x, x, x, x, x, x, x, x, x, 
 
 INLINE void store16(float *to, f16 x) { memcpy(to, &x, sizeof x); }
 
-/* sum [LANES, row] += a [LANES, depth] . b [depth, row], a row of `wide` vectors of sixteen. `rows` are those of `a`, or
-   `across` it: its k-th column is rows[k] from `at` on. */
+/* sum [LANES, row] += a [LANES, depth] . b [depth, row], a row of `wide` vectors of sixteen. `rows` are those of `a`;
+   `across` it they are its columns, from `at` on. */
 INLINE void products_16(f16 *sum, const float *const *rows, int at, const float *b, int depth, const int wide,
                         const int across) {
     for (int k = 0; k < depth; k++) {
