@@ -24,19 +24,22 @@ typedef struct {
     void *memory;
 } Tile;
 
-INLINE void shape(Tile *tile, int rows) { shape_of(rows, &tile->panels, &tile->wide); }
+INLINE void shape(Tile *tile, int rows) {
+    shape_of(rows, WIDEST, &tile->panels, &tile->wide);
+    if (tile->wide > WIDE) tile->wide += tile->wide % 2; /* whole vectors of sixteen */
+}
 
 /* Memory for up to `rows` rows; false when there is none. */
 static int make_tile(Tile *tile, int rows, int dk, int dv, int kind, float softcap) {
     *tile = (Tile){.dk = dk, .dv = dv, .kind = kind, .softcap = softcap};
-    size_t lanes = (size_t)(rows + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES) + WIDE * LANES;
-    size_t numbers = lanes * (size_t)(dk + dv + 2) + (STEP + LANES) * (size_t)(WIDE * LANES + dk + dv);
+    size_t lanes = (size_t)(rows + WIDEST * LANES - 1) / (WIDEST * LANES) * (WIDEST * LANES) + WIDEST * LANES;
+    size_t numbers = lanes * (size_t)(dk + dv + 2) + (STEP + LANES) * (size_t)(WIDEST * LANES + dk + dv);
     char *at = tile->memory = malloc(numbers * sizeof(float) + 2 * lanes * sizeof(int64_t) + 64);
     if (!at) return 0;
     at += 64 - (uintptr_t)at % 64;
     tile->low = (int64_t *)at, tile->high = tile->low + lanes;
     tile->scores = (float *)(tile->high + lanes);
-    tile->q = tile->scores + STEP * WIDE * LANES;
+    tile->q = tile->scores + STEP * WIDEST * LANES;
     tile->sum = tile->q + lanes * (size_t)dk;
     tile->top = tile->sum + lanes * (size_t)dv, tile->total = tile->top + lanes;
     tile->keys = tile->total + lanes, tile->values = tile->keys + STEP * (size_t)dk;
@@ -154,6 +157,41 @@ ALONE(2, 4)
 ALONE(3, 4)
 #undef ALONE
 
+#if defined(__AVX512F__)
+/* The same for LANES channels of panels of vectors of sixteen; `rows` are the values. */
+#define ALONE_16(name, wide)                                                                                           \
+    static __attribute__((noinline)) void accumulate_##name(float *to, const f8 *rescale, const float *const *rows,    \
+                                                            int at, const float *b, int depth) {                       \
+        f16 sum[LANES * wide];                                                                                         \
+        for (int x = 0; x < LANES * wide; x++)                                                                         \
+            sum[x] = load16(to + x * 2 * LANES) * load16((const float *)(rescale + x % wide * 2));                     \
+        products_16(sum, rows, at, b, depth, wide, 1);                                                                 \
+        for (int x = 0; x < LANES * wide; x++) store16(to + x * 2 * LANES, sum[x]);                                    \
+    }                                                                                                                  \
+    static __attribute__((noinline)) void online_softmax_##name(float *scores, int n, float softcap, float *top,       \
+                                                                float *total, f8 *rescale, const int64_t *low,         \
+                                                                const int64_t *high, int64_t first) {                  \
+        online_softmax_lanes(scores, n, softcap, top, total, rescale, low, high, first, 2 * wide);                     \
+    }                                                                                                                  \
+    static void attend_keys_##name(Tile *tile, const float *const *keys, const float *const *values, int n,            \
+                                   const int64_t *low, const int64_t *high, int64_t first) {                           \
+        const int dk = tile->dk, dv = tile->dv, lanes = 2 * wide * LANES;                                              \
+        f8 rescale[2 * wide];                                                                                          \
+        for (int p = 0; p < tile->panels; p++) {                                                                       \
+            float *sum = tile->sum + p * dv * lanes, *scores = tile->scores;                                           \
+            for (int j = 0; j < n; j += LANES)                                                                         \
+                scores_##name(scores + j * lanes, keys + j, tile->q + p * dk * lanes, dk);                             \
+            online_softmax_##name(scores, n, tile->softcap, tile->top + p * lanes, tile->total + p * lanes, rescale,   \
+                                  low ? low + p * lanes : 0, high ? high + p * lanes : 0, first);                      \
+            for (int d = 0; d < dv; d += LANES)                                                                        \
+                accumulate_##name(sum + d * lanes, rescale, values, d, scores, n);                                     \
+        }                                                                                                              \
+    }
+ALONE_16(4, 2)
+ALONE_16(6, 3)
+#undef ALONE_16
+#endif
+
 /* The keys of a step, of which the panel's rows see those between `low` and `high` where these are given. */
 #define ATTEND_KEYS(wide, many)                                                                                        \
     static void attend_keys_##wide(Tile *tile, const float *const *keys, const float *const *values,                   \
@@ -212,6 +250,11 @@ static void attend_keys(Tile *tile, const Run *run, const int64_t *low, const in
         const char *packed = kind == FP32 && run->tokens ? 0 : (const char *)values[0];
         int whole = all_from <= first && first + n <= all_to;
         const int64_t *own_low = whole ? 0 : low, *own_high = whole ? 0 : high;
+#if defined(__AVX512F__)
+        if (tile->wide == 6) attend_keys_6(tile, keys, values, n, own_low, own_high, first);
+        else if (tile->wide == 4) attend_keys_4(tile, keys, values, n, own_low, own_high, first);
+        else
+#endif
         if (tile->wide == 3) attend_keys_3(tile, keys, values, packed, step, n, own_low, own_high, first);
         else if (tile->wide == 2) attend_keys_2(tile, keys, values, packed, step, n, own_low, own_high, first);
         else attend_keys_1(tile, keys, values, packed, step, n, own_low, own_high, first);

@@ -132,7 +132,7 @@ static void compare(ScoreTile *tile, int64_t count, float *to) {
 /* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. Where a score is NaN, all are. */
 static void score_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count,
                           int64_t keys, float *to) {
-    shape_of((int)count, &tile->panels, &tile->wide);
+    shape_of((int)count, WIDE, &tile->panels, &tile->wide);
     const int lanes = tile->panels * tile->wide * LANES;
     for (int r = 0; r < lanes; r++) tile->top[r] = -INFINITY;
     tile->flaw = all(0.0f);
