@@ -1,6 +1,6 @@
 """A layer's attention over vLLM's pages: DCA and chosen chunks, against vLLM's own attention with YaRN.
 
-build/vllm-venv/bin/python benchmarks/vllm_speed.py [--rounds 15] [--dtype float32]
+build/vllm-venv-0.29.0/bin/python benchmarks/vllm_speed.py [--rounds 15] [--dtype float32]
 
 Every part that a step adds to the projections is in: metadata, the rotation of new queries and keys, writing them to
 their pages, attention. All run in one process on one thread, in turns within a round; ratios are medians over rounds.

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from longspan.bundled import FOLDER
 from longspan.detokenize import IncrementalDetokenizer
 from longspan.serve.stops import StopStrings
-from support.tokenizers import without_first_space
+from support.token_texts import without_first_space
 
 TOKENIZER = PreTrainedTokenizerFast.from_pretrained(FOLDER)
 STRIPPING = without_first_space(TOKENIZER)

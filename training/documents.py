@@ -112,9 +112,9 @@ class Draft:
         self.tokens(self.material.encode(text), mark)
 
     def ask(self, question: str, answer: str) -> None:
-        """Append a question and its answer, which begins with a space and ends in its last sign."""
+        """Append a question and its answer, which begins with a space; the end of the line is part of it."""
         self.text(question)
-        self.text(answer, self.ANSWER)
+        self.text(f"{answer}\n", self.ANSWER)
 
     def hide(self, sentences: list[str], room: int, noise: bool, *, ordered: bool = False) -> None:
         """Append a text of about `room` tokens with the sentences between any two of its own.

@@ -41,7 +41,6 @@ LOG_EVERY = 50
 EVALUATE_EVERY = 400
 LONGEST_STEP = 120.0  # seconds; the first compiled one takes about a minute
 RATE, WARMUP, DECAY_FROM = 0.008, 0.01, 0.5
-AGAIN = 0.6
 REPLACED = 0.1  # of the tokens that prose is read from: the text is short and comes by some twenty times
 
 
@@ -98,13 +97,14 @@ PHASES = [
 STARTS = [0.0, *accumulate(phase.share for phase in PHASES)]
 
 
-def rate(progress: float) -> float:
+def rate(progress: float, again: float) -> float:
     """Learning rate at a share of the run.
 
-    A linear warm-up, flat, a linear decay to a fiftieth; and the same again in the last phase, from `AGAIN` as much.
+    A linear warm-up, flat, a linear decay to a fiftieth; and the same in the last phase, where `again` is the share of
+    `RATE` that it rises to.
     """
     last = STARTS[-2]
-    begin, end, highest = (0.0, last, RATE) if progress < last else (last, 1.0, AGAIN * RATE)
+    begin, end, highest = (0.0, last, RATE) if progress < last else (last, 1.0, again * RATE)
     share = (progress - begin) / (end - begin)
     if share < WARMUP:
         return highest * max(0.02, share / WARMUP)
@@ -182,7 +182,7 @@ class Run:
 
     def __init__(self, out: Path, args: argparse.Namespace) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        self.out, self.log = out, Log(out / "train.log")
+        self.out, self.log, self.again = out, Log(out / "train.log"), args.again
         torch.manual_seed(args.seed)
         self.heldout = HELDOUT.read_text(encoding="utf-8")
         documents = training_documents(self.heldout)
@@ -247,7 +247,7 @@ class Run:
             noise = torch.Generator().manual_seed(self.sampler.rng.getrandbits(63))
             text, answer, right = losses(self.model, ids, marks, noise)
             (text + answer).backward()
-            self.optimizer.step(rate(progress))
+            self.optimizer.step(rate(progress, self.again))
             self.taken[phase.name] += 1
             self.clock.tick()
             sums += torch.stack([text.detach(), answer.detach(), torch.ones(())])
@@ -259,7 +259,7 @@ class Run:
                 mean = (sums / sums[2]).tolist()
                 self.log(
                     f"{step} {phase.name}: text {mean[0]:.3f}, answers {mean[1]:.3f} ({shares}), "
-                    f"rate {rate(progress):.1e}, {progress:.1%}, {self.clock.seconds:.0f} s"
+                    f"rate {rate(progress, self.again):.1e}, {progress:.1%}, {self.clock.seconds:.0f} s"
                 )
                 sums.zero_()
                 counts.clear()
@@ -282,6 +282,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=175.0)
     parser.add_argument("--begin", type=Path, help="a finished run, whose weights go through the last phase again")
+    parser.add_argument("--again", type=float, default=0.6, help="of the first rate, the share of the last phase")
     parser.add_argument("--schedule", type=Path, help="steps of each phase, as schedule.json has them")
     parser.add_argument("--compile", action="store_true", help="compile the layers (needs a C++ compiler)")
     args = parser.parse_args()

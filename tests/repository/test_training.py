@@ -70,6 +70,13 @@ def test_every_word_of_an_answer_stands_in_the_text_before_it(sampler, tokenizer
     assert seen
 
 
+@pytest.mark.parametrize("kind", TASKS)
+def test_an_answer_ends_its_line(sampler, tokenizer, kind):
+    """Or a model goes on after it with whatever it likes."""
+    ends = [answer for _, answer, cut in answers(tokenizer, *sampler.row(kind, 512, 150)) if not cut]
+    assert ends and all(answer.endswith("\n") and answer.count("\n") == 1 for answer in ends)
+
+
 def test_magic_values_belong_to_the_key_that_is_asked_for(sampler, tokenizer):
     checked = 0
     for _ in range(40):
@@ -77,7 +84,7 @@ def test_magic_values_belong_to_the_key_that_is_asked_for(sampler, tokenizer):
             asked = re.search(r"\nWhat is the code for ([\w -]+)\? The code for \1 is$", before)
             if asked and not cut:
                 told = re.findall(rf"the code for {re.escape(asked[1])} is ([\w-]+)\.", before)
-                assert told[-1] == answer.strip(" .")
+                assert told[-1] == answer.strip(" .\n")
                 checked += 1
     assert checked
 

@@ -10,7 +10,7 @@ import torch
 
 from longspan.documents.conversation import Conversation
 from support.serving import KEY, QUESTION, Served, cached, chat, events, said
-from support.tokenizers import without_first_space
+from support.token_texts import without_first_space
 
 PROMPTS = [f"{n} things that were found on the way to the sea:" for n in range(17)]
 
