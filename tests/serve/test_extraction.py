@@ -22,7 +22,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on
 def pdf(stream: bytes, pages: int = 1) -> bytes:
     """A PDF file of some pages, whose content is one compressed stream."""
     packed = zlib.compress(stream, 9)
-    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 99 99] /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >> >>"
+    page = (
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 99 99] /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >> >>"
+    )
     kids = b" ".join(b"%d 0 R" % (5 + n) for n in range(pages))
     parts = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
