@@ -42,7 +42,7 @@ def spoil(chance: random.Random, given: Any) -> Any:
     """``given`` with one tensor cut, lengthened or filled with other indices, or one number changed."""
     if is_dataclass(given) and not isinstance(given, type):
         name = chance.choice([field.name for field in fields(given) if getattr(given, field.name) is not None])
-        if name in ("rope", "scale", "softcap", "kept"):
+        if name in ("rope", "scale", "softcap", "derived"):
             return given
         return replace(given, **{name: spoil(chance, getattr(given, name))})
     if isinstance(given, dict) and chance.random() < 0.15:
@@ -86,7 +86,7 @@ def elsewhere(chance: random.Random, x: Tensor, axis: int) -> Tensor:
 def longer(given: Any, axis: int) -> Any:
     """All tensors longer by one along an axis, so that they still go with each other but not with all else."""
     if is_dataclass(given) and not isinstance(given, type):
-        kept = ("rope", "scale", "softcap", "kept")
+        kept = ("rope", "scale", "softcap", "derived")
         values = {field.name: getattr(given, field.name) for field in fields(given) if field.name not in kept}
         return replace(given, **{name: longer(value, axis) for name, value in values.items()})
     if isinstance(given, dict):
@@ -99,11 +99,14 @@ def longer(given: Any, axis: int) -> Any:
 
 
 def other_numbers(given: Any) -> Iterator[Any]:
-    """``given`` with each of its whole numbers changed, one after the other, to several others."""
+    """``given`` with each of its whole numbers changed, one after the other, to several others.
+
+    What a kernel derived from its input is its own and no input.
+    """
     if isinstance(given, dict) or is_dataclass(given) and not isinstance(given, type):
         pairs = given.items() if isinstance(given, dict) else [(f.name, getattr(given, f.name)) for f in fields(given)]
         for name, value in pairs:
-            for other in other_numbers(value):
+            for other in other_numbers(value) if name != "derived" else ():
                 yield given | {name: other} if isinstance(given, dict) else replace(given, **{name: other})
     elif isinstance(given, (list, tuple)):
         for n, value in enumerate(given):
@@ -128,7 +131,7 @@ def run_banded(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     turns = [base["rope"].table(at) for at in plan.q_pos]
     bands = {"q": base["q"], "keys": [base["keys"]] * len(plan.bands), "v": base["v"], "lo": plan.lo, "hi": plan.hi}
     bands = harm({**bands, "turns": turns})
-    plan = replace(plan, lo=bands.pop("lo"), hi=bands.pop("hi"), kept={})
+    plan = replace(plan, lo=bands.pop("lo"), hi=bands.pop("hi"), derived={})
     banded.run(*(bands[name] for name in ("q", "keys", "v")), plan, bands["turns"], base["rope"], scale=1, softcap=None)
 
 

@@ -135,8 +135,9 @@ def _pack_chunks(job: PerQueryChunk, made_of: tuple[object, ...], sizes: tuple[i
     if job.edges is None:
         tokens = tokens[:, :, None]
     count = tokens.shape[3]
-    ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count, device="cpu")
-    ends = ends.long().contiguous() if job.edges is not None and job.ends is not None else ends.long()[:, :, None]
+    ends = (job.ends if job.ends is not None else torch.full((1, 1, 1), count, device="cpu")).long().contiguous()
+    if job.edges is None or job.ends is None:
+        ends = ends[:, :, None]
     ends = ends.expand(tokens.shape[0], sharing, len(edges) - 1, -1)
     tokens = _each(tokens, sharing)
     cos_sin, each = [packing.fp32_table(one) for one in job.cos_sin], cpu.tile_tokens(heads, sharing)
