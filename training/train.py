@@ -91,7 +91,7 @@ PHASES = [
         512,
         6,
         150,
-        {"passkeys": 0.5, "magic": 6, "facts": 3.5, "json": 1.5, "variables": 2.5, "common": 3, "prose": 3},
+        {"passkeys": 2, "magic": 6, "facts": 3.5, "json": 1.5, "variables": 2.5, "common": 3, "prose": 3},
     ),
 ]
 STARTS = [0.0, *accumulate(phase.share for phase in PHASES)]
