@@ -55,15 +55,19 @@ class Block(nn.Module):
         self.down_proj = matrix(shape.hidden, shape.inner, narrow)
 
 
-def block(x: Tensor, cos: Tensor, sin: Tensor, head: int, weights: list[Tensor]) -> Tensor:
-    """One layer. `x` has shape (batch, tokens, hidden), `cos` and `sin` (tokens, head / 2); `weights` as in `Block`."""
+def block(x: Tensor, cos: Tensor, sin: Tensor, scale: Tensor, head: int, weights: list[Tensor]) -> Tensor:
+    """One layer.
+
+    `x` has shape (batch, tokens, hidden), `cos` and `sin` (tokens, head / 2); `scale`, of no dimension, multiplies the
+    attention scores; `weights` as in `Block`.
+    """
     norm1, q_proj, k_proj, v_proj, o_proj, norm2, gate_proj, up_proj, down_proj = weights
     batch, tokens, hidden = x.shape
     heads, kv_heads = q_proj.shape[0] // head, k_proj.shape[0] // head
     y = F.rms_norm(x, (hidden,), norm1, EPSILON)
     qkv = F.linear(y, torch.cat([q_proj, k_proj, v_proj])).view(batch, tokens, -1, head).transpose(1, 2)
     q, k, v = qkv.split([heads, kv_heads, kv_heads], 1)
-    q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+    q, k = rotated(q * scale, cos, sin), rotated(k, cos, sin)
     k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     x = x + F.linear(y.transpose(1, 2).reshape(batch, tokens, -1), o_proj)
@@ -92,14 +96,15 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
         self.compiled = torch.compile(block, dynamic=False) if compiled else block
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """The last hidden states, normalized: (batch, tokens) to (batch, tokens, hidden)."""
+    def forward(self, ids: Tensor, scale: float = 1.0) -> Tensor:
+        """The last hidden states, normalized: (batch, tokens) to (batch, tokens, hidden). `scale` multiplies all
+        attention scores."""
         x = F.embedding(ids, self.embed_tokens)
-        cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
+        cos, sin, scales = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]], torch.tensor(scale)
         # A tenth is won at 64 tokens, a third at 512: short rows are not worth the minute that compiling takes.
         layer_of = self.compiled if ids.shape[1] >= 128 else block
         for layer in self.layers:
-            x = layer_of(x, cos, sin, self.shape.head, list(layer.parameters()))
+            x = layer_of(x, cos, sin, scales, self.shape.head, list(layer.parameters()))
         return F.rms_norm(x, (self.shape.hidden,), self.norm, EPSILON)
 
     def logits(self, hidden: Tensor) -> Tensor:
