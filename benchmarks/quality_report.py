@@ -103,7 +103,11 @@ class QualityReport:
                 for spec in table.specs
             },
             "cells": [self._cell(*place) for place in self._pairs],
-            "tasks": [self._task(n) for n, (cell, _) in enumerate(self._figures) if cell.table in asked],
+            "tasks": [  # without those that nothing was asked of yet
+                self._task(n)
+                for n, (cell, figure) in enumerate(self._figures)
+                if cell.table in asked and (figure.n or figure.reason)
+            ],
             "bars": [{"bar": what, "result": judged} for what, judged in self._bars],
         }
         return json.dumps(finite(body), indent=1, allow_nan=False) + "\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from longspan.bundled.folder import FOLDER
@@ -56,12 +57,15 @@ def served(method: str, longest: int, seconds: float, more: Sequence[str] = ()) 
             "--served-model-name", "bundled", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
             "--max-model-len", str(longest), "--enforce-eager", *own, *more,
         ]  # fmt: skip
-        print(" ".join(command), flush=True)
+        print(" ".join(command), f"It starts in a minute or two; its log is {log}", sep="\n", flush=True)
         environment = {**os.environ, **SETTINGS}
         if method == "stock":
             environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
         with log.open("w") as out:
-            server = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+            # With its workers in a group of its own, which ends as a whole.
+            server = subprocess.Popen(
+                command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
         try:
             wait(f"http://127.0.0.1:{port}/health", server, log, seconds)
             lines = log.read_text().splitlines()
@@ -70,10 +74,11 @@ def served(method: str, longest: int, seconds: float, more: Sequence[str] = ()) 
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             server.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):  # a server that still starts does not listen
                 server.wait(timeout=60)
-            except subprocess.TimeoutExpired:  # a server that still starts does not listen
-                server.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
 def wait(address: str, server: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
@@ -96,6 +101,8 @@ def main() -> None:
     parser.add_argument("--method", default="dca", help="a method of longspan, or stock for vLLM's own attention")
     parser.add_argument("--patience", type=float, default=1800, help="seconds that the server may take to start")
     args = parser.parse_args()
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server ends, too
 
     from openai import OpenAI
     from transformers import PreTrainedTokenizerFast

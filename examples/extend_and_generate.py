@@ -12,7 +12,7 @@ from longspan.bundled import heldout_text
 model, tokenizer = longspan.load_bundled()
 
 # Prose with a pass key in its middle.
-text = heldout_text()[:6_000]
+text = heldout_text()[:8_000]
 middle = text.index("\n", len(text) // 2)
 needle = "\nThe pass key is 71428. Remember it. 71428 is the pass key.\n"
 question = "\nWhat is the pass key? The pass key is"
