@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from typing import Literal
 
 from rich import box
@@ -145,6 +146,13 @@ class Sheet:
             for head, cell in below:
                 yield Padding(Text(head, style="dim"), (0, 0, 0, 2), expand=False)
                 yield Padding(_cut(cell, width - 4), (0, 0, 0, 4), expand=False)
+
+
+def plain_text(shown: RenderableType, width: int) -> str:
+    """What a terminal without colours shows of an object, ``width`` in characters."""
+    file = StringIO()
+    Console(file=file, width=width, color_system=None).print(shown)
+    return file.getvalue().rstrip()
 
 
 def print_markdown(console: Console, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
@@ -125,18 +126,23 @@ class Tables:
     def single(self, token: int) -> Ranges:
         """The keys of ``AHEAD`` tokens that come one at a time, ``token`` among them; see ``DecodeTables``."""
         start = token - token % AHEAD
-        ranges = self._ranges.get(start)
-        if ranges is None:
-            ranges = _kept(self._ranges, start, self._computed(self._alone, start, start + AHEAD), self._lock)
-        return ranges
+        return self._kept(self._ranges, start, lambda: self._computed(self._alone, start, start + AHEAD))
 
     def decode(self, table: Table, token: int) -> DecodeTables:
         """All that ``AHEAD`` tokens see that come one at a time, ``token`` among them."""
         start = token - token % AHEAD
-        tables = self._decode.get((table, start))
-        return (
-            tables if tables is not None else _kept(self._decode, (table, start), self._ahead(table, start), self._lock)
-        )
+        return self._kept(self._decode, (table, start), lambda: self._ahead(table, start))
+
+    def _kept(self, cache: dict[K, V], key: K, compute: Callable[[], V]) -> V:
+        """What a cache has, or else computed and kept there in place of the oldest."""
+        value = cache.get(key)
+        if value is None:
+            value = compute()
+            with self._lock:
+                while len(cache) >= _CACHED:
+                    del cache[next(iter(cache))]
+                value = cache.setdefault(key, value)
+        return value
 
     def _ahead(self, table: Table, start: int) -> DecodeTables:
         ranges, i, cpu = self.single(start), torch.arange(start, start + AHEAD), torch.device("cpu")
@@ -169,10 +175,3 @@ def _scaled(plan: Plan, table: Table, factor: float | Tensor, device: torch.devi
     if not isinstance(factor, Tensor) and factor == 1:
         return angles
     return [(cos * factor, sin * factor) for cos, sin in angles]
-
-
-def _kept(cache: dict[K, V], key: K, value: V, lock: Lock) -> V:
-    with lock:
-        while len(cache) >= _CACHED:
-            del cache[next(iter(cache))]
-        return cache.setdefault(key, value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from torch import Tensor
 from longspan.calibration.projection import Projection, flat_keys, flat_queries, group_sum
 from longspan.errors import CalibrationError
 from longspan.files import save_figure
-from longspan.tables import Column, Sheet
+from longspan.tables import Column, Sheet, plain_text
 
 
 def recall(q: Tensor, k: Tensor, projection: Projection, top: int) -> float:
@@ -118,9 +117,7 @@ class RecallReport:
         yield Sheet(columns, rows, title=f"{self.title()}\n{sizes}")
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=120, color_system=None)
-        console.print(self)
-        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+        return plain_text(self, 120)
 
     def plot(self, path: str | Path) -> None:
         """Plot recall over layers, one line per solver, and write a PNG.

@@ -22,6 +22,7 @@ from longspan.cli.options import (
     one_stdin,
     print_json,
     read_text,
+    refusals,
     say,
 )
 from longspan.cli.parameters import Device, Dtype, ModelArgument, Window
@@ -92,7 +93,7 @@ def calibrate(
     tokenizer = load_tokenizer(model)
     console = notes(quiet)
     solvers: tuple[Solver, ...] = SOLVERS if report else tuple(name for name in get_args(Solver) if name == solver)
-    try:
+    with refusals():
         report_ids = None
         if report:
             report_ids = _report_ids(tokenizer, contents, tokens, report_content, report_tokens, loaded, window)
@@ -121,10 +122,6 @@ def calibrate(
         if as_json:
             recall = None if recall_report is None else {**asdict(recall_report), "title": recall_report.title()}
             print_json({"file": str(out), **calibration.settings(), "recall": recall})
-    except LongspanError:
-        raise
-    except ValueError as error:
-        raise LongspanError(str(error)) from error
 
 
 def _report_ids(

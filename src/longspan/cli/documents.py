@@ -36,10 +36,8 @@ def documents(
         return
     columns = [Column("document", style="cyan"), Column("tokens", "right"), Column("method"), Column("model")]
     columns += [Column("MiB", "right"), Column("state")]
-    cells = [
-        tuple(map(printable, (r["document"], f"{r['tokens']:,}", r["method"], r["model"], _mib(r), r["state"])))
-        for r in rows
-    ]
+    shown = ((r | {"tokens": f"{r['tokens']:,}", "MiB": f"{r['bytes'] / 2**20:,.1f}"}) for r in rows)
+    cells = [tuple(printable(r[column.head]) for column in columns) for r in shown]
     console = wide()
     console.print(Sheet(columns, cells))
     for row in rows:  # a sentence would fill the table
@@ -62,10 +60,6 @@ def verify(
         print_json({**about, "bytes": size})
     else:
         print(f"{document}: whole, {facts.tokens:,} tokens, {size / 2**20:,.1f} MiB")
-
-
-def _mib(row: dict[str, Any]) -> str:
-    return f"{row['bytes'] / 2**20:,.1f}"
 
 
 def _row(place: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from longspan.cli.options import (
     prefill_bar,
     print_json,
     read_text,
+    refusals,
     say,
 )
 from longspan.cli.parameters import (
@@ -82,19 +83,16 @@ def generate(
     tokenizer = load_tokenizer(model)
     inputs = _encode(tokenizer, text, chat).to(loaded.device)
     tokens = inputs["input_ids"].shape[1]
-    try:
-        with hushed(quiet):
-            report = longspan.extend(
-                loaded,
-                selected,
-                window=window,
-                calibration=calibration,
-                kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
-                kv_dir=kv_dir,
-                length=tokens + max_new_tokens,
-            )
-    except ValueError as error:
-        raise LongspanError(str(error)) from error
+    with hushed(quiet), refusals():
+        report = longspan.extend(
+            loaded,
+            selected,
+            window=window,
+            calibration=calibration,
+            kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
+            kv_dir=kv_dir,
+            length=tokens + max_new_tokens,
+        )
     name = written(selected) if not isinstance(selected, str) else report.method.name
     console = notes(quiet)
     say(console, f"{tokens:,} tokens, window {report.window:,}, {name}")

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, print_json
+from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, print_json, refusals
 from longspan.cli.parameters import CalibrationFile, MethodOption, ModelArgument, Parameters, ScaledAngles, Window
-from longspan.errors import LongspanError
 
 
 def inspect(
@@ -30,11 +29,8 @@ def inspect(
     loaded = load_model(model, window=window, device="cpu")
     import longspan
 
-    try:
-        with hushed(quiet):
-            report = longspan.inspect(loaded, selected, window=window, length=length, calibration=calibration)
-    except ValueError as error:
-        raise LongspanError(str(error)) from error
+    with hushed(quiet), refusals():
+        report = longspan.inspect(loaded, selected, window=window, length=length, calibration=calibration)
     if as_json:
         print_json(report.to_dict())
     else:

@@ -72,6 +72,17 @@ def hushed(quiet: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Convert a ``ValueError``, by which the library refuses a value, to the ``LongspanError`` of a command."""
+    try:
+        yield
+    except LongspanError:
+        raise
+    except ValueError as error:
+        raise LongspanError(str(error)) from error
+
+
 def no_pictures(console: Console) -> bool:
     """Whether matplotlib is missing; prints a note if so."""
     missing = find_spec("matplotlib") is None

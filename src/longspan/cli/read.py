@@ -25,6 +25,7 @@ from longspan.cli.options import (
     one_stdin,
     print_json,
     read_text,
+    refusals,
     say,
 )
 from longspan.cli.parameters import (
@@ -115,8 +116,8 @@ def read(
         kept[:] = stop, total
 
     try:
-        before = Folder(out).manifest().facts.tokens if append else None
-        with hushed(quiet), _bar(loaded, console, kept):
+        with hushed(quiet), _bar(loaded, console, kept), refusals():
+            before = Folder(out).manifest().facts.tokens if append else _tokens_kept(out)
             if append:
                 document = append_texts(out, loaded, tokenizer, read_in, kv_tier=kv_tier, done=done)
             else:
@@ -143,13 +144,9 @@ def read(
     except OSError as error:
         kept_words = _kept_words(out) or "nothing of it is kept"
         raise LongspanError(f"{error.filename or out}: {error.strerror or error}; {kept_words}") from error
-    except LongspanError:
-        raise
-    except ValueError as error:
-        raise LongspanError(str(error)) from error
     if append and document.tokens == before:
         say(console, f"{out}: ends with this text already; nothing was appended")
-    _tell(document, out, time.perf_counter() - began, as_json, console)
+    _tell(document, out, before, time.perf_counter() - began, as_json, console)
 
 
 def _refuse_options(context: typer.Context) -> None:
@@ -161,7 +158,7 @@ def _refuse_options(context: typer.Context) -> None:
         raise LongspanError(f"--append reads on as the document was read; leave out {', '.join(given)}")
 
 
-def _tell(document: Document, out: Path, seconds: float, as_json: bool, console: Console) -> None:
+def _tell(document: Document, out: Path, before: int, seconds: float, as_json: bool, console: Console) -> None:
     from longspan.methods.parse import written
 
     attachment = document.attachment()
@@ -172,17 +169,26 @@ def _tell(document: Document, out: Path, seconds: float, as_json: bool, console:
         print_json({**about, "bytes": size, "seconds": round(seconds, 3)})
     else:
         print(out)
-    say(console, f"{document.tokens:,} tokens under {name}, {size / 2**20:,.1f} MiB, {seconds:.1f} s")
+    last = f" for the last {document.tokens - before:,}" if before else ""
+    say(console, f"{document.tokens:,} tokens under {name}, {size / 2**20:,.1f} MiB, {seconds:.1f} s{last}")
+
+
+def _tokens_kept(out: Path) -> int:
+    """How many tokens an unfinished reading has saved."""
+    from longspan.documents.folder import Folder
+
+    begun = Folder(out).unfinished()
+    return begun.segments[-1].stop if begun is not None and begun.segments else 0
 
 
 def _kept_words(out: Path) -> str | None:
     """How much of a reading that ends here is kept; None where nothing is."""
     from longspan.documents.folder import Folder
 
-    begun = Folder(out).unfinished()
-    if begun is None or not begun.segments:
+    begun, read = Folder(out).unfinished(), _tokens_kept(out)
+    if begun is None or not read:
         return None
-    read, total = begun.segments[-1].stop, begun.facts.tokens
+    total = begun.facts.tokens
     return f"{read:,} of {total:,} tokens are kept in {out}; the same command goes on from there"
 
 

@@ -7,16 +7,12 @@ import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from longspan.cli.options import BUNDLED, Quiet, hushed, load_model, load_tokenizer, method_or_auto, notes, say
 from longspan.errors import LongspanError
-
-if TYPE_CHECKING:
-    from longspan.serve.host import Host
-    from longspan.serve.settings import ServerSettings
 
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -119,23 +115,16 @@ def serve(
             kv_disk=_size("--kv-disk", kv_disk),
         )
         with hushed(quiet):
-            served = _host(settings, model, method, window, layout, dtype, device)
+            import longspan
+            from longspan.serve.host import Host
+
+            chosen = method_or_auto(method, (), None)
+            loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+            longspan.extend(loaded, chosen, window=window, length=length)
+            served = Host(loaded, tokenizer, settings, layout=layout)
         from longspan.serve.run import serve as run
 
         run(served, demo=demo)
-
-
-def _host(
-    settings: ServerSettings, model: str, method: str, window: int | None, layout: str, dtype: str, device: str
-) -> Host:
-    """The model, loaded and extended, and all that serves it."""
-    import longspan
-    from longspan.serve.host import Host
-
-    chosen = method_or_auto(method, (), None)
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
-    longspan.extend(loaded, chosen, window=window, length=settings.max_length)
-    return Host(loaded, tokenizer, settings, layout=layout)
 
 
 def _size(option: str, text: str) -> int:

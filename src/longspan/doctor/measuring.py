@@ -223,9 +223,11 @@ def _far(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, most: int, n
         more = min(length, most - length)
         for store in cache.stores:
             store.append([keys[:, :, :more].clone() for keys in store.keys], store.values[:, :, :more].clone())
-        point, _ = _decoded(model, ids, cache, length + more, now, 0.1)
-        found.append(point)
-        length = point.stop
+        points: list[Point] = []
+        for _ in range(PASSES):
+            points.append(_decoded(model, ids, cache, points[-1].stop if points else length + more, now, 0.1)[0])
+        found.append(_fastest(points))
+        length = points[-1].stop
     return found
 
 

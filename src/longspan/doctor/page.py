@@ -144,7 +144,7 @@ def _speed(found: Findings) -> Iterator[_Row]:
         f"about {duration(estimate.prefill_seconds)}, {rate:,.0f} tokens a second, in pieces of {estimate.piece:,}",
     )
     yield "writing", f"about {duration(estimate.token_seconds)} a token, {1 / estimate.token_seconds:,.1f} a second"
-    clock = "the process's own time" if run.clock == "cpu" else "time by the wall"
+    clock = "rates are of the process's own time" if run.clock == "cpu" else "rates are of time by the wall"
     times = "once" if run.passes == 1 else f"{run.passes} times"
     yield "measured", f"up to {run.length:,} tokens, {times}, in {run.seconds:.1f} seconds; {clock}"
     if rates.prefill_error is None or rates.decode_error is None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from threading import RLock
-from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
@@ -20,6 +18,7 @@ from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
 from longspan.hf.describe import layer_notes
+from longspan.hf.generation import shadow, unshadow
 from longspan.hf.hooks import Attachment
 from longspan.hf.prepare import ExtendOptions, prepare
 from longspan.hf.report import Report
@@ -32,18 +31,6 @@ from longspan.store import KVTier
 
 _attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
 _changing = RLock()  # a probe sends the model's layers elsewhere for a while, so nobody else may change it meanwhile
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
-    @wraps(call)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _changing:
-            return call(*args, **kwargs)
-
-    return run
 
 
 def extend(
@@ -98,16 +85,17 @@ def extend(
     return _extend(model, ExtendOptions(method, window, angles, impl, calibration, kv_tier, kv_dir, length))
 
 
-@_one_at_a_time
 def restore(model: PreTrainedModel) -> None:
     """Take the method off; the model is what it was before ``extend``. Does nothing to a model that is not extended."""
     model = unwrap(model)
-    _refuse_copies(model)
-    attachment = _attached.get(model)
-    if attachment is not None:
-        with alone(model):
-            attachment.detach(model)
-            del _attached[model]
+    with _changing:
+        _refuse_copies(model)
+        attachment = _attached.get(model)
+        if attachment is not None:
+            with alone(model):
+                attachment.detach(model)
+                unshadow(model)
+                del _attached[model]
 
 
 @contextmanager
@@ -126,17 +114,18 @@ def extended(
     """``extend`` for the length of a ``with`` block; what was attached before is attached again after it."""
     options = ExtendOptions(method, window, angles, impl, calibration, kv_tier, kv_dir, length)
     inner = unwrap(model)
-    previous = _attached.get(inner)
-    report = _extend(model, options)
+    with _changing:
+        previous = _attached.get(inner)
+        report = _extend(model, options)
     try:
         yield report
     finally:
-        restore(inner)
-        if previous is not None:
-            _attach(inner, previous)
+        with _changing:  # as one: another thread's extend between the two would leave two attachments
+            restore(inner)
+            if previous is not None:
+                _attach(inner, previous)
 
 
-@_one_at_a_time
 def inspect(
     model: PreTrainedModel,
     method: str | Method | Angles = "dca",
@@ -149,12 +138,14 @@ def inspect(
     length: int | None = None,
 ) -> Report:
     """The report that ``extend`` would give; nothing stays changed."""
-    if attachment_of(model) is not None:
-        raise LongspanError("the model is extended already; its report is what extend returned")
+    options = ExtendOptions(method, window, angles, "auto", calibration, kv_tier, kv_dir, length)
     inner = unwrap(model)
-    with alone(inner):
-        _refuse_copies(inner)
-        return prepare(model, ExtendOptions(method, window, angles, "auto", calibration, kv_tier, kv_dir, length))[0]
+    with _changing:
+        if inner in _attached:
+            raise LongspanError("the model is extended already; its report is what extend returned")
+        with alone(inner):
+            _refuse_copies(inner)
+            return prepare(model, options)[0]
 
 
 def attachment_of(model: PreTrainedModel) -> Attachment | None:
@@ -162,42 +153,43 @@ def attachment_of(model: PreTrainedModel) -> Attachment | None:
     return _attached.get(unwrap(model))
 
 
-def new_cache(model: PreTrainedModel) -> LongspanCache:
-    """An empty cache for an extended model, to be kept over several calls (``past_key_values=``)."""
+def attached_to(model: PreTrainedModel) -> Attachment:
+    """What is attached to a model; raises ``LongspanError`` if it is not extended."""
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, ...) first")
-    return attachment.new_cache()
+    return attachment
 
 
-@_one_at_a_time
+def new_cache(model: PreTrainedModel) -> LongspanCache:
+    """An empty cache for an extended model, to be kept over several calls (``past_key_values=``)."""
+    return attached_to(model).new_cache()
+
+
 def _extend(model: PreTrainedModel, options: ExtendOptions) -> Report:
     inner = unwrap(model)
-    with alone(inner):
-        return _changed(model, inner, options)
-
-
-def _changed(model: PreTrainedModel, inner: PreTrainedModel, options: ExtendOptions) -> Report:
-    previous = _attached.get(inner)
-    if previous is not None:
-        restore(inner)
-    try:
-        _refuse_copies(inner)
-        report, attender, layers = prepare(model, options)
-    except BaseException:
+    with _changing, alone(inner):
+        previous = _attached.get(inner)
         if previous is not None:
-            _attach(inner, previous)
-        raise
-    _attach(inner, Attachment(inner, attender, layers, report))
-    if report.reason is not None:
-        print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
-    if not report.attached:
-        warnings.warn(next(layer_notes(layers, report.window)), stacklevel=5)
-    return report
+            restore(inner)
+        try:
+            _refuse_copies(inner)
+            report, attender, layers = prepare(model, options)
+        except BaseException:
+            if previous is not None:
+                _attach(inner, previous)
+            raise
+        _attach(inner, Attachment(inner, attender, layers, report))
+        if report.reason is not None:
+            print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
+        if not report.attached:
+            warnings.warn(next(layer_notes(layers, report.window)), stacklevel=3)
+        return report
 
 
 def _attach(model: PreTrainedModel, attachment: Attachment) -> None:
     attachment.attach(model)
+    shadow(model, attachment)
     _attached[model] = attachment
 
 

@@ -49,9 +49,7 @@ class StoreLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    def get_max_cache_shape(self) -> int:
-        """What ``get_max_length`` was called before."""
-        return -1
+    get_max_cache_shape = get_max_length  # what it was called before
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last ``-n`` tokens; a positive ``n``, transformers' older form, is the length to keep."""

@@ -9,15 +9,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -194,15 +186,13 @@ def measure_recall(
             f"{length} tokens leave {max(last - first, 0)} keys to choose the top {top} from, for {queries} "
             f"queries: the text has to be at least {first + size // 2 + max(queries, 1) + top} tokens long"
         )
-    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    found: dict[tuple[int, str], list[tuple[float, ...]]] = {}  # recall by layer, and by head
 
     def sink(layer: Layer, q: Tensor, k: Tensor) -> None:
         q, k = q[:, :, -queries:], k[:, :, first:last]
         for one in calibrations:
-            layer_rate, heads_rate = (
-                recall(q, k, maps[layer.index].to(q.device), top) for maps in (one.layers, one.heads)
-            )
-            found.setdefault((layer.index, one.solver), []).append((layer_rate, heads_rate))
+            rates = tuple(recall(q, k, maps[layer.index].to(q.device), top) for maps in (one.layers, one.heads))
+            found.setdefault((layer.index, one.solver), []).append(rates)
 
     with _bar("measuring recall", length * len(texts), progress) as advance:
         for ids in texts:  # one by one: a row of this length is enough for the memory
@@ -220,12 +210,12 @@ class _LayerStatistics:
     """What one pass over the text leaves of some layers: moments, and the samples if they are kept."""
 
     def __init__(self, indices: Sequence[int], keep: bool) -> None:
-        self._indices, self._keep = frozenset(indices), keep
+        self._keep = keep
         self._moments: dict[int, Moments] = {}
         self._samples: dict[int, list[tuple[Tensor, Tensor]]] = {index: [] for index in indices}
 
     def __call__(self, layer: Layer, q: Tensor, k: Tensor) -> None:
-        if layer.index not in self._indices:
+        if layer.index not in self._samples:
             return
         if layer.index not in self._moments:
             device = q.device if q.device.type in ("cpu", "cuda") else "cpu"  # others may have no fp64

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.errors import CalibrationError
-from longspan.hf.attach import attachment_of, extended
+from longspan.hf.attach import attached_to, extended
 from longspan.hf.layer import Layer
 from longspan.methods import Method
 
@@ -114,9 +114,7 @@ def collect(
         sink(layer, norm_q(q) if norm_q else q, norm_k(k) if norm_k else k)
 
     with torch.no_grad(), extended(model, method, window=window):
-        attachment = attachment_of(model)
-        assert attachment is not None
-        attachment.observer = observe
+        attached_to(model).observer = observe
         for batch in _batches(pieces):
             # The decoder without the head: logits of every token would take more memory than all else.
             base(input_ids=batch.to(embedding.device), use_cache=False)

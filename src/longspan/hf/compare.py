@@ -1,6 +1,9 @@
-"""Compare outputs of a model: on which tokens, and within which error."""
+"""Compare outputs of a model: on which tokens, run in which way, and within which error."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -13,6 +16,27 @@ def some_tokens(model: PreTrainedModel, count: int) -> Tensor:
     """Token ids ``[count]`` of the model's vocabulary, where it takes them."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     return (torch.arange(count, device=runs_on(model)) * 7 + 1) % vocabulary
+
+
+@contextmanager
+def run_for_outputs(model: PreTrainedModel) -> Iterator[str]:
+    """Run a model for its outputs alone in this block: in evaluation, uncompiled, without gradients or autocast.
+
+    Yields:
+        The name of its attention implementation, which it has again after the block, as its modules have their modes.
+    """
+    implementation: str = model.config._attn_implementation
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        # What a model does once is not worth compiling.
+        uncompiled = torch.compiler.set_stance("force_eager")
+        with torch.no_grad(), uncompiled, torch.autocast(runs_on(model).type, enabled=False):
+            yield implementation
+    finally:
+        model.set_attn_implementation(implementation)
+        for module, mode in training.items():
+            module.training = mode
 
 
 def error_of(a: Tensor, b: Tensor) -> float:

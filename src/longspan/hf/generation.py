@@ -3,54 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-from transformers import Cache, MaxLengthCriteria, PreTrainedModel
+from transformers import MaxLengthCriteria, PreTrainedModel
 
-from longspan.attend import Attender
 from longspan.errors import CacheError, LongspanError
+from longspan.hf.hooks import Attachment
 from longspan.hf.running import NeverCopied
 from longspan.methods import Full
 
 
-class Caching(Protocol):
-    """What ``generate`` asks of what is attached; see ``longspan.hf.hooks.Attachment``."""
+class _Shadow(NeverCopied):
+    """In place of a method of a model, ``stock``."""
 
-    def check(self, cache: Any) -> None: ...
-
-    def new_cache(self) -> Cache: ...
-    @property
-    def attender(self) -> Attender: ...
-
-
-class _OurCache(NeverCopied):
-    """In place of ``_prepare_cache_for_generation``."""
-
-    def __init__(self, attachment: Caching, stock: Callable[..., Any]) -> None:
+    def __init__(self, attachment: Attachment, stock: Callable[..., Any]) -> None:
         self._attachment, self._stock = attachment, stock
 
+
+class _OurCache(_Shadow):
+    """In place of ``_prepare_cache_for_generation``."""
+
     def __call__(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if model_kwargs.get("past_key_values") is not None:
-            self._attachment.check(model_kwargs["past_key_values"])
+        given = model_kwargs.get("past_key_values")
+        if given is not None:
+            self._attachment.check(given)
         elif generation_config.cache_implementation not in (None, "dynamic"):
             raise CacheError(
                 f"cache_implementation={generation_config.cache_implementation!r} is not available on an extended "
                 "model, which keeps longspan's own cache; leave it out"
             )
-        new_cache = model_kwargs.get("past_key_values") is None
         result = self._stock(generation_config, model_kwargs, *args, **kwargs)
-        if new_cache and model_kwargs.get("past_key_values") is not None:
-            model_kwargs["past_key_values"] = self._attachment.new_cache()
+        if given is None and model_kwargs.get("past_key_values") is not None:
+            cache = model_kwargs["past_key_values"] = self._attachment.new_cache()
             if getattr(generation_config, "is_assistant", False):
-                model_kwargs["past_key_values"].activate_past_recording()
+                cache.activate_past_recording()
         return result
 
 
-class _LongPrompts(NeverCopied):
+class _LongPrompts(_Shadow):
     """In place of ``_prepare_generated_length``."""
-
-    def __init__(self, stock: Callable[..., Any]) -> None:
-        self._stock = stock
 
     def __call__(self, generation_config: Any, has_default_max_length: bool, *args: Any, **kwargs: Any) -> Any:
         longest = generation_config.max_length
@@ -61,11 +52,8 @@ class _LongPrompts(NeverCopied):
         return done
 
 
-class _OwnReach(NeverCopied):
+class _OwnReach(_Shadow):
     """In place of ``_get_stopping_criteria``, where transformers warns of texts beyond ``max_position_embeddings``."""
-
-    def __init__(self, attachment: Caching, stock: Callable[..., Any]) -> None:
-        self._attachment, self._stock = attachment, stock
 
     def __call__(self, generation_config: Any, stopping_criteria: Any = None, *args: Any, **kwargs: Any) -> Any:
         criteria = self._stock(generation_config, stopping_criteria, *args, **kwargs)
@@ -79,7 +67,7 @@ class _OwnReach(NeverCopied):
         return criteria
 
 
-class _NoPages(NeverCopied):
+class _NoPages(_Shadow):
     """In place of what begins continuous batching, which would set the model to another attention by itself."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -89,23 +77,22 @@ class _NoPages(NeverCopied):
         )
 
 
-_SHADOWED = (
-    "_prepare_cache_for_generation", "_prepare_generated_length", "_get_stopping_criteria", "init_continuous_batching",
-)  # fmt: skip
+_SHADOWS: dict[str, type[_Shadow]] = {
+    "_prepare_cache_for_generation": _OurCache,
+    "_prepare_generated_length": _LongPrompts,
+    "_get_stopping_criteria": _OwnReach,
+    "init_continuous_batching": _NoPages,
+}
 
 
-def shadow(model: PreTrainedModel, attachment: Caching) -> None:
-    """Let ``generate`` use longspan's cache and take long prompts."""
-    if not hasattr(model, "_prepare_cache_for_generation"):
-        return
-    model._prepare_cache_for_generation = _OurCache(attachment, model._prepare_cache_for_generation)
-    model._prepare_generated_length = _LongPrompts(model._prepare_generated_length)
-    model._get_stopping_criteria = _OwnReach(attachment, model._get_stopping_criteria)
-    if hasattr(model, "init_continuous_batching"):
-        model.init_continuous_batching = _NoPages()
+def shadow(model: PreTrainedModel, attachment: Attachment) -> None:
+    """Let ``generate`` use longspan's cache and take long prompts, where the model has it."""
+    for name, kind in _SHADOWS.items():
+        if hasattr(model, name):
+            setattr(model, name, kind(attachment, getattr(model, name)))
 
 
 def unshadow(model: PreTrainedModel) -> None:
     """Bring the class's own methods to light again."""
-    for name in _SHADOWED:
+    for name in _SHADOWS:
         vars(model).pop(name, None)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
-from longspan.hf.attach import attachment_of
+from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
@@ -57,12 +57,15 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     """
     room = check_count("room", room)
     model = unwrap(model)
-    attachment = attachment_of(model)
-    if attachment is None:
-        raise LongspanError("the model is not extended: call longspan.extend(model, ...) first")
+    attachment = attached_to(model)
     if model in _entered:
         raise LongspanError("the model is inside longspan.graphed already")
-    if (reason := _why_not(model, attachment)) is not None:
+    reason = (
+        unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
+        or why_no_graph(model.device)
+        or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
+    )
+    if reason is not None:
         raise LongspanError(f"decoding cannot be recorded: {reason}; call the model without longspan.graphed")
     steps, forward, replaced = _Steps(model, attachment, room), model.forward, vars(model).get("forward")
     names = list(inspect.signature(forward).parameters)
@@ -108,15 +111,6 @@ def record(run: Callable[[], Any], device: torch.device) -> tuple[Any, Callable[
 def why_no_graph(device: torch.device) -> str | None:
     """Why a device cannot record a graph, or None."""
     return None if device.type == "cuda" else f"CUDA graphs need a GPU, and the model is on {device}"
-
-
-def _why_not(model: PreTrainedModel, attachment: Attachment) -> str | None:
-    reason = unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
-    return (
-        reason
-        or why_no_graph(model.device)
-        or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
-    )
 
 
 @dataclass

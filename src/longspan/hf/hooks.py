@@ -1,4 +1,4 @@
-"""One method attached to a model, and the hooks around it and its decoder; ``layer_hooks`` has those of its layers."""
+"""One method attached to a model, and the hooks around it and its decoder; ``layer_hooks`` has that of its layers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.hf.generation import shadow, unshadow
-from longspan.hf.layer import Layer, unrotated
-from longspan.hf.layer_hooks import GiveInput, InputObserver, LayerHook
+from longspan.hf.layer import Layer
+from longspan.hf.layer_hooks import InputObserver, LayerHook
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
 from longspan.hf.running import (
@@ -33,7 +32,7 @@ from longspan.hf.tiers import new_store
 from longspan.hf.untraced import untraced
 
 
-class Attachment:
+class Attachment(NeverCopied):
     """One method for one model, which it does not hold, so that the model can be freed while it is extended."""
 
     def __init__(self, model: PreTrainedModel, attender: Attender, layers: list[Layer], report: Report) -> None:
@@ -42,6 +41,7 @@ class Attachment:
         self.implementation = model.config._attn_implementation
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
+        self._names: list[str] = []  # of what the decoder's forward takes
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         self._local = threading.local()
         self._taking = threading.Lock()  # a cache is taken by one forward at a time
@@ -49,39 +49,28 @@ class Attachment:
         self._rotary = watched(model, [layer.rope.table for layer in layers if layer.rope is not None])
         self._generates = model.can_generate()
         self.observer: InputObserver | None = None
-        self._bare: tuple[Any, Any] = (lambda: None, None)
-
-    def bare(self, position_embeddings: Any) -> Any:
-        """``unrotated``, made once for all layers that are given the same tensors."""
-        first = position_embeddings if isinstance(position_embeddings, Tensor) else position_embeddings[0]
-        made_for, bare = self._bare
-        if made_for() is not first:
-            bare = unrotated(position_embeddings)
-            self._bare = weakref.ref(first), bare
-        return bare
 
     def attach(self, model: PreTrainedModel) -> None:
         """Put the method on the model; everything that can fail was tried in the probe."""
         interface.register()
         model.set_attn_implementation(interface.NAME)
         decoder = decoder_of(model, [layer.module for layer in self.layers])
-        self._handles.append(decoder.register_forward_pre_hook(_Begin(self, decoder), with_kwargs=True))
-        self._handles.append(decoder.register_forward_hook(_End(self), always_call=True))
+        self._names = list(inspect.signature(decoder.forward).parameters)
+        self._handles.append(decoder.register_forward_pre_hook(self.begin, with_kwargs=True))
+        self._handles.append(decoder.register_forward_hook(self.end, always_call=True))
         if decoder is not model:
-            self._handles.append(model.register_forward_pre_hook(_Enter(self)))
-            self._handles.append(model.register_forward_hook(_Leave(self)))
+            self._handles.append(model.register_forward_pre_hook(self.enter))
+            self._handles.append(model.register_forward_hook(self.leave))
         for layer in self.layers:
             self._handles.append(layer.module.register_forward_pre_hook(LayerHook(layer, self), with_kwargs=True))
-            if layer.norms is not None:
-                self._handles += [norm.register_forward_hook(GiveInput(self)) for norm in layer.norms]
-        shadow(model, self)
+            for norm in layer.norms or ():
+                self._handles.append(norm.register_forward_hook(self.give_input))
 
     def detach(self, model: PreTrainedModel) -> None:
         """Leave the model as it was before ``attach``."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        unshadow(model)
         model.set_attn_implementation(self.implementation)
 
     def new_cache(self) -> LongspanCache:
@@ -94,11 +83,13 @@ class Attachment:
                 layers[layer.index] = StoreLayer(store, method.selects)
         return LongspanCache(self._owner, self.attender, layers)
 
-    def begin(self, decoder: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Check what a forward is given, and give it our cache where it would make one."""
+    @untraced
+    def begin(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before the decoder runs: check what it is given, and give it our cache where it would make one."""
+        kwargs = dict(zip(self._names, args, strict=False)) | kwargs
         config: Any = decoder.config
         mask, expected = kwargs.get("attention_mask"), self._expected(config)
-        running = Forward(config, kwargs.get("position_ids"), mask, expected, None)
+        running = Forward(config, kwargs.get("position_ids"), mask, expected)
         self._begun(running, decoder)  # first of all: the hook after the forward ends it, whatever is raised here
         if decoder.training:
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
@@ -111,17 +102,15 @@ class Attachment:
         self._refuse_other_positions()
         if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2):
             raise LongspanError("pass attention_mask as [batch, tokens]; a prepared mask of another form would be lost")
-        cache = kwargs.get("past_key_values")
+        cache, use = kwargs.get("past_key_values"), kwargs.get("use_cache")
         if cache is not None:
             self.check(cache)
+        elif config.use_cache if use is None else use:
+            cache = kwargs["past_key_values"] = self.new_cache()
+        if cache is not None:
             self._take(cache, running, decoder)
             cache.refuse_uneven(len(expected))
-        else:
-            use = kwargs.get("use_cache")
-            if config.use_cache if use is None else use:
-                cache = kwargs["past_key_values"] = self.new_cache()
-                self._take(cache, running, decoder)
-        return kwargs
+        return (), kwargs
 
     def _begun(self, running: Forward, decoder: nn.Module) -> None:
         outer = self.running
@@ -141,15 +130,19 @@ class Attachment:
                 )
             cache.running, running.cache = running, cache
 
-    def end(self, failed: bool) -> None:
-        """Raise if a layer that is attached to did not run what is attached, unless the forward failed anyway."""
+    @untraced
+    def end(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """After the decoder ran: raise if an attached layer did not run what is attached.
+
+        A decoder that failed has no output, and an error of its own.
+        """
         running = self.running
         if running is None:
             return
         self._local.running = running.outer
         if running.cache is not None and running.cache.running is running:
             running.cache.running = None
-        if not failed:
+        if output is not None:
             refuse_missing(running.attended, running.expected)
 
     @property
@@ -157,8 +150,9 @@ class Attachment:
         """The forward that this thread is in."""
         return getattr(self._local, "running", None)
 
-    def enter(self) -> None:
-        """Before the model runs: its decoder has yet to."""
+    @untraced
+    def enter(self, model: nn.Module, args: tuple[Any, ...]) -> None:
+        """Before the model around the decoder runs: its decoder has yet to."""
         self._local.began = False
 
     def stood_in(self) -> None:
@@ -166,13 +160,22 @@ class Attachment:
         self._refuse_other_positions()
         self._local.began = True
 
-    def leave(self) -> None:
-        """Raise if the model ran without its decoder."""
+    @untraced
+    def leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """After the model around the decoder ran: raise if its decoder did not."""
         if not getattr(self._local, "began", True):
             raise LongspanError(
                 "longspan did not run in this forward: the model's decoder was replaced after longspan.extend; call "
                 "longspan.restore(model) and extend it again"
             )
+
+    @untraced
+    def give_input(self, norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """For a norm that follows the rotation: longspan applies it after its own rotation."""
+        running = self.running
+        if running is not None:
+            running.norms += 1
+        return args[0]
 
     def _refuse_other_positions(self) -> None:
         for one in self._rotary:
@@ -207,50 +210,6 @@ class Attachment:
             raise CacheError(
                 "the cache was filled under another calibration than the model now runs; pass longspan.new_cache(model)"
             )
-
-
-class _Begin(NeverCopied):
-    """Before the decoder runs."""
-
-    def __init__(self, attachment: Attachment, decoder: nn.Module) -> None:
-        self._attachment, self._names = attachment, list(inspect.signature(decoder.forward).parameters)
-
-    @untraced
-    def __call__(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return (), self._attachment.begin(decoder, {**dict(zip(self._names, args, strict=False)), **kwargs})
-
-
-class _End(NeverCopied):
-    """After the decoder ran, or failed; then there is no output."""
-
-    def __init__(self, attachment: Attachment) -> None:
-        self._attachment = attachment
-
-    @untraced
-    def __call__(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._attachment.end(failed=output is None)
-
-
-class _Enter(NeverCopied):
-    """Before the model around the decoder runs."""
-
-    def __init__(self, attachment: Attachment) -> None:
-        self._attachment = attachment
-
-    @untraced
-    def __call__(self, model: nn.Module, args: tuple[Any, ...]) -> None:
-        self._attachment.enter()
-
-
-class _Leave(NeverCopied):
-    """After it ran."""
-
-    def __init__(self, attachment: Attachment) -> None:
-        self._attachment = attachment
-
-    @untraced
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._attachment.leave()
 
 
 def decoder_of(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:

@@ -24,11 +24,10 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     Raises:
         LongspanError: the kernels of a named ``impl`` cannot run here.
     """
-    if (
-        impl == "triton"
-        and (reason := tiles.unsupported_reason(torch.empty(0, dtype=torch.float32, device=device))) is not None
-    ):
-        raise LongspanError(f"impl='triton' cannot run: {reason}; leave impl out")
+    if impl == "triton":
+        reason = tiles.unsupported_reason(torch.empty(0, dtype=torch.float32, device=device))
+        if reason is not None:
+            raise LongspanError(f"impl='triton' cannot run: {reason}; leave impl out")
     if impl not in ("auto", "compiled"):
         return impl, None
     if device.type != "cpu":

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from longspan.rope import Rope
 
-CACHE_NAMES = ("past_key_values", "layer_past")  # the cache's argument in attention modules
-
 
 @dataclass
 class Layer:

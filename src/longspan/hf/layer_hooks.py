@@ -1,4 +1,4 @@
-"""The hooks on attention modules: each takes its layer's rotation away and runs the method in its attention call."""
+"""The hook on attention modules: it takes its layer's rotation away and runs the method in its attention call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longspan.attend import Attender, LayerCall
 from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
-from longspan.hf.layer import CACHE_NAMES, Layer, scaling
+from longspan.hf.layer import Layer, scaling
 from longspan.hf.running import Forward, NeverCopied, refuse_other_attention
 from longspan.hf.untraced import untraced
 from longspan.rope import Rope
@@ -38,34 +38,26 @@ class Attached(Protocol):
     @property
     def running(self) -> Forward | None: ...
 
-    def bare(self, position_embeddings: Any) -> Any: ...
-
 
 class LayerHook(NeverCopied):
     """Before an attention module runs: take its rotation away and send its attention call to ``run``."""
 
     def __init__(self, layer: Layer, attachment: Attached) -> None:
-        self.layer, self.attender, self.implementation = layer, attachment.attender, attachment.implementation
-        self.attachment = attachment
+        self.layer, self.attender, self.attachment = layer, attachment.attender, attachment
+        self._stock = partial(interface.stock_attention, attachment.implementation)
 
     @untraced
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.layer.rope is None:
-            kwargs["longspan"] = self.stock
+            kwargs["longspan"] = self._stock
             return args, kwargs
         running = self._running(module)
-        cache = None
-        for name in CACHE_NAMES:
-            if (cache := kwargs.get(name)) is not None:
-                break
-        kwargs["position_embeddings"] = self.attachment.bare(kwargs["position_embeddings"])
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = kwargs.get("layer_past")  # as the modules of GPT-NeoX and others name it
+        kwargs["position_embeddings"] = running.bare(kwargs["position_embeddings"])
         kwargs["longspan"] = partial(self.attend, cache, running)
         return args, kwargs
-
-    def stock(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
-    ) -> tuple[Tensor, Tensor | None]:
-        return interface.stock_attention(self.implementation, module, q, k, v, mask, kwargs)
 
     def attend(
         self,
@@ -151,17 +143,3 @@ class LayerHook(NeverCopied):
                     "extend it again"
                 )
             running.norms = 0
-
-
-class GiveInput(NeverCopied):
-    """For a norm that follows the rotation: longspan applies it after its own rotation."""
-
-    def __init__(self, attachment: Attached) -> None:
-        self._attachment = attachment
-
-    @untraced
-    def __call__(self, norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        running = self._attachment.running
-        if running is not None:
-            running.norms += 1
-        return args[0]

@@ -18,7 +18,7 @@ def devices_of(module: nn.Module) -> set[torch.device]:
     devices = {parameter.device for parameter in module.parameters()}
     # accelerate keeps offloaded weights on "meta" and says beside them where they run.
     for part in module.modules():
-        devices |= {torch.device(x) for x in map(_execution_device, _hooks(part)) if x is not None}
+        devices.update(_execution_devices(part))
     return {device for device in devices if device.type != "meta"}
 
 
@@ -32,7 +32,7 @@ def runs_on(model: PreTrainedModel) -> torch.device:
     device: torch.device = embedding.weight.device
     if device.type != "meta":
         return device
-    return next((torch.device(x) for x in map(_execution_device, _hooks(embedding)) if x is not None), model.device)
+    return next(iter(_execution_devices(embedding)), model.device)
 
 
 def refuse_unloaded(model: PreTrainedModel) -> None:
@@ -68,5 +68,7 @@ def _hooks(module: nn.Module) -> list[Any]:
     return [] if hook is None else [hook, *getattr(hook, "hooks", ())]
 
 
-def _execution_device(hook: Any) -> Any:
-    return getattr(hook, "execution_device", None)
+def _execution_devices(module: nn.Module) -> list[torch.device]:
+    """Where accelerate runs a module."""
+    devices = (getattr(hook, "execution_device", None) for hook in _hooks(module))
+    return [torch.device(device) for device in devices if device is not None]

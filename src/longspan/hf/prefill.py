@@ -182,8 +182,9 @@ class Watches:
     """The watch of each thread that runs the model while a block is open; see ``Watch``."""
 
     def __init__(self, layers: int, see: See, turn: Lock) -> None:
-        self._arguments = layers, see, turn
-        self._local, self._lock, self._open = local(), Lock(), True
+        self._closed = Event()
+        self._arguments = layers, see, turn, self._closed
+        self._local, self._lock = local(), Lock()
         self._all: WeakSet[Watch] = WeakSet()  # a thread's goes when it ends
 
     @property
@@ -191,20 +192,18 @@ class Watches:
         """This thread's."""
         watch: Watch | None = getattr(self._local, "watch", None)
         if watch is None:
+            watch = self._local.watch = Watch(*self._arguments)
             with self._lock:
-                watch = self._local.watch = Watch(*self._arguments)
                 self._all.add(watch)
-                if not self._open:
-                    watch.close()
         return watch
 
     def close(self) -> None:
         """The block ends, in the middle of other threads' forwards perhaps."""
+        self._closed.set()
         with self._lock:
-            self._open = False
             watches = list(self._all)
         for watch in watches:
-            watch.close()
+            watch.stop()
 
 
 class Watch:
@@ -213,14 +212,15 @@ class Watch:
     Args:
         layers: how many a forward runs.
         turn: held while ``see`` is told of this prefill.
+        closed: set when nothing is to be told from then on, whatever runs; ``stop`` has to be called after that.
     """
 
-    def __init__(self, layers: int, see: See, turn: Lock) -> None:
-        self._layers, self._see, self._turn = layers, see, turn
+    def __init__(self, layers: int, see: See, turn: Lock, closed: Event) -> None:
+        self._layers, self._see, self._turn, self._closed = layers, see, turn, closed
         # Tokens that are expected, of forwards before, and of this one; how many of its layers have run.
         self._expected = self._read = self.tokens = self._done = 0
         self._begun = self._ended = 0.0
-        self._lock, self._closed = Lock(), False  # one thread closes what another one runs
+        self._lock = Lock()  # one thread stops what another one runs
         self.thread: Thread | None = None
         self._over = Event()  # a new one with every thread
         self._event: torch.Event | None = None
@@ -249,7 +249,7 @@ class Watch:
         if self.tokens > 1 and self.thread is None:
             self._begun = self._ended = time.perf_counter()
             with self._lock:
-                if self._closed:
+                if self._closed.is_set():
                     return
                 self._over = Event()
                 thread = Thread(target=self._tell, args=(self._over,), daemon=True)
@@ -277,17 +277,12 @@ class Watch:
 
     def finish(self) -> None:
         """Nothing runs any more."""
-        self._stop()
+        self.stop()
         self._event = None
         self._expected = self._read = self.tokens = self._done = 0
 
-    def close(self) -> None:
-        """Tell nothing from now on, whatever runs; for any thread to call."""
-        with self._lock:
-            self._closed = True
-        self._stop()
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Tell no more of what runs; for any thread to call."""
         with self._lock:
             thread, self.thread = self.thread, None
             self._over.set()

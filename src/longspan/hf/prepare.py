@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,15 +60,21 @@ def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[
     automatic = isinstance(method, str) and method == "auto"
     if automatic and options.angles is not None:
         raise LongspanError('method="auto" does not accept angles; name a method for them')
-    if not automatic:
-        chosen = _method(method, options.angles)
+    named = None if automatic else _method(method, options.angles)
     config = model.config.get_text_config(decoder=True)
     trained = trained_on(config, window, model=type(model).__name__)
     size = trained.window
-    resolved = None if automatic else trained.resolve(_reaching(chosen, length))  # bad parameters come before the probe
+    if named is not None and length is not None:
+        named = named.reaching(length)
+    resolved = None if named is None else trained.resolve(named)  # bad parameters come before the probe
     refuse_moving_frequencies(type(model).__name__, config)
-    layers = _probed(model)
+    try:
+        layers = probe(model)
+    except AttachError:
+        refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
+        raise
     hold_to_stock(model, layers)
+    attachable = [layer for layer in layers if layer.rope is not None]
     device, reason = runs_on(model), None
     if resolved is None:
         choice = choose(
@@ -83,9 +88,10 @@ def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[
         resolved, reason = trained.resolve(choice.method), choice.reason
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
         kv_dir = kv_dir if kv_tier in ("auto", "disk") else None
-    resolved.check_layers(size, [layer for layer in layers if layer.rope is not None])
+    resolved.check_layers(size, attachable)
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     ranks = ranks_of(model, layers, resolved.selects)
+    shares = 1 if ranks is None else ranks.size
     calibration = fitting(options.calibration, model, layers, ranks)
     if automatic and not resolved.uses_calibration:
         calibration = None  # it fits, and "auto" found a method that does without
@@ -94,25 +100,22 @@ def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[
         if layer.rope is not None:
             attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
     kernels, kernel_note = describe_kernels(options.impl, device)
-    wrapped = wrapper_note(model_or_wrapper)
-    attached = tuple(describe(layer, attender.stored_rotations) for layer in layers if layer.rope is not None)
-    stock = tuple(describe(layer, 1) for layer in layers if layer.rope is None)
+    notes = [*layer_notes(layers, size), *norm_notes(layers, attender)]
+    notes += [*trained.notes, *resolved.warnings(size), *tier_notes]
+    notes += [note for note in (kernel_note, wrapper_note(model_or_wrapper)) if note is not None]
+    if not model.can_generate():
+        notes.append(
+            f"{type(model).__name__} has no language-model head; for generate, extend the complete model "
+            "(AutoModelForCausalLM)"
+        )
     report = Report(
         model=type(model).__name__,
         method=resolved,
         window=size,
         original_window=trained.original,
-        attached=attached,
-        stock=stock,
-        warnings=(
-            *layer_notes(layers, size),
-            *norm_notes(layers, attender),
-            *trained.notes,
-            *resolved.warnings(size),
-            *tier_notes,
-            *(note for note in (kernel_note, wrapped) if note is not None),
-            *_headless(model),
-        ),
+        attached=tuple(describe(layer, attender.stored_rotations) for layer in attachable),
+        stock=tuple(describe(layer, 1) for layer in layers if layer.rope is None),
+        warnings=tuple(notes),
         kv_tier=kv_tier,
         kv_dir=directory,
         reason=reason,
@@ -124,35 +127,10 @@ def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[
         window_source=trained.source,
         decode=describe_decoding(model, attender, layers, kv_tier),
         heads_hold=resolved.heads_hold(
-            size,
-            [
-                (one.index, config.num_attention_heads, one.kv_heads * (1 if ranks is None else ranks.size))
-                for one in layers
-                if one.rope is not None
-            ],
+            size, [(layer.index, config.num_attention_heads, layer.kv_heads * shares) for layer in attachable]
         ),
     )
     return report, attender, layers
-
-
-def _probed(model: PreTrainedModel) -> list[Layer]:
-    try:
-        return probe(model)
-    except AttachError:
-        refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
-        raise
-
-
-def _headless(model: PreTrainedModel) -> Iterator[str]:
-    if not model.can_generate():
-        yield (
-            f"{type(model).__name__} has no language-model head; for generate, extend the complete model "
-            "(AutoModelForCausalLM)"
-        )
-
-
-def _reaching(method: Method, length: int | None) -> Method:
-    return method if length is None else method.reaching(length)
 
 
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,11 +21,10 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender
 from longspan.errors import AttachError, LongspanError
 from longspan.hf import interface
-from longspan.hf.compare import error_of, some_tokens, tolerance
+from longspan.hf.compare import error_of, run_for_outputs, some_tokens, tolerance
 from longspan.hf.layer import Layer, scaling, unrotated
-from longspan.hf.placement import present, runs_on
+from longspan.hf.placement import present
 from longspan.hf.rotary import factor_of, frequencies
-from longspan.hf.untraced import untraced_forwards
 from longspan.methods import Full
 from longspan.rope import Layout, Rope, Table, rotate
 
@@ -42,6 +42,7 @@ class _Seen:
     out: Tensor
     mask: Any
     kwargs: dict[str, Any]
+    positions: Any = None  # the layer's ``position_embeddings``, noted where they are replaced
 
 
 def probe(model: PreTrainedModel) -> list[Layer]:
@@ -49,23 +50,15 @@ def probe(model: PreTrainedModel) -> list[Layer]:
 
     The model is left exactly as it was.
     """
-    implementation = model.config._attn_implementation
-    was_training = {module: module.training for module in model.modules()}
     interface.register()
-    try:
-        model.eval()
+    with run_for_outputs(model) as implementation:
         model.set_attn_implementation(interface.NAME)
         if model.config._attn_implementation != interface.NAME:
             raise AttachError(
                 f"{type(model).__name__} computes attention in its own code and not through transformers' attention "
                 "interface, so there is nowhere to attach; use a model that supports set_attn_implementation"
             )
-        with torch.no_grad(), untraced_forwards(), torch.autocast(runs_on(model).type, enabled=False):
-            return _probe(model, implementation)
-    finally:
-        model.set_attn_implementation(implementation)
-        for module, training in was_training.items():
-            module.training = training
+        return _probe(model, implementation)
 
 
 def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
@@ -90,10 +83,9 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
         )
     if shared:
         raise AttachError(f"{names[shared[0]]} runs several times in one forward; shared layers are not supported")
-    positions: dict[nn.Module, Any] = {}
-    bare = _replayed(model, stock, identity=True, positions=positions)
+    bare = _replayed(model, stock, identity=True)
     tables = _tables(model)
-    layers = [_layer(names[module], stock[module], bare[module], positions, tables) for module in stock]
+    layers = [_layer(names[module], stock[module], bare[module], tables) for module in stock]
     unknown = [layer for layer in layers if layer.rope is None and layer.reason is None]
     if unknown:
         _find_norms(model, stock, unknown, tables)
@@ -114,12 +106,12 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
 NO_POSITIONS = "no rotary positions in this layer"
 
 
-def _layer(name: str, rotated: _Seen, bare: _Seen, positions: dict[nn.Module, Any], tables: list[Table]) -> Layer:
+def _layer(name: str, rotated: _Seen, bare: _Seen, tables: list[Table]) -> Layer:
     module = rotated.module
     index = getattr(module, "layer_idx", None)
     if index is None:
         raise AttachError(f"{name} ({type(module).__name__}) has no layer_idx, so its cache entry cannot be identified")
-    if positions.get(module) is None:
+    if bare.positions is None:
         raise AttachError(
             f"{name} ({type(module).__name__}) receives no position_embeddings, so it has no rotary positions that "
             "longspan could replace"
@@ -193,48 +185,38 @@ def _maker(calls: dict[nn.Module, tuple[Tensor, Tensor]], x: Tensor) -> nn.Modul
 def _watched(modules: list[nn.Module]) -> Iterator[dict[nn.Module, dict[nn.Module, tuple[Tensor, Tensor]]]]:
     """Record input and output of the direct children of the modules while the context is open."""
     calls: dict[nn.Module, dict[nn.Module, tuple[Tensor, Tensor]]] = {module: {} for module in modules}
+
+    def note(seen: dict[Any, Any], child: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        if args and isinstance(args[0], Tensor) and isinstance(out, Tensor):
+            seen[child] = (args[0], out)
+
     with ExitStack() as stack:
         for module in modules:
             for child in module.children():
-
-                def note(
-                    child: nn.Module, args: tuple[Any, ...], out: Any, seen: dict[Any, Any] = calls[module]
-                ) -> None:
-                    if args and isinstance(args[0], Tensor) and isinstance(out, Tensor):
-                        seen[child] = (args[0], out)
-
-                stack.enter_context(_hook(child.register_forward_hook(note)))
+                stack.enter_context(child.register_forward_hook(partial(note, calls[module])))
         yield calls
 
 
-def _replayed(
-    model: PreTrainedModel,
-    stock: dict[nn.Module, _Seen],
-    *,
-    identity: bool,
-    positions: dict[nn.Module, Any] | None = None,
-) -> dict[nn.Module, _Seen]:
+def _replayed(model: PreTrainedModel, stock: dict[nn.Module, _Seen], *, identity: bool) -> dict[nn.Module, _Seen]:
     """A forward in which each layer gives its stock output, so that all see the stock hidden states."""
     seen: dict[nn.Module, _Seen] = {}
 
     def replay(
-        module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
+        own: Any, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
     ) -> tuple[Tensor, None]:
-        seen[module] = _Seen(module, q, k, v, stock[module].out, mask, kwargs)
+        seen[module] = _Seen(module, q, k, v, stock[module].out, mask, kwargs, own)
         return stock[module].out, None
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        kwargs["longspan"] = replay
         own = kwargs.get("position_embeddings")
-        if positions is not None:
-            positions[module] = own
+        kwargs["longspan"] = partial(replay, own)
         if identity and own is not None:
             kwargs["position_embeddings"] = unrotated(own)
         return args, kwargs
 
     with ExitStack() as stack:
         for module in stock:
-            stack.enter_context(_hook(module.register_forward_pre_hook(before, with_kwargs=True)))
+            stack.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
         _forward(model)
     for module, given in stock.items():
         if module not in seen:
@@ -303,11 +285,3 @@ def _forward(model: PreTrainedModel) -> None:
             f"{type(model).__name__} does not run on {TOKENS} tokens with longspan's attention and masks: "
             f"{' '.join(str(error).split())}"
         ) from error
-
-
-@contextmanager
-def _hook(handle: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()

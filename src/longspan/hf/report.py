@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from longspan.methods import Method
 from longspan.store import KVTier
-from longspan.tables import Column, Sheet
+from longspan.tables import Column, Sheet, plain_text
 
 
 @dataclass(frozen=True)
@@ -93,42 +92,30 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
         method = {name: value for name, value in self.method.parameters().items() if name != "angles"}
-        return {
-            "model": self.model,
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "method": self.method.name,
             "parameters": method,
             "angles": {"name": type(self.method.angles).__name__, **asdict(self.method.angles)},
-            "window": self.window,
-            "window_source": self.window_source,
-            "original_window": self.original_window,
             "attached": [asdict(layer) for layer in self.attached],
             "stock": [asdict(layer) for layer in self.stock],
             "kv_bytes_per_token": self.kv_bytes_per_token,
-            "kv_tier": self.kv_tier,
             "kv_dir": str(self.kv_dir) if self.kv_dir is not None else None,
-            "reason": self.reason,
-            "calibration": self.calibration,
-            "kernels": self.kernels,
-            "decode": self.decode,
-            "heads_hold": self.heads_hold,
             "ranks": list(self.ranks) if self.ranks is not None else None,
             "warnings": list(self.warnings),
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows: list[tuple[str | Text, str]] = []
-        window, said = f"{self.window} tokens", [self.window_source] if self.window_source else []
+        said = [self.window_source] if self.window_source else []
         if self.original_window is not None:
             said.append(f"original_max_position_embeddings {self.original_window}")
-        if said:
-            window += f" ({'; '.join(said)})"
-        rows.append(("model", self.model))
-        rows.append(("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})"))
-        for name, value in self.method.parameters().items():
-            rows.append((f"  {name}", str(value)))
+        rows: list[tuple[str | Text, str]] = [
+            ("model", self.model),
+            ("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})"),
+            *((f"  {name}", str(value)) for name, value in self.method.parameters().items()),
+        ]
         if self.calibration is not None:
             rows.append(("  calibration", self.calibration))
-        rows.append(("window", window))
+        rows.append(("window", f"{self.window} tokens" + (f" ({'; '.join(said)})" if said else "")))
         if self.heads_hold is not None:
             rows.append(("heads cover", f"at most {self.heads_hold:,} tokens per query, in all layers together"))
         rows.append(("attached", _summary(self.attached, "rope") or "no layer"))
@@ -140,14 +127,11 @@ class Report:
         rows.append(("kernels", self.kernels))
         if self.decode:
             rows.append(("decoding", self.decode))
-        for warning in self.warnings:
-            rows.append((Text("note", "yellow"), warning))
+        rows += [(Text("note", "yellow"), warning) for warning in self.warnings]
         yield Sheet([Column("", style="bold"), Column("")], rows, headed=False)
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=110, color_system=None)
-        console.print(self)
-        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+        return plain_text(self, 110)
 
 
 def _summary(layers: Iterable[LayerReport], why: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, Literal, NoReturn, Protocol
 
 from torch import Tensor
 
 from longspan.errors import LongspanError
+from longspan.hf.layer import unrotated
 
 Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
 
@@ -33,6 +35,7 @@ class Filled(Protocol):
     running: Forward | None
 
 
+@dataclass(slots=True, eq=False)
 class Forward:
     """One forward: what its layers tell each other and its end.
 
@@ -48,21 +51,23 @@ class Forward:
         thread: the thread that it runs in.
     """
 
-    __slots__ = ("attended", "cache", "config", "expected", "mask", "norms", "outer", "positions", "thread")
+    config: Any
+    positions: Tensor | None
+    mask: Tensor | None
+    expected: list[int]
+    cache: Filled | None = None
+    attended: list[int] = field(default_factory=list)
+    norms: int = 0
+    outer: Forward | None = None
+    thread: int = field(default_factory=get_ident)
+    _bare: tuple[Any, Any] = (None, None)  # the first tensor of what ``bare`` was given last, and what it gave
 
-    def __init__(
-        self,
-        config: Any,
-        positions: Tensor | None,
-        mask: Tensor | None,
-        expected: list[int],
-        cache: Filled | None,
-    ) -> None:
-        self.config, self.positions, self.mask, self.expected, self.cache = config, positions, mask, expected, cache
-        self.attended: list[int] = []
-        self.norms = 0
-        self.outer: Forward | None = None
-        self.thread = get_ident()
+    def bare(self, position_embeddings: Any) -> Any:
+        """``unrotated``, made once for all layers that are given the same tensors."""
+        first = position_embeddings if isinstance(position_embeddings, Tensor) else position_embeddings[0]
+        if self._bare[0] is not first:
+            self._bare = first, unrotated(position_embeddings)
+        return self._bare[1]
 
     def compare(self, padding: Sequence[int], past: int, tokens: int) -> None:
         """Raise unless ``position_ids`` number the tokens as longspan does; once a forward."""

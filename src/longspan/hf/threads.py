@@ -52,12 +52,9 @@ def alone(model: PreTrainedModel) -> Iterator[None]:
 
 def _is_in(thread: tuple[int, FrameType], parts: set[nn.Module]) -> bool:
     # By ``self`` of any of the thread's frames: ``generate`` is between two forwards for a part of its time.
-    found = (frame.f_locals.get("self") for frame in _frames(thread[1]) if _is_method(frame))
+    methods = (frame for frame in _frames(thread[1]) if frame.f_code.co_varnames[:1] == ("self",))
+    found = (frame.f_locals.get("self") for frame in methods)
     return any(isinstance(x, nn.Module) and x in parts for x in found)
-
-
-def _is_method(frame: FrameType) -> bool:
-    return frame.f_code.co_varnames[:1] == ("self",)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

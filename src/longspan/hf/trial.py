@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from inspect import signature
 from threading import get_ident
@@ -13,12 +15,10 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.errors import AttachError
-from longspan.hf.compare import error_of, some_tokens, tolerance
+from longspan.hf.compare import error_of, run_for_outputs, some_tokens, tolerance
 from longspan.hf.hooks import Attachment, decoder_of
 from longspan.hf.layer import Layer
-from longspan.hf.placement import runs_on
 from longspan.hf.report import Report
-from longspan.hf.untraced import untraced_forwards
 from longspan.methods import Full
 
 _TOKENS = 12
@@ -36,45 +36,47 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> None:
         AttachError: a layer differs, or the model does not run on longspan's cache; nothing stays attached.
     """
     names = {layer.module: layer.name for layer in layers}
-    modules = [layer.module for layer in layers]
-    decoder = decoder_of(model, modules)
-    implementation = model.config._attn_implementation
-    training = {module: module.training for module in model.modules()}
-    # Where its own attention differs from the model's eager one, that is what longspan computes.
-    reference = "eager" if any(layer.note for layer in layers) else implementation
+    decoder = decoder_of(model, list(names))
+    stock: dict[nn.Module, list[Tensor]] = {module: [] for module in names}  # what each gave, call by call
+    calls: Counter[nn.Module] = Counter()
+
+    def record(module: nn.Module, args: Any, out: Any) -> None:
+        stock[module].append(_hidden(out))
+
+    def compare(module: nn.Module, args: Any, out: Any) -> Any:
+        """Hold a module to what it gave before, which it gives once more."""
+        number = calls[module]
+        calls[module] += 1
+        before = stock[module][number]
+        _same(f"{names[module]} ({type(module).__name__})", _hidden(out), before, number)
+        return (before, *out[1:]) if isinstance(out, tuple) else before
+
     full = Full().resolve(_TOKENS)
     report = Report(type(model).__name__, full, _TOKENS, None, (), (), ())
-    try:
-        model.eval()
-        with torch.no_grad(), untraced_forwards(), torch.autocast(runs_on(model).type, enabled=False):
-            model.set_attn_implementation(reference)
-            stock = _RecordedOutputs(modules)
-            try:
-                with stock.hooked():
-                    last = _read(model, decoder)
-            except Exception as error:
-                raise AttachError(
-                    f"{type(model).__name__} does not read a few tokens with a cache: {' '.join(str(error).split())}"
-                ) from error
-            model.set_attn_implementation(implementation)
-            attachment = Attachment(model, Attender(full, _TOKENS), layers, report)
-            attachment.attach(model)
-            try:
-                compared = _Compared(stock, names)
-                with compared.hooked():
-                    ours = _read(model, decoder)
-            except AttachError:
-                raise
-            except Exception as error:
-                raise AttachError(
-                    f"{type(model).__name__} does not run on longspan's cache: {' '.join(str(error).split())}"
-                ) from error
-            finally:
-                attachment.detach(model)
-    finally:
+    with run_for_outputs(model) as implementation:
+        # Where its own attention differs from the model's eager one, that is what longspan computes.
+        model.set_attn_implementation("eager" if any(layer.note for layer in layers) else implementation)
+        try:
+            with _hooked(list(names), record):
+                last = _read(model, decoder)
+        except Exception as error:
+            raise AttachError(
+                f"{type(model).__name__} does not read a few tokens with a cache: {' '.join(str(error).split())}"
+            ) from error
         model.set_attn_implementation(implementation)
-        for module, mode in training.items():
-            module.training = mode
+        attachment = Attachment(model, Attender(full, _TOKENS), layers, report)
+        attachment.attach(model)
+        try:
+            with _hooked(list(names), compare):
+                ours = _read(model, decoder)
+        except AttachError:
+            raise
+        except Exception as error:
+            raise AttachError(
+                f"{type(model).__name__} does not run on longspan's cache: {' '.join(str(error).split())}"
+            ) from error
+        finally:
+            attachment.detach(model)
     for number, (one, other) in enumerate(zip(ours, last, strict=True)):
         _same(f"{type(model).__name__}: its last hidden states", one, other, number)
 
@@ -96,39 +98,13 @@ def _read(model: PreTrainedModel, decoder: nn.Module) -> list[Tensor]:
     return outs
 
 
-class _RecordedOutputs:
-    """What attention modules gave, call by call."""
-
-    def __init__(self, modules: list[nn.Module]) -> None:
-        self.outs: dict[nn.Module, list[Tensor]] = {module: [] for module in modules}
-        self._thread = get_ident()
-
-    def hooked(self) -> ExitStack:
-        stack = ExitStack()
-        for module in self.outs:
-            stack.callback(module.register_forward_hook(self._of_this_thread).remove)
-        return stack
-
-    def _of_this_thread(self, module: nn.Module, args: Any, out: Any) -> Any:
-        return self._note(module, args, out) if get_ident() == self._thread else out
-
-    def _note(self, module: nn.Module, args: Any, out: Any) -> Any:
-        self.outs[module].append(_hidden(out))
-
-
-class _Compared(_RecordedOutputs):
-    """The same modules again, each held to what it gave before, which it gives once more."""
-
-    def __init__(self, before: _RecordedOutputs, names: dict[nn.Module, str]) -> None:
-        super().__init__(list(before.outs))
-        self._before, self._names = before, names
-
-    def _note(self, module: nn.Module, args: Any, out: Any) -> Any:
-        number = len(self.outs[module])
-        stock = self._before.outs[module][number]
-        self.outs[module].append(stock)
-        _same(f"{self._names[module]} ({type(module).__name__})", _hidden(out), stock, number)
-        return (stock, *out[1:]) if isinstance(out, tuple) else stock
+def _hooked(modules: list[nn.Module], hook: Callable[[nn.Module, Any, Any], Any]) -> ExitStack:
+    """A forward hook on the modules, for the calls of this thread alone; closing the stack removes it."""
+    thread, stack = get_ident(), ExitStack()
+    for module in modules:
+        handle = module.register_forward_hook(lambda *given: hook(*given) if get_ident() == thread else None)
+        stack.enter_context(handle)
+    return stack
 
 
 def _hidden(out: Any) -> Tensor:

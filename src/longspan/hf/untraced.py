@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -29,8 +28,3 @@ def untraced(call: Callable[P, R]) -> Callable[P, R]:
     # What is compiled, and how often, is counted by code objects, so each function gets one of its own.
     run.__code__ = run.__code__.replace(co_name=call.__name__)
     return wraps(call)(run)
-
-
-def untraced_forwards() -> AbstractContextManager[None]:
-    """Run models that were compiled as they were before: what they do once is not worth compiling."""
-    return torch.compiler.set_stance("force_eager")

@@ -37,22 +37,19 @@ class Trained:
     dual_chunks: DCA | None = None
     notes: tuple[str, ...] = ()
 
-    def prescribed(self, method: Method) -> Method:
-        """The method, with the config's own chunks where it has such and nothing was said of them."""
-        chunks = self.dual_chunks
-        if chunks is None:
-            return method
-        return method.prescribed(chunk_size=chunks.chunk_size, local_window=chunks.local_window, window=chunks.window)
-
     def resolve(self, method: Method) -> Method:
-        """The method with every parameter filled in.
+        """The method with every parameter filled in, with the config's own chunks where nothing was said of them.
 
         The config's dual chunks have their last query position at ``L``, one beyond those of a window of ``L``.
         """
-        prescribed = self.prescribed(method)
-        if prescribed is method or self.dual_chunks is None:
+        chunks = self.dual_chunks
+        if chunks is None:
             return method.resolve(self.window)
-        size = max(self.window, self.dual_chunks.window or 0)
+        own = {"chunk_size": chunks.chunk_size, "local_window": chunks.local_window, "window": chunks.window}
+        prescribed = method.prescribed(**own)
+        if prescribed is method:
+            return method.resolve(self.window)
+        size = max(self.window, chunks.window or 0)
         return replace(prescribed, angles=prescribed.angles.resolve(self.window)).resolve(size)
 
 
@@ -72,7 +69,9 @@ def trained_on(config: Any, window_given: int | None = None, *, model: str = "th
     Raises:
         AttachError: the config has no window, or an invalid one.
     """
-    stated, chunks = dict(_stated(config)), _dual_chunks(config, model)
+    values = {name: getattr(config, name, None) for name in _NAMES}
+    stated = {name: value for name, value in values.items() if type(value) is int and value > 0}
+    chunks = _dual_chunks(config, model)
     dual = None if chunks is None else _number(getattr(config, _DUAL), "original_max_position_embeddings", model)
     if chunks is not None and dual is None:
         dual = _number(getattr(config, _DUAL), "chunk_size", model)
@@ -93,7 +92,8 @@ def trained_on(config: Any, window_given: int | None = None, *, model: str = "th
     else:
         source = name or "as given"
     others = [f"{key} {value}" for key, value in stated.items() if value != window and key != source]
-    original = next(iter(_originals(config)), None)
+    originals = (parameters.get("original_max_position_embeddings") for parameters in rope_types(config))
+    original = next((int(value) for value in originals if value is not None), None)
     return Trained(
         window=window,
         source="; ".join([source, *others]),
@@ -115,13 +115,6 @@ def says_window(written: Any, config: Any) -> bool:
         names.update(_NAMES)
     nested = [value for value in written.values() if isinstance(value, dict)]
     return bool(names & written.keys()) or any(says_window(value, config) for value in nested)
-
-
-def _stated(config: Any) -> Iterator[tuple[str, int]]:
-    for name in _NAMES:
-        value = getattr(config, name, None)
-        if type(value) is int and value > 0:
-            yield name, value
 
 
 def _number(block: dict[str, Any], name: str, model: str) -> int | None:
@@ -205,10 +198,3 @@ def refuse_moving_frequencies(name: str, config: Any) -> None:
                 "cannot be stored rotated; load it with rope_parameters of rope_type 'default', 'linear' or 'yarn'"
                 + (", or that and method='dynamic-ntk'" if kind == "dynamic" else "")
             )
-
-
-def _originals(config: Any) -> Iterator[int]:
-    for parameters in rope_types(config):
-        value = parameters.get("original_max_position_embeddings")
-        if value is not None:
-            yield int(value)

@@ -14,7 +14,7 @@ from longspan.index.tail import Tail
 from longspan.kernels.scores import products, representations
 from longspan.rope import Rope
 from longspan.store import Slot
-from longspan.terms import ChunkScore
+from longspan.terms import ChunkScore, Share, choosing
 
 SUBMEANS = 4  # sub-chunks with a mean of their own
 _AT_ONCE, _ON_A_GPU = 8, 64  # chunks summarised at a time; few stay in a processor's cache
@@ -51,7 +51,7 @@ class ChunkIndex(UnitIndex):
         self,
         size: int,
         kind: ChunkScore,
-        share: str = "head",
+        share: Share = "head",
         reduced: tuple[Tensor, Tensor] | None = None,
         order: Tensor | None = None,
     ) -> None:
@@ -144,7 +144,7 @@ class ChunkIndex(UnitIndex):
         if self.kind == "representation":
             q, k, v = chunks
             summary = representations(q, k, v, rope, scale, order=self.order)
-            return _side_by_side(summary, self._choosing(q.shape[0], k.shape[0]))
+            return _side_by_side(summary, choosing(self.share, q.shape[0], k.shape[0]))
         keys = _bare(rope, chunks[0], key=True)
         if self.kind == "mean":
             return keys.mean(dim=2)
@@ -156,10 +156,6 @@ class ChunkIndex(UnitIndex):
         if self.reduced is None:
             return keys.flatten(1, 2)
         return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(keys.device, accumulator(keys)).mT).to(keys.dtype)
-
-    def _choosing(self, heads: int, kv_heads: int) -> int:
-        """``S``: how many choose, each for all that share."""
-        return {"head": heads, "group": kv_heads, "layer": 1}[self.share]
 
     def scores(
         self,
@@ -183,7 +179,7 @@ class ChunkIndex(UnitIndex):
         entries, share = self._buffer.first(count * self.parts)[rows], self.share
         q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
         if self.kind == "representation":
-            scores = products(_side_by_side(widen(q), self._choosing(q.shape[1], kv_heads)), entries)
+            scores = products(_side_by_side(widen(q), choosing(share, q.shape[1], kv_heads)), entries)
             return scores if across is None else across(scores)
         if self.kind == "bounds":
             scores = bound_scores(q, entries[:, :, ::2], entries[:, :, 1::2], share)

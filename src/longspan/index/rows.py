@@ -80,12 +80,6 @@ class UnitIndex:
         self._buffer.select(rows)
         self.tail.select(rows)
 
-    def repeat(self, times: int) -> None:
-        self._finished = [count for count in self._finished for _ in range(times)]
-        self._pads = tuple(n for n in self._pads for _ in range(times))
-        self._buffer.repeat(times)
-        self.tail.repeat(times)
-
     def reset(self) -> None:
         self._finished, self._pads, self._length = [], (), 0
         self._buffer.reset()

@@ -75,9 +75,8 @@ class Tail:
         Raises:
             ValueError: they are not that many, or fewer than an index needs.
         """
-        if not 0 <= start <= stop or not min(self.keep, stop) <= stop - start <= self.room:
-            raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
-        if any(x.shape[2] != stop - start for x in tensors):
+        fits = 0 <= start <= stop and min(self.keep, stop) <= stop - start <= self.room
+        if not fits or any(x.shape[2] != stop - start for x in tensors):
             raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
         self._data = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in tensors]
         for stored, x in zip(self._data, tensors, strict=True):
@@ -92,10 +91,6 @@ class Tail:
     @torch.inference_mode(False)
     def select(self, rows: Tensor) -> None:
         self._data = [x.index_select(0, rows.to(x.device)) for x in self._data]
-
-    @torch.inference_mode(False)
-    def repeat(self, times: int) -> None:
-        self._data = [x.repeat_interleave(times, dim=0) for x in self._data]
 
     @torch.inference_mode(False)  # the copy is written to as well
     def __deepcopy__(self, memo: dict[int, Any]) -> Tail:

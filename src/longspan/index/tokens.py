@@ -112,9 +112,6 @@ class TokenIndex:
     def select(self, rows: Tensor) -> None:
         self._buffer.select(rows)
 
-    def repeat(self, times: int) -> None:
-        self._buffer.repeat(times)
-
     def reset(self) -> None:
         self._length = 0
         self._buffer.reset()

@@ -6,12 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 Impl = Literal["auto", "triton", "compiled", "flash_cpu", "torch", "reference"]
 Reasons = Mapping[str, Callable[[], str | None]]
 
 # What "auto" tries by the device of the queries, first to last. "torch" follows; "reference" runs only if it is named.
 ORDER: Mapping[str, tuple[Impl, ...]] = {"cuda": ("triton",), "cpu": ("compiled", "flash_cpu")}
+
+_FLASH_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def resolve(impl: Impl, device: torch.device, unsupported: Reasons, slower: Collection[str] = ()) -> Impl:
@@ -40,3 +43,12 @@ def resolve(impl: Impl, device: torch.device, unsupported: Reasons, slower: Coll
     if reason is not None:
         raise ValueError(f"{impl} cannot run here: {reason}; use impl='torch'")
     return impl
+
+
+def flash_unsupported_reason(q: Tensor, softcap: float | None) -> str | None:
+    """Why torch's flash attention for CPU cannot run on queries ``q`` of any shape, or None."""
+    if q.device.type != "cpu":
+        return f"the tensors are on {q.device.type}"
+    if q.dtype not in _FLASH_DTYPES:
+        return f"no {q.dtype}"
+    return "torch's flash attention has no softcap" if softcap is not None else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, get_args
 
 from longspan.bands import Band, KeyMap
 from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number, whole
 from longspan.positions import ChosenPositionMap, PositionMap
 from longspan.rope import Angles
 from longspan.selection import Choosing, Selection
+from longspan.terms import choosing
 
 if TYPE_CHECKING:
     from typing import Self
@@ -51,10 +52,16 @@ class Method:
     Attributes:
         name: the method's name on the command line and in ``METHODS``.
         paper: authors, year and address of the paper.
+        title: the method's name in errors about its parameters; by default the name of its class.
+        least: the smallest valid value of a parameter, by name.
+        words: the ``Literal`` with the valid words of a parameter, by name.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    title: ClassVar[str] = ""
+    least: ClassVar[Mapping[str, int]] = {}
+    words: ClassVar[Mapping[str, Any]] = {}
     angles: Angles = field(default_factory=Angles)
 
     def __post_init__(self) -> None:
@@ -72,6 +79,11 @@ class Method:
                 object.__setattr__(self, f.name, check_number(f"{type(self).__name__}: {f.name}", value))
             if f.type == "bool" and type(value) is not bool:
                 raise ValueError(f"{type(self).__name__}: {f.name} must be True or False, not {value!r}")
+            if f.name in self.least and value is not None:
+                self.require(f"{f.name} ≥ {self.least[f.name]}", value >= self.least[f.name], f.name)
+            if f.name in self.words:
+                words = get_args(self.words[f.name])
+                self.require(f"{f.name} is one of {', '.join(words)}", value in words, f.name)
         if not isinstance(self.angles, Angles):
             raise ValueError(
                 f"{type(self).__name__}: angles must be an instance of Angles, for example YaRN(factor=4), not "
@@ -79,8 +91,16 @@ class Method:
             )
         self.check()
 
+    def require(self, rule: str, holds: bool, *fields: str, **values: Any) -> None:
+        """``require`` with the title before the rule; the values are those of ``fields``, then ``values``."""
+        title = self.title or type(self).__name__
+        require(f"{title}: {rule}", holds, **{name: getattr(self, name) for name in fields}, **values)
+
     def check(self) -> None:
-        """Raise ``ValueError`` if the parameters are invalid for every window; called at construction."""
+        """Raise ``ValueError`` if the parameters are invalid for every window.
+
+        Called at construction, and so by ``resolve`` with all parameters set; ``least`` and ``words`` hold then.
+        """
 
     def defaults(self, window: int) -> dict[str, Any]:
         """The default of each field that may be None, for a model trained on ``window`` tokens."""
@@ -243,8 +263,6 @@ class Method:
         """
         if (axes := self.choosing(window)) is None:
             return None
-        from longspan.selection.selector import choosing
-
         selection = axes[0]
         each = (choosing(selection.share, heads, kv) for n, heads, kv in layers if selection.chooses_in(n))
         return cast(int, selection.budget) * sum(each)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.positions import Chunked
 from longspan.selection import Everything, Selection
 
@@ -32,24 +32,21 @@ class DCA(Method):
     """
 
     name = "dca"
+    title = "DCA"
     paper = "An et al., 2024, arXiv 2402.17463"
     chunk_size: int | None = None
     local_window: int | None = None
     window: int | None = None
     length_scale: bool = False
 
+    least = {"chunk_size": 1, "local_window": 0, "window": 1}
+
     def check(self) -> None:
-        if self.chunk_size is not None:
-            require("DCA: chunk_size ≥ 1", self.chunk_size >= 1, chunk_size=self.chunk_size)
-        if self.local_window is not None:
-            require("DCA: local_window ≥ 0", self.local_window >= 0, local_window=self.local_window)
         if self.window is not None:
-            require("DCA: window ≥ 1", self.window >= 1, window=self.window)
             self._fits(self.chunk_size or 1, self.local_window or 0, self.window)
 
-    @staticmethod
-    def _fits(s: int, w: int, c: int) -> None:
-        require("DCA: chunk_size + local_window ≤ window", s + w <= c, chunk_size=s, local_window=w, window=c)
+    def _fits(self, s: int, w: int, c: int) -> None:
+        self.require("chunk_size + local_window ≤ window", s + w <= c, chunk_size=s, local_window=w, window=c)
 
     def defaults(self, window: int) -> dict[str, Any]:
         c = window if self.window is None else self.window
@@ -58,9 +55,8 @@ class DCA(Method):
         return {"chunk_size": s, "local_window": c - s, "window": c}
 
     def check_window(self, window: int) -> None:
-        s, w, c = self._swc
-        self._fits(s, w, c)
-        require("DCA: window ≤ the model's window", c <= window, window=c, model_window=window)
+        c = self._swc[2]
+        self.require("window ≤ the model's window", c <= window, window=c, model_window=window)
 
     @property
     def _swc(self) -> tuple[int, int, int]:

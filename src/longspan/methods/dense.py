@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from longspan.errors import whole
-from longspan.methods.base import require
+from longspan.methods.base import Method
 from longspan.terms import Dense
 
 
-def check_dense(name: str, dense: Dense) -> None:
+def check_dense(method: Method, dense: Dense) -> None:
     """Raise ``ValueError`` unless ``dense`` is a word or a number of queries."""
-    rule = f"{name}: dense is 'window', 'kept' or a number of queries ≥ 1"
-    require(rule, dense in ("window", "kept") or (whole(dense) or 0) >= 1, dense=dense)
+    rule = "dense is 'window', 'kept' or a number of queries ≥ 1"
+    method.require(rule, dense in ("window", "kept") or (whole(dense) or 0) >= 1, dense=dense)
 
 
-def dense_rows(name: str, dense: Dense, *, kept: int, window: int) -> int:
+def dense_rows(method: Method, dense: Dense, *, kept: int, window: int) -> int:
     """How many first queries attend to all keys; the next one chooses.
 
     Args:
@@ -27,5 +27,5 @@ def dense_rows(name: str, dense: Dense, *, kept: int, window: int) -> int:
     if dense == "window":
         return window
     rows = kept if dense == "kept" else int(dense)
-    require(f"{name}: kept tokens ≤ dense ≤ window", kept <= rows <= window, kept=kept, dense=rows, window=window)
+    method.require("kept tokens ≤ dense ≤ window", kept <= rows <= window, kept=kept, dense=rows, window=window)
     return rows

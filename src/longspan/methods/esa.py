@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from longspan.errors import CalibrationError
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
 from longspan.terms import Dense, Share
@@ -53,6 +53,7 @@ class ESA(Method):
     """
 
     name = "esa"
+    title = "ESA"
     paper = "Wang et al., 2025, arXiv 2502.14477"
     initial: int | None = None
     local: int | None = None
@@ -66,19 +67,21 @@ class ESA(Method):
     reduced: int | None = None
     dense: Dense = "window"
 
+    words = {"share": Share, "remap": Remap}
+    least = {
+        "initial": 0,
+        "proximity": 0,
+        "far": 0,
+        "score_at": 0,
+        "local": 1,
+        "top_k": 1,
+        "query_chunk": 1,
+        "reduced": 1,
+    }
+
     def check(self) -> None:
-        for field, words in (("share", Share), ("remap", Remap)):
-            value = getattr(self, field)
-            require(f"ESA: {field} is one of {', '.join(get_args(words))}", value in get_args(words), **{field: value})
-        for low, names in (
-            (0, ("initial", "proximity", "far", "score_at")),
-            (1, ("local", "top_k", "query_chunk", "reduced")),
-        ):
-            for field in names:
-                value = getattr(self, field)
-                require(f"ESA: {field} ≥ {low}", value is None or value >= low, **{field: value})
-        require("ESA: far requires remap='far'", self.far is None or self.remap == "far", remap=self.remap)
-        check_dense("ESA", self.dense)
+        self.require("far requires remap='far'", self.far is None or self.remap == "far", "remap")
+        check_dense(self, self.dense)
 
     def defaults(self, window: int) -> dict[str, Any]:
         local = max(window // 2, 1) if self.local is None else self.local
@@ -91,18 +94,10 @@ class ESA(Method):
         return {**sizes, "far": local} if self.remap == "far" else sizes
 
     def check_window(self, window: int) -> None:
-        initial, local, top_k, query_chunk = self._sizes
-        require(
-            "ESA: initial + local + top_k + query_chunk ≤ window",
-            initial + local + top_k + query_chunk <= window,
-            initial=initial,
-            local=local,
-            top_k=top_k,
-            query_chunk=query_chunk,
-            window=window,
-        )
-        require("ESA: far < window", self.far is None or self.far < window, far=self.far, window=window)
-        require("ESA: score_at < window", self.score_at < window, score_at=self.score_at, window=window)
+        sizes = "initial", "local", "top_k", "query_chunk"
+        self.require(f"{' + '.join(sizes)} ≤ window", sum(self._sizes) <= window, *sizes, window=window)
+        self.require("far < window", self.far is None or self.far < window, "far", window=window)
+        self.require("score_at < window", self.score_at < window, "score_at", window=window)
 
     @property
     def _sizes(self) -> tuple[int, int, int, int]:
@@ -128,7 +123,7 @@ class ESA(Method):
         return InOrder() if self.far is None else FarNear(self.far)
 
     def plain_rows(self, window: int) -> int:
-        return dense_rows("ESA", self.dense, kept=sum(self._sizes[:3]), window=window)
+        return dense_rows(self, self.dense, kept=sum(self._sizes[:3]), window=window)
 
     def check_calibration(self, calibration: Calibration | None) -> None:
         super().check_calibration(calibration)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import FarNear
 from longspan.terms import Dense
@@ -44,6 +44,7 @@ class InfLLM(Method):
     """
 
     name = "infllm"
+    title = "InfLLM"
     paper = "Xiao et al., 2024, arXiv 2402.04617"
     initial: int | None = None
     local: int | None = None
@@ -54,19 +55,12 @@ class InfLLM(Method):
     far: int | None = None
     dense: Dense = "window"
 
-    def check(self) -> None:
-        check_dense("InfLLM", self.dense)
-        least = {"initial": 0, "local": 1, "block": 1, "blocks": 1, "representatives": 1, "query_chunk": 1, "far": 0}
-        for field, low in least.items():
-            value = getattr(self, field)
-            require(f"InfLLM: {field} ≥ {low}", value is None or value >= low, **{field: value})
-        if self.representatives is not None and self.block is not None:
-            self._fits_the_block(self.representatives, self.block)
+    least = {"initial": 0, "local": 1, "block": 1, "blocks": 1, "representatives": 1, "query_chunk": 1, "far": 0}
 
-    def _fits_the_block(self, representatives: int, block: int) -> None:
-        require(
-            "InfLLM: representatives ≤ block", representatives <= block, representatives=representatives, block=block
-        )
+    def check(self) -> None:
+        check_dense(self, self.dense)
+        if self.representatives is not None and self.block is not None:
+            self.require("representatives ≤ block", self.representatives <= self.block, "representatives", "block")
 
     def defaults(self, window: int) -> dict[str, Any]:
         least = max(min(32, window // 16), 1)
@@ -83,21 +77,10 @@ class InfLLM(Method):
         }
 
     def check_window(self, window: int) -> None:
-        far, query_chunk = self.far, self.query_chunk
-        assert far is not None and query_chunk is not None
-        assert self.representatives is not None and self.block is not None
-        self._fits_the_block(self.representatives, self.block)
-        require(
-            "InfLLM: initial + local + blocks · block + query_chunk ≤ window",
-            self._kept + query_chunk <= window,
-            initial=self.initial,
-            local=self.local,
-            blocks=self.blocks,
-            block=self.block,
-            query_chunk=query_chunk,
-            window=window,
-        )
-        require("InfLLM: far < window", far < window, far=far, window=window)
+        assert self.far is not None and self.query_chunk is not None
+        rule, fits = "initial + local + blocks · block + query_chunk ≤ window", self._kept + self.query_chunk <= window
+        self.require(rule, fits, "initial", "local", "blocks", "block", "query_chunk", window=window)
+        self.require("far < window", self.far < window, "far", window=window)
 
     @property
     def _kept(self) -> int:
@@ -121,4 +104,4 @@ class InfLLM(Method):
         return FarNear(self.far)
 
     def plain_rows(self, window: int) -> int:
-        return dense_rows("InfLLM", self.dense, kept=self._kept, window=window)
+        return dense_rows(self, self.dense, kept=self._kept, window=window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.positions import CappedOrFar
 from longspan.selection import SinksAndRecent
 
@@ -33,6 +33,7 @@ class LMInfinite(Method):
     """
 
     name = "lm-infinite"
+    title = "LM-Infinite"
     paper = "Han et al., 2023, arXiv 2308.16137"
     sinks: int = 10
     recent: int | None = None
@@ -41,20 +42,16 @@ class LMInfinite(Method):
     middle_at: int | None = None
     from_layer: int = 4
 
-    def check(self) -> None:
-        least = {"sinks": 0, "recent": 1, "cap": 1, "middle_top_k": 0, "middle_at": 0, "from_layer": 0}
-        for field, low in least.items():
-            value = getattr(self, field)
-            require(f"LM-Infinite: {field} ≥ {low}", value is None or value >= low, **{field: value})
+    least = {"sinks": 0, "recent": 1, "cap": 1, "middle_top_k": 0, "middle_at": 0, "from_layer": 0}
 
     def defaults(self, window: int) -> dict[str, Any]:
         return {"recent": window, "cap": window, "middle_at": window // 2}
 
     def check_window(self, window: int) -> None:
         assert self.recent is not None and self.cap is not None and self.middle_at is not None
-        require("LM-Infinite: recent ≤ window", self.recent <= window, recent=self.recent, window=window)
-        require("LM-Infinite: cap ≤ window", self.cap <= window, cap=self.cap, window=window)
-        require("LM-Infinite: middle_at < window", self.middle_at < window, middle_at=self.middle_at, window=window)
+        self.require("recent ≤ window", self.recent <= window, "recent", window=window)
+        self.require("cap ≤ window", self.cap <= window, "cap", window=window)
+        self.require("middle_at < window", self.middle_at < window, "middle_at", window=window)
 
     @property
     def selects(self) -> bool:

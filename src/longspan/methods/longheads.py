@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from longspan.errors import AttachError
-from longspan.methods.base import LayerFacts, Method, require
+from longspan.methods.base import LayerFacts, Method
 from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
 from longspan.terms import ChunkScore, Dense, Share
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from longspan.selection.chunks import Chunks
 
 Remap = Literal["slots", "far", "dca"]
-
-_WORDS = (("share", Share), ("score", ChunkScore), ("remap", Remap))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +46,7 @@ class LongHeads(Method):
     """
 
     name = "longheads"
+    title = "LongHeads"
     paper = "Lu et al., 2024, arXiv 2402.10685"
     chunk_length: int | None = None
     num_chunks: int | None = None
@@ -59,29 +58,15 @@ class LongHeads(Method):
     far: int | None = None
     dense: Dense = "window"
 
-    def check(self) -> None:
-        for field, words in _WORDS:
-            value = getattr(self, field)
-            allowed = get_args(words)
-            require(f"LongHeads: {field} is one of {', '.join(allowed)}", value in allowed, **{field: value})
-        require("LongHeads: far requires remap='far'", self.far is None or self.remap == "far", remap=self.remap)
-        check_dense("LongHeads", self.dense)
-        require("LongHeads: far ≥ 0", self.far is None or self.far >= 0, far=self.far)
-        require("LongHeads: local_chunks ≥ 1", self.local_chunks >= 1, local_chunks=self.local_chunks)
-        if self.chunk_length is not None:
-            require("LongHeads: chunk_length ≥ 1", self.chunk_length >= 1, chunk_length=self.chunk_length)
-        if self.num_chunks is not None:
-            self._leaves_some(self.num_chunks)
+    words = {"share": Share, "score": ChunkScore, "remap": Remap}
+    least = {"far": 0, "local_chunks": 1, "chunk_length": 1}
 
-    def _leaves_some(self, k: int) -> None:
-        forced = self.local_chunks + self.first_chunk
-        require(
-            "LongHeads: num_chunks > local_chunks + first_chunk, which leaves chunks to choose",
-            k > forced,
-            num_chunks=k,
-            local_chunks=self.local_chunks,
-            first_chunk=self.first_chunk,
-        )
+    def check(self) -> None:
+        self.require("far requires remap='far'", self.far is None or self.remap == "far", "remap")
+        check_dense(self, self.dense)
+        rule = "num_chunks > local_chunks + first_chunk, which leaves chunks to choose"
+        leaves_some = self.num_chunks is None or self.num_chunks > self.local_chunks + self.first_chunk
+        self.require(rule, leaves_some, "num_chunks", "local_chunks", "first_chunk")
 
     def defaults(self, window: int) -> dict[str, Any]:
         size = max(window // 16, 1) if self.chunk_length is None else self.chunk_length
@@ -90,15 +75,9 @@ class LongHeads(Method):
 
     def check_window(self, window: int) -> None:
         size, count = self._lk
-        require(
-            "LongHeads: num_chunks · chunk_length ≤ window",
-            count * size <= window,
-            num_chunks=count,
-            chunk_length=size,
-            window=window,
-        )
-        self._leaves_some(count)
-        require("LongHeads: far < window", self.far is None or self.far < window, far=self.far, window=window)
+        fits = count * size <= window
+        self.require("num_chunks · chunk_length ≤ window", fits, "num_chunks", "chunk_length", window=window)
+        self.require("far < window", self.far is None or self.far < window, "far", window=window)
 
     @property
     def _lk(self) -> tuple[int, int]:
@@ -120,7 +99,7 @@ class LongHeads(Method):
 
     def plain_rows(self, window: int) -> int:
         size, count = self._lk
-        return dense_rows("LongHeads", self.dense, kept=count * size, window=window)
+        return dense_rows(self, self.dense, kept=count * size, window=window)
 
     @property
     def uses_calibration(self) -> bool:

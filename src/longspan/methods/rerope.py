@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.positions import Capped
 from longspan.selection import Everything
 
@@ -19,19 +19,18 @@ class ReRoPE(Method):
     """
 
     name = "rerope"
+    title = "ReRoPE"
     paper = "Su, 2023 (ReRoPE), github.com/bojone/rerope"
     w: int | None = None
 
-    def check(self) -> None:
-        if self.w is not None:
-            require("ReRoPE: w ≥ 1", self.w >= 1, w=self.w)
+    least = {"w": 1}
 
     def defaults(self, window: int) -> dict[str, Any]:
         return {"w": max(window // 2, 1)}
 
     def check_window(self, window: int) -> None:
         assert self.w is not None
-        require("ReRoPE: w ≤ window - 1", self.w <= max(window - 1, 1), w=self.w, window=window)
+        self.require("w ≤ window - 1", self.w <= max(window - 1, 1), "w", window=window)
 
     def selection(self, window: int) -> Everything:
         return Everything()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from longspan.errors import check_count
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.positions import GroupedBeyond
 from longspan.selection import Everything
 
@@ -25,24 +25,17 @@ class SelfExtend(Method):
     """
 
     name = "self-extend"
+    title = "Self-Extend"
     paper = "Jin et al., 2024, arXiv 2401.01325"
     group: int | None = None
     neighbors: int | None = None
     target_length: int | None = None
 
+    least = {"group": 1, "neighbors": 1, "target_length": 1}
+
     def check(self) -> None:
-        if self.group is not None:
-            require("Self-Extend: group ≥ 1", self.group >= 1, group=self.group)
-            require(
-                "Self-Extend: pass group or target_length, not both",
-                self.target_length is None,
-                group=self.group,
-                target_length=self.target_length,
-            )
-        if self.neighbors is not None:
-            require("Self-Extend: neighbors ≥ 1", self.neighbors >= 1, neighbors=self.neighbors)
-        if self.target_length is not None:
-            require("Self-Extend: target_length ≥ 1", self.target_length >= 1, target_length=self.target_length)
+        one = self.group is None or self.target_length is None
+        self.require("pass group or target_length, not both", one, "group", "target_length")
 
     def resolve(self, window: int) -> Self:
         if self.group is not None:
@@ -58,18 +51,13 @@ class SelfExtend(Method):
 
     def _sizes(self, window: int) -> dict[str, Any]:
         near = max(window // 4, 1) if self.neighbors is None else self.neighbors
-        require("Self-Extend: neighbors ≤ window - 1", near < window, neighbors=near, window=window)
+        self.require("neighbors ≤ window - 1", near < window, neighbors=near, window=window)
         target = 4 * window if self.target_length is None else self.target_length
         group = max(1, -(-(target - near) // (window - near)))
         while (target - 1) // group + near - near // group > window - 1 and target > window:
             group += 1
-            require(
-                "Self-Extend: some group keeps target_length inside the window",
-                group <= target,
-                target_length=target,
-                neighbors=near,
-                window=window,
-            )
+            rule = "some group keeps target_length inside the window"
+            self.require(rule, group <= target, target_length=target, neighbors=near, window=window)
         return {"group": group, "neighbors": near}
 
     def defaults(self, window: int) -> dict[str, Any]:
@@ -77,8 +65,7 @@ class SelfExtend(Method):
 
     def check_window(self, window: int) -> None:
         assert self.neighbors is not None
-        near = self.neighbors
-        require("Self-Extend: neighbors ≤ window", near <= window, neighbors=near, window=window)
+        self.require("neighbors ≤ window", self.neighbors <= window, "neighbors", window=window)
 
     def selection(self, window: int) -> Everything:
         return Everything()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.positions import RankedAfterSinks
 from longspan.selection import SinksAndRecent
 
@@ -20,27 +20,20 @@ class StreamingLLM(Method):
     """
 
     name = "streaming-llm"
+    title = "StreamingLLM"
     paper = "Xiao et al., 2023, arXiv 2309.17453"
     sinks: int = 4
     recent: int | None = None
 
-    def check(self) -> None:
-        require("StreamingLLM: sinks ≥ 0", self.sinks >= 0, sinks=self.sinks)
-        if self.recent is not None:
-            require("StreamingLLM: recent ≥ 1", self.recent >= 1, recent=self.recent)
+    least = {"sinks": 0, "recent": 1}
 
     def defaults(self, window: int) -> dict[str, Any]:
         return {"recent": max(window - self.sinks, 1)}
 
     def check_window(self, window: int) -> None:
         assert self.recent is not None
-        require(
-            "StreamingLLM: sinks + recent ≤ window",
-            self.sinks + self.recent <= window,
-            sinks=self.sinks,
-            recent=self.recent,
-            window=window,
-        )
+        fits = self.sinks + self.recent <= window
+        self.require("sinks + recent ≤ window", fits, "sinks", "recent", window=window)
 
     def selection(self, window: int) -> SinksAndRecent:
         assert self.recent is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.methods.base import Method, require
+from longspan.methods.base import Method
 from longspan.positions import ShiftedBeyond
 from longspan.selection import Everything
 
@@ -23,25 +23,23 @@ class String(Method):
     """
 
     name = "string"
+    title = "STRING"
     paper = "An et al., 2024, arXiv 2410.18745"
     shift: int | None = None
     local: int | None = None
 
+    least = {"shift": 1, "local": 0}
+
     def check(self) -> None:
-        if self.shift is not None:
-            require("STRING: shift ≥ 1", self.shift >= 1, shift=self.shift)
-        if self.local is not None:
-            require("STRING: local ≥ 0", self.local >= 0, local=self.local)
         if self.shift is not None and self.local is not None:
-            require("STRING: local ≤ shift", self.local <= self.shift, local=self.local, shift=self.shift)
+            self.require("local ≤ shift", self.local <= self.shift, "local", "shift")
 
     def defaults(self, window: int) -> dict[str, Any]:
         return {"shift": max(window // 3, 1), "local": min(128, window // 32)}
 
     def check_window(self, window: int) -> None:
-        assert self.shift is not None and self.local is not None
-        require("STRING: shift ≤ window", self.shift <= window, shift=self.shift, window=window)
-        require("STRING: local ≤ shift", self.local <= self.shift, local=self.local, shift=self.shift)
+        assert self.shift is not None
+        self.require("shift ≤ window", self.shift <= window, "shift", window=window)
 
     def selection(self, window: int) -> Everything:
         return Everything()

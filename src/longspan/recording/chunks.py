@@ -76,11 +76,8 @@ class Chunking:
         for a, b in spans:
             if not 0 <= a < b <= self.stop:
                 raise ValueError(f"the span {a}:{b} is empty or exceeds the text of {self.stop} tokens")
-            chunks |= set(range(self._chunk_of(a), self._chunk_of(b - 1) + 1))
+            chunks |= set(range(bisect_right(self.borders, a) - 1, bisect_right(self.borders, b - 1)))
         return sorted(chunks)
-
-    def _chunk_of(self, token: int) -> int:
-        return bisect_right(self.borders, token) - 1
 
     def of_tokens(self, tokens: Tensor) -> Tensor:
         """The chunk of each token: int64 of any shape → int64 of the same shape."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, Literal
+from typing import Literal
 
 from transformers import PreTrainedModel
 
@@ -128,12 +128,8 @@ def record(
     if attender.observer is not None:
         raise LongspanError("a recording of this model is already active; end it first")
     observer = Observer(queries == "all", scores, get_ident() if threads == "this" else None)
-
-    def begin(*_: Any) -> None:
-        observer.begin()
-
     attender.observer = observer  # before the hook that numbers forwards, so that a numbered forward has all layers
-    handle = attachment.layers[0].module.register_forward_pre_hook(begin)
+    handle = attachment.layers[0].module.register_forward_pre_hook(lambda *_: observer.begin())
     try:
         yield Trace(attender.method, report.window, report.model, observer)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -70,15 +71,11 @@ class ByQueryChunk(Choosing):
 
     def query_chunks(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Queries ``first : stop`` cut into chunks, at multiples of ``query_chunk`` and at ``dense_rows``."""
-        cuts = {
-            first,
-            stop,
-            *range(first // self.query_chunk * self.query_chunk + self.query_chunk, stop, self.query_chunk),
-        }
+        size = self.query_chunk
+        cuts = {first, stop, *range(first // size * size + size, stop, size)}
         if first < self.dense_rows < stop:
             cuts.add(self.dense_rows)
-        edges = sorted(cuts)
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(pairwise(sorted(cuts)))
 
     def stops(self, i: Tensor) -> Tensor:
         return i - self.local

@@ -17,8 +17,8 @@ from longspan.rope import Rope, Table
 from longspan.selection.by_row import ByRow
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, Selector, choosing
-from longspan.terms import ChunkScore, Share
+from longspan.selection.selector import Chosen, Selector
+from longspan.terms import ChunkScore, Share, choosing
 
 
 @dataclass(frozen=True)

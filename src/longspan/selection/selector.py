@@ -12,7 +12,7 @@ from longspan.kernels.gathered import PerQueryChunk, PerRow
 from longspan.rope import Rope, Table
 from longspan.selection.queries import QueryBlock
 from longspan.store import Slot
-from longspan.terms import Share
+from longspan.terms import choosing as choosing
 
 _NOTHING_KEPT = Slot(0)
 
@@ -69,9 +69,6 @@ class Selector:
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows ``rows`` ``[R]`` int64 of the batch, in this order; repeats are allowed."""
-
-    def repeat(self, times: int) -> None:
-        """Repeat each row ``times`` times, copies side by side."""
 
     def reset(self) -> None:
         """Forget everything."""
@@ -137,8 +134,3 @@ class Selector:
 
     def commit_one(self) -> None:
         """The token was written."""
-
-
-def choosing(share: Share, heads: int, kv_heads: int) -> int:
-    """``S``: how many choose in a row of the batch."""
-    return {"head": heads, "group": kv_heads, "layer": 1}[share]

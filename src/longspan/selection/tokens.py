@@ -21,8 +21,8 @@ from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, Selector, choosing
-from longspan.terms import Share
+from longspan.selection.selector import Chosen, Selector
+from longspan.terms import Share, choosing
 
 _ROWS = 4096  # queries of chunks that run together, whose form for scores is held at once
 _SCORES = 2**25  # scores that are held at once (128 MB)

@@ -277,6 +277,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        place, why = first["loc"][-1], first.get("ctx", {}).get("error", first["msg"])
+        return JSONResponse(error_body(400, f"the body is no JSON: {why} at character {place}"[:300]), 400)
     where = [part for part in first["loc"] if part not in ("body", "query", "path")]
     field = ".".join(str(part) for part in where[:3])[:120] or None
     return JSONResponse(error_body(400, f"{field or 'the request'}: {first['msg'][:300]}", field), 400)

@@ -96,6 +96,8 @@ def routes(host: Host) -> APIRouter:
         stop = min(len(whole), start + _MAX_CHARACTERS) if end is None else min(end, len(whole))
         if stop - start > _MAX_CHARACTERS:
             raise ApiError(400, f"at most {_MAX_CHARACTERS:,} characters can be had at once", param="end")
+        if end is not None and end < start:
+            raise ApiError(400, f"end, {end:,}, is before start, {start:,}", param="end")
         begin = min(start, stop)
         return {"id": id, "start": begin, "end": stop, "characters": len(whole), "text": whole[begin:stop]}
 

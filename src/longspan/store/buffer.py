@@ -63,6 +63,10 @@ class Buffer:
             mapped into memory, which grows without copies.
         directory: for ``"disk"``, the folder of the file; the system's folder for temporary files unless given.
 
+    Attributes:
+        kind: what it was made for; None before anything was reserved.
+        block: what holds it, another object once it lies elsewhere.
+
     Raises:
         ValueError: see ``check_tier``.
     """
@@ -70,34 +74,24 @@ class Buffer:
     def __init__(self, tier: Tier = "device", directory: str | os.PathLike[str] | None = None) -> None:
         self.directory = check_tier(tier, directory)
         self.tier: Tier = tier
-        self._kind: Kind | None = None
-        self._block: Memory | Mapped | Segments | None = None
-
-    @property
-    def kind(self) -> Kind | None:
-        """What it was made for; None before anything was reserved."""
-        return self._kind
+        self.kind: Kind | None = None
+        self.block: Memory | Mapped | Segments | None = None
 
     @property
     def capacity(self) -> int:
         """Tokens there is room for."""
-        return self._block.capacity if self._block is not None else 0
+        return self.block.capacity if self.block is not None else 0
 
     @property
     def device(self) -> torch.device:
         """What it was made for; something was reserved."""
-        assert self._kind is not None
-        return self._kind.device
-
-    @property
-    def block(self) -> object:
-        """What holds it, another object once it lies elsewhere."""
-        return self._block
+        assert self.kind is not None
+        return self.kind.device
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, in memory or on disk."""
-        kind = self._kind
+        kind = self.kind
         return kind.batch * kind.heads * self.capacity * kind.token_bytes if kind is not None else 0
 
     @property
@@ -112,14 +106,14 @@ class Buffer:
     @property
     def offloaded(self) -> bool:
         """Whether what is held lies elsewhere than on the device it was made for."""
-        return self._kind is not None and self._reserved().tensor.device != self._kind.device
+        return self.kind is not None and self._reserved().tensor.device != self.kind.device
 
     def growth(self, like: Tensor, tokens: int) -> int:
         """Bytes of the memory that ``reserve`` asks for; 0 where there is room."""
-        if tokens <= self.capacity and self._kind is not None:
+        if tokens <= self.capacity and self.kind is not None:
             return 0
         kind = Kind.of(like)
-        if isinstance(self._block, Segments):  # mapped, and grows in place
+        if isinstance(self.block, Segments):  # mapped, and grows in place
             wanted = tokens + SPARE - self.capacity
         else:
             wanted = max(tokens + SPARE, self.capacity * 3 // 2)
@@ -128,9 +122,9 @@ class Buffer:
     def moved(self, tier: Tier, directory: Path | None, tokens: int, room: int) -> Buffer:
         """A buffer with the first ``tokens`` of this one and room for ``room``, in another tier."""
         new = Buffer(tier, directory if tier == "disk" else None)
-        if self._block is not None and self._kind is not None:
-            new._kind, new._block = self._kind, new._allocate(self._kind, max(room + SPARE, self.capacity))
-            new._block.write(0, self.first(tokens))
+        if self.block is not None and self.kind is not None:
+            new.kind, new.block = self.kind, new._allocate(self.kind, max(room + SPARE, self.capacity))
+            new.block.write(0, self.first(tokens))
         return new
 
     def reserve(self, like: Tensor, tokens: int) -> None:
@@ -143,12 +137,12 @@ class Buffer:
             CacheError: ``like`` is not what the buffer was made for, or the disk has no room; the buffer is as it was.
         """
         kind = Kind.of(like)
-        if self._kind is None or self._block is None:
-            self._block = self._allocate(kind, tokens + SPARE if tokens else 0)
-            self._kind = kind
+        if self.kind is None or self.block is None:
+            self.block = self._allocate(kind, tokens + SPARE if tokens else 0)
+            self.kind = kind
             return
-        refuse_unlike([self._kind], [kind])
-        old = self._block
+        refuse_unlike([self.kind], [kind])
+        old = self.block
         if tokens <= old.capacity:
             return
         capacity = max(tokens + SPARE, old.capacity * 3 // 2)
@@ -157,7 +151,7 @@ class Buffer:
         if not old.widen(capacity):
             new = self._allocate(kind, capacity)
             new.write(0, old.tensor[:, :, : old.capacity])
-            self._block = new
+            self.block = new
 
     def write(self, start: int, x: Tensor) -> None:
         """Put tokens ``x`` ``[B, H, T, D]`` at ``start``; there must be room."""
@@ -165,7 +159,7 @@ class Buffer:
 
     def fetch(self, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)``, ``[B, H, n, D]``, on its device: a view, or a copy if ``offloaded``."""
-        part, kind = self._reserved().tensor[:, :, start:stop], self._kind
+        part, kind = self._reserved().tensor[:, :, start:stop], self.kind
         assert kind is not None
         if not self.offloaded:
             return part
@@ -174,57 +168,46 @@ class Buffer:
 
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` ``[n]`` of the batch, in that order (repeats allowed)."""
-        self._take(self.selected(rows.tolist()))
-
-    def repeat(self, times: int) -> None:
-        """Repeat each row ``times`` times, copies side by side."""
-        self._take(self.repeated(times))
+        chosen = self.selected(rows.tolist())
+        self.block, self.kind = chosen.block, chosen.kind
 
     def selected(self, rows: list[int]) -> Buffer:
         """A buffer of rows ``rows``; this one if those are its own."""
-        if self._kind is None or rows == list(range(self._kind.batch)):
+        if self.kind is None or rows == list(range(self.kind.batch)):
             return self
-        if not all(0 <= row < self._kind.batch for row in rows):
-            raise CacheError(f"the cache holds {self._kind.batch} rows and was asked for rows {rows}")
+        if not all(0 <= row < self.kind.batch for row in rows):
+            raise CacheError(f"the cache holds {self.kind.batch} rows and was asked for rows {rows}")
         return self._copy(rows)
-
-    def repeated(self, times: int) -> Buffer:
-        """A buffer of each row ``times`` times, copies side by side."""
-        batch = self._kind.batch if self._kind is not None else 0
-        return self.selected([row for row in range(batch) for _ in range(times)])
 
     def reset(self) -> None:
         """Forget everything, and free it."""
-        self._block, self._kind = None, None
+        self.block, self.kind = None, None
 
     def adopt(self, kind: Kind, block: Memory | Segments) -> None:
         """Hold what a block has, made for ``kind``; for a buffer that holds nothing."""
-        self._kind, self._block = kind, block
+        self.kind, self.block = kind, block
 
     def _reserved(self) -> Memory | Mapped | Segments:
-        if self._block is None:
+        if self.block is None:
             raise ValueError("nothing was reserved yet")
-        return self._block
+        return self.block
 
     def _allocate(self, kind: Kind, capacity: int) -> Memory | Mapped:
         if self.tier == "disk":
             return Mapped(kind, capacity, self.directory)
         return Memory(kind, capacity, host=self.tier == "host")
 
-    def _take(self, other: Buffer) -> None:
-        self._block, self._kind = other._block, other._kind
-
     @torch.inference_mode(False)
     def _copy(self, rows: list[int]) -> Buffer:
         new = Buffer(self.tier, self.directory)
-        if self._block is not None and self._kind is not None:
-            new._kind = self._kind._replace(batch=len(rows))
-            new._block = self._allocate(new._kind, self.capacity)
+        if self.block is not None and self.kind is not None:
+            new.kind = self.kind._replace(batch=len(rows))
+            new.block = self._allocate(new.kind, self.capacity)
             # Row by row, so that no third copy is made on the way.
             for n, row in enumerate(rows):
-                new._block.write(0, self.allocated[row : row + 1], slice(n, n + 1))
+                new.block.write(0, self.allocated[row : row + 1], slice(n, n + 1))
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
         # The tensor of a mapped file shows addresses without bytes, which torch would copy too.
-        return self._copy(list(range(self._kind.batch if self._kind is not None else 0)))
+        return self._copy(list(range(self.kind.batch if self.kind is not None else 0)))

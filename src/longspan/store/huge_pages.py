@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-from functools import lru_cache
-from typing import Any
 
 from torch import Tensor
+
+from longspan.store.libc import libc
 
 HUGE = 2**21  # bytes, where the small ones are of 4,096
 
@@ -25,9 +24,4 @@ def advise_huge(x: Tensor, part: int) -> None:
         return
     first = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (x.data_ptr() + x.numel() * x.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE
-    libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_HUGEPAGE)
-
-
-@lru_cache(maxsize=1)
-def libc() -> Any:
-    return ctypes.CDLL(None)
+    libc().madvise(first, last - first, mmap.MADV_HUGEPAGE)

@@ -200,13 +200,15 @@ class KVStore:
         self.length = length
         if self.mirror is not None:
             self.mirror.crop(length)
-            recent = max(0, length - self.window)
-            if self.mirror.start > recent:
-                self.mirror.fill(recent, [buffer.fetch(recent, length) for buffer in self._buffers])
+            if self.mirror.start > max(0, length - self.window):
+                self.mirror = self._mirror_of(self._buffers)
 
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
-        buffers, mirror = self._chosen(rows.tolist())
+        chosen = rows.tolist()
+        # Nothing is given up before the last of it was made.
+        mirror = self.mirror.select(chosen) if self.mirror is not None else None
+        buffers = [buffer.selected(chosen) for buffer in self._buffers]
         self.bound = None
         if self.index is not None:
             self.index.select(rows)
@@ -217,12 +219,7 @@ class KVStore:
         """Repeat each row ``times`` times, copies side by side."""
         if times < 1:
             raise ValueError(f"rows are repeated once or more, not {times} times")
-        buffers, mirror = self._chosen([row for row in range(self.batch) for _ in range(times)])
-        self.bound = None
-        if self.index is not None:
-            self.index.repeat(times)
-        self.mirror = mirror
-        self._hold(buffers)
+        self.select(torch.arange(self.batch).repeat_interleave(times))
 
     def reset(self) -> None:
         """Forget everything and free it; what moved when memory ran short begins anew in its first tier."""
@@ -234,11 +231,6 @@ class KVStore:
     def _hold(self, buffers: list[Buffer]) -> None:
         self._buffers, self.bound = buffers, None
         self.capacity = min((buffer.capacity for buffer in buffers), default=0)
-
-    def _chosen(self, rows: list[int]) -> tuple[list[Buffer], Mirror | None]:
-        """All that is stored, for rows ``rows``; nothing is given up before the last of it was made."""
-        mirror = self.mirror.select(rows) if self.mirror is not None else None
-        return [buffer.selected(rows) for buffer in self._buffers], mirror
 
     def _stream(self, stream: int | None) -> int:
         if not self._buffers:
@@ -270,8 +262,9 @@ class KVStore:
 
     def _mirror_of(self, buffers: Sequence[Buffer]) -> Mirror:
         """The recent tokens of ``buffers``, on the device."""
-        recent, mirror = max(0, self.length - self.window), Mirror(self.window)
-        mirror.fill(recent, [buffer.fetch(recent, self.length) for buffer in buffers])
+        recent = max(0, self.length - self.window)
+        mirror = Mirror(self.window, recent)
+        mirror.append([buffer.fetch(recent, self.length) for buffer in buffers])
         return mirror
 
     def _reserved(self, like: Sequence[Tensor], tokens: int) -> list[Buffer]:

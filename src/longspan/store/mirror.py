@@ -16,8 +16,8 @@ class Mirror:
     once or twice.
     """
 
-    def __init__(self, window: int) -> None:
-        self.window, self.start, self.stop = window, 0, 0
+    def __init__(self, window: int, start: int = 0) -> None:
+        self.window, self.start, self.stop = window, start, start
         self._buffers: list[Buffer] = []
 
     @property
@@ -28,12 +28,6 @@ class Mirror:
     def part(self, stream: int, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)`` ``[B, H, stop - start, D]``, a view; they must lie inside."""
         return self._buffers[stream].allocated[:, :, start - self.start : stop - self.start]
-
-    def fill(self, start: int, streams: Sequence[Tensor]) -> None:
-        """Hold ``streams``, ``[B, H, T, D]`` each, which begin with token ``start``, and nothing else."""
-        self.start = self.stop = start
-        self._buffers = []
-        self.append(streams)
 
     def append(self, streams: Sequence[Tensor]) -> None:
         """Add ``T`` tokens, ``[B, H, T, D]`` for each stream."""
@@ -61,7 +55,7 @@ class Mirror:
 
     def select(self, rows: list[int]) -> Mirror:
         """A mirror of rows ``rows`` of the batch."""
-        new = Mirror(self.window)
-        new.start, new.stop = self.start, self.stop
+        new = Mirror(self.window, self.start)
+        new.stop = self.stop
         new._buffers = [buffer.selected(rows) for buffer in self._buffers]
         return new

@@ -44,9 +44,6 @@ class KeyIndex(TakesOne, Protocol):
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
 
-    def repeat(self, times: int) -> None:
-        """Repeat each row ``times`` times, copies side by side."""
-
     def reset(self) -> None:
         """Forget everything."""
 

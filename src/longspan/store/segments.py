@@ -13,12 +13,13 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
+from longspan.store.libc import libc
 from longspan.store.memory import Kind, Memory, RefusedError
 
 ALIGN = 16384  # bytes; the pages of today's systems have 4,096 or 16,384
@@ -180,15 +181,15 @@ class _Region:
         self._mmap(self.address + at, size, access, mmap.MAP_PRIVATE | _FIXED, file, offset)
         _mappings[self.address] += 2
         if scattered and hasattr(mmap, "MADV_RANDOM"):
-            _libc().madvise(self.address + at, size, mmap.MADV_RANDOM)
+            libc().madvise(self.address + at, size, mmap.MADV_RANDOM)
 
     def open(self, at: int, size: int) -> None:
         """Let the process write to ``size`` bytes at ``at``."""
-        if size and _libc().mprotect(self.address + at, size, mmap.PROT_READ | mmap.PROT_WRITE):
+        if size and libc().mprotect(self.address + at, size, mmap.PROT_READ | mmap.PROT_WRITE):
             raise self._failure(size)
 
     def _mmap(self, address: int | None, size: int, access: int, flags: int, file: int, offset: int) -> int:
-        found = _libc().mmap(address, size, access, flags, file, offset)
+        found = libc().mmap(address, size, access, flags, file, offset)
         if found in (None, ctypes.c_void_p(-1).value):
             raise self._failure(size)
         return int(found)
@@ -203,18 +204,7 @@ class _Region:
     def __del__(self) -> None:
         if self.address:
             del _mappings[self.address]  # first: another thread may be given the same address at once
-            _libc().munmap(self.address, self.size)
-
-
-@lru_cache(maxsize=1)
-def _libc() -> Any:
-    libc = ctypes.CDLL(None, use_errno=True)
-    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    libc.mmap.argtypes = [address, size, number, number, number, ctypes.c_int64]
-    libc.mmap.restype = ctypes.c_void_p
-    libc.munmap.argtypes = [address, size]
-    libc.mprotect.argtypes = libc.madvise.argtypes = [address, size, number]
-    return libc
+            libc().munmap(self.address, self.size)
 
 
 def _up(size: int, to: int) -> int:

@@ -30,16 +30,12 @@ class Spill:
             return None
         return "host" if tier == "device" and device.type != "cpu" else "disk"
 
-    def short(self, tier: Tier, device: torch.device, needed: int) -> bool:
-        """Whether ``needed`` bytes more are too many for the memory of ``tier``."""
-        if tier == "disk":
-            return False
-        free = self._free(device if tier == "device" else torch.device("cpu"))
-        return free is not None and needed > SHARE * free
-
     def with_room(self, tier: Tier, device: torch.device, needed: int) -> Tier:
         """The first tier from ``tier`` on with memory for ``needed`` bytes more; says so if it is another."""
-        while (to := self.below(tier, device)) is not None and self.short(tier, device, needed):
+        while (to := self.below(tier, device)) is not None:
+            free = self._free(device if tier == "device" else torch.device("cpu"))
+            if free is None or needed <= SHARE * free:
+                break
             self.report(tier, to, device)
             tier = to
         return tier

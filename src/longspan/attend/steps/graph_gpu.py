@@ -14,7 +14,7 @@ from longspan.errors import CacheError, LongspanError
 from longspan.index import equal_runs
 from longspan.kernels.banded import triton
 from longspan.methods import Method
-from longspan.rope import Table
+from longspan.rope import CosSin, Table
 from longspan.store import KVStore
 
 
@@ -86,27 +86,21 @@ class RecordedStep:
         rotated = [rope.rotate_k(k, *self._of_new_key(cos, sin, n)) for n in range(len(self._maps))]
         store.put(self._place, rotated, v)
         *keys, values = store.allocated
-        by_band = [keys[self._maps.index(band.k_pos)] for band in self._bands]
+        of_bands = [keys[self._maps.index(band.k_pos)] for band in self._bands]
         distinct = [keys[n] for n in self._order]
-        if (reason := triton.unsupported_reason(q, by_band, values)) is not None:
+        if (reason := triton.unsupported_reason(q, of_bands, values)) is not None:
             raise LongspanError(f"a recorded step needs the Triton kernel, which cannot run here: {reason}")
         outs = []
         for run, (a, b, pad) in enumerate(self._runs):
             own_keys, own_values = [x[a:b, :, pad:] for x in distinct], values[a:b, :, pad:]
             laid_out = triton.LaidOut(own_keys, self._which, own_values, self._ranges[run])
             rows, bands = q[a:b], len(self._bands)
-            angles = cos[run, :bands, None], sin[run, :bands, None]
-            if rope.norm_q is not None:
-                rows = torch.stack([rope.rotate_q(rows, c, s) for c, s in zip(*angles, strict=True)])
+            by_band = cos[run, :bands, None], sin[run, :bands, None]
+            angles: CosSin | None = by_band
+            if rope.norm_q is not None:  # the kernel takes what comes out of it
+                rows, angles = torch.stack([rope.rotate_q(rows, c, s) for c, s in zip(*by_band, strict=True)]), None
             out, lse = triton.launch(
-                rows,
-                laid_out,
-                None if rope.norm_q is not None else angles,
-                rope,
-                scale=layer.scale,
-                softcap=layer.softcap,
-                first=0,
-                reach=self.capacity,
+                rows, laid_out, angles, rope, scale=layer.scale, softcap=layer.softcap, first=0, reach=self.capacity
             )
             outs.append(with_sinks(out, lse, layer.sinks).transpose(1, 2))
         return outs[0] if len(outs) == 1 else torch.cat(outs)

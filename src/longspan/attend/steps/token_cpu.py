@@ -31,6 +31,12 @@ class _BoundRows:
     tables: DecodeTables
     kernel: DecodeKernel
 
+    def token(self, past: int, kept_at: int) -> tuple[int, int, int, int, int]:
+        """What the kernel takes besides queries, keys and values for the token after ``past`` stored ones."""
+        token, tables = past - self.padding, self.tables
+        row = token - tables.start
+        return token, row, kept_at, tables.stops[row], tables.shown[row]
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BoundKernels:
@@ -38,27 +44,15 @@ class BoundKernels:
 
     Attributes:
         start, stop: they serve tokens ``start ≤ past < stop``.
+        step: that made them.
+        layer: of the call that they were made in.
     """
 
-    step: TokenStep
-    rope: Rope
-    scale: float
-    softcap: float | None
-    padding: tuple[int, ...]
     start: int
     stop: int
     runs: tuple[_BoundRows, ...]
-
-    def serves(self, step: TokenStep, layer: LayerCall, past: int) -> bool:
-        """Whether that is still the same."""
-        return (
-            self.start <= past < self.stop
-            and self.step is step
-            and self.rope is layer.rope
-            and self.scale == layer.scale
-            and self.softcap == layer.softcap
-            and self.padding == layer.padding
-        )
+    step: TokenStep
+    layer: tuple[Rope, float, float | None, tuple[int, ...]]
 
     def __deepcopy__(self, memo: object) -> None:
         return None  # a copy of the store has memory of its own
@@ -95,22 +89,28 @@ class TokenStep:
         if slot is None:
             return None
         past, bound = slot.place, store.bound
-        if not isinstance(bound, BoundKernels) or not bound.serves(self, layer, past):
+        if not (
+            isinstance(bound, BoundKernels)
+            and bound.start <= past < bound.stop
+            and bound.step is self
+            and bound.layer == (layer.rope, layer.scale, layer.softcap, layer.padding)
+        ):
             bound = self._bind(q, k, v, layer, store)
             if bound is None:
                 return None
             store.bound = bound
         runs = bound.runs
-        if not runs[0].kernel.takes(q, k, v, len(bound.padding)):
+        if not runs[0].kernel.takes(q, k, v, len(layer.padding)):
             return None  # the store says what does not fit
         if len(runs) == 1:
-            run = runs[0]
-            token, tables = past - run.padding, run.tables
-            row = token - tables.start
-            out = run.kernel(q, k, v, token, row, slot.kept_at, tables.stops[row], tables.shown[row])
-            lse = run.kernel.lse
+            kernel = runs[0].kernel
+            out, lse = kernel(q, k, v, *runs[0].token(past, slot.kept_at)), kernel.lse
         else:
-            out, lse = self._by_run(q, k, v, runs, past, slot.kept_at)
+            outs = []
+            for run in runs:
+                own = slice(run.first, run.last)
+                outs.append(run.kernel(q[own], k[own], v[own], *run.token(past, slot.kept_at)))
+            out, lse = torch.cat(outs), torch.cat([run.kernel.lse for run in runs])
         store.commit_one()
         if observer is not None:
             self._observe(observer, runs, past, layer)
@@ -169,19 +169,6 @@ class TokenStep:
             return "the positions of chosen keys depend on which keys are chosen"
         return None
 
-    def _by_run(
-        self, q: Tensor, k: Tensor, v: Tensor, runs: Sequence[_BoundRows], past: int, kept_at: int
-    ) -> tuple[Tensor, Tensor]:
-        """Output and log-sum-exp of rows of unequal padding."""
-        outs, lses = [], []
-        for run in runs:
-            own, token = slice(run.first, run.last), past - run.padding
-            row = token - run.tables.start
-            stop, shown = run.tables.stops[row], run.tables.shown[row]
-            outs.append(run.kernel(q[own], k[own], v[own], token, row, kept_at, stop, shown))
-            lses.append(run.kernel.lse)
-        return torch.cat(outs), torch.cat(lses)
-
     def _observe(self, observer: Observer, runs: Sequence[_BoundRows], past: int, layer: LayerCall) -> None:
         """Hand over what the token chose that was just taken in."""
         assert self._chooser is not None
@@ -218,7 +205,7 @@ class TokenStep:
             runs.append(_BoundRows(a, b, pads[a], tables, kernel))
         if not start <= past < stop:
             return None
-        return BoundKernels(self, rope, layer.scale, layer.softcap, pads, start, stop, tuple(runs))
+        return BoundKernels(start, stop, tuple(runs), self, (rope, layer.scale, layer.softcap, pads))
 
     def _kernel(
         self,

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from longspan.kernels.banded import compiled, flash_cpu, reference, torch_ops, triton
+from longspan.kernels.banded.contract import Banded
 from longspan.kernels.banded.plan import Plan, make_plan
-from longspan.kernels.dispatch import Impl, resolve
+from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.rope import CosSin, Rope
 
-__all__ = ["Impl", "Plan", "banded", "make_plan"]
+__all__ = ["Banded", "Impl", "Plan", "banded", "make_plan"]
 
 _PAID_BY = 16  # query rows from which a padded copy of all keys or values is worth making
 _RUN = {
@@ -59,6 +60,7 @@ def banded(
     Raises:
         ValueError: the named implementation cannot run here.
     """
+    job = Banded(q, keys, v, plan, cos_sin, rope, scale, softcap)
     # Head sizes that differ make flash_cpu pad all keys or values, which a few queries do not repay.
     pads = q.shape[-1] != v.shape[-1] and q.shape[2] < _PAID_BY
     name = resolve(
@@ -66,9 +68,9 @@ def banded(
         q.device,
         {
             "triton": lambda: triton.unsupported_reason(q, keys, v),
-            "compiled": lambda: compiled.unsupported_reason(q, keys, v, rope),
-            "flash_cpu": lambda: flash_cpu.unsupported_reason(q, v, softcap),
+            "compiled": lambda: compiled.unsupported_reason(job),
+            "flash_cpu": lambda: flash_unsupported_reason(q, softcap),
         },
         slower=("flash_cpu",) if pads else (),
     )
-    return _RUN[name](q, keys, v, plan, cos_sin, rope, scale=scale, softcap=softcap)
+    return _RUN[name](job)

@@ -10,36 +10,15 @@ import torch
 from torch import Tensor
 
 from longspan.dtypes import accumulator
-from longspan.kernels.banded.plan import Block, KeySpan, Plan
-from longspan.rope import CosSin, Rope
+from longspan.kernels.banded.contract import Banded
+from longspan.kernels.banded.plan import Block, KeySpan
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
 
 
-def unsupported_reason(q: Tensor, v: Tensor, softcap: float | None) -> str | None:
-    """Why this kernel cannot run on these inputs (shapes as for ``banded``), or None."""
-    if q.device.type != "cpu":
-        return f"the tensors are on {q.device.type}"
-    if q.dtype not in _DTYPES:
-        return f"no {q.dtype}"
-    if softcap is not None:
-        return "torch's flash attention has no softcap"
-    return None
-
-
-def run(
-    q: Tensor,
-    keys: Sequence[Tensor],
-    v: Tensor,
-    plan: Plan,
-    cos_sin: Sequence[CosSin],
-    rope: Rope,
-    *,
-    scale: float,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
+def run(job: Banded) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` (fp32, fp64 for fp64)."""
+    q, keys, v, blocks = job.q, job.keys, job.v, job.plan.blocks
     dv, dk = v.shape[-1], q.shape[-1]
     width = max(dk, dv)  # the op wants equal head sizes; zero channels change neither scores nor values
     if dk != width:
@@ -51,20 +30,20 @@ def run(
     lse = torch.empty(batch, heads, rows, dtype=accumulator(q))
     # In memory tokens come before heads, as the op returns it and as the caller's projection wants it.
     out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
-    for block in plan.blocks:
-        rotated = _rotations(q[:, :, block.r0 : block.r1], block, cos_sin, rope, width)
-        part, part_lse = _block(block, rotated, keys, v, scale)
-        if len(plan.blocks) == 1:
+    for block in blocks:
+        part, part_lse = _block(block, _rotations(job, block, width), keys, v, job.scale)
+        if len(blocks) == 1:
             return part[..., :dv].to(q.dtype), part_lse
         out[:, :, block.r0 : block.r1], lse[:, :, block.r0 : block.r1] = part[..., :dv], part_lse
     return out, lse
 
 
-def _rotations(rows: Tensor, block: Block, cos_sin: Sequence[CosSin], rope: Rope, width: int) -> dict[int, Tensor]:
-    rotated = {}
+def _rotations(job: Banded, block: Block, width: int) -> dict[int, Tensor]:
+    """The block's queries, rotated for each of its bands and padded to ``width``."""
+    rotated, rows = {}, slice(block.r0, block.r1)
     for band in {span.band for span in block.spans}:
-        cos, sin = cos_sin[band]
-        x = rope.rotate_q(rows, cos[block.r0 : block.r1], sin[block.r0 : block.r1])
+        cos, sin = job.cos_sin[band]
+        x = job.rope.rotate_q(job.q[:, :, rows], cos[rows], sin[rows])
         rotated[band] = x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1]))
     return rotated
 

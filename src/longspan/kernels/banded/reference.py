@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from longspan.kernels.banded.plan import Plan
-from longspan.rope import CosSin, Rope
+from longspan.kernels.banded.contract import Banded
 
 
-def run(
-    q: Tensor,
-    keys: Sequence[Tensor],
-    v: Tensor,
-    plan: Plan,
-    cos_sin: Sequence[CosSin],
-    rope: Rope,
-    *,
-    scale: float,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
+def run(job: Banded) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp64."""
+    q, v, plan, softcap = job.q, job.v, job.plan, job.softcap
     fold = q.shape[1] // v.shape[1]
     j = torch.arange(v.shape[2], device=q.device)
     scores, values = [], []
-    for lo, hi, angles, k in zip(plan.lo, plan.hi, cos_sin, keys, strict=True):
+    for lo, hi, angles, k in zip(plan.lo, plan.hi, job.cos_sin, job.keys, strict=True):
         seen = (j >= lo.to(q.device)[:, None]) & (j < hi.to(q.device)[:, None])
-        rotated = rope.rotate_q(q.double(), *angles)
-        band = rotated @ k.double().repeat_interleave(fold, dim=1).mT * scale
+        rotated = job.rope.rotate_q(q.double(), *angles)
+        band = rotated @ k.double().repeat_interleave(fold, dim=1).mT * job.scale
         if softcap is not None:
             band = softcap * torch.tanh(band / softcap)
         scores.append(band.masked_fill(~seen, float("-inf")))

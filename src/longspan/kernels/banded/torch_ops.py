@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from longspan.dtypes import accumulator
-from longspan.kernels.banded.plan import Plan
-from longspan.rope import CosSin, Rope
+from longspan.kernels.banded.contract import Banded
 
 SCORES_AT_ONCE = 1 << 26  # scores held at once (fp32: 256 MB)
 
 
-def run(
-    q: Tensor,
-    keys: Sequence[Tensor],
-    v: Tensor,
-    plan: Plan,
-    cos_sin: Sequence[CosSin],
-    rope: Rope,
-    *,
-    scale: float,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
+def run(job: Banded) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` (fp32, fp64 for fp64)."""
+    q, v, plan, softcap = job.q, job.v, job.plan, job.softcap
     batch, heads, rows, _ = q.shape
     kv_heads = v.shape[1]
     wide = accumulator(q)
@@ -36,15 +24,15 @@ def run(
     for r0 in range(0, rows, step):
         r1 = min(r0 + step, rows)
         scores, spans = [], []
-        for lo, hi, (cos, sin), k in zip(plan.lo, plan.hi, cos_sin, keys, strict=True):
+        for lo, hi, (cos, sin), k in zip(plan.lo, plan.hi, job.cos_sin, job.keys, strict=True):
             lo, hi = lo[r0:r1], hi[r0:r1]
             used = hi > lo
             if not bool(used.any()):
                 continue
             k0, k1 = int(lo[used].min()), int(hi.max())
-            rotated = rope.rotate_q(q[:, :, r0:r1], cos[r0:r1], sin[r0:r1])
+            rotated = job.rope.rotate_q(q[:, :, r0:r1], cos[r0:r1], sin[r0:r1])
             rotated = rotated.reshape(batch, kv_heads, -1, q.shape[-1])  # a group's heads as rows of its key head
-            band = (rotated @ k[:, :, k0:k1].mT).to(wide).view(batch, heads, r1 - r0, k1 - k0) * scale
+            band = (rotated @ k[:, :, k0:k1].mT).to(wide).view(batch, heads, r1 - r0, k1 - k0) * job.scale
             if softcap is not None:
                 band = softcap * torch.tanh(band / softcap)
             j = torch.arange(k0, k1)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longspan.kernels.banded.contract import Banded
 from longspan.kernels.banded.plan import Plan
+from longspan.kernels.gpu import launch as common
 from longspan.kernels.gpu import tiles
+from longspan.kernels.layout import empty_output, unit_stride
 from longspan.rope import CosSin, Rope
 
 _MAPS = 4  # different rotations of the keys in one call
@@ -43,24 +46,16 @@ def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | No
     return tiles.unsupported_reason(q, *keys, v)
 
 
-def run(
-    q: Tensor,
-    keys: Sequence[Tensor],
-    v: Tensor,
-    plan: Plan,
-    cos_sin: Sequence[CosSin],
-    rope: Rope,
-    *,
-    scale: float,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
+def run(job: Banded) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
-    laid_out = _laid_out(keys, v, plan, q.device)
+    q, plan, rope = job.q, job.plan, job.rope
+    laid_out = _laid_out(job.keys, job.v, plan, q.device)
     if rope.norm_q is None:
-        angles = _angles(plan, cos_sin)
+        angles = _angles(plan, job.cos_sin)
     else:  # a module of the model's own; the kernel takes what comes out of it
-        q, angles = torch.stack([rope.rotate_q(q, cos, sin) for cos, sin in cos_sin]), None
-    return launch(q, laid_out, angles, rope, scale=scale, softcap=softcap, first=plan.start, reach=_reach(plan))
+        q, angles = torch.stack([rope.rotate_q(q, cos, sin) for cos, sin in job.cos_sin]), None
+    reach = plan.once("reach", lambda: int((torch.stack(plan.hi) - torch.stack(plan.lo)).sum(dim=0).max()))
+    return launch(q, laid_out, angles, rope, scale=job.scale, softcap=job.softcap, first=plan.start, reach=reach)
 
 
 def launch(
@@ -83,23 +78,19 @@ def launch(
         reach: the most keys that a row sees.
     """
     from longspan.kernels.banded import triton_jit
-    from longspan.kernels.gpu import primitives
 
     bands, values, distinct = laid_out.ranges.shape[0], laid_out.values, laid_out.keys
-    q = tiles.unit_stride(q)
+    q = unit_stride(q)
     q = q if angles is None else q[None].expand(bands, *q.shape)
     cos, sin = (q, q) if angles is None else angles
     batch, heads, rows, dk = q.shape[1:]
     kv_heads, dv = values.shape[1], values.shape[-1]
-    # In memory tokens come before heads, as the caller's projection wants them.
-    out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
-    lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
+    out, lse = empty_output(q[0], values)
     if out.numel() == 0:
         return out, lse
     group = heads // kv_heads
 
-    padded = tiles.power(dk), tiles.power(dv)
-    tile = tiles.choose(q, *padded, rows * group)
+    tile = tiles.choose(q, tiles.power(dk), tiles.power(dv), rows * group)
     tile_heads = min(group, tile.rows)
     tokens = tile.rows // tile_heads
     shift = first % tokens if rows > 1 else 0
@@ -107,10 +98,7 @@ def launch(
     columns = kv_heads * -(-group // tile_heads)
     parts = tiles.splits(count * columns * batch, -(-reach // tile.keys), q.device)
 
-    whole, whole_lse = out, lse
-    if parts > 1:
-        whole = torch.empty(batch, heads, rows, parts, dv, dtype=torch.float32, device=q.device)
-        whole_lse = torch.empty(batch, heads, rows, parts, dtype=torch.float32, device=q.device)
+    whole, whole_lse = common.room(out, lse, parts)
     four = distinct + [distinct[0]] * (_MAPS - len(distinct))
     with tiles.on(q.device):
         triton_jit.banded[(count * parts, columns, batch)](
@@ -118,35 +106,27 @@ def launch(
             *q.stride()[1:4], q.stride(0), *four[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
             heads, rows, shift, laid_out.maps, bands, parts, float(scale), float(softcap or 0.0),
             MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
-            D=dk, DV=dv, DP=padded[0], DVP=padded[1],
-            START=rope.start, HALF=0 if angles is None else cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
-            R=tile.rows, K=tile.keys, CAPPED=softcap is not None, WIDEN=primitives.WIDENS,
-            num_warps=tile.warps, num_stages=tile.stages,
+            HALF=0 if angles is None else cos.shape[-1], **common.constants(dk, dv, rope, softcap, tile),
         )  # fmt: skip
-        if parts > 1:
-            total = batch * heads * rows
-            primitives.merge[(-(-total // tiles.SMALLEST),)](
-                whole, whole_lse, out, lse, total, parts, heads, rows, *out.stride()[:3],
-                DV=dv, DVP=padded[1], R=tiles.SMALLEST, WIDEN=primitives.WIDENS,
-            )  # fmt: skip
+        common.merge(whole, whole_lse, out, lse)
     return out, lse
 
 
 def _angles(plan: Plan, cos_sin: Sequence[CosSin]) -> CosSin:
     """All layers of a call share the angles, so they are laid side by side once."""
-    key = "cos_sin", *(id(x) for one in cos_sin for x in one)
-    if key not in plan.derived:
-        stacked = tuple(torch.stack([one[n].float() for one in cos_sin]) for n in (0, 1))
-        plan.derived[key] = stacked, cos_sin  # the second keeps the numbers in the key from being given away
-    cos, sin = plan.derived[key][0]
-    return cos, sin
+
+    def derive() -> tuple[CosSin, Sequence[CosSin]]:
+        cos, sin = (torch.stack([one[n].float() for one in cos_sin]) for n in (0, 1))
+        return (cos, sin), cos_sin  # the second keeps the numbers in the key from being given away
+
+    return plan.once(("cos_sin", *(id(x) for one in cos_sin for x in one)), derive)[0]
 
 
 def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device) -> LaidOut:
     distinct = list({id(k): k for k in keys}.values())
     maps = which([id(k) for k in keys])
     if not tiles.offloaded(v):
-        distinct, values = [tiles.unit_stride(k) for k in distinct], tiles.unit_stride(v)
+        distinct, values = [unit_stride(k) for k in distinct], unit_stride(v)
         if any(k.stride() != distinct[0].stride() for k in distinct):
             distinct = [k.contiguous() for k in distinct]
         return LaidOut(distinct, maps, values, _ranges(plan, [0] * len(keys), device))
@@ -179,16 +159,8 @@ def _brought(plan: Plan) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def _ranges(plan: Plan, moved: Sequence[int], device: torch.device) -> Tensor:
-    key = "ranges", tuple(moved), device
-    if key not in plan.derived:
+    def derive() -> Tensor:
         pairs = [torch.stack((lo, hi)) + n for lo, hi, n in zip(plan.lo, plan.hi, moved, strict=True)]
-        plan.derived[key] = torch.stack(pairs).int().to(device)
-    return plan.derived[key]
+        return torch.stack(pairs).int().to(device)
 
-
-def _reach(plan: Plan) -> int:
-    if "reach" not in plan.derived:
-        widths = [hi - lo for lo, hi in zip(plan.lo, plan.hi, strict=True)]
-        plan.derived["reach"] = int(torch.stack(widths).sum(dim=0).max())
-    reach: int = plan.derived["reach"]
-    return reach
+    return plan.once(("ranges", tuple(moved), device), derive)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.gpu.primitives import finished, load_rotated, narrowed, step
+from longspan.kernels.gpu.primitives import load_rotated, narrowed, step, store_finished
 
 _FAR = tl.constexpr(1 << 30)  # beyond every key
 
@@ -204,12 +204,6 @@ def banded(
                 D, DV, DP, DVP, K, True, CAPPED, WIDEN,
             )  # fmt: skip
 
-    out, lse = finished(acc, top, total)
-    d = tl.arange(0, DVP)
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
-    tl.store(
-        out_ptr + out_at[:, None] + d[None, :],
-        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
-        mask=used[:, None] & (d < DV)[None, :],
-    )
-    tl.store(lse_ptr + ((b * heads + head) * tokens + t) * splits + split, lse, mask=used)
+    lse_at = ((b * heads + head) * tokens + t) * splits + split
+    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP, WIDEN)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longspan.kernels.cpu.library import KINDS, LANES, group_size
+from longspan.kernels.cpu import KINDS, LANES, group_size
 from longspan.kernels.cpu.structs import ALL
 from longspan.rope import CosSin, Rope
 
-JOB, KEYS, TABLE, _TOKEN_SCORES = ALL["Job"], ALL["Keys"], ALL["Table"], ALL["TokenScores"]
+JOB, KEYS, TABLE = ALL["Job"], ALL["Keys"], ALL["Table"]
 
 
 def expect(
@@ -108,96 +108,14 @@ def keys(x: Tensor, q: Tensor, v: Tensor) -> bytes:
     return KEYS.pack(data=x.data_ptr(), step=x.stride()[:3], count=x.shape[2])
 
 
-def fp32_table(angles: CosSin) -> CosSin:
-    """cos and sin ``[rows, r / 2]`` as C reads them; the caller keeps them."""
-    cos, sin = angles
-    return cos.float().contiguous(), sin.float().contiguous()
-
-
 def table(angles: CosSin, rope: Rope) -> bytes:
-    """``Table`` of cos and sin ``[rows, r / 2]`` from ``fp32_table``."""
+    """``Table`` of cos and sin ``[rows, r / 2]`` from ``layout.fp32_table``; the caller keeps them."""
     cos, sin = angles
     expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32, contiguous=True)
     expect("sin", sin, *cos.shape, dtype=torch.float32, contiguous=True)
     return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])
 
 
-def token_scores(
-    q: Tensor, keys: Tensor, out: Tensor, heads_per_choice: int, tile: int, edges: Tensor, stops: Tensor
-) -> bytes:
-    """``TokenScores``.
-
-    Args:
-        q: ``[B, A, T, C, D]`` in fp32, contiguous.
-        keys: ``[B, Hkv, M, D]``, a token's channels side by side.
-        out: ``[B, A / heads_per_choice, P, M']`` in fp32, contiguous; ``M'`` is the largest of ``stops``.
-        heads_per_choice: how many consecutive heads choose as one.
-        tile: queries whose scores are held together.
-        edges, stops: ``[P + 1]`` and ``[P]`` int64: the queries of each chunk, and how many keys they meet.
-
-    Raises:
-        ValueError: shapes that do not go together.
-    """
-    batch, heads, rows, parts, width = q.shape
-    expect("q", q, *q.shape, dtype=torch.float32, contiguous=True)
-    expect("keys", keys, batch, None, None, width)
-    expect("edges", edges, stops.shape[0] + 1, dtype=torch.int64)
-    expect("stops", stops, None, dtype=torch.int64)
-    expect(
-        "scores",
-        out,
-        batch,
-        heads // max(heads_per_choice, 1),
-        stops.shape[0],
-        None,
-        dtype=torch.float32,
-        contiguous=True,
-    )
-    whole_lanes(width)
-    kv_heads = keys.shape[1]
-    one_by_one = parts == 1 and kv_heads > 0 and heads % kv_heads == 0
-    if (
-        not (one_by_one or heads_per_choice == 1 and 1 < parts <= kv_heads)
-        or heads_per_choice < 1
-        or heads % heads_per_choice
-    ):
-        raise ValueError(
-            f"{heads} heads in {parts} parts, {heads_per_choice} per choice, are not scored by {kv_heads} key heads"
-        )
-    if out.shape[3] > keys.shape[2]:
-        raise ValueError(f"there are {keys.shape[2]} keys and not {out.shape[3]}")
-    return _TOKEN_SCORES.pack(
-        q=q.data_ptr(),
-        keys=keys.data_ptr(),
-        out=out.data_ptr(),
-        edges=edges.data_ptr(),
-        stops=stops.data_ptr(),
-        step=keys.stride()[:3],
-        sharing=heads // heads_per_choice,
-        heads=heads_per_choice,
-        rows=rows,
-        chunks=stops.shape[0],
-        parts=parts,
-        width=width,
-        kv_heads=kv_heads,
-        count=out.shape[3],
-        tile=tile,
-        kind=KINDS[keys.dtype],
-    )
-
-
 def numbers_per_token(q: Tensor, v: Tensor) -> int:
     """``D + Dv`` of ``q`` ``[..., D]`` and ``v`` ``[..., Dv]``: the numbers of a token's key and value of one head."""
     return q.shape[-1] + v.shape[-1]
-
-
-def empty_output(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """An output ``[B, H, T, Dv]`` with tokens before heads in memory, and a log-sum-exp ``[B, H, T]``."""
-    batch, heads, rows, _ = q.shape
-    out = q.new_empty(batch, rows, heads, v.shape[-1]).transpose(1, 2)
-    return out, torch.empty(batch, heads, rows, dtype=torch.float32, device="cpu")
-
-
-def unit_stride(x: Tensor) -> Tensor:
-    """``x`` ``[..., D]`` if its last axis is contiguous; else a contiguous copy."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

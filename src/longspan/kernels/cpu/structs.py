@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,10 @@ class _Size(ctypes.Structure):
 
 def size_mismatch(library: ctypes.CDLL) -> str | None:
     """How a compiled library's structures differ from what is packed here, or None."""
-    compiled = {}
-    for size in _sizes(library):
+    compiled, at = {}, ctypes.addressof(_Size.in_dll(library, "longspan_sizes"))
+    while (size := _Size.from_address(at)).name:  # an empty name ends them
         compiled[size.name.decode()] = size.bytes
+        at += ctypes.sizeof(_Size)
     packed = {name: one.size for name, one in ALL.items()}
     if compiled == packed:
         return None
@@ -99,10 +100,3 @@ def size_mismatch(library: ctypes.CDLL) -> str | None:
     return "the compiled library has structures of other sizes than are packed: " + ", ".join(
         f"{name} ({compiled.get(name)} bytes, not {packed.get(name)})" for name in wrong
     )
-
-
-def _sizes(library: ctypes.CDLL) -> Iterable[_Size]:
-    at = ctypes.addressof(_Size.in_dll(library, "longspan_sizes"))
-    while (size := _Size.from_address(at)).name:
-        yield size
-        at += ctypes.sizeof(_Size)

@@ -11,6 +11,7 @@ from longspan.kernels import cpu
 from longspan.kernels.cpu import packing
 from longspan.kernels.cpu.structs import ALL
 from longspan.kernels.decode.contract import BandRange, ScoreSpec
+from longspan.kernels.layout import empty_output, fp32_table
 from longspan.rope import CosSin, Rope
 
 _EACH = 4096  # entries of an item of the work
@@ -64,12 +65,12 @@ class DecodeKernel:
         self.chosen: Tensor | None = None
         self._out = batch, 1, heads, values.shape[-1]
         q = values.new_empty(batch, *self._shapes[0])
-        out, self.lse = packing.empty_output(q, values)
+        out, self.lse = empty_output(q, values)
         sharing = kv_heads if scoring is None else max(kv_heads, scoring.choosing)
         self._counts = batch * kv_heads, batch * sharing
         self._numbers = batch * sharing * packing.numbers_per_token(q, values)
-        key_tables = [packing.fp32_table(one) for one in key_cos_sin]
-        band_tables = [packing.fp32_table(band.cos_sin) for band in bands]
+        key_tables = [fp32_table(one) for one in key_cos_sin]
+        band_tables = [fp32_table(band.cos_sin) for band in bands]
         owners: list[object] = [q, keys, values, key_tables, band_tables, bands, order, kept]
         rows = min(cos.shape[0] for cos, _ in (*key_tables, *band_tables))
         for band in bands:
@@ -125,7 +126,7 @@ class DecodeKernel:
         scores = _floats(batch, choosing, room)
         nearby = torch.empty_like(scores) if scoring.near else None
         self.chosen = chosen = torch.empty(batch, choosing, scoring.count, dtype=torch.int64, device="cpu")
-        table, positions = packing.fp32_table(scoring.positions.table), scoring.positions.positions.contiguous()
+        table, positions = fp32_table(scoring.positions.table), scoring.positions.positions.contiguous()
         key = reduced = None
         if scoring.thetas is not None:
             key = _floats(batch, kv_heads, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from longspan.kernels.topk import topk
 from longspan.rope import CosSin, Rope
 
 
+@dataclass(kw_only=True, eq=False)
 class DecodeReference:
     """Takes what ``DecodeKernel`` takes, in any dtype and on any device.
 
@@ -20,25 +22,20 @@ class DecodeReference:
         chosen: ``[B, S, m]`` int64, the units that it chose; None where it chose none.
     """
 
-    def __init__(
-        self,
-        *,
-        keys: Sequence[Tensor],
-        values: Tensor,
-        key_cos_sin: Sequence[CosSin],
-        bands: Sequence[BandRange],
-        rope: Rope,
-        order: Tensor | None,
-        heads: int,
-        scale: float,
-        softcap: float | None,
-        kept: Sequence[Tensor | None],
-        scoring: ScoreSpec | None,
-    ) -> None:
-        self.keys, self.values, self.key_cos_sin, self.bands = keys, values, key_cos_sin, bands
-        self.rope, self.order, self.scale, self.softcap = rope, order, scale, softcap
-        self.kept, self.scoring = kept, scoring
-        self.lse = torch.empty(values.shape[0], heads, 1, dtype=torch.float64)
+    keys: Sequence[Tensor]
+    values: Tensor
+    key_cos_sin: Sequence[CosSin]
+    bands: Sequence[BandRange]
+    rope: Rope
+    order: Tensor | None
+    heads: int
+    scale: float
+    softcap: float | None
+    kept: Sequence[Tensor | None]
+    scoring: ScoreSpec | None
+
+    def __post_init__(self) -> None:
+        self.lse = torch.empty(self.values.shape[0], self.heads, 1, dtype=torch.float64)
         self.chosen: Tensor | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, at: int, row: int, kept: int, stop: int, seen: int) -> Tensor:

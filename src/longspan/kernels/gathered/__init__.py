@@ -7,13 +7,12 @@ it, so that the result can be merged with that of other keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from longspan.kernels.dispatch import Impl, resolve
+from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.kernels.gathered import compiled, reference, torch_ops, triton
 from longspan.kernels.gathered.contract import Part, PerQueryChunk, PerRow
 from longspan.kernels.gathered.merge import merge
@@ -34,20 +33,13 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    name, everything = _implementation(job, impl), slice(0, job.q.shape[2])
-    if name == "compiled":
-        return iter([(everything, *compiled.run(job))])
-    if isinstance(job, PerRow) and name in ("flash_cpu", "torch"):
-        return torch_ops.by_row(job, flash=name == "flash_cpu")
-    if isinstance(job, PerRow):
-        return iter([(everything, *(triton if name == "triton" else reference).run(job))])
-    runs: dict[str, Callable[[PerQueryChunk], tuple[Tensor, Tensor]]] = {
-        "triton": triton.run,
-        "flash_cpu": partial(torch_ops.by_query_chunk, flash=True),
-        "torch": partial(torch_ops.by_query_chunk, flash=False),
-        "reference": reference.run,
-    }
-    return ((rows, *runs[name](chunk)) for rows, chunk in job.chunks())
+    name = _implementation(job, impl)
+    if name in ("flash_cpu", "torch"):
+        return torch_ops.run(job, flash=name == "flash_cpu")
+    if name == "compiled" or isinstance(job, PerRow):
+        run = {"compiled": compiled.run, "triton": triton.run, "reference": reference.run}[name]
+        return iter([(slice(0, job.q.shape[2]), *run(job))])
+    return ((rows, *(triton if name == "triton" else reference).run(chunk)) for rows, chunk in job.chunks())
 
 
 def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Impl = "auto") -> None:
@@ -67,6 +59,6 @@ def _implementation(job: PerRow | PerQueryChunk, impl: Impl) -> Impl:
         {
             "triton": lambda: triton.unsupported_reason(job),
             "compiled": lambda: compiled.unsupported_reason(job),
-            "flash_cpu": lambda: torch_ops.flash_unsupported_reason(job.q, job.softcap),
+            "flash_cpu": lambda: flash_unsupported_reason(job.q, job.softcap),
         },
     )

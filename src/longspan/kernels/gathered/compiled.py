@@ -11,6 +11,7 @@ from longspan.kernels import cpu
 from longspan.kernels.cpu import packing
 from longspan.kernels.cpu.structs import ALL
 from longspan.kernels.gathered.contract import PerQueryChunk, PerRow
+from longspan.kernels.layout import empty_output, fp32_table, unit_stride
 from longspan.rope import CosSin
 
 _UNITS, _TOKENS = ALL["Units"], ALL["Tokens"]
@@ -31,7 +32,7 @@ def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
 
 def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
-    out, lse = packing.empty_output(job.q, job.v)
+    out, lse = empty_output(job.q, job.v)
     _run(job, out, lse, accumulate=False)
     return out, lse
 
@@ -52,9 +53,9 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, accumulate: bool) -> None:
     units, at, count = job.units, job.positions, job.units.shape[-1]
     if job.size < 1:
         raise ValueError(f"a unit has {job.size} tokens")
-    q, keys, v = (packing.unit_stride(x) for x in (job.q, job.keys, job.v))
+    q, keys, v = (unit_stride(x) for x in (job.q, job.keys, job.v))
     sharing = max(v.shape[1], units.shape[1])
-    units, at, table = _each(units.long().contiguous(), sharing), at.long().contiguous(), packing.fp32_table(job.table)
+    units, at, table = _each(units.long().contiguous(), sharing), at.long().contiguous(), fp32_table(job.table)
     at = at.expand(*units.shape[:2], -1, -1) if at.dim() == 2 else _each(at, sharing)
     items, rows, available = q.shape[0] * sharing, q.shape[2], keys.shape[2] // job.size
     tokens = max(1, min(rows, ROWS_AT_ONCE // cpu.group_size(q.shape[1], sharing)))
@@ -83,7 +84,7 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, accumulate: bool) -> None:
 def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bool) -> None:
     if job.key_cos_sin is not None:
         job = _rotated(job, job.key_cos_sin)
-    q, keys, v = (packing.unit_stride(x) for x in (job.q, job.keys, job.v))
+    q, keys, v = (unit_stride(x) for x in (job.q, job.keys, job.v))
     sharing, rows = max(v.shape[1], job.tokens.shape[1]), q.shape[2]
     chunks = _packed_chunks(job, sharing)
     parts = (
@@ -140,7 +141,7 @@ def _pack_chunks(job: PerQueryChunk, made_of: tuple[object, ...], sizes: tuple[i
         ends = ends[:, :, None]
     ends = ends.expand(tokens.shape[0], sharing, len(edges) - 1, -1)
     tokens = _each(tokens, sharing)
-    cos_sin, each = [packing.fp32_table(one) for one in job.cos_sin], cpu.tile_tokens(heads, sharing)
+    cos_sin, each = [fp32_table(one) for one in job.cos_sin], cpu.tile_tokens(heads, sharing)
     blocks = [
         (first, min(first + each, stop), chunk)
         for chunk, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True))

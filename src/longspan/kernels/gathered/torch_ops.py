@@ -12,7 +12,6 @@ from torch import Tensor
 from longspan.dtypes import accumulator
 from longspan.kernels.gathered.contract import Gathered, Part, PerQueryChunk, PerRow
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _GATHERED_BY_ROW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
 _BUDGET = 1 << 22  # rotated queries held at once, in channels (fp32: 16 MB); more leave the cache, fewer fill no tile
 
@@ -31,13 +30,11 @@ class _Room:
         return memory[:size].view(shape)
 
 
-def flash_unsupported_reason(q: Tensor, softcap: float | None) -> str | None:
-    """Why torch's flash attention for CPU cannot run on queries ``q`` ``[B, H, T, D]``, or None."""
-    if q.device.type != "cpu":
-        return f"the tensors are on {q.device.type}"
-    if q.dtype not in _DTYPES:
-        return f"no {q.dtype}"
-    return "torch's flash attention has no softcap" if softcap is not None else None
+def run(job: PerRow | PerQueryChunk, flash: bool) -> Iterator[Part]:
+    """Some rows of the job at a time: their output and log-sum-exp, by flash attention or by matrix products."""
+    if isinstance(job, PerRow):
+        return by_row(job, flash)
+    return ((rows, *by_query_chunk(chunk, flash)) for rows, chunk in job.chunks())
 
 
 def by_row(job: PerRow, flash: bool) -> Iterator[Part]:

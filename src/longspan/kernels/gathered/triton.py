@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan.kernels.gathered.contract import Gathered, PerQueryChunk, PerRow
 from longspan.kernels.gpu import tiles
-from longspan.rope import CosSin
+from longspan.kernels.gpu.launch import constants, merge, room
+from longspan.kernels.layout import empty_output, fp32_table, unit_stride
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
 FEW_ROWS = 8  # rows up to which each walks its own units
@@ -33,7 +33,7 @@ def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
 
 
 def _by_row(job: PerRow) -> tuple[Tensor, Tensor]:
-    out, lse = _empty(job)
+    out, lse = empty_output(job.q, job.v)
     rows, count = job.q.shape[2], job.units.shape[-1]
     if out.numel() == 0 or count == 0:
         return out.zero_(), lse.fill_(-torch.inf)
@@ -62,27 +62,26 @@ def _walk_units(job: PerRow, out: Tensor, lse: Tensor) -> None:
     count, sharing = job.units.shape[-1], _sharing(job, job.units)
     group = heads // sharing
     slots = job.size < _SHORT
-    tile, same = _tile(job, group, job.size * count if slots else job.size, rotated=slots)
+    tile, keys, v = _tile(job, group, job.size * count if slots else job.size, rotated=slots)
     tile_heads = min(group, tile.rows)
     columns = sharing * -(-group // tile_heads)
     steps = -(-job.size * count // tile.keys) if slots else -(-job.size // tile.keys) * count
     parts = tiles.splits(rows * columns * batch, steps, out.device)
-    whole, whole_lse = _room(out, lse, parts)
+    whole, whole_lse = room(out, lse, parts)
     q, per_unit, pairs = _rotated_per_unit(job)
-    cos, sin = _table(job.table)
+    cos, sin = fp32_table(job.table)
     units, at = job.units.to(q.device).contiguous(), job.positions.to(q.device).contiguous()
     triton_jit.by_row[(rows * parts, columns, batch)](
-        q, same["k"], same["v"], units, at, cos, sin, whole, whole_lse,
-        *q.stride()[:3], per_unit, *same["k"].stride()[:3], *same["v"].stride()[:3],
+        q, keys, v, units, at, cos, sin, whole, whole_lse,
+        *q.stride()[:3], per_unit, *keys.stride()[:3], *v.stride()[:3],
         *units.stride()[:2], *_outer_strides(at), *whole.stride()[:3],
         heads, rows, count, parts, float(job.scale), float(job.softcap or 0.0),
         KV_SHARE=sharing // job.keys.shape[1], UNITS_SHARE=sharing // units.shape[1],
         POSITIONS_SHARE=sharing // at.shape[1] if at.dim() == 4 else 1,
         GROUP=group, TILE_HEADS=tile_heads, SIZE=job.size, SLOTS=slots, HALF=pairs,
-        **_constants(job, tile),
+        **constants(job.q.shape[-1], dv, job.rope, job.softcap, tile),
     )  # fmt: skip
-    if parts > 1:
-        _merge(whole, whole_lse, out, lse)
+    merge(whole, whole_lse, out, lse)
 
 
 def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
@@ -92,25 +91,25 @@ def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
     batch, heads, rows, dv = out.shape
     count, sharing = job.units.shape[-1], _sharing(job, job.units)
     group = heads // sharing
-    tile, same = _tile(job, rows * count * group, job.size)
+    tile, keys, v = _tile(job, rows * count * group, job.size)
     tile_heads = min(group, tile.rows)
     order, schedule = schedule_tiles(job.units.to(out.device), job.keys.shape[2] // job.size, tile.rows // tile_heads)
     q, per_unit, pairs = _rotated_per_unit(job)
-    cos, sin = _table(job.table)
+    cos, sin = fp32_table(job.table)
     at = job.positions.to(q.device).contiguous()
     parts = out.new_empty(batch, heads, rows, count, dv)
     parts_lse = lse.new_empty(batch, heads, rows, count)
     triton_jit.by_unit[(schedule.shape[2], sharing * -(-group // tile_heads), batch)](
-        q, same["k"], same["v"], order, schedule, at, cos, sin, parts, parts_lse,
-        *q.stride()[:3], per_unit, *same["k"].stride()[:3], *same["v"].stride()[:3],
+        q, keys, v, order, schedule, at, cos, sin, parts, parts_lse,
+        *q.stride()[:3], per_unit, *keys.stride()[:3], *v.stride()[:3],
         *order.stride()[:2], *schedule.stride()[:2], *_outer_strides(at),
         heads, rows, count, float(job.scale), float(job.softcap or 0.0),
         KV_SHARE=sharing // job.keys.shape[1], UNITS_SHARE=sharing // order.shape[1],
         POSITIONS_SHARE=sharing // at.shape[1] if at.dim() == 4 else 1,
         GROUP=group, TILE_HEADS=tile_heads, SIZE=job.size, HALF=pairs,
-        **_constants(job, tile),
+        **constants(job.q.shape[-1], dv, job.rope, job.softcap, tile),
     )  # fmt: skip
-    _merge(parts, parts_lse, out, lse)
+    merge(parts, parts_lse, out, lse)
 
 
 def schedule_tiles(units: Tensor, available: int, places: int) -> tuple[Tensor, Tensor]:
@@ -142,7 +141,7 @@ def schedule_tiles(units: Tensor, available: int, places: int) -> tuple[Tensor, 
 
 
 def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
-    out, lse = _empty(job)
+    out, lse = empty_output(job.q, job.v)
     batch, heads, rows, dv = out.shape
     count, sharing = job.tokens.shape[-1], _sharing(job, job.tokens)
     if out.numel() == 0 or count == 0:
@@ -150,11 +149,11 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     from longspan.kernels.gathered import triton_jit_chunk
 
     group = heads // sharing
-    tile, same = _tile(job, rows * group, count, rotated=job.key_cos_sin is not None)
+    tile, keys, v = _tile(job, rows * group, count, rotated=job.key_cos_sin is not None)
     tile_heads = min(group, tile.rows)
     columns, tall = sharing * -(-group // tile_heads), -(-rows // (tile.rows // tile_heads))
     parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
-    whole, whole_lse = _room(out, lse, parts)
+    whole, whole_lse = room(out, lse, parts)
     tokens = job.tokens.to(out.device).contiguous()
     ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count)
     ends = ends.to(out.device).expand(*tokens.shape[:2], -1).contiguous()
@@ -163,21 +162,20 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
         q = torch.stack([job.rope.rotate_q(job.q, *one) for one in job.cos_sin])
         cos = sin = q
     else:
-        q = tiles.unit_stride(job.q)[None].expand(len(job.cos_sin), *job.q.shape)
+        q = unit_stride(job.q)[None].expand(len(job.cos_sin), *job.q.shape)
         cos, sin = (torch.stack([one[n].float() for one in job.cos_sin]) for n in (0, 1))
-    key_cos, key_sin = _table(job.key_cos_sin) if job.key_cos_sin is not None else (cos, sin)
+    key_cos, key_sin = fp32_table(job.key_cos_sin) if job.key_cos_sin is not None else (cos, sin)
     triton_jit_chunk.by_query_chunk[(tall * parts, columns, batch)](
-        q, same["k"], same["v"], tokens, ends, cos, sin, key_cos, key_sin, whole, whole_lse,
-        *q.stride()[:4], *same["k"].stride()[:3], *same["v"].stride()[:3],
+        q, keys, v, tokens, ends, cos, sin, key_cos, key_sin, whole, whole_lse,
+        *q.stride()[:4], *keys.stride()[:3], *v.stride()[:3],
         *tokens.stride()[:2], *ends.stride()[:2], *whole.stride()[:3],
         heads, rows, count, len(job.cos_sin), parts, float(job.scale), float(job.softcap or 0.0),
         KV_SHARE=sharing // job.keys.shape[1], TOKENS_SHARE=sharing // tokens.shape[1],
         GROUP=group, TILE_HEADS=tile_heads, HALF=0 if norm else cos.shape[-1],
         KEY_HALF=key_cos.shape[-1] if job.key_cos_sin is not None else 0,
-        **_constants(job, tile),
+        **constants(job.q.shape[-1], dv, job.rope, job.softcap, tile),
     )  # fmt: skip
-    if parts > 1:
-        _merge(whole, whole_lse, out, lse)
+    merge(whole, whole_lse, out, lse)
     return out, lse
 
 
@@ -186,32 +184,19 @@ def _sharing(job: Gathered, chosen: Tensor) -> int:
     return max(job.keys.shape[1], chosen.shape[1])
 
 
-def _tile(job: Gathered, rows: int, keys: int, rotated: bool = False) -> tuple[tiles.Tiles, dict[str, Tensor]]:
+def _tile(job: Gathered, rows: int, keys: int, rotated: bool = False) -> tuple[tiles.Tiles, Tensor, Tensor]:
     """Tiles for so many query rows and keys in a row, and keys and values as the kernels read them."""
     dk, dv = tiles.power(job.q.shape[-1]), tiles.power(job.v.shape[-1])
     tile = tiles.choose(job.q, dk, dv, rows)
     # Keys that are rotated as they are loaded need four loads each, of which no second set fits beside the first.
     tile = replace(tile, keys=min(tile.keys, tiles.power(keys)), stages=1 if rotated else tile.stages)
-    return tile, {"k": tiles.unit_stride(job.keys), "v": tiles.unit_stride(job.v)}
-
-
-def _constants(job: Gathered, tile: tiles.Tiles) -> dict[str, Any]:
-    """What every kernel is compiled for."""
-    from longspan.kernels.gpu import primitives
-
-    dk, dv = job.q.shape[-1], job.v.shape[-1]
-    return {
-        "D": dk, "DV": dv, "DP": tiles.power(dk), "DVP": tiles.power(dv),
-        "START": job.rope.start, "INTERLEAVED": job.rope.layout == "interleaved",
-        "R": tile.rows, "K": tile.keys, "CAPPED": job.softcap is not None, "WIDEN": primitives.WIDENS,
-        "num_warps": tile.warps, "num_stages": tile.stages,
-    }  # fmt: skip
+    return tile, unit_stride(job.keys), unit_stride(job.v)
 
 
 def _rotated_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
     """Queries, the step from a unit's copy of one to the next unit's, and how many pairs the kernel rotates."""
     if job.rope.norm_q is None:
-        return tiles.unit_stride(job.q), 0, job.table[0].shape[-1]
+        return unit_stride(job.q), 0, job.table[0].shape[-1]
     # A module of the model's own comes after the rotation; the kernel takes what comes out of it.
     count, width = job.units.shape[-1], job.q.shape[-1]
     at = job.positions
@@ -222,37 +207,6 @@ def _rotated_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
     return rotated.unflatten(2, (-1, count)), width, 0
 
 
-def _table(table: CosSin) -> CosSin:
-    cos, sin = table
-    return cos.float().contiguous(), sin.float().contiguous()
-
-
 def _outer_strides(at: Tensor) -> tuple[int, int]:
     """Steps from batch row to batch row and from sharing group to group; none where all have the same."""
     return (at.stride(0), at.stride(1)) if at.dim() == 4 else (0, 0)
-
-
-def _empty(job: Gathered) -> tuple[Tensor, Tensor]:
-    """Room for the output, tokens before heads in memory as the caller's projection wants it, and for its lse."""
-    batch, heads, rows, _ = job.q.shape
-    out = job.q.new_empty(batch, rows, heads, job.v.shape[-1]).transpose(1, 2)
-    return out, torch.empty(batch, heads, rows, dtype=torch.float32, device=job.q.device)
-
-
-def _room(out: Tensor, lse: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-    """Where a kernel writes: in place, or each part of a row beside the next."""
-    if parts == 1:
-        return out, lse
-    batch, heads, rows, dv = out.shape
-    return lse.new_empty(batch, heads, rows, parts, dv), lse.new_empty(batch, heads, rows, parts)
-
-
-def _merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
-    from longspan.kernels.gpu import primitives
-
-    batch, heads, rows, dv = out.shape
-    total = batch * heads * rows
-    primitives.merge[(-(-total // tiles.SMALLEST),)](
-        parts, parts_lse, out, lse, total, parts.shape[3], heads, rows, *out.stride()[:3],
-        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST, WIDEN=primitives.WIDENS,
-    )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.gpu.primitives import finished, gathered_step, load_rotated, narrowed
+from longspan.kernels.gpu.primitives import gathered_step, load_rotated, narrowed, store_finished
 
 
 @triton.jit(do_not_specialize=["tokens", "count", "splits"])
@@ -119,15 +119,9 @@ def by_row(
                     unit, scale, softcap, D, DV, DP, DVP, START, 0, INTERLEAVED, False, SIZE % K != 0, CAPPED, WIDEN,
                 )  # fmt: skip
 
-    out, lse = finished(acc, top, total)
-    d = tl.arange(0, DVP)
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
-    tl.store(
-        out_ptr + out_at[:, None] + d[None, :],
-        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
-        mask=used[:, None] & (d < DV)[None, :],
-    )
-    tl.store(lse_ptr + ((b * heads + head) * tokens + t) * splits + split, lse, mask=used)
+    lse_at = ((b * heads + head) * tokens + t) * splits + split
+    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP, WIDEN)
 
 
 @triton.jit(do_not_specialize=["tokens", "count"])
@@ -222,12 +216,5 @@ def by_unit(
                 unit, scale, softcap, D, DV, DP, DVP, START, 0, INTERLEAVED, False, SIZE % K != 0, CAPPED, WIDEN,
             )  # fmt: skip
 
-        out, lse = finished(acc, top, total)
-        d = tl.arange(0, DVP)
         part = (b * heads + head) * tokens * count + pair
-        tl.store(
-            parts_ptr + part[:, None] * DV + d[None, :],
-            narrowed(out, parts_ptr.dtype.element_ty, WIDEN),
-            mask=used[:, None] & (d < DV)[None, :],
-        )
-        tl.store(lse_ptr + part, lse, mask=used)
+        store_finished(acc, top, total, parts_ptr, lse_ptr, part * DV, part, used, DV, DVP, WIDEN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.gpu.primitives import finished, gathered_step, load_rotated, narrowed
+from longspan.kernels.gpu.primitives import gathered_step, load_rotated, narrowed, store_finished
 
 
 @triton.jit(do_not_specialize=["rows", "count", "runs", "splits"])
@@ -111,12 +111,6 @@ def by_query_chunk(
                 )  # fmt: skip
         done = end
 
-    out, lse = finished(acc, top, total)
-    d = tl.arange(0, DVP)
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
-    tl.store(
-        out_ptr + out_at[:, None] + d[None, :],
-        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
-        mask=used[:, None] & (d < DV)[None, :],
-    )
-    tl.store(lse_ptr + ((b * heads + head) * rows + t) * splits + split, lse, mask=used)
+    lse_at = ((b * heads + head) * rows + t) * splits + split
+    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP, WIDEN)

@@ -1,1 +1,4 @@
-"""What the Triton kernels share: ``tiles`` (sizes, and whether they can run) and ``primitives`` (parts of kernels)."""
+"""What the Triton kernels share.
+
+``tiles`` has sizes, and whether kernels can run; ``launch`` what launches share; ``primitives`` parts of kernels.
+"""

@@ -175,6 +175,21 @@ def finished(acc, top, total):
     return acc / safe[:, None], lse
 
 
+@triton.jit
+def store_finished(
+    acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV: tl.constexpr, DVP: tl.constexpr, WIDEN: tl.constexpr
+):
+    """Store ``finished`` rows where ``used [R]``: the output at ``out_at [R]``, the log-sum-exp at ``lse_at [R]``."""
+    out, lse = finished(acc, top, total)
+    d = tl.arange(0, DVP)
+    tl.store(
+        out_ptr + out_at[:, None] + d[None, :],
+        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
+        mask=used[:, None] & (d < DV)[None, :],
+    )
+    tl.store(lse_ptr + lse_at, lse, mask=used)
+
+
 @triton.jit(do_not_specialize=["rows", "count", "tokens"])
 def merge(
     parts_ptr,

@@ -123,11 +123,6 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def unit_stride(x: Tensor) -> Tensor:
-    """``x`` ``[..., D]`` if its last axis is contiguous, as kernels read it; else a contiguous copy."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
 def _capability(device: torch.device) -> tuple[int, int]:
     properties = _properties(device)
     return properties.major, properties.minor

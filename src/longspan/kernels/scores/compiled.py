@@ -8,10 +8,11 @@ from torch import Tensor
 from longspan.kernels import cpu
 from longspan.kernels.cpu import packing
 from longspan.kernels.cpu.structs import ALL
+from longspan.kernels.layout import fp32_table, unit_stride
 from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope, cos_sin
 
-_REPRESENTATIONS, _PRODUCTS = ALL["Representations"], ALL["Products"]
+_REPRESENTATIONS, _PRODUCTS, _TOKEN_SCORES = ALL["Representations"], ALL["Products"], ALL["TokenScores"]
 
 _KEYS = 4096  # of an item of the work, where queries are few
 _ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
@@ -53,12 +54,12 @@ def representations_unsupported_reason(q: Tensor, k: Tensor, v: Tensor, rope: Ro
 
 def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, order: Tensor | None) -> Tensor:
     """``[H, n, D]`` in fp32."""
-    q, k, v = (packing.unit_stride(x).transpose(0, 1) for x in (q, k, v))  # [n, H, l, D]: a batch of chunks
+    q, k, v = (unit_stride(x).transpose(0, 1) for x in (q, k, v))  # [n, H, l, D]: a batch of chunks
     chunks, heads, size, width = q.shape
     out = torch.empty(heads, chunks, width, dtype=torch.float32, device="cpu")
     channels = torch.arange(width, device="cpu") if order is None else order.cpu().contiguous()
     tokens = cpu.tile_tokens(heads, k.shape[1])
-    table = packing.fp32_table(cos_sin(rope.table, torch.arange(size, device="cpu"), q.device))
+    table = fp32_table(cos_sin(rope.table, torch.arange(size, device="cpu"), q.device))
     packing.expect("order", channels, width, dtype=torch.int64, contiguous=True)
     packed = _REPRESENTATIONS.pack(
         job=packing.job(q, v, None, None, rope, scale, None, k.shape[1], False),
@@ -98,7 +99,8 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
 
 def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryChunks | None) -> Tensor:
     """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks."""
-    batch, heads, rows = q.shape[:3]
+    batch, heads, rows, parts, width = q.shape
+    kv_heads = keys.shape[1]
     choosing = cpu.group_size(heads, heads_per_choice)
     if chunks is None:  # tiles of the queries are chunks that meet the same keys, so that threads share them
         shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
@@ -108,8 +110,36 @@ def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryCh
         edges, stops = list(chunks.edges), list(chunks.stops)
         tile = min(_ROWS, max(_FEWEST_HELD, _SCORES // max(1, *stops)))
     out = torch.empty(batch, choosing, len(stops), max(stops, default=0), dtype=torch.float32, device="cpu")
-    q, bounds = q.float().contiguous(), [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops)]
-    packed = packing.token_scores(q, keys, out, heads_per_choice, tile, *bounds)
+    q = q.float().contiguous()
+    first, ends = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops))
+    packing.expect("q", q, *q.shape, dtype=torch.float32, contiguous=True)
+    packing.expect("keys", keys, batch, None, None, width)
+    packing.whole_lanes(width)
+    one_by_one = parts == 1 and kv_heads > 0 and heads % kv_heads == 0
+    if not (one_by_one or heads_per_choice == 1 and 1 < parts <= kv_heads):
+        raise ValueError(
+            f"{heads} heads in {parts} parts, {heads_per_choice} per choice, are not scored by {kv_heads} key heads"
+        )
+    if out.shape[3] > keys.shape[2]:
+        raise ValueError(f"there are {keys.shape[2]} keys and not {out.shape[3]}")
+    packed = _TOKEN_SCORES.pack(
+        q=q.data_ptr(),
+        keys=keys.data_ptr(),
+        out=out.data_ptr(),
+        edges=first.data_ptr(),
+        stops=ends.data_ptr(),
+        step=keys.stride()[:3],
+        sharing=choosing,
+        heads=heads_per_choice,
+        rows=rows,
+        chunks=len(stops),
+        parts=parts,
+        width=width,
+        kv_heads=kv_heads,
+        count=out.shape[3],
+        tile=tile,
+        kind=cpu.KINDS[keys.dtype],
+    )
     if out.numel():
         cpu.run("token_scores", batch * choosing * len(stops), packed)
     if chunks is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.gpu import tiles
+from longspan.kernels.layout import unit_stride
 from longspan.rope import Rope, cos_sin
 
 
@@ -28,7 +29,7 @@ def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int) -> Tensor:
     out = torch.empty(batch, sharing, count, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out
-    q, keys, padded = tiles.unit_stride(q), tiles.unit_stride(keys), tiles.power(width)
+    q, keys, padded = unit_stride(q), unit_stride(keys), tiles.power(width)
     # Queries are loaded for each of their parts, so a stage holds them as well: a third would not fit wide heads.
     tile = tiles.choose(q, padded, padded, tokens)
     tile = replace(tile, stages=min(tile.stages, 2))
@@ -59,7 +60,7 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     out = torch.empty(heads, chunks, width, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out
-    q, k, v = (tiles.unit_stride(x) for x in (q, k, v))
+    q, k, v = (unit_stride(x) for x in (q, k, v))
     cos, sin = (x.float().contiguous() for x in cos_sin(rope.table, torch.arange(size), q.device))
     channels = torch.arange(width) if order is None else order
     padded = tiles.power(width)

@@ -7,12 +7,11 @@ are taken, and of those in ``[t - slack, t + slack]`` the first ones or the last
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from longspan.kernels.dispatch import Impl
+from longspan.kernels.dispatch import Impl, resolve
+from longspan.kernels.topk import compiled, reference, torch_ops
+from longspan.kernels.topk.torch_ops import max_nearby
 
 __all__ = ["max_nearby", "topk"]
 
@@ -43,16 +42,6 @@ def topk(
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    from longspan.kernels.dispatch import resolve  # here, so that selections can be described without torch
-    from longspan.kernels.topk import compiled, reference, torch_ops
-
     name = resolve(impl, scores.device, {"compiled": lambda: compiled.unsupported_reason(scores)})
     module = {"compiled": compiled, "torch": torch_ops, "reference": reference}[name]
     return module.topk(scores, count, tie, last, start, stops, near)
-
-
-def max_nearby(scores: Tensor, near: int) -> Tensor:
-    """Scores of the same shape, ``[..., n]``: each is the largest within ``near`` places of it."""
-    from longspan.kernels.topk import torch_ops
-
-    return torch_ops.max_nearby(scores, near)
