@@ -121,7 +121,7 @@ def test_an_index_follows_its_rows(rope):
     qkv, pads = make_qkv(LONG, batch=3), (0, 2, 9)
     index = fed(new_index(), qkv, [LONG - 200], pads, rope)
     index.select(torch.tensor([2, 0]))
-    index.repeat(2)
+    index.select(torch.tensor([0, 0, 1, 1]))
     rows = [2, 2, 0, 0]
     own, own_pads = tuple(x[rows] for x in qkv), [pads[n] for n in rows]
     fed(index, own, [LONG], own_pads, rope, start=LONG - 200)

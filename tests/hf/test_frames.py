@@ -10,7 +10,6 @@ import torch
 
 import longspan
 from longspan.kernels import cpu
-from longspan.kernels.cpu import library
 from support.hf_models import make, prompts
 
 if cpu.unavailable_reason() is not None:
@@ -26,7 +25,7 @@ def stacks(call):
     found = []
 
     def entered(frame, event, argument):
-        if event != "call" or frame.f_code.co_filename != library.__file__:
+        if event != "call" or frame.f_code.co_filename != cpu.__file__:
             return
         names = []
         while Path(frame.f_code.co_filename).is_relative_to(ROOT):

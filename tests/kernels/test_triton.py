@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from longspan.attend import Attender
 from longspan.bands import Index, Interval, KeyMap
-from longspan.kernels.banded import banded, make_plan, reference
+from longspan.kernels.banded import Banded, banded, make_plan, reference
 from longspan.kernels.gpu import tiles
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
@@ -87,7 +87,7 @@ def check(q, keys, v, plan, turns, rope, *, softcap=None, rows=slice(None)):
     options = {"scale": SCALE * (HEAD / q.shape[-1]) ** 0.5, "softcap": softcap}
     out, lse = banded(q, keys, v, plan, turns, rope, impl="triton", **options)
     wide = q.double(), [k.double() for k in keys], v.double(), plan, turns, rope
-    truth, true_lse = reference.run(*wide, **options)
+    truth, true_lse = reference.run(Banded(*wide, **options))
     dense, dense_lse = plain(q, keys, v, plan, turns, rope, **options)
     assert out.dtype == q.dtype and out.shape == truth.shape and lse.dtype == torch.float32
     assert_within_budget(out[:, :, rows], dense[:, :, rows], truth[:, :, rows])

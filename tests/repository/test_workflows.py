@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from longspan.vllm import ADAPTERS
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -55,7 +57,20 @@ def test_every_target_that_is_named_is_there():
 
 def test_github_runs_what_the_gate_runs():
     gate = targets((ROOT / ".ci" / "run").read_text())
-    assert gate == set().union(*map(run_by, WORKFLOWS)) and {"lint", "test", "test-long", "wheel-test"} <= gate
+    with_each_push = [path for path in WORKFLOWS if path.name != "vllm.yml"]
+    assert gate == set().union(*map(run_by, with_each_push)) and {"lint", "test", "test-long", "wheel-test"} <= gate
+
+
+def test_vllm_is_tested_every_week_on_each_release_that_is_known():
+    path = ROOT / ".github" / "workflows" / "vllm.yml"
+    body, (job,) = yaml.safe_load(path.read_text()), jobs(path).values()
+    pinned = sorted(
+        file.stem.removeprefix("requirements-") for file in (ROOT / "tests" / "vllm").glob("requirements-*.txt")
+    )
+    assert "schedule" in body[True] and run_by(path) == {"test-vllm", "vllm-demo"}  # YAML 1.1 reads `on` as true
+    assert sorted(job["strategy"]["matrix"]["release"]) == pinned and len(pinned) == 2
+    assert all("VLLM_RELEASE=${{ matrix.release }}" in step["run"] for step in job["steps"] if "run" in step)
+    assert {release.rpartition(".")[0] for release in pinned} == set(ADAPTERS)
 
 
 def test_every_system_and_python_that_is_promised_is_tested():

@@ -189,7 +189,7 @@ def test_an_index_follows_its_rows(kind, rope):
     index, picked = ChunkIndex(5, kind), ChunkIndex(5, kind)
     index.extend(*(x[:, :, :72] for x in qkv), (0, 2, 9), rope, SCALE)
     index.select(torch.tensor([2, 0]))
-    index.repeat(2)
+    index.select(torch.tensor([0, 0, 1, 1]))
     rows = [2, 2, 0, 0]
     index.extend(*(x[rows, :, 72:] for x in qkv), [(0, 2, 9)[n] for n in rows], rope, SCALE)
     picked.extend(*(x[rows] for x in qkv), [(0, 2, 9)[n] for n in rows], rope, SCALE)

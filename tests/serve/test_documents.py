@@ -25,6 +25,8 @@ def test_what_is_said_of_a_document(served, document, book):
     assert served.http.get(f"/v1/documents/{document}/text").json()["text"] == book
     assert served.http.get(f"/v1/documents/{document}/text", params={"start": 10**9}).json()["text"] == ""
     assert served.http.get(f"/v1/documents/{document}/text", params={"start": -1}).status_code == 400
+    backwards = served.http.get(f"/v1/documents/{document}/text", params={"start": 5, "end": 2})
+    assert backwards.status_code == 400 and backwards.json()["error"]["param"] == "end"
 
 
 def test_progress_is_told_until_it_is_read(served, book):

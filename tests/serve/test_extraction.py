@@ -132,25 +132,42 @@ def test_closing_ends_what_runs(extractor, tmp_path):
     assert future.done() and len(errors) == 1 and time.monotonic() - began < 10
 
 
-def test_the_server_answers_while_a_hostile_file_is_extracted(start):
-    served = start(extract_seconds=4)
-    refused = []
+def upload(served, times):
+    """Threads that upload an endless file each, and what is answered to them."""
+    answers = []
 
-    def upload():
-        refused.append(served.http.post("/v1/documents", files={"file": ("x.pdf", ENDLESS)}))
+    def one():
+        answers.append(served.http.post("/v1/documents", files={"file": ("x.pdf", ENDLESS)}))
 
-    threads = [threading.Thread(target=upload) for _ in range(3)]
+    threads = [threading.Thread(target=one) for _ in range(times)]
     for thread in threads:
         thread.start()
+    return threads, answers
+
+
+def test_the_server_answers_while_a_hostile_file_is_extracted(start):
+    served = start(extract_seconds=600)  # longer than this test may take: no file is given up while it asks
+    threads, answers = upload(served, 3)
     wait_for(lambda: served.host.extractor.pending == 3)
     served.ask("The road", max_tokens=2)
-    plain = served.add("A text without any markup.", "plain.txt")
-    assert served.host.extractor.pending == 3, "the answers waited for the files"
+    served.add("A text without any markup.", "plain.txt")
+    assert served.host.extractor.pending == 3 and not answers, "the answers waited for the files"
+    served.host.extractor.close()
     for thread in threads:
         thread.join()
-    for response in refused:
-        assert response.status_code == 400 and response.json()["error"]["code"] == "not_a_text"
-        assert "seconds" in response.json()["error"]["message"]
+    assert len(answers) == 3 and all(400 <= answer.status_code < 600 for answer in answers)
+
+
+def test_a_hostile_file_is_given_up_after_the_limit(start):
+    served = start(extract_seconds=1)
+    threads, answers = upload(served, 3)
+    plain = served.add("A text without any markup.", "plain.txt")
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 3
+    for answer in answers:
+        assert answer.status_code == 400 and answer.json()["error"]["code"] == "not_a_text"
+        assert "seconds" in answer.json()["error"]["message"]
     assert [path.name for path in served.host.settings.documents.iterdir()] == [plain]
     assert served.http.post("/v1/chat/completions", json=chat("x", max_tokens=1)).status_code == 200
 

@@ -68,6 +68,14 @@ def test_bodies_that_are_none(served, quiet):
         assert send(served, method, path, content=body, headers={"Content-Type": kind}).status_code == 400
 
 
+def test_a_body_that_is_no_json_names_the_place(served, quiet):
+    body = '{"model": nonsense}'
+    response = send(served, "POST", "/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] is None
+    assert error["message"].startswith("the body is no JSON") and error["message"].endswith("at character 10")
+
+
 def test_ids_that_are_none(served, quiet):
     for (method, path), id in itertools.product(ROUTES[3:], IDS):
         body = {"json": {"name": "x"}} if method == "PATCH" else {}

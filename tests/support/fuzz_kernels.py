@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from longspan.bands import Band, Index, Interval
 from longspan.kernels import cpu
+from longspan.kernels.banded import Banded, make_plan
 from longspan.kernels.banded import compiled as banded
-from longspan.kernels.banded import make_plan
 from longspan.kernels.cpu import build
 from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
 from longspan.kernels.gathered import compiled as gathered
@@ -132,7 +132,7 @@ def run_banded(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     bands = {"q": base["q"], "keys": [base["keys"]] * len(plan.bands), "v": base["v"], "lo": plan.lo, "hi": plan.hi}
     bands = harm({**bands, "turns": turns})
     plan = replace(plan, lo=bands.pop("lo"), hi=bands.pop("hi"), derived={})
-    banded.run(*(bands[name] for name in ("q", "keys", "v")), plan, bands["turns"], base["rope"], scale=1, softcap=None)
+    banded.run(Banded(*(bands[name] for name in ("q", "keys", "v")), plan, bands["turns"], base["rope"], scale=1))
 
 
 def run_units(chance: random.Random, harm: Callable[[Any], Any]) -> None:
