@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -253,6 +254,13 @@ def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
     refused(run("ask", out, ASK), "not finished", "run the same `longspan read` again")
     assert run(*args).code == 0
     assert run("verify", out).code == 0
+
+
+def test_a_log_tells_how_far_a_reading_is(run, folder, book, tmp_path, monkeypatch):
+    monkeypatch.setattr("longspan.cli.read.RETOLD", 0.001)
+    where = ("--model", folder, "--out", tmp_path / "x.longspan", "--piece", "256")
+    told = [line for line in run("read", book, *where).err.splitlines() if "tokens/s" in line]
+    assert told and all(re.fullmatch(r"[\d,]+ of [\d,]+ tokens, [\d,]+ tokens/s, \d+:\d\d left", line) for line in told)
 
 
 def test_an_append_refuses_options_of_a_reading(run, folder, book, document, tmp_path):

@@ -80,10 +80,8 @@ def test_texts(extractor, tmp_path):
 
 
 def test_one_that_takes_too_long_is_ended(extractor, tmp_path):
-    began = time.monotonic()
     with pytest.raises(DocumentError, match="more than 3 seconds"):
         text_of(extractor(seconds=3, memory=64 * 1024 * MIB), tmp_path, ENDLESS)
-    assert time.monotonic() - began < 10
 
 
 @linux
@@ -117,19 +115,18 @@ def test_the_key_of_the_server_is_not_given_on(extractor, tmp_path, monkeypatch)
 
 
 def test_closing_ends_what_runs(extractor, tmp_path):
-    one, errors = extractor(), []
+    one, errors = extractor(seconds=3600), []
 
     def extract():
         with pytest.raises(DocumentError) as error:
             text_of(one, tmp_path, ENDLESS)
-        errors.append(error)
+        errors.append(str(error.value))
 
     future = one.submit(extract)
     wait_for(lambda: one.pending)
     time.sleep(0.5)
-    began = time.monotonic()
     one.close()
-    assert future.done() and len(errors) == 1 and time.monotonic() - began < 10
+    assert future.done() and len(errors) == 1 and "seconds" not in errors[0]
 
 
 def upload(served, times):

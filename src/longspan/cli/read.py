@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
     from longspan.documents.document import Document
 
-_OFTEN = 0.5  # seconds from one look at the progress to the next
-
+REDRAWN, RETOLD = 0.5, 30.0  # seconds from one state of the progress to the next, on a terminal and in a log
 
 # What an append takes from the document that is there.
 _OF_READING = {
@@ -116,27 +115,28 @@ def read(
         kept[:] = stop, total
 
     try:
-        with hushed(quiet), _bar(loaded, console, kept), refusals():
-            before = Folder(out).manifest().facts.tokens if append else _tokens_kept(out)
-            if append:
-                document = append_texts(out, loaded, tokenizer, read_in, kv_tier=kv_tier, done=done)
-            else:
-                document = longspan.read(
-                    loaded,
-                    tokenizer,
-                    read_in,
-                    method=chosen,
-                    window=window,
-                    calibration=calibration,
-                    layout=layout,
-                    piece=piece,
-                    kv_tier=kv_tier,  # type: ignore[arg-type]  # checked by extend
-                    kv_dir=kv_dir,
-                    keep_text=text,
-                    out=out,
-                    source=source,
-                    done=done,
-                )
+        with hushed(quiet), refusals():
+            before = kept[0] = Folder(out).manifest().facts.tokens if append else _tokens_kept(out)
+            with _progress(loaded, console, kept):
+                if append:
+                    document = append_texts(out, loaded, tokenizer, read_in, kv_tier=kv_tier, done=done)
+                else:
+                    document = longspan.read(
+                        loaded,
+                        tokenizer,
+                        read_in,
+                        method=chosen,
+                        window=window,
+                        calibration=calibration,
+                        layout=layout,
+                        piece=piece,
+                        kv_tier=kv_tier,  # type: ignore[arg-type]  # checked by extend
+                        kv_dir=kv_dir,
+                        keep_text=text,
+                        out=out,
+                        source=source,
+                        done=done,
+                    )
     except (Stopped, KeyboardInterrupt):
         if (kept_words := _kept_words(out)) is not None:
             say(console, kept_words)
@@ -206,9 +206,9 @@ def _text(path: Path, console: Console) -> str:
 
 
 @contextmanager
-def _bar(model: PreTrainedModel, console: Console, kept: list[int]) -> Iterator[None]:
-    """How far the reading is, at which rate, and how long it will take, where stderr is a terminal."""
-    if not console.is_terminal or console.quiet:
+def _progress(model: PreTrainedModel, console: Console, kept: list[int]) -> Iterator[None]:
+    """How far the reading is, at which rate, and how long it will take: a bar on a terminal, else now and then a line."""
+    if console.quiet:
         yield
         return
     from threading import Event, Thread
@@ -218,25 +218,28 @@ def _bar(model: PreTrainedModel, console: Console, kept: list[int]) -> Iterator[
     from longspan.hf.prefill import Prefill, following
 
     over, within = Event(), [0.0]  # tokens of the piece that is being read
-    with Progress(BarColumn(bar_width=20), TextColumn("{task.description}"), console=console, transient=True) as bar:
-        task = bar.add_task("reading", total=None)
 
-        def see(now: Prefill | None) -> None:
-            within[0] = 0.0 if now is None else now.read
+    def see(now: Prefill | None) -> None:
+        within[0] = 0.0 if now is None else now.read
 
-        def show() -> None:
-            began, first = time.perf_counter(), 0.0
-            while not over.wait(_OFTEN):
-                read, total = min(kept[0] + within[0], kept[1] or kept[0] + within[0]), kept[1]
-                first = first or read  # what an earlier run has read counts for no rate
-                rate = (read - first) / (time.perf_counter() - began)
-                words = f"{read:,.0f} of {total:,} tokens" if total else "reading"
-                if total and rate:
-                    minutes, seconds = divmod(round((total - read) / rate), 60)
-                    words += f", {rate:,.0f} tokens/s, {minutes}:{seconds:02} left"
+    def show(bar: Progress | None) -> None:
+        task = bar.add_task("reading", total=None) if bar else None
+        began, first = time.perf_counter(), kept[0]  # what an earlier run has read counts for no rate
+        while not over.wait(RETOLD if bar is None else REDRAWN):
+            read, total = min(kept[0] + within[0], kept[1] or kept[0] + within[0]), kept[1]
+            rate = (read - first) / (time.perf_counter() - began)
+            words = f"{read:,.0f} of {total:,} tokens" if total else "reading"
+            if total and rate:
+                minutes, seconds = divmod(round((total - read) / rate), 60)
+                words += f", {rate:,.0f} tokens/s, {minutes}:{seconds:02} left"
+            if bar is None or task is None:
+                say(console, words)
+            else:
                 bar.update(task, total=total or None, completed=read, description=words)
 
-        thread = Thread(target=show, daemon=True)
+    columns = BarColumn(bar_width=20), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) if console.is_terminal else nullcontext() as bar:
+        thread = Thread(target=show, args=(bar,), daemon=True)
         thread.start()
         try:
             with following(model, see):
