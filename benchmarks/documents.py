@@ -113,13 +113,16 @@ def read_child(kind: str, tokens: int, path: str, limit: int) -> dict:
 
 
 def ask_child(kind: str, path: str, limit: int, cold: int) -> dict:
-    """Open a document and ask it once."""
+    """Open a document and ask it once; the small model on one thread, as threads that wait count as the process's."""
     if limit:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     model, tokenizer = load_bundled()
-    model = large() if kind == "large" else model
+    if kind == "large":
+        model = large()
+    else:
+        torch.set_num_threads(1)
     with torch.inference_mode():
         model(torch.arange(64)[None])  # what torch and transformers make at their first forward is not the document's
     longspan.extend(model, parse_method(FEW if kind == "large" else METHOD))

@@ -207,7 +207,7 @@ def _text(path: Path, console: Console) -> str:
 
 @contextmanager
 def _progress(model: PreTrainedModel, console: Console, kept: list[int]) -> Iterator[None]:
-    """How far the reading is, at which rate, and how long it will take: a bar on a terminal, else now and then a line."""
+    """How far the reading is, at which rate, and how long it will take: a bar on a terminal, else some lines."""
     if console.quiet:
         yield
         return

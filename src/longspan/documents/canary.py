@@ -18,7 +18,7 @@ from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
 from longspan.kernels import cpu
 
-_TOKENS = 4  # that are read once more
+_TOKENS, _MOST = 2, 4  # that are read once more; that a manifest may ask for
 _PLACES = 32  # logits that are kept
 
 
@@ -46,7 +46,7 @@ def check_canary(
     """
     vocabulary = model.get_input_embeddings().num_embeddings
     outside = any(token >= vocabulary for token in canary.tokens) or len(canary.places) != len(canary.values)
-    if not canary.tokens or outside or len(canary.tokens) > _TOKENS:
+    if not canary.tokens or outside or len(canary.tokens) > _MOST:
         raise DocumentError("its canary cannot be computed; the manifest is damaged, read the text again")
     try:
         logits = _logits(model, attachment, contents, torch.tensor(canary.tokens))

@@ -20,7 +20,7 @@ from longspan.hf.hooks import Attachment
 from longspan.index import Entries, SavableIndex, SavedIndex
 from longspan.selection.selector import Selector
 from longspan.store.memory import Kind
-from longspan.store.segments import Part, lay
+from longspan.store.segments import Access, Part, lay
 
 _VALUES = "values"
 _STOCK = ("stock keys", "stock values")
@@ -138,8 +138,8 @@ def new_cache(
             entries[stream.layer] = count
         if count:
             host = on_host and stream.name != ENTRIES and stream.name not in _STOCK
-            scattered = selects and stream.name != ENTRIES
-            blocks[stream.layer, stream.name] = kind, lay(kind, own, count, host=host, scattered=scattered)
+            access: Access = "whole" if stream.name == ENTRIES else "few" if selects else "in order"
+            blocks[stream.layer, stream.name] = kind, lay(kind, own, count, host=host, access=access)
     ropes = {layer.index: layer.rope for layer in attachment.layers}
     try:
         for number, layer in enumerate(cache.layers):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,14 @@ ALIGN = 16384  # bytes; the pages of today's systems have 4,096 or 16,384
 AHEAD = 2**17  # tokens that a mapping has addresses for behind those of its files
 STEP = 256  # tokens that are made writable at once
 _FIXED, _NONE = 0x10, 0  # MAP_FIXED and PROT_NONE, which mmap does not name; alike on Linux and macOS
+
+# How tokens in a file will be read: few of them, here and there; from the first to the last; or all of them, soon.
+Access = Literal["few", "in order", "whole"]
+_ADVICE = {
+    name: getattr(mmap, advice)
+    for name, advice in (("few", "MADV_RANDOM"), ("whole", "MADV_WILLNEED"))
+    if hasattr(mmap, advice)
+}
 
 
 class Part(NamedTuple):
@@ -55,7 +63,7 @@ def can_map() -> bool:
     return os.name == "posix" and ALIGN % mmap.PAGESIZE == 0
 
 
-def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, scattered: bool) -> Memory | Segments:
+def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, access: Access) -> Memory | Segments:
     """The first ``length`` tokens of files for a buffer of this kind, ``[1, H, length, D]``, and room behind them.
 
     Mapped where the buffer lies in the CPU's memory and the system can; else read into memory.
@@ -63,11 +71,11 @@ def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, scattered
     Args:
         parts: in the order of their tokens; each begins where the one before ends, or earlier.
         host: whether the buffer lies in the CPU's memory though ``kind`` is of another device.
-        scattered: whether few of them are read, here and there; then the system does not read ahead.
+        access: how they will be read, which tells the system whether to read ahead.
     """
     host = host or kind.device.type == "cpu"
     if host and can_map() and length and kind.heads * kind.token_bytes:
-        return Segments(kind, parts, length, scattered=scattered)
+        return Segments(kind, parts, length, access=access)
     memory = Memory(kind, length + STEP, host=host)
     for part in parts:
         stop = min(part.stop, length)
@@ -93,12 +101,12 @@ class Segments:
     """
 
     @torch.inference_mode(False)
-    def __init__(self, kind: Kind, parts: Sequence[Part], length: int, *, scattered: bool) -> None:
+    def __init__(self, kind: Kind, parts: Sequence[Part], length: int, *, access: Access) -> None:
         self._heads, self._token = kind.heads, kind.token_bytes
         region, room = self._reserve(length)
         self._region, self._row = region, room * self._token
         for part, after in zip(parts, [*(p.first for p in parts[1:]), length], strict=True):
-            self._map(part, min(after, part.stop, length), last=after == length, scattered=scattered)
+            self._map(part, min(after, part.stop, length), last=after == length, access=access)
         self._writable = _up(length * self._token, mmap.PAGESIZE)
         self.capacity = self._writable // self._token
         view = (ctypes.c_char * (kind.heads * self._row)).from_address(region.address)
@@ -118,16 +126,16 @@ class Segments:
                     raise
                 ahead //= 4
 
-    def _map(self, part: Part, stop: int, *, last: bool, scattered: bool) -> None:
+    def _map(self, part: Part, stop: int, *, last: bool, access: Access) -> None:
         begin, end = part.first * self._token, stop * self._token
         whole = end if not last else end // mmap.PAGESIZE * mmap.PAGESIZE
         for head in range(self._heads):
             at, place = head * self._row, part.offset + head * part.row_bytes
             if whole > begin:
-                self._region.file(at + begin, whole - begin, mmap.PROT_READ, part.file, place, scattered)
+                self._region.file(at + begin, whole - begin, mmap.PROT_READ, part.file, place, access)
             if end > whole:
                 both = mmap.PROT_READ | mmap.PROT_WRITE
-                self._region.file(at + whole, mmap.PAGESIZE, both, part.file, place + whole - begin, scattered)
+                self._region.file(at + whole, mmap.PAGESIZE, both, part.file, place + whole - begin, access)
 
     def widen(self, tokens: int) -> bool:
         """Make ``tokens`` writable in place; False when there are no addresses for them."""
@@ -176,20 +184,21 @@ class _Region:
         self.address = self._mmap(None, size, _NONE, flags, -1, 0)
         _mappings[self.address] = 1
 
-    def file(self, at: int, size: int, access: int, file: int, offset: int, scattered: bool) -> None:
+    def file(self, at: int, size: int, protection: int, file: int, offset: int, access: Access) -> None:
         """Map ``size`` bytes of a file at ``at``, which divides what is there."""
-        self._mmap(self.address + at, size, access, mmap.MAP_PRIVATE | _FIXED, file, offset)
+        self._mmap(self.address + at, size, protection, mmap.MAP_PRIVATE | _FIXED, file, offset)
         _mappings[self.address] += 2
-        if scattered and hasattr(mmap, "MADV_RANDOM"):
-            libc().madvise(self.address + at, size, mmap.MADV_RANDOM)
+        advice = _ADVICE.get(access)
+        if advice is not None:
+            libc().madvise(self.address + at, size, advice)
 
     def open(self, at: int, size: int) -> None:
         """Let the process write to ``size`` bytes at ``at``."""
         if size and libc().mprotect(self.address + at, size, mmap.PROT_READ | mmap.PROT_WRITE):
             raise self._failure(size)
 
-    def _mmap(self, address: int | None, size: int, access: int, flags: int, file: int, offset: int) -> int:
-        found = libc().mmap(address, size, access, flags, file, offset)
+    def _mmap(self, address: int | None, size: int, protection: int, flags: int, file: int, offset: int) -> int:
+        found = libc().mmap(address, size, protection, flags, file, offset)
         if found in (None, ctypes.c_void_p(-1).value):
             raise self._failure(size)
         return int(found)
