@@ -1,4 +1,4 @@
-"""From which length on choosing keys is faster than reading all of them: what ``method="auto"`` goes by.
+"""How much faster choosing keys is than reading all of them, by length: what ``method="auto"`` goes by.
 
 The bundled model reads a text of 1 to 32 windows and goes on for 16 tokens, by Dual Chunk Attention, which keeps every
 key, and by the methods that ``auto`` takes for longer texts. Contestants take turns within a round; reported is the

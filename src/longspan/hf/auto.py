@@ -11,7 +11,7 @@ from longspan.hf.cgroup import memory_left
 from longspan.methods import DCA, ESA, Full, LongHeads, Method
 from longspan.store import Tier
 
-CROSSOVER = 16  # windows from which on choosing keys is as fast as reading all of them (benchmarks/crossover.py)
+CROSSOVER = 16  # windows up to which reading all keys takes at most twice what choosing takes (benchmarks/crossover.py)
 MEMORY_SHARE = 0.8  # of what is free, for keys and values
 
 
@@ -56,9 +56,13 @@ def choose(
         return MethodChoice(far, tier, f"{text}, and {room}: they are kept on tier {tier!r} and selected from; {how}")
     if length <= CROSSOVER * window:
         return MethodChoice(
-            DCA(), "device", f"{text}, and up to {CROSSOVER} windows full attention is as fast as selection"
+            DCA(),
+            "device",
+            f"{text}, and up to {CROSSOVER} windows every key is kept, at no more than twice the time of selection",
         )
-    return MethodChoice(far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}")
+    return MethodChoice(
+        far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}"
+    )
 
 
 def free_memory(device: torch.device) -> int | None:
