@@ -166,6 +166,23 @@ def test_crop_and_append_again(case, rope):
     assert_same(*(attender(*step, rope, scale=SCALE, store=store) for store in (straight, winding)))
 
 
+@pytest.mark.parametrize("length", [20, 131, 149])
+@pytest.mark.parametrize("case", all_cases())
+def test_going_back_as_far_as_it_can(case, rope, length):
+    """Where an index lacks the inputs for some length, to one before it; what follows is as if nothing had been."""
+    qkv = make_qkv(150, batch=2)
+    attender, straight, winding = Attender(case.method, case.window), KVStore(), KVStore()
+    in_pieces(attender, qkv, rope, [70, 150], winding, scale=SCALE)
+    kept = winding.croppable(length)
+    assert 0 <= kept <= length
+    winding.crop(150 - kept)
+    assert winding.length == kept
+    in_pieces(attender, qkv, rope, [150], winding, scale=SCALE)
+    in_pieces(attender, qkv, rope, [cut for cut in (70, kept) if 0 < cut <= kept] + [150], straight, scale=SCALE)
+    step = make_qkv(1, batch=2, seed=2)
+    assert_same(*(attender(*step, rope, scale=SCALE, store=store) for store in (straight, winding)))
+
+
 @pytest.mark.parametrize("case", all_cases(variants=False))
 def test_stored_rotations(case, any_rope):
     attender, store = Attender(case.method, case.window), KVStore()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
@@ -13,6 +15,7 @@ from longspan.store import segments
 from support.serving import QUESTION, cached, said, wait_for
 
 LONG = heldout_text()[6_000:8_400]
+CHUNK = 32  # tokens, of LongHeads in the bundled window
 
 
 def talk(served, first, turns, **more):
@@ -56,6 +59,34 @@ def test_a_question_asked_again_and_another_way(start, alone):
     assert answer[0] == alone(other, [])[0][0] and answer[1] > 0.9 * answer[2]
     unlike = f"In short: {LONG}"
     assert talk(served, unlike, [])[0][1] == 0
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_a_prompt_that_leaves_a_conversation_long_before_its_end(start, tmp_path, disk):
+    """A long answer is dropped, or half of a text, in the middle of a chunk whose inputs are gone."""
+    served = start(documents=tmp_path / "one", **({"memory": 0, "kv_dir": tmp_path} if disk else {}))
+    forgetful = start(documents=tmp_path / "two", memory=0)
+    for text, least in ((LONG, 0), (LONG, 0.9), (f"{LONG[: len(LONG) // 2]}. The end.", 0.8), (LONG, 0.9)):
+        answer, expected = (server.ask(text, max_tokens=150) for server in (served, forgetful))
+        assert said(answer) == said(expected)
+        assert cached(answer) >= least * answer["usage"]["prompt_tokens"] and cached(expected) == 0
+
+
+def test_a_conversation_that_cannot_be_cut_is_kept(bundled):
+    """Two ask a document the same first question: the turns of one are not lost because the other cannot use them."""
+    model, tokenizer = bundled
+    documents = (longspan.read(model, tokenizer, LONG[:n]) for n in range(1_800, 1_900))
+    document = next(one for one in documents if one.tokens % CHUNK == 5)
+    caches = Caches(model, memory=2**30, directory=None, disk=0)
+    more = torch.randint(3, 1000, (200,), generator=torch.Generator().manual_seed(0))
+    ids = torch.cat((document.contents.ids, more))
+    taken = caches.take(ids, [document])
+    with torch.inference_mode():
+        model(input_ids=ids[None, document.tokens :], past_key_values=taken.cache, use_cache=True)
+    caches.keep(ids, replace(taken, tokens=len(ids)))
+    other = caches.take(torch.cat((ids[: document.tokens + 20], ids[:9])), [document])
+    assert other.tokens == document.tokens and len(caches) == 1
+    assert caches.take(torch.cat((ids, ids[:9])), [document]).tokens == len(ids)
 
 
 def test_conversations_about_a_document_share_it(start, alone, book, tmp_path):

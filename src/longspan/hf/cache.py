@@ -127,6 +127,19 @@ class LongspanCache(Cache):
     def get_mask_sizes(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         return super().get_mask_sizes(*args, **kwargs)
 
+    def croppable(self, length: int) -> int:
+        """The most tokens, at most ``length``, that ``crop`` can leave: it may be able to stop at some places alone."""
+        now = self.get_seq_length()
+        before = None
+        while length != before and length < now:
+            before = length
+            for store in self.stores:
+                length = store.croppable(length)
+        for layer in self.layers:  # transformers' own, which have not kept what lies before their window
+            if not isinstance(layer, StoreLayer) and layer.is_sliding and layer.is_initialized and length < now:
+                length = length if now < layer.sliding_window else 0
+        return min(length, now)
+
     def refuse_uneven(self, depth: int) -> None:
         """Raise ``CacheError`` unless the first ``depth`` attached layers hold equally many tokens."""
         lengths = {store.length for store in self.stores[:depth]}

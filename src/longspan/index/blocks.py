@@ -152,20 +152,28 @@ class BlockIndex(UnitIndex):
         Raises:
             CacheError: blocks that are local again cannot be summarised anew; nothing has changed.
         """
-        left = []
-        for pad, finished in zip(self._pads, self._finished, strict=True):
-            kept = int((self._ends(0, finished, pad) <= length - pad).sum())
-            first = self.layout.initial + kept * self.layout.size
-            if first < length - pad and pad + first < self.tail.start:
-                raise CacheError(
-                    f"dropping {self._length - length} tokens makes blocks of {self.layout.size} tokens local again "
-                    f"whose inputs are gone; up to {SPARE} can be dropped at any time. Read the text again with a new "
-                    "cache"
-                )
-            left.append(kept)
-        self._finished, self._length = left, length
+        if self.croppable(length) < length:
+            raise CacheError(
+                f"dropping {self._length - length} tokens makes blocks of {self.layout.size} tokens local again "
+                f"whose inputs are gone; up to {SPARE} can be dropped at any time. Read the text again with a new "
+                "cache"
+            )
+        rows = zip(self._pads, self._finished, strict=True)
+        self._finished, self._length = [self._kept(pad, full, length) for pad, full in rows], length
         self.calls = [at for at in self.calls if at < length]
         self.tail.crop(length)
+
+    def croppable(self, length: int) -> int:
+        """See ``longspan.store.protocols.KeyIndex``: in a long text there is nothing between a few tokens and all."""
+        for pad, full in zip(self._pads, self._finished, strict=True):
+            first = self.layout.initial + self._kept(pad, full, length) * self.layout.size
+            if first < length - pad and pad + first < self.tail.start:
+                return 0
+        return length
+
+    def _kept(self, pad: int, full: int, length: int) -> int:
+        """How many of a row's ``full`` units ``length`` tokens leave summarised."""
+        return int((self._ends(0, full, pad) <= length - pad).sum())
 
     def save(self) -> SavedIndex:
         """See ``longspan.index.saved.SavableIndex``; the calls decide to which queries a token was local."""

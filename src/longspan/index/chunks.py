@@ -205,20 +205,32 @@ class ChunkIndex(UnitIndex):
         Raises:
             CacheError: a chunk that opens again cannot be refilled; nothing has changed.
         """
-        for pad, full in zip(self._pads, self._finished, strict=True):
-            left = max(length - pad, 0)
-            begun = pad + left // self.size * self.size
-            if left // self.size < full and left % self.size and begun < self.tail.start:
-                raise CacheError(
-                    f"dropping {self._length - length} tokens opens a chunk of {self.size} tokens again whose inputs "
-                    f"are gone; up to {self.tail.keep - self.size} can be dropped at any time, or any number that "
-                    "ends at a chunk's border"
-                )
+        if self._reopened(length) is not None:
+            raise CacheError(
+                f"dropping {self._length - length} tokens opens a chunk of {self.size} tokens again whose inputs "
+                f"are gone; up to {self.tail.keep - self.size} can be dropped at any time, or any number that "
+                "ends at a chunk's border"
+            )
         self._finished = [
             min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._finished, strict=True)
         ]
         self._length = length
         self.tail.crop(length)
+
+    def croppable(self, length: int) -> int:
+        """See ``longspan.store.protocols.KeyIndex``: at a chunk's border it always can."""
+        while (border := self._reopened(length)) is not None:
+            length = border
+        return length
+
+    def _reopened(self, length: int) -> int | None:
+        """Where a full chunk begins that ``length`` tokens would open again though its inputs are gone; else None."""
+        for pad, full in zip(self._pads, self._finished, strict=True):
+            left = max(length - pad, 0)
+            begun = pad + left // self.size * self.size
+            if left // self.size < full and left % self.size and begun < self.tail.start:
+                return begun
+        return None
 
 
 def bound_scores(q: Tensor, low: Tensor, high: Tensor, share: str) -> Tensor:

@@ -67,6 +67,10 @@ class Selector:
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on."""
 
+    def croppable(self, length: int) -> int:
+        """The most tokens, at most ``length``, that ``crop`` can leave."""
+        return length
+
     def select(self, rows: Tensor) -> None:
         """Keep the rows ``rows`` ``[R]`` int64 of the batch, in this order; repeats are allowed."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,32 +107,33 @@ class Caches:
         return PrefixCache(self._attachment.new_cache(), 0)
 
     def _continue(self, one: _CachedConversation, tokens: int, least: int) -> PrefixCache | None:
-        """The first ``tokens`` of a conversation, None where they cannot be restored or are not worth a copy."""
-        if isinstance(one.storage, Contents):
-            if tokens < len(one.ids):
-                return None  # the small state in the files is that of the end
-            self._conversations.append(self._conversations.pop(self._index_of(one)))  # it was used last
-            cache = one.storage.cache(self._model, self._attachment)
-            return PrefixCache(cache, tokens, one.document, self._mapped(tokens), one.disk)
-        if tokens == len(one.ids):
-            del self._conversations[self._index_of(one)]
-            return replace(one.storage, tokens=tokens)
-        copies = one.document is None  # else a copy would have the document's bytes too
-        if (
-            tokens - least < _MIN_SHARED
-            or tokens * _COPY_COST < len(one.ids)
-            or not (copies or tokens >= one.storage.mapped)
+        """The first ``tokens`` of a conversation, or somewhat fewer; None where that is not worth it."""
+        stored, at = one.storage, self._index_of(one)
+        on_disk = isinstance(stored, Contents)
+        if tokens < len(one.ids) and (
+            tokens - least < _MIN_SHARED or tokens * _COPY_COST < len(one.ids) or (on_disk and one.document is not None)
         ):
             return None
-        if not copies:
-            del self._conversations[self._index_of(one)]  # its last turns are cut off, and read again if they come back
-        with suppress(
-            ValueError, RuntimeError
-        ):  # a method, or a stock sliding layer, may not be able to go back so far
-            cache = deepcopy(one.storage.cache) if copies else one.storage.cache
+        if isinstance(stored, Contents):
+            cache = stored.cache(self._model, self._attachment)
+            stored = PrefixCache(cache, len(one.ids), one.document, self._mapped(len(one.ids)), one.disk)
+        if tokens == len(one.ids):
+            if on_disk:
+                self._conversations.append(self._conversations.pop(at))  # it was used last
+            else:
+                del self._conversations[at]
+            return replace(stored, tokens=tokens)
+        tokens = stored.cache.croppable(tokens)
+        if tokens - least < _MIN_SHARED or (one.document is not None and tokens < stored.mapped):
+            return None
+        if one.document is None:
+            cache = deepcopy(stored.cache)  # which brings into memory what lies in files
             cache.crop(tokens - len(one.ids))
-            return PrefixCache(cache, tokens) if copies else replace(one.storage, cache=cache, tokens=tokens)
-        return None
+            return PrefixCache(cache, tokens)
+        # A copy would have the document's bytes too. So the last turns are cut off, and read again if they come back.
+        del self._conversations[at]
+        stored.cache.crop(tokens - len(one.ids))
+        return replace(stored, tokens=tokens)
 
     def _mapped(self, tokens: int) -> int:
         """How many of the first ``tokens`` take no memory of their own: none where the device needs a copy of them."""

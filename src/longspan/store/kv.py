@@ -203,6 +203,10 @@ class KVStore:
             if self.mirror.start > max(0, length - self.window):
                 self.mirror = self._mirror_of(self._buffers)
 
+    def croppable(self, length: int) -> int:
+        """The most tokens, at most ``length``, that ``crop`` can leave: an index may not have the inputs for more."""
+        return length if self.index is None else self.index.croppable(length)
+
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
         chosen = rows.tolist()

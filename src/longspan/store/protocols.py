@@ -41,6 +41,9 @@ class KeyIndex(TakesOne, Protocol):
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on. Called before the store forgets them; if it raises, neither does."""
 
+    def croppable(self, length: int) -> int:
+        """The most tokens, at most ``length``, that ``crop`` can leave."""
+
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
 
