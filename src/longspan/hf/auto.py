@@ -60,9 +60,7 @@ def choose(
             "device",
             f"{text}, and up to {CROSSOVER} windows every key is kept, at no more than twice the time of selection",
         )
-    return MethodChoice(
-        far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}"
-    )
+    return MethodChoice(far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}")
 
 
 def free_memory(device: torch.device) -> int | None:
