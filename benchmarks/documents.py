@@ -16,6 +16,7 @@ Linux only.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import random
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import longspan
 from common import between, machine
 from longspan.bundled import FOLDER, heldout_text, load_bundled
+from longspan.cli import main as command_line
 from longspan.errors import LongspanError
 from longspan.methods.parse import parse_method
 
@@ -265,10 +268,21 @@ def harmed(folder: Path, kind: str, count: int) -> dict:
             longspan.Document.open(place, model, tokenizer, verify=True)
             opened.append(name)
             longspan.restore(model)
-        except LongspanError as error:
-            long += [name] if len(str(error).splitlines()) > 20 else []
+        except LongspanError:
+            pass
+        lines = said_to(place)
+        if len(lines) != 1 or not lines[0].startswith("longspan: error: "):
+            long.append(name)
         shutil.rmtree(place)
     return {"spoiled": count, "refused": count - len(opened), "opened": opened, "long": long}
+
+
+def said_to(place: Path) -> list[str]:
+    """What ``longspan ask`` says of a document on stderr, besides what transformers says."""
+    err = io.StringIO()
+    with redirect_stdout(io.StringIO()), redirect_stderr(err), suppress(SystemExit):
+        command_line(["ask", str(place), "Who?", "--verify", "--max-new-tokens", "1"])
+    return [line for line in err.getvalue().splitlines() if not line.startswith(("Loading", "[transformers]"))]
 
 
 def bars(part: str, found: dict) -> list[Bar]:
@@ -301,7 +315,7 @@ def bars(part: str, found: dict) -> list[Bar]:
     refused, count, long = found["refused"], found["spoiled"], found.get("long", [])
     return [
         Bar("spoiled documents refused", f"{refused} of {count}", f"{count} of {count}", refused == count),
-        Bar("messages of more than 20 lines", f"{len(long)}", "0", not long),
+        Bar("spoiled documents with other than one line", f"{len(long)}", "0", not long),
     ]
 
 
@@ -340,7 +354,8 @@ def table(held: dict) -> list[str]:
         rows.append(f"| SIGKILL at {held['killed']['kills']} random moments | before, after or not there | {left} |")
     if "spoiled" in held:
         found = held["spoiled"]
-        rows.append(f"| {found['spoiled']} spoiled documents | all refused | {found['refused']} refused |")
+        said = f"{found['refused']} refused, {len(found.get('long', []))} in other than one line"
+        rows.append(f"| {found['spoiled']} spoiled documents | all refused, in one line each | {said} |")
     return rows
 
 

@@ -41,6 +41,12 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def one_line(error: BaseException) -> str:
+    """The message of an error in one line; each line of a ``LongspanError`` stays a statement of its own."""
+    lines = str(error).split("\n") if isinstance(error, LongspanError) else [str(error)]
+    return "; ".join(" ".join(line.split()) for line in lines if line.strip())
+
+
 MOST = 2**31  # the largest count of tokens and other items: far above practical sizes, and the limit of the kernels
 
 

@@ -270,12 +270,36 @@ def test_an_append_refuses_options_of_a_reading(run, folder, book, document, tmp
     refused(ran, "leave out --method, --window, --calibration, --piece, --no-text, --kv-dir")
 
 
-def test_control_characters_do_not_reach_the_terminal(run, document, tmp_path):
+def forge(document, change):
+    """Another value in the manifest of a document, and its checksum anew."""
     held = json.loads((document / "manifest.json").read_text())
     del held["sha256"]
-    held["facts"]["source"] = "\x1b]0;owned\x07"
+    change(held["facts"])
     own = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
     (document / "manifest.json").write_text(json.dumps({"sha256": own, **held}))
+
+
+def test_a_forged_value_is_refused_as_the_document_s(run, folder, book, document):
+    forge(document, lambda facts: facts.update(piece=0))
+    refused(run("read", book, "--model", folder, "--out", document, "--append"), "facts.piece is 0, which cannot be")
+    forge(document, lambda facts: facts.update(piece=64, window=2**40))
+    ran = run("ask", document, ASK)
+    refused(ran, "facts.window is 1099511627776, which cannot be", "read the text again")
+    assert "--window" not in ran.err
+
+
+def test_each_difference_ends_before_the_next(run, document):
+    def change(facts):
+        facts["config"].update(rms_norm_eps=0.5)
+        facts.update(tokenizer_sha256="0" * 64)
+
+    forge(document, change)
+    ran = run("ask", document, ASK)
+    refused(ran, f": load the model that read it; {document}: the tokenizer's hash is ")
+
+
+def test_control_characters_do_not_reach_the_terminal(run, document, tmp_path):
+    forge(document, lambda facts: facts.update(source="\x1b]0;owned\x07"))
     ran = run("documents", tmp_path)
     assert "\x1b" not in ran.out and "\x07" not in ran.out and "owned" in ran.out
     refused(run("ask", document, ASK), "owned")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from longspan.errors import LongspanError, one_line
+
 
 def check(ran, *words):
     assert ran.code != 0 and ran.out == ""
@@ -105,3 +107,8 @@ def test_faults_of_our_own_are_not_hidden(folder, monkeypatch):
     monkeypatch.setattr("transformers.TextStreamer", fails)
     with pytest.raises(KeyError):
         main(["generate", "--model", str(folder), "--prompt", "x"])
+
+
+def test_the_lines_of_an_error_stay_apart_in_one_line():
+    assert one_line(LongspanError("one: do this\n\n  two:  do that")) == "one: do this; two: do that"
+    assert one_line(ValueError("a sentence\nthat goes on")) == "a sentence that goes on"

@@ -48,6 +48,7 @@ def test_every_part_has_its_bars_and_what_it_was_measured_with(documents):
         ("processes", lambda x: x.update(pss=2 * x["mapped"]), "copies in the page cache, 8 processes"),
         ("processes", lambda x: x.update(private=x["read"]["bytes"]), "private memory of a process"),
         ("spoiled", lambda x: x.update(refused=199), "spoiled documents refused"),
+        ("spoiled", lambda x: x.update(long=["3: a file cut short"]), "spoiled documents with other than one line"),
     ],
 )
 def test_a_bar_that_is_missed_is_named(documents, part, change, missed):

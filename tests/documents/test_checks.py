@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from longspan.cli import main
 from longspan.documents import fingerprint, verify
 from longspan.errors import LongspanError
 from longspan.hf.attach import attachment_of
-from support.spoiled_documents import spoilers
+from support.spoiled_documents import edited, spoilers
 
 SHORT, LONG = 60, 200
 
@@ -44,7 +45,7 @@ def test_whatever_is_spoiled_is_refused(saved, fresh, tokenizer, tmp_path, count
 
 
 def test_on_the_command_line_it_is_one_line(saved, tmp_path, capsys):
-    for seed, (name, call) in enumerate(spoilers(20)):
+    for seed, (name, call) in enumerate(spoilers(22)):
         place = tmp_path / str(seed)
         shutil.copytree(saved, place)
         call(place, random.Random(seed))
@@ -187,6 +188,43 @@ def test_another_method_is_one_line(saved, fresh, tokenizer):
         assert len(str(raised.value).splitlines()) == 1
     assert "score is bounds in the document and mean here" in str(raised.value)
     assert "chunk_length is 8 in the document and 4 here" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.update(piece=0), "its manifest.facts.piece is 0, which cannot be; the manifest is damaged, read"),
+        (lambda f: f.update(window=0), "its manifest.facts.window is 0, which cannot be; the manifest is damaged"),
+        (lambda f: f.update(window=2**40), "its manifest.facts.window is 1099511627776, which cannot be; the manifest"),
+        (
+            lambda f: f["sources"][0].update(start=4_001),
+            r"its manifest.facts.sources\[0\] has the characters 4001 to 4000 after 0,",
+        ),
+        (
+            lambda f: f["sources"].reverse(),
+            r"its manifest.facts.sources\[1\] has the characters 0 to 4000 after 4\d+, which cannot",
+        ),
+        (
+            lambda f: f["sources"][0].update(stop=4_001),
+            r"its manifest.facts.sources\[1\] has the characters 4000 to .* after 4001,",
+        ),
+        (
+            lambda f: f["sources"][1].update(stop=9_999),
+            "its sources have 9,999 characters, and its text has 4,.* bytes;",
+        ),
+        (
+            lambda f: f["parameters"].update(chunk_length=0),
+            "its method longheads cannot be .*; the manifest is damaged, read",
+        ),
+        (lambda f: f.update(method="x"), "its method is 'x' .*; take the longspan that wrote it"),
+    ],
+)
+def test_a_forged_value_is_refused_with_the_folder_and_a_way_out(saved, fresh, tokenizer, tmp_path, change, said):
+    place = tmp_path / "a"
+    shutil.copytree(saved, place)
+    edited(place, lambda held: change(held["facts"]), random.Random(0), forged=1)
+    with pytest.raises(LongspanError, match=f"^{re.escape(str(place))}: {said}"):
+        longspan.Document.open(place, fresh(), tokenizer)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"facts": {"format": 1}}', "[" * 100_000])

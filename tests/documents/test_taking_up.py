@@ -66,8 +66,9 @@ def edited(change):
         (edited(lambda held: held.update(files={})), "names the files"),
         (edited(lambda held: [s.update(heads=2**20) for s in held["streams"]]), "data-0000.bin has"),
         (edited(lambda held: held["segments"][0].update(room=2**40)), "segment 0"),
+        (edited(lambda held: held["facts"].update(piece=0)), "its manifest.facts.piece is 0, which cannot be"),
     ],
-    ids=["cut", "altered", "missing", "link", "no files", "absurd heads", "absurd room"],
+    ids=["cut", "altered", "missing", "link", "no files", "absurd heads", "absurd room", "no piece"],
 )
 def test_what_was_spoiled_is_refused(begun, fresh, tokenizer, text, spoil, said):
     spoil(begun)

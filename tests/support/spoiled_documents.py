@@ -21,6 +21,7 @@ def spoilers(count: int) -> list[tuple[str, Callable[[Path, random.Random], None
         ("a field more", field_more), ("another type", other_type), ("an absurd size", absurd), ("a path", path_of),
         ("nonsense", nonsense), ("nested deep", nested), ("another method", method), ("another dtype", dtype),
         ("a folder", folder), ("zeros", zeros),
+        ("a value that cannot be", impossible), ("sources beyond the text", beyond),
     ]  # fmt: skip
     return [(f"{n}: {kinds[n % len(kinds)][0]}", kinds[n % len(kinds)][1]) for n in range(count)]
 
@@ -106,12 +107,12 @@ def zeros(place: Path, r: random.Random) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def edited(place: Path, change: Callable[[dict], None], r: random.Random) -> None:
-    """The manifest with another value; half of the time by somebody who also makes its checksum anew."""
+def edited(place: Path, change: Callable[[dict], None], r: random.Random, forged: float = 0.5) -> None:
+    """The manifest with another value; ``forged`` of the time by somebody who also makes its checksum anew."""
     held = json.loads((place / MANIFEST).read_bytes())
     own = held.pop("sha256")
     change(held)
-    if r.random() < 0.5:
+    if r.random() < forged:
         own = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
     (place / MANIFEST).write_text(json.dumps({**held, "sha256": own}))
 
@@ -138,6 +139,28 @@ def number(place: Path, r: random.Random) -> None:
         put(held, r.choice(places), r.choice([0, 1, 7, 300, 2**31, 2**63, 10**40, -1]) + r.randrange(3, 9))
 
     edited(place, change, r)
+
+
+def impossible(place: Path, r: random.Random) -> None:
+    def change(held):
+        held["facts"].update(r.choice([{"piece": 0}, {"window": 0}, {"window": 2**40}]))
+
+    edited(place, change, r, forged=1)
+
+
+def beyond(place: Path, r: random.Random) -> None:
+    """Sources that end behind the text, end before they begin, or lie in one another."""
+
+    def change(held):
+        sources = held["facts"]["sources"]
+        last = sources[-1]
+        r.choice([
+            lambda: last.update(stop=10 * last["stop"] + 1),
+            lambda: last.update(start=last["stop"] + 1),
+            lambda: sources.append(dict(last, start=last["start"] + 1)),
+        ])()  # fmt: skip
+
+    edited(place, change, r, forged=1)
 
 
 def absurd(place: Path, r: random.Random) -> None:
@@ -196,7 +219,7 @@ def method(place: Path, r: random.Random) -> None:
             lambda: facts["parameters"].update(chunk_length=4),
             lambda: facts["parameters"].update(score="mean"),
             lambda: facts["angles"].update(name="PI"),
-            lambda: facts.update(window=256),
+            lambda: facts.update(window=64),  # 256 lies in what is read: no answer changes
         ])()  # fmt: skip
 
     edited(place, change, r)

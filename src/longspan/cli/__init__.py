@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from longspan import signals
-from longspan.errors import printable
+from longspan.errors import one_line, printable
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -79,4 +79,4 @@ def _drop_output() -> None:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+    return one_line(error)

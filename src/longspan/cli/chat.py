@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
 from longspan.cli.options import Json, Quiet, check_text, hushed, notes, print_json, say
 from longspan.cli.parameters import AnswerTokens, Device, DocumentArgument, KvTier, ReaderModel, Verify
-from longspan.errors import LongspanError, printable
+from longspan.errors import LongspanError, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +55,7 @@ def chat(
                     print(flush=True)
                 say(console, in_words(answer))
         except (LongspanError, OSError) as error:  # a conversation goes on
-            say(results, printable(f"error: {' '.join(str(error).split())}"))
+            say(results, printable(f"error: {one_line(error)}"))
     if as_json:
         turns: list[dict[str, Any]] = [{"question": t.question, **as_plain(t.answer, False)} for t in talk.turns]
         print_json({"document": str(document), "turns": turns})

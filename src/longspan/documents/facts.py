@@ -126,7 +126,10 @@ def method_of(facts: Facts) -> Method:
     try:
         return kind(**facts.parameters, angles=scaled(**angles))
     except (TypeError, ValueError) as error:
-        raise DocumentError(f"its method {facts.method} cannot be as its manifest says: {error}") from None
+        raise DocumentError(
+            f"its method {facts.method} cannot be as its manifest says: {error}; the manifest is damaged, read the "
+            "text again"
+        ) from None
 
 
 def difference(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> str | None:

@@ -10,6 +10,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from longspan.errors import MOST as MOST_TOKENS
 from longspan.errors import DocumentError
 
 FORMAT = 1
@@ -188,7 +189,7 @@ def parse(text: bytes) -> Manifest:
     """The manifest of a text, every field of the type that it has to be.
 
     Raises:
-        DocumentError: a field is missing, unknown or of another kind.
+        DocumentError: a field is missing, unknown, of another kind or of a value that cannot be.
     """
     try:
         held = json.loads(text.decode("utf-8"), parse_constant=_no_number)
@@ -207,7 +208,23 @@ def parse(text: bytes) -> Manifest:
     if written != _sum(held):
         raise DocumentError("its manifest is not what was written (its checksum differs); read the text again")
     assert isinstance(manifest, Manifest)
+    _check_values(manifest.facts)
     return manifest
+
+
+def _check_values(facts: Facts) -> None:
+    """Raise ``DocumentError`` for what has the right type and would only fail where it is used."""
+    for name, value in (("piece", facts.piece), ("window", facts.window)):
+        if not 1 <= value <= MOST_TOKENS:
+            raise DocumentError(f"its manifest.facts.{name} is {_shown(value)}, which cannot be")
+    end = 0
+    for n, one in enumerate(facts.sources):
+        if not end <= one.start <= one.stop:
+            raise DocumentError(
+                f"its manifest.facts.sources[{n}] has the characters {one.start} to {one.stop} after {end}, which "
+                "cannot be"
+            )
+        end = one.stop
 
 
 @cache

@@ -81,6 +81,10 @@ def _load(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
         names |= {CALIBRATION} if facts.calibration_sha256 else set()
         if manifest.files.keys() != names:
             raise DocumentError(f"its manifest names the files {sorted(manifest.files)}, not {sorted(names)}")
+        if facts.keeps_text and facts.sources:
+            end, size = facts.sources[-1].stop, manifest.files[f"text-{number:04}.txt"].size
+            if end > size:  # a character has a byte at least
+                raise DocumentError(f"its sources have {end:,} characters, and its text has {size:,} bytes")
     except DocumentError as error:
         raise DocumentError(f"{folder}: {error}; the manifest is damaged, read the text again") from None
     with ExitStack() as opened:  # closed if anything is refused
@@ -120,7 +124,10 @@ def _check(folder: Folder, manifest: Manifest, number: int, file: Any, *, verify
 def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str) -> None:
     """Extend a model as a manifest says."""
     facts = manifest.facts
-    method = method_of(facts)
+    try:
+        method = method_of(facts)
+    except DocumentError as error:
+        raise DocumentError(f"{folder}: {error}") from None
     try:
         calibration = Calibration.load(Path(folder.path) / CALIBRATION) if facts.calibration_sha256 else None
         extend(model, method, window=facts.window, calibration=calibration, kv_tier=kv_tier)  # type: ignore[arg-type]

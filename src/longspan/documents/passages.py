@@ -16,7 +16,7 @@ class Passage:
 
     Attributes:
         start, stop: its tokens, ``[start, stop)``, counted from the document's first one.
-        text: its characters; None where the text was not kept.
+        text: its characters, those in ``source``; None where the text was not kept.
         first, last: the places of these characters in ``source``, ``[first, last)``.
         source: the file or name of the text that the part begins in.
         chosen: how often it was chosen, over all heads, layers and tokens of the answer.
@@ -75,8 +75,9 @@ def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) 
     if not len(places):  # of what stands around the text alone
         return None
     first, last = int(places[:, 0].min()), int(places[:, 1].max())
-    source, begin = next(((s.name, s.start) for s in contents.sources if first < s.stop), ("", 0))
-    first = max(first, begin)  # what joins two texts is of neither
+    own = (s for s in contents.sources if max(first, s.start) < s.stop)  # an empty text has no passages
+    source, begin, end = next(((s.name, s.start, s.stop) for s in own), ("", 0, last))
+    first, last = max(first, begin), min(last, end)  # what joins two texts is of neither
     if first >= last:
         return None
     text = None if contents.text is None else contents.text[first:last]

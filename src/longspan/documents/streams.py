@@ -151,7 +151,8 @@ def new_cache(
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise DocumentError(
             f"its state is not that of {attachment.report.model} under {attachment.attender.method.name} "
-            f"({type(error).__name__}: {error}); it was damaged or made by hand: read the text again"
+            f"({type(error).__name__}: {' '.join(str(error).split())}); it was damaged or made by hand: read the text "
+            "again"
         ) from error
     cache.padding = (0,)
     return cache

@@ -27,7 +27,7 @@ from longspan import files
 from longspan.documents import Document
 from longspan.documents.folder import MANIFEST, Folder
 from longspan.documents.reader import Steps, begin
-from longspan.errors import DocumentError, LongspanError
+from longspan.errors import DocumentError, LongspanError, one_line
 from longspan.extract import is_plain
 from longspan.serve.engine import Engine
 from longspan.serve.extraction import Extractor
@@ -285,7 +285,7 @@ class _ReadingJob:
         expected = isinstance(error, (LongspanError, OSError))
         _LOG.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
         # What was read stays as it is, and is tried again at the next start, which may have another model or more room.
-        record.status, record.error = "failed", " ".join(str(error).split())
+        record.status, record.error = "failed", one_line(error)
 
 
 def _plain_text(upload: Path) -> str:
