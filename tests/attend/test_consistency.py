@@ -166,7 +166,7 @@ def test_crop_and_append_again(case, rope):
     assert_same(*(attender(*step, rope, scale=SCALE, store=store) for store in (straight, winding)))
 
 
-@pytest.mark.parametrize("length", [20, 131, 149])
+@pytest.mark.parametrize("length", [131, *(pytest.param(n, marks=pytest.mark.long) for n in (20, 149))])
 @pytest.mark.parametrize("case", all_cases())
 def test_going_back_as_far_as_it_can(case, rope, length):
     """Where an index lacks the inputs for some length, to one before it; what follows is as if nothing had been."""

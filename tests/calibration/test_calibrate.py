@@ -261,6 +261,7 @@ def test_the_observer_costs_nothing_when_off_and_sees_padding():
     assert seen == [(0, *shapes), (1, *shapes)]
 
 
+@pytest.mark.long
 def test_recall_of_three_solvers_on_the_bundled_model(bundled):
     """On text that was not calibrated on, at the size and the top ESA uses; full size finds everything."""
     model, tokenizer = bundled

@@ -91,6 +91,7 @@ def test_a_run_is_measured_once(whole):
     assert "deep, yarn, 1,024: " in whole.console.file.getvalue()
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.floats(0, 1), seconds=st.floats(0.1, 9))
 def test_cut_off_at_any_byte_and_taken_up_it_ends_the_same(whole, tmp_path_factory, cut, seconds):

@@ -204,6 +204,7 @@ assert store.tier == "device" and torch.equal(store.keys[0], x[:, :, :9])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on data is Linux's")
+@pytest.mark.long
 def test_under_a_limit_on_memory():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, env=environment)

@@ -58,6 +58,7 @@ def test_killed_in_the_middle_it_gives_the_same(run, folder, tmp_path):
         assert (tmp_path / "killed" / name).read_text() == (tmp_path / "straight" / name).read_text()
 
 
+@pytest.mark.long
 def test_the_bundled_model_is_quick_and_has_its_calibration(run, tmp_path):
     ran = run("reproduce", "esa", "--model", "bundled", "--tables", "figure-2", "--samples", 1, "--out", tmp_path)
     assert ran.code == 0, ran.err
