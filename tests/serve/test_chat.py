@@ -232,6 +232,7 @@ def test_a_chat_that_begins_with_a_document_is_about_it(served, document, book):
         ({"top_p": 0}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 4, "max_completion_tokens": 5}, "max_tokens"),
         ({"seed": "x"}, "seed"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": ""}, "stop"),
@@ -258,6 +259,11 @@ def test_what_asks_for_nothing_is_taken(served):
     nothing = {"n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "logit_bias": {}}
     nothing |= {"frequency_penalty": 0, "presence_penalty": 0.0, "store": False, "user": "somebody", "stop": None}
     served.ask("hello", max_tokens=1, **nothing)
+
+
+def test_both_names_of_the_length_are_taken_where_they_agree(served):
+    answer = served.ask("hello", max_tokens=2, max_completion_tokens=2)
+    assert answer["usage"]["completion_tokens"] == 2
 
 
 def test_other_names(served):

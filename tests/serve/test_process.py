@@ -63,6 +63,7 @@ def test_sigterm_answers_what_was_asked_and_ends(tmp_path):
     wait_for(lambda: all(line in served.http.get("/metrics").text for line in metrics))
     served.process.send_signal(signal.SIGTERM)
     wait_for(lambda: served.http.get("/health/ready").status_code == 503)
+    assert served.http.get("/health").status_code == 503
     assert served.http.post("/v1/chat/completions", json=chat("x", model="bundled")).status_code == 503
     assert served.http.post("/v1/documents", files={"file": ("x.txt", b"x")}).status_code == 503
     for thread in threads:

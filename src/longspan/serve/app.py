@@ -55,7 +55,7 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
     async def chat(request: Request, body: schema.ChatRequest) -> Response:
         schema.refuse_others(body, schema.ChatParams)
         _check_model(host, body.model)
-        with_usage = schema.include_usage(body)
+        with_usage, most = schema.include_usage(body), schema.most_tokens(body)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs is for logprobs=true", param="top_logprobs")
         document = None if body.document is None else host.ready_document(body.document)
@@ -65,10 +65,8 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         prompt = await _encoded(host.prompts.chat, body.messages, document)
         if body.passages and prompt.document is None:
             raise ApiError(400, "passages are of a document: name one in document", param="passages")
-        limit = body.max_completion_tokens
         generation = _generation_request(
-            host, body, prompt, body.max_tokens if limit is None else limit,
-            (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
+            host, body, prompt, most, (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
         )  # fmt: skip
         form = answers.ChatFormat(body.model, logprobs=bool(body.logprobs), with_usage=with_usage)
         return await _answer(host, request, generation, form, stream=bool(body.stream))
@@ -103,6 +101,7 @@ def _model_routes(app: FastAPI, host: Host) -> None:
     async def live() -> dict[str, str]:
         return {"status": "live"}
 
+    @app.get("/health")
     @app.get("/health/ready")
     async def ready() -> Response:
         return JSONResponse({"status": "ready" if host.ready else "not ready"}, 200 if host.ready else 503)

@@ -120,6 +120,21 @@ def stops(value: Any) -> tuple[str, ...]:
     return found
 
 
+def most_tokens(request: Any) -> int | None:
+    """The length of a chat's answer, by its newer or its older name.
+
+    Raises:
+        ApiError: 400, the two differ.
+    """
+    older, newer = request.max_tokens, request.max_completion_tokens
+    if older is not None and newer is not None and older != newer:
+        raise ApiError(
+            400, f"max_tokens is {older:,} and max_completion_tokens {newer:,}; give one of them", param="max_tokens"
+        )
+    limit: int | None = older if newer is None else newer
+    return limit
+
+
 def include_usage(request: Any) -> bool:
     """Whether a stream ends with the usage.
 
