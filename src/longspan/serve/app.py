@@ -181,7 +181,9 @@ def _generation_request(
     if most is None:
         most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
     sampling = Sampling(body.temperature, body.top_p, body.seed, alternatives)
-    return GenerationRequest(prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages)
+    return GenerationRequest(
+        prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages, streamed=bool(body.stream)
+    )
 
 
 class _EventStream(EventSourceResponse):
@@ -239,7 +241,11 @@ async def _finished(host: Host, events: asyncio.Queue[Event]) -> tuple[Finished,
         raise ApiError(500, _reason(event))
     assert isinstance(event, Finished)
     host.metrics.answered(event)
-    return event, await run_in_threadpool(event.attended)
+    return event, await _attended(event)
+
+
+async def _attended(end: Finished) -> AttendedPassages | None:
+    return None if end.attended is None else await run_in_threadpool(end.attended)
 
 
 async def _streamed(
@@ -253,7 +259,7 @@ async def _streamed(
             return
         yield {"data": form.delta(event)}
     host.metrics.answered(event)
-    for text in form.end(event, await run_in_threadpool(event.attended)):
+    for text in form.end(event, await _attended(event)):
         yield {"data": text}
     yield {"data": "[DONE]"}
 
