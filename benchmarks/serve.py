@@ -11,18 +11,14 @@ part is in the results, and its bars are printed, as soon as it is done.
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
 import json
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,20 +27,20 @@ import torch
 
 import longspan
 from common import between, machine
-from longspan.bundled import FOLDER, heldout_text, load_bundled
+from longspan.bundled import heldout_text, load_bundled
 from longspan.documents import usage
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from serve_own import PROMPT, TOKENS, own_time, timed_forwards  # noqa: E402
 from support.serving import QUESTION, Served, chat, said, wait_for  # noqa: E402
 
 RESULTS, PAGE = Path(__file__).parent / "results" / "serve.json", ROOT / "docs" / "serve.md"
 MARKS = "<!-- serve -->", "<!-- /serve -->"
-CLIENTS, REQUESTS, LOADS, PROMPTS, TOKENS, TIMES = 32, 300, 3, 20, 32, 7
+CLIENTS, REQUESTS, LOADS, PROMPTS, TIMES = 32, 300, 3, 20, 7
 SLACK_MIB = 16  # of memory after the load, for what the allocator keeps
 WINDOW, PIECE = 512, 1024
-PROMPT = heldout_text()[:800]
 
 
 def first_token(client: httpx.Client, path: str, body: dict) -> tuple[float, float]:
@@ -62,25 +58,6 @@ def first_token(client: httpx.Client, path: str, body: dict) -> tuple[float, flo
 def _has_text(chunk: dict) -> bool:
     choice = chunk["choices"][0] if chunk["choices"] else {}
     return bool(choice.get("text") or choice.get("delta", {}).get("content"))
-
-
-@contextmanager
-def timed_forwards(model):
-    """The tokens and seconds of each forward of the model in this block."""
-    forward, found = model.forward, []
-
-    @functools.wraps(forward)
-    def timed(*args, **options):
-        began = time.perf_counter()
-        out = forward(*args, **options)
-        found.append((options["input_ids"].shape[1], time.perf_counter() - began))
-        return out
-
-    model.forward = timed
-    try:
-        yield found
-    finally:
-        model.forward = forward
 
 
 def load(served: Served) -> dict:
@@ -164,75 +141,6 @@ def meanwhile(served: Served, model, tokenizer, windows: int) -> dict:
     }  # fmt: skip
 
 
-def own_time(served: Served, model, tokenizer) -> dict:
-    """What a request takes beyond `generate` of the same tokens; `transformers serve` takes turns with both."""
-    ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
-    body = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
-    stock, _ = load_bundled()
-
-    def generate(one) -> float:
-        began = time.perf_counter()
-        one.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS, pad_token_id=0)
-        return time.perf_counter() - began
-
-    def post(client: httpx.Client, name: str) -> float:
-        began = time.perf_counter()
-        client.post("/v1/completions", json={"model": name, **body}).raise_for_status()
-        return time.perf_counter() - began
-
-    taken: dict[str, list[float]] = {name: [] for name in ("request", "forwards", "generate", "stock_generate", "peer")}
-    with peer() as (client, failed):
-        for _ in range(TIMES + 2):
-            with timed_forwards(model) as forwards:
-                taken["request"].append(post(served.http, "tiny"))
-            taken["forwards"].append(sum(took for _, took in forwards))
-            taken["generate"].append(generate(model))
-            taken["stock_generate"].append(generate(stock))
-            if client is not None:
-                taken["peer"].append(post(client, str(FOLDER)))
-    shares = {
-        share: statistics.median(1 - b / a for a, b in zip(taken["request"][2:], taken[name][2:], strict=True))
-        for share, name in (("share", "generate"), ("outside_forwards", "forwards"))
-    }
-    found = {name: statistics.median(all[2:]) for name, all in taken.items() if all}
-    asked = {"transformers_serve": found.pop("peer")} if "peer" in found else {"transformers_serve_failed": failed}
-    return {"tokens": TOKENS, **shares, **found, **asked}
-
-
-@contextmanager
-def peer() -> Iterator[tuple[httpx.Client | None, str]]:
-    """A client of `transformers serve` with the stock model; or None, and why it does not run."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).parent / "transformers"), "serve", str(FOLDER), "--port", str(port)]
-    with tempfile.TemporaryFile() as log:
-        try:
-            process = subprocess.Popen([*command, "--device", "cpu"], stdout=log, stderr=log)
-        except OSError as error:
-            yield None, str(error)
-            return
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-                wait_for(lambda: process.poll() is not None or _up(client), 300)
-                if process.poll() is None:
-                    yield client, ""
-                    return
-            log.seek(0)
-            last = log.read().decode(errors="replace").strip().splitlines()[-1:]
-            yield None, f"`transformers serve` ended with {process.returncode}: {' '.join(last)}"[:300]
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _up(client: httpx.Client) -> bool:
-    try:
-        return client.get("/health").status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
 def bars(found: dict) -> Iterator[tuple[str, str, str, str, bool | None]]:
     """Of each part that was run: its name, what was measured, the bar, the figures, and whether they meet it."""
     if again := found.get("again"):
@@ -267,6 +175,16 @@ def bars(found: dict) -> Iterator[tuple[str, str, str, str, bool | None]]:
             f"{own['share']:.1%}: {own['request'] * 1000:.0f} ms beside {own['generate'] * 1000:.0f} ms",
             own["share"] < 0.05,
         )  # fmt: skip
+        if "own" in own:
+            yield (
+                "own", "its own time without the client, from the call of its application to the last byte: JSON, the "
+                "prompt's tokens, turns, caches and the answer's text; not counted is what `generate` does, too: "
+                "preparing each forward, the forward, sampling", "under 5% of a request",
+                f"{own['own']:.1%}: {own['own_seconds'] * 1000:.1f} ms of {own['inside'] * 1000:.0f} ms",
+                own["own"] < 0.05,
+            )  # fmt: skip
+            both = f"{own['inside_outside_forwards']:.1%} beside {own['generate_outside_forwards']:.1%} of `generate`"
+            yield "own", "its time outside of the model's forwards, without the client", "", both, None
         if "outside_forwards" in own:
             outside = f"{own['outside_forwards']:.1%}"
             yield "own", "its time outside of the model's forwards, the client's included", "", outside, None

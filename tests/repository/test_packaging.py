@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.message import Message
 from email.parser import BytesParser
@@ -105,6 +106,12 @@ def test_the_metadata_says_where_to_go(metadata):
     assert metadata["Description-Content-Type"] == "text/markdown" and metadata["Summary"]
     core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert {re.split("[<>=]", line)[0] for line in core} == {"torch", "transformers", "safetensors", "rich", "typer"}
+
+
+def test_the_server_brings_what_uploads_of_pdf_and_html_take():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert "longspan[files]" in extras["serve"]
+    assert {re.split("[<>=]", one)[0] for one in extras["files"]} == {"pypdf", "selectolax"}
 
 
 def test_every_picture_and_link_of_the_readme_works_where_it_is_shown(metadata):

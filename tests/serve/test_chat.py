@@ -232,6 +232,7 @@ def test_a_chat_that_begins_with_a_document_is_about_it(served, document, book):
         ({"top_p": 0}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 4, "max_completion_tokens": 5}, "max_tokens"),
         ({"seed": "x"}, "seed"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": ""}, "stop"),
@@ -258,6 +259,23 @@ def test_what_asks_for_nothing_is_taken(served):
     nothing = {"n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "logit_bias": {}}
     nothing |= {"frequency_penalty": 0, "presence_penalty": 0.0, "store": False, "user": "somebody", "stop": None}
     served.ask("hello", max_tokens=1, **nothing)
+
+
+@pytest.mark.parametrize("count", [31, 32, 33, 70])
+def test_an_answer_that_is_not_streamed_is_written_in_parts_and_the_same(served, count):
+    body = {"model": "tiny", "prompt": "The road", "max_tokens": count, "temperature": 0, "logprobs": 2}
+    whole = served.http.post("/v1/completions", json=body).json()
+    with served.http.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+        parts = events(response)
+    assert whole["usage"]["completion_tokens"] == count
+    assert whole["choices"][0]["text"] == "".join(part["choices"][0]["text"] for part in parts)
+    tokens = [part["choices"][0]["logprobs"]["tokens"] for part in parts]
+    assert whole["choices"][0]["logprobs"]["tokens"] == [token for some in tokens for token in some]
+
+
+def test_both_names_of_the_length_are_taken_where_they_agree(served):
+    answer = served.ask("hello", max_tokens=2, max_completion_tokens=2)
+    assert answer["usage"]["completion_tokens"] == 2
 
 
 def test_other_names(served):

@@ -39,6 +39,7 @@ def test_health_and_the_page_need_no_key(locked):
     bare = {"Authorization": ""}
     assert locked.http.get("/health/live", headers=bare).status_code == 200
     assert locked.http.get("/health/ready", headers=bare).status_code == 200
+    assert locked.http.get("/health", headers=bare).json() == {"status": "ready"}
     assert locked.http.get("/", headers=bare).status_code != 401
     assert locked.http.get("/page/../metrics", headers=bare).status_code == 401
     assert locked.http.get("/page/nothing.js", headers=bare).status_code == 404

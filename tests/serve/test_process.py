@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import random
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
 
 import pytest
 
+from longspan.errors import LongspanError
+from longspan.serve.host import Host
+from longspan.serve.run import serve
+from longspan.serve.settings import ServerSettings
+from longspan.serve.sockets import bound
 from support.command_line import run  # noqa: F401  a fixture
 from support.serving import QUESTION, chat, events, wait_for
 from support.serving_process import Process
@@ -27,12 +34,49 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
         (["--method", "none-such"], "none-such"),
         (["--documents", "/dev/null/x"], "/dev/null"),
         (["--port", "99999"], "--port"),
+        (["--host", "no-such-name.invalid", "--api-key", "k"], "--host no-such-name.invalid"),
     ],
 )
 def test_what_it_refuses_is_one_line(run, args, words):  # noqa: F811
-    ran = run("serve", "bundled", *args)
+    ran = run("serve", "bundled", "--port", "0", *args)
     assert ran.code != 0 and words in ran.err and ran.err.strip().splitlines()[-1].startswith("longspan: error: ")
     assert "Traceback" not in ran.err
+
+
+def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(run, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("longspan.cli.serve.load_model", lambda *_, **__: pytest.fail("it loads the model"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ran = run("serve", "bundled", "--quiet", "--port", port)
+    assert ran.code == 1 and f"cannot listen on 127.0.0.1:{port}: " in ran.err and "--port" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_nobody_is_accepted_while_the_model_is_loaded():
+    with bound("127.0.0.1", 0) as (one,), pytest.raises(ConnectionRefusedError):
+        socket.create_connection(one.getsockname(), timeout=5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two processes bind a port before they listen")
+def test_a_port_that_is_taken_meanwhile_is_told(bundled, tmp_path):
+    with bound("127.0.0.1", 0) as sockets:
+        port = sockets[0].getsockname()[1]
+        host = Host(*bundled, ServerSettings(model="x", source="x", documents=tmp_path / "documents", port=port))
+        with socket.create_server(("127.0.0.1", port)), pytest.raises(LongspanError, match=f"127.0.0.1:{port}: "):
+            serve(host, sockets)
+
+
+def test_sigterm_while_the_model_is_loaded_ends_it(tmp_path):
+    code = (
+        "import longspan.cli, longspan.cli.serve as s, time; "
+        "s.load_model = lambda *_, **__: (print('loads', flush=True), time.sleep(60)); longspan.cli.main()"
+    )
+    command = [sys.executable, "-c", code, "serve", "bundled", "--documents", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "loads\n"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 143 and said.splitlines()[-1] == "longspan: terminated"
 
 
 def test_without_its_packages_it_says_which_to_install(run, monkeypatch):  # noqa: F811
@@ -63,6 +107,7 @@ def test_sigterm_answers_what_was_asked_and_ends(tmp_path):
     wait_for(lambda: all(line in served.http.get("/metrics").text for line in metrics))
     served.process.send_signal(signal.SIGTERM)
     wait_for(lambda: served.http.get("/health/ready").status_code == 503)
+    assert served.http.get("/health").status_code == 503
     assert served.http.post("/v1/chat/completions", json=chat("x", model="bundled")).status_code == 503
     assert served.http.post("/v1/documents", files={"file": ("x.txt", b"x")}).status_code == 503
     for thread in threads:

@@ -84,6 +84,7 @@ def serve(
     if any(find_spec(package) is None for package in _NEEDED):
         raise LongspanError("`longspan serve` takes packages of its own: pip install 'longspan[serve]'")
     from longspan.serve.settings import ServerSettings
+    from longspan.serve.sockets import bound
 
     if layout not in ("auto", "chat", "plain"):
         raise LongspanError(f"--layout must be auto, chat or plain, not {layout!r}")
@@ -114,6 +115,7 @@ def serve(
             kv_dir=kv_dir,
             kv_disk=_size("--kv-disk", kv_disk),
         )
+        sockets = stack.enter_context(bound(host, port))
         with hushed(quiet):
             import longspan
             from longspan.serve.host import Host
@@ -124,7 +126,7 @@ def serve(
             served = Host(loaded, tokenizer, settings, layout=layout)
         from longspan.serve.run import serve as run
 
-        run(served, demo=demo)
+        run(served, sockets, demo=demo)
 
 
 def _size(option: str, text: str) -> int:

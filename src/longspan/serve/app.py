@@ -55,7 +55,7 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
     async def chat(request: Request, body: schema.ChatRequest) -> Response:
         schema.refuse_others(body, schema.ChatParams)
         _check_model(host, body.model)
-        with_usage = schema.include_usage(body)
+        with_usage, most = schema.include_usage(body), schema.most_tokens(body)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs is for logprobs=true", param="top_logprobs")
         document = None if body.document is None else host.ready_document(body.document)
@@ -65,10 +65,8 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         prompt = await _encoded(host.prompts.chat, body.messages, document)
         if body.passages and prompt.document is None:
             raise ApiError(400, "passages are of a document: name one in document", param="passages")
-        limit = body.max_completion_tokens
         generation = _generation_request(
-            host, body, prompt, body.max_tokens if limit is None else limit,
-            (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
+            host, body, prompt, most, (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
         )  # fmt: skip
         form = answers.ChatFormat(body.model, logprobs=bool(body.logprobs), with_usage=with_usage)
         return await _answer(host, request, generation, form, stream=bool(body.stream))
@@ -103,6 +101,7 @@ def _model_routes(app: FastAPI, host: Host) -> None:
     async def live() -> dict[str, str]:
         return {"status": "live"}
 
+    @app.get("/health")
     @app.get("/health/ready")
     async def ready() -> Response:
         return JSONResponse({"status": "ready" if host.ready else "not ready"}, 200 if host.ready else 503)
@@ -182,7 +181,9 @@ def _generation_request(
     if most is None:
         most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
     sampling = Sampling(body.temperature, body.top_p, body.seed, alternatives)
-    return GenerationRequest(prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages)
+    return GenerationRequest(
+        prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages, streamed=bool(body.stream)
+    )
 
 
 class _EventStream(EventSourceResponse):
@@ -240,7 +241,11 @@ async def _finished(host: Host, events: asyncio.Queue[Event]) -> tuple[Finished,
         raise ApiError(500, _reason(event))
     assert isinstance(event, Finished)
     host.metrics.answered(event)
-    return event, await run_in_threadpool(event.attended)
+    return event, await _attended(event)
+
+
+async def _attended(end: Finished) -> AttendedPassages | None:
+    return None if end.attended is None else await run_in_threadpool(end.attended)
 
 
 async def _streamed(
@@ -254,7 +259,7 @@ async def _streamed(
             return
         yield {"data": form.delta(event)}
     host.metrics.answered(event)
-    for text in form.end(event, await run_in_threadpool(event.attended)):
+    for text in form.end(event, await _attended(event)):
         yield {"data": text}
     yield {"data": "[DONE]"}
 

@@ -27,6 +27,7 @@ from longspan.serve.stops import StopStrings
 
 Finish = Literal["stop", "length"]
 _CAPACITY = 1024  # ids of an answer that are allocated at a time
+_WRITTEN_AT_ONCE = 32  # tokens of an answer that is not streamed; of more, other requests would wait for the text
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class GenerationRequest:
     Attributes:
         ids: the prompt, ``[T]``. max_tokens: length of the answer at most. stop: texts that end it.
         passages: whether to record what the heads choose of ``document``.
+        streamed: whether each part of the answer is sent as soon as it is there.
     """
 
     ids: Tensor
@@ -44,6 +46,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     document: Document | None = None
     passages: bool = False
+    streamed: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Finished:
         queued: seconds until its first step.
         prefill, decode: seconds of computing, of the prompt to the first token and of the tokens after it.
         turns: seconds between its steps, in which other requests and texts had their turns.
-        attended: computes the passages; it returns None where they were not requested.
+        attended: computes the passages; None where they were not requested.
     """
 
     finish: Finish
@@ -98,7 +101,7 @@ class Finished:
     prefill: float
     decode: float
     turns: float
-    attended: Callable[[], AttendedPassages | None]
+    attended: Callable[[], AttendedPassages] | None
 
 
 Event = Delta | Finished | Exception
@@ -135,9 +138,10 @@ class Generation:
         self._reused = 0  # prompt tokens that a cache had
         self._detokenizer, self._stops = IncrementalDetokenizer(host.tokenizer), StopStrings(request.stop)
         self._characters = 0  # of all tokens so far, those among them that are not shown yet
-        self._unsent = list[ShownToken]()
+        self._unwritten, self._unsent = list[Token](), list[ShownToken]()
         self._end_tokens = end_tokens_of(host.model)
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length)
+        self._defers = not request.streamed and not request.stop  # a stop string is looked for in every token's text
         self._counts, self._votes = list[Counter[Range]](), 0
         self._submitted = time.perf_counter()
         self._started = 0.0
@@ -202,10 +206,15 @@ class Generation:
         self._ids[self._length] = token.id
         self._length += 1
         ended = token.id in self._end_tokens
-        text = "" if ended else self._write(token)  # what ends an answer is not shown
-        finish: Finish | None = "stop" if ended or self._stops.stopped else None
-        if finish is None and self._length == self._prompt_length + self._request.max_tokens:
-            finish = "length"
+        full = self._length == self._prompt_length + self._request.max_tokens
+        if not ended:  # what ends an answer is not shown
+            self._unwritten.append(token)
+        # Of many tokens at once it takes a fraction of the time: a forward drives it out of the processor's caches.
+        if self._defers and not ended and not full and len(self._unwritten) < _WRITTEN_AT_ONCE:
+            return True
+        text = "".join([self._write(one) for one in self._unwritten])
+        self._unwritten.clear()
+        finish: Finish | None = "stop" if ended or self._stops.stopped else "length" if full else None
         if finish is not None and not self._stops.stopped:
             text += self._write_rest()
             finish = "stop" if self._stops.stopped else finish
@@ -251,17 +260,18 @@ class Generation:
         return tuple(tokens)
 
     def _finished(self, finish: Finish) -> Finished:
+        wanted = self._request.passages and self._request.document is not None
         turns = time.perf_counter() - self._started - self._prefill - self._decode
         return Finished(
             finish, self._prompt_length, self._reused, self._length - self._prompt_length,
-            self._started - self._submitted, self._prefill, self._decode, turns, self._attended,
+            self._started - self._submitted, self._prefill, self._decode, turns,
+            self._attended if wanted else None,
         )  # fmt: skip
 
-    def _attended(self) -> AttendedPassages | None:
+    def _attended(self) -> AttendedPassages:
         """Takes milliseconds a token, so neither the engine's thread nor the event loop calls it."""
         document = self._request.document
-        if not self._request.passages or document is None:
-            return None
+        assert document is not None
         tokens = self._ids[self._prompt_length : self._length].tolist()
         each, text = self._votes // max(len(self._counts), 1), IncrementalDetokenizer(self._host.tokenizer)
         texts = ["" if token in self._end_tokens else text.add(token) for token in tokens]

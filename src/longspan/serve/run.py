@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import uvicorn
 from longspan.serve.app import build
 from longspan.serve.demo import add_demo
 from longspan.serve.host import Host
+from longspan.serve.sockets import cannot_listen
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHUTDOWN_SECONDS = 30  # for clients that neither read nor finish their request, once all is answered
@@ -69,7 +71,10 @@ class Server(uvicorn.Server):
         return f"http://{f'[{name}]' if ':' in name else name}:{port}"
 
     async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another process bound the port, too, and was the first to listen
+            raise cannot_listen(self._host.settings.host, self._host.settings.port, error) from None
         if self.started:
             self.announce()
 
@@ -78,10 +83,11 @@ class Server(uvicorn.Server):
         print(f"longspan serves {self._host.settings.model} at {self.address}", file=sys.stderr, flush=True)
 
 
-def serve(host: Host, *, demo: bool = False) -> None:
+def serve(host: Host, sockets: list[socket.socket], *, demo: bool = False) -> None:
     """Serve until a signal.
 
     Args:
+        sockets: bound, and not listening yet.
         demo: read the document of the demo first.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
@@ -90,6 +96,6 @@ def serve(host: Host, *, demo: bool = False) -> None:
         if demo:
             print("reading the document of the demo", file=sys.stderr, flush=True)
             add_demo(host)
-        asyncio.run(Server(host).serve())
+        asyncio.run(Server(host).serve(sockets))
     finally:
         host.stop()

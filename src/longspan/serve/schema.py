@@ -5,6 +5,7 @@ Another field of OpenAI's API is accepted where its value changes nothing, and r
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as _Chat
@@ -92,7 +93,7 @@ def refuse_others(request: BaseModel, params: Any) -> None:
     Raises:
         ApiError: 400, by the name of the field.
     """
-    known = get_type_hints(params)
+    known = _fields(params)
     for name, value in (request.model_extra or {}).items():
         if name not in known:
             raise ApiError(400, f"unknown field {name[:80]!r}", param=name[:80], code="unknown_parameter")
@@ -101,6 +102,11 @@ def refuse_others(request: BaseModel, params: Any) -> None:
             raise ApiError(
                 400, f"{name} is not supported by this server; leave it out", param=name, code="unsupported_parameter"
             )
+
+
+@functools.cache  # resolving the annotations takes long beside the rest of a check
+def _fields(params: Any) -> frozenset[str]:
+    return frozenset(get_type_hints(params))
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -118,6 +124,21 @@ def stops(value: Any) -> tuple[str, ...]:
     if len(found) > 4 or not all(isinstance(x, str) and x for x in found):
         raise ApiError(400, "stop must be at most four texts, none of them empty", param="stop")
     return found
+
+
+def most_tokens(request: Any) -> int | None:
+    """The length of a chat's answer, by its newer or its older name.
+
+    Raises:
+        ApiError: 400, the two differ.
+    """
+    older, newer = request.max_tokens, request.max_completion_tokens
+    if older is not None and newer is not None and older != newer:
+        raise ApiError(
+            400, f"max_tokens is {older:,} and max_completion_tokens {newer:,}; give one of them", param="max_tokens"
+        )
+    limit: int | None = older if newer is None else newer
+    return limit
 
 
 def include_usage(request: Any) -> bool:

@@ -78,7 +78,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
             raise ApiError(403, "pages of other places may not ask this server", code="wrong_origin")
-        if self._key is not None and path != "/" and not path.startswith(_OPEN):
+        if self._key is not None and path not in ("/", "/health") and not path.startswith(_OPEN):
             scheme, _, key = headers.get("authorization", "").partition(" ")
             given = key.strip().encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
