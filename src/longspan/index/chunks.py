@@ -43,7 +43,7 @@ class ChunkIndex(UnitIndex):
         size: ``l``, tokens of a chunk.
         kind: the score.
         share: ``"head"``, or what scores are summed over: the ``"group"`` of a key head or the ``"layer"``.
-        order: of a value's channels those that meet the keys' in Eq 1, where keys have theirs in another order.
+        order: the permutation of a value's channels into the order of the keys', for Eq 1; None if they are alike.
         reduced: for ``token_max`` θ_q and θ_k, ``[Hkv, d', D]`` each, that scores go through; None for exact scores.
     """
 

@@ -43,7 +43,7 @@ class PositionMap:
         return compose(kept.intervals, self.everywhere())
 
     def all_bands(self, parts: Sequence[AlwaysKept]) -> tuple[Band, ...]:
-        """The same of a selection's parts, each of which is said of some queries."""
+        """The bands of all parts of a selection, each of which applies to some of the queries."""
         return tuple(
             band if part.queries is None else only(band, part.queries) for part in parts for band in self.bands(part)
         )

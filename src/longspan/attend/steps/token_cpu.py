@@ -101,7 +101,7 @@ class TokenStep:
             store.bound = bound
         runs = bound.runs
         if not runs[0].kernel.takes(q, k, v, len(layer.padding)):
-            return None  # the store says what does not fit
+            return None  # the general step raises the error that says what does not fit
         if len(runs) == 1:
             kernel = runs[0].kernel
             out, lse = kernel(q, k, v, *runs[0].token(past, slot.kept_at)), kernel.lse
@@ -154,7 +154,7 @@ class TokenStep:
         if self._chooser is not None:
             selector = self._chooser.selector(number, rope)
             if not selector.in_one_call(self._tables.angles(rope.table)):
-                return "C has no single-token kernel for its scores"
+                return "C has no single-token kernel for its scores, or for these under its angles or positions"
         return None
 
     def _method_reason(self, impl: Impl) -> str | None:
