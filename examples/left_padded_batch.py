@@ -34,7 +34,7 @@ def generate(prompts: list[str]) -> list[str]:
     return tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
 
 
-prompts = [prompt(43917, 3_000), prompt(80326, 6_000), prompt(15794, 12_000)]
+prompts = [prompt(43917, 3_000), prompt(80326, 6_000), prompt(15794, 14_000)]
 batched = generate(prompts)
 separate = [generate([text])[0] for text in prompts]
 

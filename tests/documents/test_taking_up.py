@@ -12,6 +12,7 @@ import pytest
 import longspan
 from longspan.documents.folder import Folder
 from longspan.errors import DocumentError
+from support.killed_documents import contents
 
 ASK = "Who is the narrator?"
 
@@ -105,3 +106,17 @@ def test_another_process_finishes_first(fresh, tokenizer, text, tmp_path, monkey
     document = longspan.read(fresh(), tokenizer, text, piece=300, out=path, done=lambda *x: pieces.append(x))
     assert not pieces and document.text == text, "what is there is opened"
     assert longspan.documents.verify(path).facts.tokens == document.tokens
+
+
+@pytest.mark.parametrize("left", ["all", "the state"])
+def test_what_lies_beside_a_finished_reading_goes(begun, fresh, tokenizer, text, left):
+    """A process may end after the manifest is there and before all that it replaces is removed."""
+    kept = {path.name: path.read_bytes() for path in begun.iterdir() if path.name.startswith("reading")}
+    assert len(kept) == 2
+    longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
+    whole = contents(begun)
+    for name, data in kept.items():
+        if left == "all" or name != "reading.json":
+            (begun / name).write_bytes(data)
+    longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
+    assert contents(begun) == whole

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from transformers.utils.logging import disable_progress_bar
+
 import longspan
 from longspan.documents.appending import append_texts
 from longspan.errors import DocumentError
@@ -60,6 +62,7 @@ class Killing:
         pid = os.fork()
         if pid == 0:
             try:
+                disable_progress_bar()  # its lock is shared with the parent, which would wait for who is killed with it
                 getattr(self, kind)(path)
                 os._exit(0)
             except BaseException as error:  # the parent sees that it did not end well
@@ -83,13 +86,13 @@ class Killing:
         self.child(kind, path, random.Random(seed).uniform(0, self.took[kind] * 1.1))
         left = self.left(path)
         assert left in (("before", "after") if kind == "append" else ("nothing", "before")), (kind, seed, left)
-        if left == "before" and kind != "append":
-            left = "after"  # of a reading, and of a saving, it is what they end in
-        elif left != "after" or kind == "append":  # done again, it is not there twice
+        if kind != "save" or left == "nothing":  # done again, it is not there twice, and nothing is beside it
             if kind == "save" and path.exists():
                 # What was broken off is in the way of nobody.
                 assert not [name for name in os.listdir(path) if name == "manifest.json"]
             self.child(kind, path, None)
+        if left == "before" and kind != "append":
+            left = "after"  # of a reading, and of a saving, it is what they end in
         wanted = self.after if kind == "append" else self.before
         assert contents(path) == contents(wanted), f"{kind}, seed {seed}: it ends in other bytes"
         shutil.rmtree(path)

@@ -14,7 +14,6 @@ from longspan.documents.contents import Contents, with_texts
 from longspan.documents.document import Document
 from longspan.documents.facts import facts_of
 from longspan.documents.folder import Folder
-from longspan.documents.manifest import Manifest
 from longspan.documents.reading import Done, read_on
 from longspan.documents.saving import write_rest
 from longspan.documents.unfinished import Reading
@@ -51,7 +50,7 @@ def append_texts(
     with folder.alone():
         document = Document.open(folder.path, model, tokenizer, kv_tier=kv_tier)
         before, contents, attachment = folder.manifest(), document.contents, document.attachment()
-        _drop_what_was_finished(folder, before)
+        folder.drop_finished()
         longer = with_texts(contents, tokenizer, texts)
         if _ends_alike(contents, longer):
             return document
@@ -77,10 +76,3 @@ def _ends_alike(contents: Contents, longer: Contents) -> bool:
     if contents.text is None or longer.text is None:
         return True
     return contents.text.endswith(longer.text[len(contents.text) :])
-
-
-def _drop_what_was_finished(folder: Folder, manifest: Manifest) -> None:
-    """Remove the files of a reading or append that ended between the new manifest and their removal."""
-    begun = folder.unfinished()
-    if begun is not None and begun.facts.tokens_sha256 == manifest.facts.tokens_sha256:
-        folder.tidy(manifest)

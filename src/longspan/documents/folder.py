@@ -189,6 +189,14 @@ class Folder:
         """Remove files of ours that the document does not name."""
         self.clean(self.named(manifest))
 
+    def drop_finished(self) -> None:
+        """Remove what a process left beside the document that ended after the manifest was there; see ``alone``."""
+        manifest, begun = self.manifest(), self.unfinished()
+        if begun is not None and begun.facts.tokens_sha256 != manifest.facts.tokens_sha256:
+            return  # an append that goes on
+        if self._unnamed(self.named(manifest)):
+            self.tidy(manifest)
+
     @staticmethod
     def named(manifest: Manifest) -> set[str]:
         """The files that a manifest names."""
@@ -208,10 +216,12 @@ class Folder:
 
     def clean(self, named: set[str]) -> None:
         """Remove files of ours that are not ``named``: those of writings that were broken off."""
-        for name in os.listdir(self.path):
-            if self._ours(name) and name not in named:
-                with suppress(OSError):
-                    (self.path / name).unlink()
+        for name in self._unnamed(named):
+            with suppress(OSError):
+                (self.path / name).unlink()
+
+    def _unnamed(self, named: set[str]) -> list[str]:
+        return [name for name in os.listdir(self.path) if self._ours(name) and name not in named]
 
     @staticmethod
     def _ours(name: str) -> bool:

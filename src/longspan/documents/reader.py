@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -227,4 +228,6 @@ def _opened(folder: Folder, facts: Facts, model: PreTrainedModel, tokenizer: Any
     differs = difference(folder.manifest().facts, facts, besides={"machine", "longspan", "source"})
     if differs is not None:
         raise DocumentError(f"{folder}: there is a document here already, of another {differs}; name a new folder")
+    with suppress(DocumentError), folder.alone():  # unless another process appends to it
+        folder.drop_finished()
     return Document.open(folder.path, model, tokenizer)
