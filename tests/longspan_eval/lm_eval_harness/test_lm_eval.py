@@ -267,7 +267,7 @@ def test_a_tokenizer_is_needed():
 # ---------------------------------------------------------------- lm-eval's own tasks
 
 
-def local_task(folder, tokenizer, tokens=900):
+def local_task(folder, tokenizer, tokens=2_000):
     """A task of lm-eval's own kind on a local file: a code in prose, asked for at the end."""
     lines = []
     for n in range(4):
