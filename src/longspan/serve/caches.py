@@ -127,7 +127,11 @@ class Caches:
         if tokens - least < _MIN_SHARED or (one.document is not None and tokens < stored.mapped):
             return None
         if one.document is None:
-            cache = deepcopy(stored.cache)  # which brings into memory what lies in files
+            try:
+                cache = deepcopy(stored.cache)  # which brings into memory what lies in files
+            except (RuntimeError, MemoryError) as error:  # there is none for it
+                log.warning("a conversation cannot be copied, so its prompt is read again: %s", error)
+                return None
             cache.crop(tokens - len(one.ids))
             return PrefixCache(cache, tokens)
         # A copy would have the document's bytes too. So the last turns are cut off, and read again if they come back.
