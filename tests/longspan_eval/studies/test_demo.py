@@ -8,10 +8,15 @@ import json
 import pytest
 from rich.console import Console
 
+from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
+from longspan_eval import workers
+from longspan_eval.estimate import Pace
+from longspan_eval.schedule import Plan
 from longspan_eval.spec import parse_specs
-from longspan_eval.studies import demo
+from longspan_eval.studies import demo, demo_progress
+from longspan_eval.subject import Subject
 
 
 def test_every_method_is_a_row_unless_left_out_on_purpose():
@@ -82,6 +87,20 @@ def test_inside_the_window_the_numbers_are_stocks(ran):
     cells = {(c["method"], c["length"]): c for c in ran[2]["cells"]}
     for method in ("yarn", "dca"):
         assert cells[method, 512]["perplexity"] == pytest.approx(cells["stock", 512]["perplexity"], rel=1e-3)
+
+
+def test_samples_are_in_the_order_of_the_plan_whichever_process_is_done_first(monkeypatch):
+    measured = workers.run
+
+    def other_way_round(*args, **options):
+        yield from reversed(list(measured(*args, **options)))
+
+    monkeypatch.setattr(workers, "run", other_way_round)
+    settings = demo.Settings(prompts=2, multiples=(1,), methods=("stock", "dca"))
+    plan = Plan(demo.cells(settings, 512), demo._key)
+    pace = Pace(Subject.of(load_bundled()[0]))
+    samples = demo_progress.measure(plan, pace, [demo.FOUND], Console(quiet=True), brief=True)
+    assert list(samples) == [one.key for part in plan.left({}) for one in part]
 
 
 @pytest.mark.long
