@@ -80,9 +80,12 @@ class Material:
         return self.word() if form < 0.9 else f"{self.word()} {self.word()}"
 
     def digits(self, least: int = 3, most: int = 8) -> str:
-        """A whole number of so many digits."""
-        count = self.rng.randint(least, most)
-        return self.rng.choice(string.digits[1:]) + "".join(self.rng.choices(string.digits, k=count - 1))
+        """A whole number of so many digits; in every third one a digit is often equal to the one before it."""
+        count, repeats = self.rng.randint(least, most), self.rng.random() < 1 / 3
+        number = self.rng.choice(string.digits[1:])
+        while len(number) < count:
+            number += number[-1] if repeats and self.rng.random() < 0.6 else self.rng.choice(string.digits)
+        return number
 
     def uuid(self) -> str:
         """A random UUID."""

@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 EPSILON = 1e-6
 THETA = 10000.0
+QUERIES = 128  # in a block of attention
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,26 @@ def block(x: Tensor, cos: Tensor, sin: Tensor, scale: Tensor, head: int, weights
     q, k, v = qkv.split([heads, kv_heads, kv_heads], 1)
     q, k = rotated(q * scale, cos, sin), rotated(k, cos, sin)
     k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = causal_attention(q, k, v)
     x = x + F.linear(y.transpose(1, 2).reshape(batch, tokens, -1), o_proj)
     gate, up = F.linear(F.rms_norm(x, (hidden,), norm2, EPSILON), torch.cat([gate_proj, up_proj])).chunk(2, -1)
     return x + F.linear(F.silu(gate) * up, down_proj)
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention in blocks of queries, each over the keys up to its last.
+
+    All have shape (batch, heads, tokens, head).
+    In bfloat16 and compiled it takes less than half the time of torch's flash attention for CPUs, forward and backward.
+    """
+    q, outs = q * q.shape[-1] ** -0.5, []
+    for start in range(0, q.shape[2], QUERIES):
+        mine = q[:, :, start : start + QUERIES]
+        end = start + mine.shape[2]
+        scores = (mine @ k[:, :, :end].transpose(-1, -2)).float()
+        later = torch.ones(mine.shape[2], end, dtype=torch.bool).triu(start + 1)
+        outs.append(scores.masked_fill(later, -math.inf).softmax(-1).to(v.dtype) @ v[:, :, :end])
+    return torch.cat(outs, 2)
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def magic(draft: Draft, rng: random.Random, room: int) -> None:
     else:
         wording, uuids = rng.choice(WORDINGS), False
     words = not uuids and rng.random() < 0.2
-    several = rng.random() < (0.6 if room > 240 else 0.35)
+    several = rng.random() < (0.7 if room > 240 else 0.35)
 
     def value() -> str:
         if words:
@@ -112,7 +112,7 @@ def magic(draft: Draft, rng: random.Random, room: int) -> None:
     body = int(room * rng.uniform(0.4, 0.75)) - (60 if wording.task else 0)
     most = max(1, min(12, body // each))
     count = rng.randint(1, most)
-    values = rng.randint(2, 4) if several and rng.random() < 0.5 and most >= 2 else 1
+    values = rng.randint(2, 4) if several and rng.random() < 0.6 and most >= 2 else 1
     keys = [material.uuid() if uuids and rng.random() < 0.5 else material.key() for _ in range(max(1, count // values))]
     told = {key: [value() for _ in range(values)] for key in keys}
     lead = "\n" if rng.random() < 0.5 else " "

@@ -44,7 +44,7 @@ RATE, WARMUP, DECAY_FROM = 0.008, 0.01, 0.5
 REPLACED = 0.1  # of the tokens that prose is read from: the text is short and comes by some twenty times
 # The attention scores of a step are multiplied by a random factor from here to 1. Over 16 times the keys of a window
 # the right one loses ln 16 = 2.8 of its lead; a model that is trained at full scale alone has no such lead to lose.
-SOFTEST = 0.6
+SOFTEST = 0.5
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ PHASES = [
         512,
         6,
         150,
-        {"passkeys": 2, "magic": 7, "facts": 3.5, "json": 1.5, "variables": 2.5, "common": 4, "prose": 3},
+        {"passkeys": 7, "magic": 9, "facts": 4, "json": 1, "variables": 3, "common": 4, "prose": 3},
     ),
 ]
 STARTS = [0.0, *accumulate(phase.share for phase in PHASES)]
@@ -114,15 +114,18 @@ def rate(progress: float, again: float) -> float:
     return highest * max(0.02, min(1.0, (1 - share) / (1 - DECAY_FROM)))
 
 
-def losses(model: Llama, ids: Tensor, marks: Tensor, noise: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def losses(
+    model: Llama, ids: Tensor, marks: Tensor, noise: torch.Generator, half: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Mean loss of the text targets, that of the answer targets; and how many answers were right in every token, of how
-    many, by row: shape (rows, 2)."""
+    many, by row: shape (rows, 2). `half` has matrices multiplied in bfloat16; weights and losses stay in float32."""
     replaced = (marks == Draft.TEXT) & (torch.rand(ids.shape, generator=noise) < REPLACED)
     read = torch.where(replaced, torch.randint(model.shape.vocabulary, ids.shape, generator=noise), ids)
     targets, marks = ids[:, 1:], marks[:, 1:]
     counted = marks != Draft.IGNORE
     scale = SOFTEST + (1 - SOFTEST) * float(torch.rand((), generator=noise))
-    logits = model.logits(model(read, scale)[:, :-1][counted])
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        logits = model.logits(model(read, scale)[:, :-1][counted]).float()
     each = F.cross_entropy(logits, targets[counted], reduction="none")
     text, answer = marks[counted] == Draft.TEXT, marks[counted] == Draft.ANSWER
     counts = torch.zeros(len(ids), 2, dtype=torch.long)
@@ -186,7 +189,7 @@ class Run:
 
     def __init__(self, out: Path, args: argparse.Namespace) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        self.out, self.log, self.again = out, Log(out / "train.log"), args.again
+        self.out, self.log, self.again, self.half = out, Log(out / "train.log"), args.again, args.bfloat16
         torch.manual_seed(args.seed)
         self.heldout = HELDOUT.read_text(encoding="utf-8")
         documents = training_documents(self.heldout)
@@ -249,9 +252,10 @@ class Run:
             assert ids.shape[1] <= self.model.shape.window
             # Out of the sampler's numbers, which a checkpoint has: a run that was stopped goes on as it would have.
             noise = torch.Generator().manual_seed(self.sampler.rng.getrandbits(63))
-            text, answer, right = losses(self.model, ids, marks, noise)
+            text, answer, right = losses(self.model, ids, marks, noise, self.half)
             (text + answer).backward()
-            self.optimizer.step(rate(progress, self.again))
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+                self.optimizer.step(rate(progress, self.again))
             self.taken[phase.name] += 1
             self.clock.tick()
             sums += torch.stack([text.detach(), answer.detach(), torch.ones(())])
@@ -288,6 +292,7 @@ def main() -> None:
     parser.add_argument("--begin", type=Path, help="a finished run, whose weights go through the last phase again")
     parser.add_argument("--again", type=float, default=0.6, help="of the first rate, the share of the last phase")
     parser.add_argument("--schedule", type=Path, help="steps of each phase, as schedule.json has them")
+    parser.add_argument("--bfloat16", action="store_true", help="multiply matrices in bfloat16 (AVX-512 BF16 or AMX)")
     parser.add_argument("--compile", action="store_true", help="compile the layers (needs a C++ compiler)")
     args = parser.parse_args()
     torch.set_num_threads(1)

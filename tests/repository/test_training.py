@@ -97,6 +97,13 @@ def test_json_answers_are_the_keys_values(sampler, tokenizer):
                 assert data[re.findall(r'"([^"]+)"', before)[-1]] == re.findall(r'"([^"]+)"', answer)[-1]
 
 
+def test_numbers_have_their_length_and_some_have_equal_digits_in_a_row(sampler):
+    numbers = [sampler.material.digits(5, 5) for _ in range(900)]
+    assert all(len(number) == 5 and number.isdigit() and number[0] != "0" for number in numbers)
+    # Of numbers of any digits 4% have three equal ones in a row.
+    assert sum(bool(re.search(r"(.)\1\1", number)) for number in numbers) / 900 > 0.12
+
+
 def test_chains_are_followed(sampler, tokenizer):
     for _ in range(10):
         for before, answer, cut in answers(tokenizer, *sampler.row("variables", 512, 150)):
@@ -159,16 +166,20 @@ def test_evaluated_tasks_are_those_of_longspan_eval_and_one_more():
     assert {"facts", "key-value", "passkey-prose", "ruler-niah-multiquery", "magic-heldout"} <= set(WINDOW_TASKS)
 
 
-def test_the_model_is_the_one_that_transformers_computes():
+@pytest.mark.parametrize("tokens", [9, 128, 300], ids=["less than a block of queries", "one block", "three blocks"])
+def test_the_model_is_the_one_that_transformers_computes(tokens):
     torch.manual_seed(0)
     model = Llama(Shape(vocabulary=50, hidden=64, inner=96, layers=2, heads=2, kv_heads=1))
-    ids = torch.randint(0, 50, (2, 9))
+    ids = torch.randint(0, 50, (2, tokens))
     exported = export(model)
     again = Llama(model.shape)
     restore(again, exported)
     with torch.no_grad():
         ours, theirs = model.logits(model(ids)), exported(input_ids=ids).logits
         torch.testing.assert_close(again.logits(again(ids)), ours, atol=0, rtol=0)
+        with torch.autocast("cpu", torch.bfloat16):
+            half = model.logits(model(ids)).float()
+    assert 0 < (half - ours).abs().mean() < 0.02 * ours.abs().mean()
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -235,6 +246,6 @@ def test_every_phase_runs_stops_resumes_and_the_result_loads(tmp_path):
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, again.state_dict()[name], atol=1e-6, rtol=1e-6)
     # From those weights only the last phase is run.
-    assert train(tmp_path / "c", 99, "--begin", str(tmp_path / "a")).returncode == 0
+    assert train(tmp_path / "c", 99, "--begin", str(tmp_path / "a"), "--bfloat16").returncode == 0
     taken = json.loads((tmp_path / "c" / "schedule.json").read_text())
     assert taken == dict.fromkeys(names, 0) | {"tasks-512-again": 2}
