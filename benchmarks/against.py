@@ -6,8 +6,9 @@
 
 Each checkout has a process of its own for each method, both on one thread and with the same weights, those bundled
 here. They are told in turns to read a prompt and to decode, so that a busy moment meets both; a figure is the median
-over rounds of the ratio within a round. The clock is each process's own time. Where the other checkout does not run a
-method, its last word takes the place of the figures.
+over rounds of the ratio within a round. ``stock`` is the model as it is, in both: its ratio tells how much the machine
+adds, and its token what transformers' own Python and matrices take. The clock is each process's own time. Where the
+other checkout does not run a method, its last word takes the place of the figures.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from common import machine
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "against.json"
 METHODS = (
-    "full", "yarn", "rerope", "self-extend", "string", "streaming-llm", "lm-infinite", "dca", "longheads",
+    "stock", "full", "yarn", "rerope", "self-extend", "string", "streaming-llm", "lm-infinite", "dca", "longheads",
     "longheads:score=bounds", "esa", "infllm",
 )  # fmt: skip
 DECODED = 32  # tokens in a round
@@ -42,7 +43,8 @@ def child(folder: str, spec: str, tokens: int) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    longspan.extend(model, spec)
+    if spec != "stock":
+        longspan.extend(model, spec)
     ids = torch.randint(3, model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))
     settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": 2}
     print("ready", flush=True)

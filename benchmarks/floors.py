@@ -144,4 +144,4 @@ def _summaries(method: LongHeads, heads: int, kv_heads: int) -> int:
 
 
 def _pieces(method: ESA, window: int, length: int) -> list[tuple[int, int]]:
-    return method.selection(window).query_chunks(window, length)
+    return method.selection(window).runs(window, length, length)

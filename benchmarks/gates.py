@@ -101,8 +101,8 @@ def _layout(one: Longspan, qkv: list[Tensor], observer: Observer, own_choice: bo
         return slots(chosen, **sizes)
     if isinstance(method, ESA):
         initial, local, top_k, _ = method._sizes
-        cut = method.selection(window).query_chunks
-        pieces = [piece for a, b in _pieces() if b > window for piece in cut(max(a, window), b)]
+        cut = method.selection(window).runs
+        pieces = [piece for a, b in _pieces() if b > window for piece in cut(max(a, window), b, b)]
         if own_choice:
             found = {choice.first: choice.units for choice in observer.choices}
             chosen = torch.stack([found[a].expand(SHAPE.heads, -1) for a, _ in pieces], dim=1)[None]

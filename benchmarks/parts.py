@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender, choosing
 from longspan.attend.steps import general
-from longspan.hf import hooks, interface, layer_hooks
+from longspan.hf import hooks, interface
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.index import BlockIndex, ChunkIndex, TokenIndex
 from longspan.kernels.decode import DecodeKernel
@@ -26,11 +26,8 @@ from longspan.store import KVStore
 
 OVERHEAD = ("hooks", "masks", "store")  # what there would not be if longspan were part of the model
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "hooks": [
-        *((hooks.Attachment, name) for name in ("begin", "end")),
-        *((layer_hooks.LayerHook, name) for name in ("__call__", "attend")),
-    ],
-    "masks": [(interface, "_make_mask"), (interface.Mask, "padding"), (interface.Mask, "given")],
+    "hooks": [(hooks.Attachment, name) for name in ("begin", "begin_layer", "attend", "end")],
+    "masks": [(interface, "_make_mask"), (interface, "left_padding")],
     "store": [
         *(
             (KVStore, name)

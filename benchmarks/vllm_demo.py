@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from longspan.bundled.folder import FOLDER
+from longspan.bundled import FOLDER
 
 WINDOW = 512
 SETTINGS = {

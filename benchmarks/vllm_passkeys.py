@@ -18,7 +18,7 @@ from openai import OpenAI
 from transformers import PreTrainedTokenizerFast
 
 from common import machine, version
-from longspan.bundled.folder import FOLDER
+from longspan.bundled import FOLDER
 from longspan_eval import passkey
 from vllm_demo import WINDOW, served
 

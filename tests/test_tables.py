@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from longspan.tables import Column, Sheet, print_markdown
+from longspan.tables import Column, Sheet
 from longspan_eval.cell import Cell
+from longspan_eval.cli.results import print_markdown
 from longspan_eval.figure import Figure
 from longspan_eval.report.terminal import Beside
 

@@ -34,7 +34,7 @@ lengths are in tokens, sizes in bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from longspan.deferred import torch
@@ -154,10 +154,10 @@ class AlwaysKept:
 
 def compose(kept: tuple[Interval, ...], bands: tuple[Band, ...]) -> tuple[Band, ...]:
     """Restrict every band of a position map to every interval of a selection."""
-    if len(kept) == 1:
-        return tuple(Band(b.name, b.q_pos, b.k_pos, b.keys.meet(kept[0])) for b in bands)
     return tuple(
-        Band(f"{b.name}/{n}", b.q_pos, b.k_pos, b.keys.meet(part)) for n, part in enumerate(kept) for b in bands
+        replace(b, name=f"{b.name}/{n}" if len(kept) > 1 else b.name, keys=b.keys.meet(part))
+        for n, part in enumerate(kept)
+        for b in bands
     )
 
 
@@ -165,7 +165,7 @@ def only(band: Band, queries: Callable[[Tensor], Tensor]) -> Band:
     """The band for the queries ``i`` (any shape) with ``queries(i)`` true; empty for all others."""
     lo, hi = band.keys.lo, band.keys.hi
     keys = Interval(lo, lambda i: torch.where(queries(i), hi(i), lo(i)))
-    return Band(band.name, band.q_pos, band.k_pos, keys)
+    return replace(band, keys=keys)
 
 
 def start(i: Tensor) -> Tensor:

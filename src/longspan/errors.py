@@ -29,10 +29,6 @@ class DocumentError(LongspanError):
     """A document cannot be read, opened or asked; what was there before is as it was."""
 
 
-class DataError(LongspanError):
-    """A local data file is missing or does not have the format of its task."""
-
-
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -70,7 +66,8 @@ def check_count(name: str, value: object, least: int = 1, what: str = "tokens") 
     if number is None:
         raise LongspanError(f"{name} must be an integer number of {what}, not {value!r}")
     if not least <= number <= MOST:
-        raise LongspanError(f"{name} must be a number of {what} from {least} to {MOST:,}, not {_shown(number)}")
+        shown = str(number) if abs(number) < 10**30 else f"an integer of {number.bit_length():,} bits"
+        raise LongspanError(f"{name} must be a number of {what} from {least} to {MOST:,}, not {shown}")
     return number
 
 
@@ -86,10 +83,6 @@ def check_number(name: str, value: object) -> float:
     return float(value) if number is None else number
 
 
-def _shown(value: int) -> str:
-    return str(value) if abs(value) < 10**30 else f"an integer of {value.bit_length():,} bits"
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown ``name``: ``; did you mean 'dca'?``, or "" if no known name is similar."""
     normalized = {word.lower().replace("-", "_"): word for word in known}
@@ -101,4 +94,7 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether an error reports exhausted memory: on a GPU, or on the CPU, where torch raises a plain RuntimeError."""
     import torch  # imported here: `import longspan` loads this module and must not load torch
 
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )

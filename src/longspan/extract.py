@@ -31,15 +31,17 @@ def extract(path: Path) -> str:
     Raises:
         DocumentError: what reads it is not installed, or there is no text in it. OSError: it cannot be read.
     """
-    data = files.read(path)
-    text = _of_pdf(path, data) if path.suffix.lower() in _PDF else _of_html(data)
+    data, is_pdf = files.read(path), path.suffix.lower() in _PDF
+    package = "pypdf" if is_pdf else "selectolax"
+    if find_spec(package) is None:
+        raise DocumentError(f"{path}: it takes {package} to read this: pip install 'longspan[files]'")
+    text = _of_pdf(path, data) if is_pdf else _of_html(data)
     if not text.strip():
         raise DocumentError(f"{path}: there is no text in it; pages that are pictures need a program that reads those")
     return text
 
 
 def _of_pdf(path: Path, data: bytes) -> str:
-    _require("pypdf", path)
     import pypdf
 
     with _defects("pypdf") as defects:
@@ -71,7 +73,6 @@ def _defects(name: str) -> Iterator[list[str]]:
 
 
 def _of_html(data: bytes) -> str:
-    _require("selectolax", Path("an HTML file"))
     from selectolax.lexbor import LexborHTMLParser
 
     tree = LexborHTMLParser(data)
@@ -82,8 +83,3 @@ def _of_html(data: bytes) -> str:
     text = tree.body.text() if tree.body is not None else ""
     lines = (" ".join(line.split()) for line in re.split("\u2028", text))
     return "\n".join(line for line in lines if line)
-
-
-def _require(package: str, path: Path) -> None:
-    if find_spec(package) is None:
-        raise DocumentError(f"{path}: it takes {package} to read this: pip install 'longspan[files]'")

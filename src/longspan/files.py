@@ -127,17 +127,15 @@ def _target(path: str | os.PathLike[str]) -> Path | None:
 def _write_temporary(target: Path, data: bytes) -> Path:
     """Write and sync a temporary file beside the target, with the target's owner and permissions."""
     path = target.with_name(f".longspan-{token_hex(8)}.part")  # short, as the target's name may have maximal length
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        try:
+        with open(os.open(path, flags, 0o666), "wb", buffering=0) as file:
             with suppress(FileNotFoundError):
                 old = os.lstat(target)
                 if stat.S_ISREG(old.st_mode):
                     _copy_owner_and_mode(old, path)
-            _write_all(file, data)
-            os.fsync(file)
-        finally:
-            os.close(file)
+            _write_all(file.fileno(), data)
+            os.fsync(file.fileno())
     except BaseException:
         path.unlink(missing_ok=True)
         raise

@@ -70,10 +70,7 @@ def leave(number: int) -> NoReturn:
     _leaving = True
     _end_workers()
     if threading.current_thread() is threading.main_thread():  # another thread could wait for a blocked write's lock
-        with suppress(Exception):
-            sys.stdout.flush()
-        with suppress(Exception):
-            sys.stderr.flush()
+        _flush()
     with suppress(OSError):
         if os.isatty(1):
             os.write(1, b"\x1b[?25h")  # a progress bar may have hidden the cursor
@@ -91,9 +88,7 @@ def last_words(code: int = 0) -> None:
     _leaving = _installed
     if _installed and code in {128 + number for number in WORDS}:
         _end_workers()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
         os._exit(code)
 
 
@@ -157,6 +152,12 @@ def _unraisable(unraisable: Any) -> None:
     timer = threading.Timer(_RESEND_AFTER, os.kill, (os.getpid(), unraisable.exc_value.number))
     timer.daemon = True
     timer.start()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def _end_workers() -> None:

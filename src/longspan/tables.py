@@ -51,6 +51,16 @@ class Sheet:
     ) -> None:
         self._columns, self._title, self._headed = columns, title, headed
         self._rows = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+        self._between = _GAP * (len(columns) - 1) + _FRAME
+        self._title_width = max(map(cell_len, title.splitlines()), default=0) + _FRAME
+        self._least: list[int] = []  # the least width of each column
+        self._most: list[int] = []  # that of its longest line
+        for n, column in enumerate(columns):
+            cells = [*([Text(column.head)] if headed else []), *(row[n] for row in self._rows)]
+            line, word = (max(map(size, cells), default=0) for size in (_longest_line, _longest_word))
+            # A figure, for example "98.0 (89.5-99.6) n=50", must stay on one line.
+            self._least.append(line if column.justify == "right" else max(word, min(line, _PROSE)))
+            self._most.append(line)
 
     def fits(self, width: int) -> bool:
         """Whether the columns fit this width, in characters."""
@@ -63,32 +73,8 @@ class Sheet:
             yield from self._blocks(options.max_width)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        title = max(map(cell_len, self._title.splitlines()), default=0) + _FRAME
-        least, most = (max(sum(sizes) + self._between, title) for sizes in (self._least, self._most))
+        least, most = (max(sum(sizes) + self._between, self._title_width) for sizes in (self._least, self._most))
         return Measurement(least, most).with_maximum(options.max_width)
-
-    @property
-    def _between(self) -> int:
-        return _GAP * (len(self._columns) - 1) + _FRAME
-
-    def _cells(self, n: int) -> list[Text]:
-        head = [Text(self._columns[n].head)] if self._headed else []
-        return [*head, *(row[n] for row in self._rows)]
-
-    @property
-    def _most(self) -> list[int]:
-        """The width of each column's longest line."""
-        return [max((_longest_line(cell) for cell in self._cells(n)), default=0) for n in range(len(self._columns))]
-
-    @property
-    def _least(self) -> list[int]:
-        words = [max((_longest_word(cell) for cell in self._cells(n)), default=0) for n in range(len(self._columns))]
-        # A figure, for example "98.0 (89.5-99.6) n=50", must stay on one line.
-        lines = [
-            most if column.justify == "right" else min(most, _PROSE)
-            for most, column in zip(self._most, self._columns, strict=True)
-        ]
-        return [max(pair) for pair in zip(words, lines, strict=True)]
 
     def _widths(self, width: int) -> list[int]:
         least, most = self._least, self._most
@@ -109,7 +95,7 @@ class Sheet:
             title=self._title or None,
             title_style="bold",
             title_justify="left",
-            min_width=min(max(map(cell_len, self._title.splitlines()), default=0) + _FRAME, width),
+            min_width=min(self._title_width, width),
         )
         for column, size in zip(self._columns, self._widths(width), strict=True):
             table.add_column(column.head, justify=column.justify, style=column.style, width=size, overflow="fold")
@@ -153,26 +139,6 @@ def plain_text(shown: RenderableType, width: int) -> str:
     file = StringIO()
     Console(file=file, width=width, color_system=None).print(shown)
     return file.getvalue().rstrip()
-
-
-def print_markdown(console: Console, text: str) -> None:
-    """Print Markdown on a terminal, with its tables as ``Sheet``s."""
-    from rich.markdown import Markdown  # a slow import, so only where Markdown is printed
-
-    for block in re.split(r"\n{2,}", text.strip()):
-        lines = block.split("\n")
-        if len(lines) > 1 and all(line.startswith("|") for line in lines) and set(lines[1]) <= set("|-: "):
-            heads, rows = _cells_of(lines[0]), [_cells_of(line) for line in lines[2:]]
-            rights = [cell.endswith(":") for cell in _cells_of(lines[1])]
-            columns = [Column(head, "right" if right else "left") for head, right in zip(heads, rights, strict=True)]
-            console.print(Sheet(columns, rows))
-        else:
-            console.print(Markdown(block))
-            console.print()
-
-
-def _cells_of(line: str) -> list[str]:
-    return [cell.strip().replace("`", "").replace("**", "") for cell in line.strip().strip("|").split("|")]
 
 
 def _cut(cell: Text, width: int) -> Text:

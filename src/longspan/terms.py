@@ -7,6 +7,6 @@ Share = Literal["head", "group", "layer"]
 Dense = Literal["window", "kept"] | int
 
 
-def choosing(share: Share, heads: int, kv_heads: int) -> int:
-    """``S``: how many choose in a row of the batch, of ``heads`` query heads and ``kv_heads`` key heads."""
+def head_sets(share: Share, heads: int, kv_heads: int) -> int:
+    """``S``: how many sets of heads choose in a row, of ``heads`` query heads and ``kv_heads`` key heads."""
     return {"head": heads, "group": kv_heads, "layer": 1}[share]

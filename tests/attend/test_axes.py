@@ -25,11 +25,12 @@ from longspan.positions import (
     ShiftedBeyond,
     Unchanged,
 )
-from longspan.selection import Everything, SameChunk, Selection, SinksAndRecent
+from longspan.selection import Everything, Selection, SinksAndRecent
 from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
 from longspan.selection.middle import Middle
 from longspan.selection.tokens import Tokens
+from longspan_eval.reproduce.ablations import SameChunk
 from support import steps
 from support.attention import IMPLS, check
 from support.cases import ROPES, WINDOW, Case, all_cases, make_qkv
@@ -47,7 +48,14 @@ CHOOSING = [
     Middle(3, 7, 4, score_at=5),
     Middle(0, 9, 1),
 ]
-SEEING = [InOrder(), FarNear(7), lambda selection: Chunked.over(selection.grain, WINDOW), CappedOrFar(11, 5)]
+
+
+def unit_of(selection):
+    """What chooses or is chosen does not cross a multiple of this many tokens."""
+    return selection.query_chunk if selection.by_query_chunk else selection.size
+
+
+SEEING = [InOrder(), FarNear(7), lambda selection: Chunked.over(unit_of(selection), WINDOW), CappedOrFar(11, 5)]
 BY_INDEX = [Unchanged(), Capped(5), GroupedBeyond(7, 3), ShiftedBeyond(9, 4), RankedAfterSinks(3, 7), Chunked(7, 4, 20)]
 
 

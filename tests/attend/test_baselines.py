@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -22,7 +24,7 @@ LONG = 900  # several times what the index keeps of its inputs
 
 
 def new_index(representatives=2):
-    return BlockIndex(BLOCKS, representatives)
+    return BlockIndex(replace(BLOCKS, representatives=representatives))
 
 
 def fed(index, qkv, cuts, pads, rope, start=0):
@@ -47,7 +49,7 @@ def test_choices_equal_the_oracle_however_the_text_arrives(cuts, kv_heads, any_r
     index, pieces, ours = new_index(), [], []
     for a, b in zip([0, *cuts[:-1]], cuts, strict=True):
         index.extend(q[:, :, a:b], k[:, :, a:b], v[:, :, a:b], (0, 0), any_rope, SCALE)
-        for first, last in BLOCKS.query_chunks(a, b):
+        for first, last in BLOCKS.runs(a, b, 120):
             pieces.append((first, last))
             if first >= WINDOW:
                 scores = index.scores(q[:, :, first:last], slice(0, 2), BLOCKS.candidates(first), any_rope)
@@ -165,7 +167,7 @@ def test_runs_cover_every_query_once():
         runs = middle.runs(start, stop, most)
         assert [i for a, b in runs for i in range(a, b)] == list(range(max(start, 10), stop))
         for a, b in runs:
-            counts = {min(top_k, middle.stop(i) - 3) for i in range(a, b)}
+            counts = {min(top_k, middle.scored(i)) for i in range(a, b)}
             assert counts <= {top_k} or b - a == 1
             assert b - a <= most and min(counts) >= 1
 

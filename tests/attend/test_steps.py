@@ -84,6 +84,12 @@ def test_what_is_stored_and_given_says_why_not_too():
         runs(*(x[:, :, :stop] for x in own), rope, scale=SCALE, store=store, padding=padding)
         with pytest.raises(ValueError, match=why):
             runs(*(x[:, :, stop : stop + 1] for x in own), rope, scale=SCALE, store=store, padding=padding)
+    store = KVStore()
+    runs(*(x[:, :, :49] for x in qkv), rope, scale=SCALE, store=store)
+    runs(*(x[:, :, 49:50] for x in qkv), rope, scale=SCALE, store=store)
+    with pytest.raises(ValueError, match="not like those of the tokens before"):
+        runs(*(x[:, :, 50:51].bfloat16() for x in qkv), rope, scale=SCALE, store=store)
+    assert store.length == 50
     with pytest.raises(ValueError, match="step is one of auto, token, parts"):
         attender(case, "fast")
 

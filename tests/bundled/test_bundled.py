@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import longspan
-from longspan.bundled import FOLDER, bundled_calibration, card, heldout_text, load_bundled
+from longspan.bundled import FOLDER, card, heldout_text, load_bundled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
 
@@ -48,8 +48,14 @@ def test_the_card_is_that_of_the_weights(bundled):
 
 def test_the_calibration_is_that_of_the_weights(bundled):
     model, _ = bundled
-    longspan.extend(model, "esa", calibration=bundled_calibration())
+    longspan.extend(model, "esa", calibration=longspan.bundled_calibration())
     longspan.restore(model)
+
+
+def test_the_calibration_is_found_beside_the_model():
+    assert longspan.bundled.bundled_calibration is longspan.bundled_calibration
+    with pytest.raises(AttributeError, match="no attribute 'calibration'"):
+        longspan.bundled.calibration  # noqa: B018
 
 
 def test_loads_in_another_precision():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from longspan.calibration import Moments, closed_form, objective, pca, sgd
+from longspan.calibration import Moments, closed_form, pca, sgd
 
 
 def samples(groups=1, tokens=2000, channels=12, seed=0, mean=3.0):
@@ -20,6 +20,21 @@ def moments(q, k):
     q, k = q.double(), k.double()
     k = k - k.mean(1, keepdim=True)
     return q.mT @ q / q.shape[1], k.mT @ k / k.shape[1]
+
+
+def objective(c_q, c_k, theta_q, theta_k):
+    """The relative error of reduced scores: ``E (q · k - θ_q(q) · θ_k(k))² / E (q · k)²`` over independent pairs.
+
+    Args:
+        c_q, c_k: ``[G, d, d]`` in fp64.
+        theta_q, theta_k: ``[G, d', d]``.
+
+    Returns:
+        ``[G]`` in fp64.
+    """
+    residual = torch.eye(c_q.shape[-1], dtype=c_q.dtype, device=c_q.device) - (theta_q.mT @ theta_k).to(c_q)
+    error = torch.einsum("gab,gbc,gcd,gad->g", c_q, residual, c_k, residual)
+    return error / torch.einsum("gab,gba->g", c_q, c_k)
 
 
 def over_all_pairs(q, k, theta_q, theta_k):

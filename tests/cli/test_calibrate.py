@@ -46,7 +46,7 @@ def test_the_report(run, folder, book, tmp_path, extra, monkeypatch):
     assert all(solver in ran.out for solver in ("closed_form", "sgd", "pca"))
     assert longspan.Calibration.load(tmp_path / "c.safetensors").solver == "closed_form"
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr("longspan.cli.options.find_spec", lambda name: None)
+    monkeypatch.setattr("longspan.cli.output.find_spec", lambda name: None)
     (tmp_path / "c.png").unlink()
     ran = run("calibrate", folder, *args, "--device", "cpu")
     assert ran.code == 0 and "matplotlib is missing" in ran.err and not (tmp_path / "c.png").exists()

@@ -263,6 +263,16 @@ def test_a_log_tells_how_far_a_reading_is(run, folder, book, tmp_path, monkeypat
     assert told and all(re.fullmatch(r"[\d,]+ of [\d,]+ tokens, [\d,]+ tokens/s, \d+:\d\d left", line) for line in told)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_a_log_that_is_lost_ends_no_reading(folder, book, tmp_path):
+    code = "import longspan.cli.read as r; r.RETOLD = 0.001; from longspan.cli import main; main()"
+    out = tmp_path / "x.longspan"
+    args = ["read", str(book), "--model", str(folder), "--out", str(out), "--piece", "256"]
+    with open("/dev/full", "wb") as full:
+        subprocess.run([sys.executable, "-c", code, *args], stderr=full, stdout=subprocess.DEVNULL, timeout=120)
+    assert (out / "manifest.json").exists()
+
+
 def test_an_append_refuses_options_of_a_reading(run, folder, book, document, tmp_path):
     given = ["--method", "dca", "--window", "64", "--calibration", tmp_path / "none", "--piece", "9", "--no-text"]
     given += ["--kv-dir", tmp_path]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import longspan
-from longspan.bundled import bundled_calibration, load_bundled
+from longspan import bundled_calibration
+from longspan.bundled import load_bundled
 from longspan.doctor.measuring import shapes
 from longspan.doctor.memory import Needs, needs, tiers, weights_of
 from longspan.methods import METHODS

@@ -49,8 +49,9 @@ def candidates(method, selection, at):
         return int(selection.stops(torch.tensor([at]))) - int(selection.first)
     if method.name == "lm-infinite":
         return selection.scored(at)
-    found = selection.candidates(at)
-    return found[1] - found[0] if method.name == "esa" else found
+    if method.name == "esa":
+        return int(selection.stops(torch.tensor([at]))) - selection.initial
+    return selection.candidates(at)
 
 
 @pytest.mark.parametrize("case", all_cases(selecting=True))

@@ -255,3 +255,28 @@ def test_an_unknown_kernel_is_refused_before_anything_is_attached():
 def test_sliding_windows_beyond_the_window_are_said():
     report = longspan.inspect(make("gemma2"), "dca", window=8)
     assert any("wider than the window of 8" in warning for warning in report.warnings)
+
+
+def test_a_model_that_cannot_be_eager_is_refused_for_what_differs(monkeypatch):
+    model = make("llama")
+    own, before = model.set_attn_implementation, model.config._attn_implementation
+
+    def without_eager(name):
+        if name == "eager":
+            raise ValueError("there is no eager attention")
+        own(name)
+
+    # Whatever the model gives is another thing, and there is no eager attention to ask.
+    monkeypatch.setattr(model, "set_attn_implementation", without_eager)
+    monkeypatch.setattr("longspan.hf.trial.tolerance", lambda dtype: -1.0)
+    with pytest.raises(longspan.AttachError, match="differs from the stock model"):
+        longspan.extend(model)
+    assert model.config._attn_implementation == before
+
+
+def test_attention_that_differs_only_without_a_mask_is_told():
+    """Without one, sdpa sees later tokens where the module is not causal; eager and longspan do not."""
+    model = make("llama")
+    model.model.layers[0].self_attn.is_causal = False
+    assert any("longspan computes what eager does" in warning for warning in longspan.extend(model, "full").warnings)
+    assert not any("eager" in warning for warning in longspan.extend(make("llama"), "full").warnings)

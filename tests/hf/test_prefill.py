@@ -38,7 +38,7 @@ def seen(model, monkeypatch):
     finish = Watch.finish
 
     def finishes(self):
-        if self.thread is not None:
+        if self in self.block.running:
             told.append(None)
         finish(self)
 
@@ -141,6 +141,26 @@ def test_what_is_short_is_not_shown(model):
         model(ids(30))
         model.generate(ids(9), max_new_tokens=2, do_sample=False)
     assert console.file.getvalue() == ""
+
+
+@pytest.mark.parametrize("error", [OSError("No space left on device"), SystemExit(1)], ids=["full", "closed pipe"])
+def test_a_console_that_is_gone_ends_no_forward(model, monkeypatch, error):
+    # A forward of this size is over before a bar would be shown.
+    monkeypatch.setattr(prefill, "AFTER", 0.0)
+    told = threading.Event()
+    handle = model.model.layers[1].register_forward_pre_hook(lambda *_: (told.wait(60), None)[1])
+
+    def see(now):
+        told.set()
+        if now is None:
+            raise error
+
+    with following(model, see), torch.inference_mode():
+        model(ids(30))
+        told.clear()
+        model(ids(30))  # and the next one is told of
+    handle.remove()
+    assert told.is_set()
 
 
 def test_nothing_stays_behind(model):

@@ -65,7 +65,6 @@ def test_what_is_spoilt_at_random_is_refused_or_runs():
 
 
 def test_structures_have_the_compilers_sizes():
-    assert cpu.size_mismatch() is None
     assert structs.ALL["Job"].size == 224 and list(structs.ALL["Table"].fields) == ["cos", "sin", "rows"]
 
 

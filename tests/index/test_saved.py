@@ -13,7 +13,7 @@ from longspan.store.memory import Kind, Memory
 from support.cases import HEAD, make_qkv
 
 SCALE, LENGTH, MORE = HEAD**-0.5, 150, 40
-BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, dense_rows=24)
+BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, representatives=2, dense_rows=24)
 
 
 def reduced():
@@ -25,7 +25,7 @@ INDICES = {
     "representation": lambda: ChunkIndex(5, "representation"),
     "bounds": lambda: ChunkIndex(5, "bounds"),
     "token_max": lambda: ChunkIndex(5, "token_max"),
-    "blocks": lambda: BlockIndex(BLOCKS, 2),
+    "blocks": lambda: BlockIndex(BLOCKS),
     "tokens": reduced,
 }
 
@@ -34,10 +34,9 @@ def laid(saved):
     """Copies of an index's entries, as a document gives them back."""
     if saved.entries is None:
         return None
-    kind = Kind.of(saved.entries)
-    memory = Memory(kind, saved.entries.shape[2] + 7, host=False)
+    memory = Memory(Kind.of(saved.entries), saved.entries.shape[2] + 7, host=False)
     memory.write(0, saved.entries)
-    return Entries(kind, memory, saved.entries.shape[2])
+    return Entries(memory, saved.entries.shape[2])
 
 
 def fed(index, qkv, start, stop, rope):

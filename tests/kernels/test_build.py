@@ -15,7 +15,7 @@ import torch
 import longspan
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
-from longspan.kernels.cpu import build
+from longspan.kernels.cpu import build, structs
 from support.hf_models import make, prompts
 
 try:
@@ -85,6 +85,13 @@ def test_its_name_is_what_it_depends_on(monkeypatch):
     monkeypatch.setattr(build, "version", lambda cc: "2.0")
     names.add(build.library_name(cc))
     assert len(names) == 4
+
+
+def test_structures_of_another_size_are_not_compiled(cache, quick, monkeypatch):
+    # A compiler that leaves gaps between fields is not to be had here.
+    monkeypatch.setattr(structs.ALL["Keys"], "size", structs.ALL["Keys"].size + 8)
+    with pytest.raises(build.BuildError, match="Python packs Keys in another size"):
+        built()
 
 
 @pytest.mark.long

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from longspan.errors import DataError
 from longspan_eval.datafile import SAMPLES, read_records
+from longspan_eval.errors import DataError
 from longspan_eval.tasks import TASKS
 
 DATA = {name: task for name, task in TASKS.items() if task.data is not None}

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from longspan.errors import DataError
 from longspan_eval.datafile import SAMPLES, DataFile, FileRef, given, read_file, read_records
+from longspan_eval.errors import DataError
 from longspan_eval.tasks import TASKS
 
 FIELDS = {"text": str, "count": int, "share": float, "sure": bool, "names": list[str], "maybe": (list[str], type(None))}

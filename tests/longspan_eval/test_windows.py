@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from longspan.bundled import heldout_text
-from longspan.errors import DataError, LongspanError
+from longspan.errors import LongspanError
 from longspan_eval.datafile import FileRef
+from longspan_eval.errors import DataError
 from longspan_eval.perplexity import SLICE, sliced_losses, token_losses
 from longspan_eval.session import Session
 from longspan_eval.spec import parse_specs

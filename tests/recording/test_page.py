@@ -13,7 +13,7 @@ import torch
 
 from longspan.attend import Choice
 from longspan.bundled import heldout_text, load_bundled
-from longspan.recording.page import chunk_texts, page, write_page
+from longspan.recording.page import chunk_texts, write_page
 from longspan_eval.analysis import Chunking
 
 SIX = Chunking((0, 4, 8, 12, 16, 20), 22)
@@ -54,8 +54,19 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture
-def read():
-    return Reader(page(CHOICES, SIX, HOSTILE, [3], "<b>title</b>", {"a<b": "c&d"}, "group"))
+def page(tmp_path):
+    """The page of some choices, read again."""
+
+    def write_and_read(**options):
+        write_page(tmp_path / "p.html", CHOICES, SIX, HOSTILE, **options)
+        return Reader((tmp_path / "p.html").read_text(encoding="utf-8"))
+
+    return write_and_read
+
+
+@pytest.fixture
+def read(page):
+    return page(answers=[3], title="<b>title</b>", facts={"a<b": "c&d"}, kind="group")
 
 
 def test_words_are_escaped(read):
@@ -82,8 +93,8 @@ def test_the_data(read):
     assert data["spans"][0] == [0, 4] and data["spans"][-1] == [20, 22]
 
 
-def test_nothing_ends_the_data_early():
-    read = Reader(page(CHOICES, SIX, HOSTILE, [], "t", {}, "</script><b>"))
+def test_nothing_ends_the_data_early(page):
+    read = page(title="t", kind="</script><b>")
     assert json.loads(read.of("script")[0][1])["kind"] == "</script><b>" and not read.of("b")
 
 

@@ -20,7 +20,7 @@ def offloaded(monkeypatch):
 def block(x):
     memory = Memory(Kind.of(x), CAPACITY, host=True)
     memory.tensor[:, :, : x.shape[2]] = x
-    return Kind.of(x), memory
+    return memory
 
 
 @pytest.fixture

@@ -114,3 +114,11 @@ def test_dynamic_angles_want_keys_at_hand(apart, rope):
     case = build("longheads", {"angles": DynamicNTK(2.0)})
     with pytest.raises(CacheError, match="DynamicNTK rotates every key.*kv_tier='device'"):
         Attender(case.method, case.window)(*make_qkv(30), rope, scale=0.25, store=KVStore(apart))
+
+
+def test_rows_that_stay_as_they_are_are_not_copied():
+    mirror = Mirror(4)
+    mirror.append([torch.randn(2, 1, 3, 4)])
+    same, other = mirror.selected([0, 1]), mirror.selected([1, 0])
+    assert same.part(0, 0, 3).data_ptr() == mirror.part(0, 0, 3).data_ptr()
+    assert torch.equal(other.part(0, 0, 3), mirror.part(0, 0, 3)[[1, 0]])

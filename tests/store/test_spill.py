@@ -10,9 +10,9 @@ import warnings
 import pytest
 import torch
 
-from longspan.errors import CacheError
+from longspan.errors import CacheError, out_of_memory
 from longspan.store import KVStore, Spill
-from longspan.store.memory import Memory, refuses_memory
+from longspan.store.memory import Memory
 
 FREE = 10_000  # bytes; 0.8 of it may be asked for
 
@@ -163,8 +163,8 @@ def test_another_error_is_no_refusal(monkeypatch):
     monkeypatch.setattr(Memory, "__init__", broken)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         grown(KVStore(spill=Spill(lambda device: None)), (3,))
-    assert refuses_memory(torch.OutOfMemoryError("CUDA out of memory."))
-    assert not refuses_memory(CacheError("out of memory"))
+    assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not out_of_memory(CacheError("out of memory"))
 
 
 def test_a_reset_begins_anew_on_the_device():

@@ -259,7 +259,7 @@ def test_a_buffer(tier):
     assert (held.capacity, held.nbytes, held.kind) == (0, 0, None)
     with pytest.raises(ValueError, match="nothing was reserved"):
         held.allocated  # noqa: B018
-    held.select(torch.tensor([], dtype=torch.long))
+    held = held.selected([])
     held.reserve(like, 5)
     assert held.allocated.shape == (2, 3, held.capacity, 4) and held.capacity >= 5
     assert held.nbytes == held.allocated.numel() * 4
@@ -269,8 +269,7 @@ def test_a_buffer(tier):
     assert held.capacity == capacity
     held.reserve(like[:, :, :0], capacity + 1)
     assert held.capacity == max(capacity + 65, capacity * 3 // 2) and torch.equal(held.allocated[:, :, :5], like)
-    held.select(torch.tensor([1]))
-    held.select(torch.tensor([0, 0]))
+    held = held.selected([1]).selected([0, 0])
     assert torch.equal(held.allocated[:, :, :5], like[[1, 1]])
     with pytest.raises(CacheError, match="cannot take"):
         held.reserve(like[:1], 5)

@@ -27,7 +27,7 @@ MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}  # bytes of shared memo
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 GROUP = 4
 ROTATED = {"START": 0, "INTERLEAVED": False}
-SHARED = {"KV_SHARE": 1, "UNITS_SHARE": 1, "POSITIONS_SHARE": 1, "TOKENS_SHARE": 1}
+SHARED = {"KV_SHARE": 1, "CHOICE_SHARE": 1, "POSITIONS_SHARE": 1}
 
 
 def pointers(dtype: torch.dtype, split: bool) -> dict[str, str]:
@@ -47,7 +47,7 @@ def compiled(fn, constants: dict, dtype: torch.dtype, split: bool, tile: tiles.T
         elif param.name.endswith("_ptr"):
             signature[param.name] = "*" + types.get(param.name.removesuffix("_ptr"), NAMES[dtype])
             hints[(n,)] = [["tt.divisibility", 16]]
-        elif param.name in ("scale", "softcap"):
+        elif param.name == "scale":
             signature[param.name] = "fp32"
         else:
             signature[param.name] = "i32"
@@ -61,7 +61,7 @@ def compiled(fn, constants: dict, dtype: torch.dtype, split: bool, tile: tiles.T
 def jobs(dtype: torch.dtype, width: int, arch: int):
     """Kernel, its constants, whether keys are split, tiles: as the launchers would choose them."""
     padded = tiles.power(width)
-    common = {"D": width, "DV": width, "DP": padded, "DVP": padded, "CAPPED": False, "WIDEN": False, **ROTATED}
+    common = {"D": width, "DV": width, "DP": padded, "DVP": padded, "SOFTCAP": 0.0, **ROTATED}
 
     def of(rows: int, keys: int = 1 << 20, turned: bool = False, **more):
         tile = tiles.fitting(dtype.itemsize, padded, padded, rows, MEMORY[arch])
@@ -81,7 +81,7 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         yield "token_scores", scores.token_scores, constants | {"TOPS": tops}, True, tile
     tile, constants = of(256, 256, turned=True, SIZE=256, KV_SHARE=GROUP)
     yield "representations", scores.representations, constants, True, tile
-    tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, CAPPED=True, INTERLEAVED=True)
+    tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, SOFTCAP=30.0, INTERLEAVED=True)
     yield "banded, all options", banded.banded, constants, False, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, HALF=0)
     yield "banded, rotated before", banded.banded, constants, False, tile
@@ -96,7 +96,7 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     yield (
         "merge",
         primitives.merge,
-        {"DV": width, "DVP": padded, "R": tiles.SMALLEST, "WIDEN": False},
+        {"DV": width, "DVP": padded, "R": tiles.SMALLEST},
         False,
         tiles.Tiles(16, 16, 4, 1),
     )

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 import longspan
-from longspan.bundled import heldout_text, load_bundled
-from longspan.bundled.folder import FOLDER
+from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.methods import METHODS, Method
 from longspan.terms import ChunkScore, Share
 

@@ -57,7 +57,7 @@ static Caller *make(int64_t threads) {
     of->banded->keys[0] = keys;
     memcpy(of->banded->keys + 1, &table, sizeof table);
     of->each = (Units){job, keys, table, of->units, of->positions, {0, ROWS * CHOSEN, CHOSEN}, {0, ROWS * CHOSEN, CHOSEN},
-                       CHOSEN, SIZE, STORED / SIZE, 32, 1};
+                       CHOSEN, SIZE, 32, 1};
     of->each.job.accumulate = 1;
     of->edges[1] = ROWS, of->stops[0] = STORED;
     of->scoring = (TokenScores){of->q, (char *)of->k, of->scores, of->edges, of->stops, {0, STORED * WIDTH, WIDTH}, HEADS, 1, ROWS, 1, 1,

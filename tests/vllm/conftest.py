@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longspan.bundled.folder import FOLDER
+from longspan.bundled import FOLDER
 
 
 @pytest.fixture(scope="session")

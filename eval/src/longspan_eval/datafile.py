@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, get_args, get_origin
 
 from longspan import files
-from longspan.errors import DataError
+from longspan_eval.errors import DataError
 
 Record = Mapping[str, Any]  # one line of a local data file
 

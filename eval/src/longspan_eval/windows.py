@@ -17,8 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from longspan.errors import DataError, LongspanError
+from longspan.errors import LongspanError
 from longspan_eval.datafile import FileRef, given
+from longspan_eval.errors import DataError
 from longspan_eval.filler import encode, start
 from longspan_eval.task import Example, Record, Task
 

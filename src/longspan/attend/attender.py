@@ -129,11 +129,10 @@ class Attender:
         """
         if self.step != "parts" and store is not None and q.shape[2] == 1:
             out = self._token(q, k, v, layer, store)
-            if out is not None:
+            if not isinstance(out, str):
                 return out
             if self.step == "token" and store.length:
-                reason = self._token.unsupported_reason(q, k, v, layer, store)
-                raise ValueError(f"step='token' cannot run here: {reason}; use step='auto'")
+                raise ValueError(f"step='token' cannot run here: {out}; use step='auto'")
         if self._without_c:
             with cpu.disabled():
                 return self._general(q, k, v, layer, store)

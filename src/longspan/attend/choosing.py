@@ -60,7 +60,7 @@ class Chooser:
         """
         selector = self.selection.selector(layer, rope, self.calibration)
         if self.across is not None:
-            if not selector.sums_over_ranks:
+            if not vars(type(selector)).get("sums_over_ranks", False):  # of its own class: it is not inherited
                 raise AttachError(
                     f"the heads of a layer choose together, which are on several processes here, and "
                     f"{type(selector).__name__} does not sum their scores over those; run the model in one process"
@@ -92,8 +92,8 @@ class Chooser:
                 about = {"layer": queries.layer, "row": queries.batch.start}
                 about |= {"start": queries.start, "padding": queries.padding}
                 observer.add((r0, r1), selection, chosen, **about)
-            whole, part = (r0, r1) == (queries.start, queries.stop), queries.part(r0, r1)
-            merged = (out, lse) if whole else (out[:, :, part], lse[:, :, part])
+            whole, own = (r0, r1) == (queries.start, queries.stop), queries.in_call(r0, r1)
+            merged = (out, lse) if whole else (out[:, :, own], lse[:, :, own])
             gather_into(*merged, see(r0, r1, chosen.units), self.impl)
 
     def recording(self) -> Observer | None:

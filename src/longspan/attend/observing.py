@@ -25,9 +25,9 @@ class Choice:
         call: which forward of the recording it was, from 0, in the order in which they began.
         layer, row: the layer's number, and the row of the batch.
         first, query: the queries ``first .. query`` chose together; the same one where each chooses for itself.
-        units: ``[S, n]`` int64 on the CPU, ascending: what each of the S that choose (heads, groups or the layer) took.
+        units: ``[S, m]`` int64 on the CPU, ascending: what each of the S that choose (heads, groups or the layer) took.
         size, origin: tokens of a unit, and the first token of unit 0.
-        scores: ``[S, N]`` fp32 on the CPU of the units from ``scored_from`` on, those that are kept anyway among them
+        scores: ``[S, n]`` fp32 on the CPU of the units from ``scored_from`` on, those that are kept anyway among them
             where they have a score. None where no score decided, or none was asked for.
         scored_from: the unit of the first score.
         kept: token ranges that ``query`` attends to whatever is chosen.
@@ -97,24 +97,24 @@ class Observer:
         """
         call = self.call
         assert call is not None
-        r0, r1 = queries
-        for first, query, units, scores in selection.choices(r0, r1, chosen, self.every, self.scores):
+        all_scores = chosen.scores() if self.scores and chosen.scores is not None else None
+        for first, query, units, scores in selection.choices(*queries, chosen.units, all_scores, self.every):
             kept = selection.always(start)
             border = int(kept.border(torch.tensor([query])))
-            for n in range(units.shape[0]):
+            for b in range(units.shape[0]):
                 self.choices.append(
                     Choice(
                         call=call,
                         layer=layer,
-                        row=row + n,
+                        row=row + b,
                         first=first,
                         query=query,
-                        units=units[n].detach().cpu().clone(),
+                        units=units[b].detach().cpu().clone(),
                         size=selection.size,
                         origin=selection.origin,
-                        scores=None if scores is None else scores[n].detach().float().cpu().clone(),
+                        scores=None if scores is None else scores[b].detach().float().cpu().clone(),
                         scored_from=selection.scored_from,
-                        kept=tuple((a, b) for a, b in ((0, kept.head), (border, query + 1)) if a < b),
+                        kept=tuple((a, z) for a, z in ((0, kept.head), (border, query + 1)) if a < z),
                         padding=padding,
                     )
                 )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
-from typing import TypeVar
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,11 +16,8 @@ from longspan.methods import Method
 from longspan.rope import CosSin, Table, cos_sin
 from longspan.selection import Selection
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 AHEAD = 128  # single tokens that tables are computed for at once
-_CACHED = 64  # tables of so many tokens each that are kept, for rows of unequal padding among others
+_CACHED = 64  # tables of so many tokens each that are kept, those used last, for rows of unequal padding among others
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +65,8 @@ class Tables:
             self.scored_rotation = None if scored is None else self.key_maps.index(scored)
         self._alone = self.selection.alone()
         self._angles: dict[Table, Table] = {}
-        self._ranges: dict[int, Ranges] = {}
-        self._decode: dict[tuple[Table, int], DecodeTables] = {}
-        self._lock = Lock()
+        self._cached_ranges = lru_cache(_CACHED)(lambda start: self._computed(self._alone, start, start + AHEAD))
+        self._cached_decode = lru_cache(_CACHED)(self._decode_ahead)
 
     def angles(self, table: Table, total: int = 0, span: TokenSpan | None = None) -> Table:
         """The angles that stand for a layer's ``table`` where there are ``total`` tokens; the same object every time.
@@ -99,55 +93,37 @@ class Tables:
         """For each band of a plan cos and sin ``[T, r / 2]`` of its queries, with the method's factor."""
         key = pad, table, device
         if key not in span.queries:
-            factor = self.method.query_factor(self.window, plan.stop)
-            span.queries[key] = _scaled(plan, table, factor, device)
+            span.queries[key] = _scaled(plan, table, self.method.query_factor(self.window, plan.stop), device)
         return span.queries[key]
 
     def new_keys(self, span: TokenSpan, table: Table, device: torch.device) -> list[CosSin]:
         """For each stored rotation cos and sin of the span's own keys, ``[T, r / 2]``, or ``[B, T, r / 2]`` padded."""
         key = None, table, device
         if key not in span.keys:
-            slots = torch.arange(span.past, span.past + span.tokens)
-            if len(set(span.padding)) == 1:
-                tokens = (slots - span.padding[0]).clamp(min=0)
-            else:
-                tokens = (slots[None, :] - torch.tensor(span.padding)[:, None]).clamp(min=0)
-            span.keys[key] = [cos_sin(table, to(tokens), device) for to in self.key_maps]
+            pads = torch.tensor(span.padding)[:, None] if len(set(span.padding)) > 1 else span.padding[0]
+            tokens = (torch.arange(span.past, span.past + span.tokens) - pads).clamp(min=0)
+            span.keys[key] = self._keys(tokens, table, device)
         return span.keys[key]
 
     def all_keys(self, span: TokenSpan, pad: int, total: int, table: Table, device: torch.device) -> list[CosSin]:
         """For each stored rotation cos and sin ``[total, r / 2]`` of all keys, which dynamic angles rotate anew."""
         key = pad, table, device
         if key not in span.keys:
-            j = torch.arange(total)
-            span.keys[key] = [cos_sin(table, to(j), device) for to in self.key_maps]
+            span.keys[key] = self._keys(torch.arange(total), table, device)
         return span.keys[key]
 
     def single(self, token: int) -> Ranges:
         """The keys of ``AHEAD`` tokens that come one at a time, ``token`` among them; see ``DecodeTables``."""
-        start = token - token % AHEAD
-        return self._kept(self._ranges, start, lambda: self._computed(self._alone, start, start + AHEAD))
+        return self._cached_ranges(token - token % AHEAD)
 
     def decode(self, table: Table, token: int) -> DecodeTables:
         """All that ``AHEAD`` tokens see that come one at a time, ``token`` among them."""
-        start = token - token % AHEAD
-        return self._kept(self._decode, (table, start), lambda: self._ahead(table, start))
+        return self._cached_decode(table, token - token % AHEAD)
 
-    def _kept(self, cache: dict[K, V], key: K, compute: Callable[[], V]) -> V:
-        """What a cache has, or else computed and kept there in place of the oldest."""
-        value = cache.get(key)
-        if value is None:
-            value = compute()
-            with self._lock:
-                while len(cache) >= _CACHED:
-                    del cache[next(iter(cache))]
-                value = cache.setdefault(key, value)
-        return value
-
-    def _ahead(self, table: Table, start: int) -> DecodeTables:
+    def _decode_ahead(self, table: Table, start: int) -> DecodeTables:
         ranges, i, cpu = self.single(start), torch.arange(start, start + AHEAD), torch.device("cpu")
         factors = [self.method.query_factor(self.window, int(n) + 1) for n in i]
-        by_row = torch.tensor(factors, dtype=torch.float32, device=cpu)[:, None]
+        by_token = torch.tensor(factors, dtype=torch.float32, device=cpu)[:, None]
         shown = sum((hi - lo for lo, hi in zip(ranges.plan.lo, ranges.plan.hi, strict=True)), torch.zeros_like(i))
         stops, positions = torch.zeros_like(i), i[:, None]
         if (chooser := self.chooser) is not None and (chosen := chooser.places(i)) is not None:
@@ -156,12 +132,16 @@ class Tables:
         return DecodeTables(
             start=start,
             ranges=ranges,
-            queries=tuple(_scaled(ranges.plan, table, by_row, cpu)),
-            keys=tuple(cos_sin(table, to(i), cpu) for to in self.key_maps),
+            queries=tuple(_scaled(ranges.plan, table, by_token, cpu)),
+            keys=tuple(self._keys(i, table, cpu)),
             shown=shown.tolist(),
             stops=stops.tolist(),
             positions=positions,
         )
+
+    def _keys(self, tokens: Tensor, table: Table, device: torch.device) -> list[CosSin]:
+        """For each stored rotation cos and sin of the keys ``tokens``, of any shape."""
+        return [cos_sin(table, to(tokens), device) for to in self.key_maps]
 
     def _computed(self, selection: Selection, start: int, stop: int) -> Ranges:
         bands = self.positions.all_bands(selection.kept(start, stop))

@@ -6,22 +6,48 @@ folder describes its training data, its accuracy and its limits.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from longspan.bundled.folder import FOLDER as FOLDER
-from longspan.bundled.folder import card as card
-from longspan.bundled.folder import heldout_text as heldout_text
+from longspan.deferred import torch, transformers
 
-if TYPE_CHECKING:
-    from longspan.bundled.calibrated import bundled_calibration as bundled_calibration
-    from longspan.bundled.loading import load_bundled as load_bundled
+FOLDER = Path(__file__).resolve().parent
 
-# These modules import torch, and one also transformers, so they load at first use.
-_WHERE = {"bundled_calibration": "calibrated", "load_bundled": "loading"}
+
+def load_bundled(
+    device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> tuple[transformers.LlamaForCausalLM, transformers.PreTrainedTokenizerFast]:
+    """Load the bundled model, in eval mode on ``device``, and its tokenizer.
+
+    The weights are float32; ``dtype`` casts them. The window (``config.max_position_embeddings``) is 512 tokens.
+    """
+    model = transformers.LlamaForCausalLM.from_pretrained(FOLDER, dtype=dtype or torch.float32, local_files_only=True)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(FOLDER, local_files_only=True)
+    return model.to(device).eval(), tokenizer
+
+
+@lru_cache(maxsize=1)
+def heldout_text() -> str:
+    """About 323,000 characters of prose that the model was not trained on, paragraphs one to a line."""
+    return (FOLDER / "heldout.txt").read_text(encoding="utf-8")
+
+
+def card() -> dict[str, Any]:
+    """What was measured of the model inside its window, as ``training/evaluate_window.py --card`` wrote it.
+
+    Returns:
+        ``sha256`` (of the weights), ``parameters``, ``window`` (tokens), ``prompts`` (of each task), ``tasks`` (by
+        name: the mean ``score``, 0 to 1, its 95% ``interval`` and the number of prompts answered ``whole``), and of
+        the held-out text ``perplexity`` and ``unigram_perplexity`` (per token) and ``nats_per_character``.
+    """
+    return dict(json.loads((FOLDER / "card.json").read_text(encoding="utf-8")))
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name != "bundled_calibration":
         raise AttributeError(f"module 'longspan.bundled' has no attribute {name!r}")
-    return getattr(import_module(f"longspan.bundled.{_WHERE[name]}"), name)
+    from longspan.bundled.calibrated import bundled_calibration  # imported here: it imports torch
+
+    return bundled_calibration

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
-from longspan.bundled.folder import FOLDER
 from longspan.calibration import Calibration
 
 
@@ -15,4 +15,4 @@ def bundled_calibration() -> Calibration:
     Reduced keys have 8 of the 64 key channels of a layer, and 4 of the 32 channels of a key head.
     ``training/calibrate.py`` computed them from the training text.
     """
-    return Calibration.load(FOLDER / "calibration.safetensors")
+    return Calibration.load(Path(__file__).with_name("calibration.safetensors"))

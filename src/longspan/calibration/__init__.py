@@ -8,7 +8,7 @@ from longspan.calibration.file import Calibration, same_maps
 from longspan.calibration.moments import Moments
 from longspan.calibration.projection import Projection, flat_keys, flat_queries
 from longspan.calibration.recall import RecallReport, RecallRow, recall
-from longspan.calibration.solvers import SOLVERS, closed_form, objective, pca, sgd
+from longspan.calibration.solvers import SOLVERS, closed_form, pca, sgd
 
 __all__ = [
     "SOLVERS",
@@ -20,7 +20,6 @@ __all__ = [
     "closed_form",
     "flat_keys",
     "flat_queries",
-    "objective",
     "pca",
     "recall",
     "same_maps",

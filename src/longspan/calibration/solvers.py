@@ -111,21 +111,6 @@ def sgd(
     return theta_q.detach(), theta_k.detach()
 
 
-def objective(c_q: Tensor, c_k: Tensor, theta_q: Tensor, theta_k: Tensor) -> Tensor:
-    """The relative error of reduced scores: ``E (q · k - θ_q(q) · θ_k(k))² / E (q · k)²`` over independent pairs.
-
-    Args:
-        c_q, c_k: ``[G, d, d]`` in fp64.
-        theta_q, theta_k: ``[G, d', d]``.
-
-    Returns:
-        ``[G]`` in fp64.
-    """
-    residual = torch.eye(c_q.shape[-1], dtype=c_q.dtype, device=c_q.device) - (theta_q.mT @ theta_k).to(c_q)
-    error = torch.einsum("gab,gbc,gcd,gad->g", c_q, residual, c_k, residual)
-    return error / torch.einsum("gab,gba->g", c_q, c_k)
-
-
 def _root(c: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(c)
     return (vectors * values.clamp(min=0).sqrt()[:, None, :]) @ vectors.mT

@@ -46,8 +46,10 @@ def _run(args: list[str]) -> NoReturn:
     except BrokenPipeError:
         _drop_output()
         sys.exit(1)  # the reader of stdout closed it, as `head` does; typer exits with the same code
-    except (LongspanError, OSError) as error:
-        _fail(_one_line(error))
+    except OSError as error:
+        _fail(one_line(error) if error.filename is None else f"{error.filename}: {error.strerror}")
+    except LongspanError as error:
+        _fail(one_line(error))
     except Exception as error:
         # The class names of typer's errors differ between versions; all have this method.
         if hasattr(error, "format_message"):
@@ -74,9 +76,3 @@ def _drop_output() -> None:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, sys.stdout.fileno())
             os.close(null)
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return one_line(error)

@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longspan.cli.options import (
-    Json,
-    Quiet,
-    check_text,
-    hushed,
-    load_model,
-    load_tokenizer,
-    named_path,
-    notes,
-    print_json,
-    say,
-)
-from longspan.cli.parameters import AnswerTokens, Device, DocumentArgument, KvTier, ReaderModel, Verify
+from longspan.cli import options
+from longspan.cli.models import load_model, load_tokenizer
+from longspan.cli.output import hushed, notes, print_json, say
+from longspan.cli.texts import check_text
 from longspan.errors import DocumentError, printable
 from longspan.files import check
 
@@ -31,24 +22,21 @@ SHOWN = 5  # passages
 
 
 def ask(
-    document: DocumentArgument,
+    document: options.DocumentArgument,
     question: Annotated[str, typer.Argument(help="The question.")],
-    model: ReaderModel = None,
-    max_new_tokens: AnswerTokens = 200,
+    model: options.ReaderModel = None,
+    max_new_tokens: options.AnswerTokens = 200,
     passages: Annotated[
         bool, typer.Option("--passages", help="Also print the passages that the heads chose most often.")
     ] = False,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            parser=named_path, metavar="PATH", help="Write an HTML page with the chosen passages of each answer token."
-        ),
+        Path | None, options.new_path("Write an HTML page with the chosen passages of each answer token.")
     ] = None,
-    verify: Verify = False,
-    kv_tier: KvTier = "device",
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    verify: options.Verify = False,
+    kv_tier: options.KvTier = "device",
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Answer a question about a document. The answer is streamed to stdout; all other output goes to stderr."""
     check_text("QUESTION", question)
@@ -99,10 +87,8 @@ def typed(text: str) -> None:
 
 def as_plain(answer: Answer, passages: bool) -> dict[str, Any]:
     """An answer as plain values."""
-    found = vars(answer) | {"tokens": list(answer.tokens), "passages": None}
-    if passages:
-        found["passages"] = [vars(one) for one in answer.passages or ()]
-    return found
+    shown = [vars(one) for one in answer.passages or ()] if passages else None
+    return vars(answer) | {"tokens": list(answer.tokens), "passages": shown}
 
 
 def passage_lines(passages: tuple[Passage, ...]) -> list[str]:

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from longspan import files
-from longspan.cli.options import (
-    BUNDLED,
-    Json,
-    Quiet,
-    load_model,
-    load_tokenizer,
-    no_pictures,
-    notes,
-    one_stdin,
-    print_json,
-    read_text,
-    refusals,
-    say,
-)
-from longspan.cli.parameters import Device, Dtype, ModelArgument, Window
+from longspan.cli import options
+from longspan.cli.models import BUNDLED, load_model, load_tokenizer
+from longspan.cli.output import no_pictures, notes, print_json, refusals, say, warnings_said
+from longspan.cli.texts import one_stdin, read_text
 from longspan.errors import LongspanError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
 
     from longspan.calibration import Calibration
-    from longspan.calibration.solvers import Solver
 
 REPORT_TOKENS = 16_384
 
 
 def calibrate(
-    model: ModelArgument,
+    model: options.ModelArgument,
     text: Annotated[
         list[Path],
         typer.Option(help="A text file that resembles the model's later input; - is stdin; repeatable."),
@@ -55,9 +41,9 @@ def calibrate(
     ] = None,
     solver: Annotated[str, typer.Option(help="The solver: closed_form, sgd (as in the paper) or pca.")] = "closed_form",
     tokens: Annotated[int, typer.Option(help="The tokens to read, from the texts in their order.", min=1)] = 50_000,
-    window: Window = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
+    window: options.Window = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
     report: Annotated[
         bool, typer.Option("--report", help="Measure the recall of the keys with the highest scores, for all solvers.")
     ] = False,
@@ -68,15 +54,15 @@ def calibrate(
     report_top: Annotated[
         int | None, typer.Option(help="The number of top keys; default: a quarter of the window, in tokens.", min=1)
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compute maps that reduce a model's attention scores to short products, and write them to a file.
 
     With --report, print the recall of the keys with the highest scores, by layer and solver, and plot it beside the
     file.
     """
-    from longspan.calibration.solvers import SOLVERS, Solver
+    from longspan.calibration.solvers import SOLVERS
 
     if solver not in SOLVERS:
         hint = did_you_mean(solver, SOLVERS)
@@ -88,25 +74,22 @@ def calibrate(
     contents = [read_text(path) for path in text]
     report_content = None if report_text is None else read_text(report_text)
     loaded = load_model(model, window=window, dtype=dtype, device=device)
-    from longspan.hf import calibrate_each, measure_recall
+    from longspan.hf import calibrate_each, inspect, measure_recall
 
     tokenizer = load_tokenizer(model)
     console = notes(quiet)
-    solvers: tuple[Solver, ...] = SOLVERS if report else tuple(name for name in get_args(Solver) if name == solver)
     with refusals():
         report_ids = None
         if report:
-            report_ids = _report_ids(tokenizer, contents, tokens, report_content, report_tokens, loaded, window)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+            trained = inspect(loaded, "full", window=window).window
+            report_ids = _report_ids(tokenizer, contents, tokens, report_content, report_tokens, trained)
+        with warnings_said(console, "note"):
             calibrations = calibrate_each(
-                loaded, contents, solvers=solvers, tokenizer=tokenizer, reduced=reduced,
+                loaded, contents, solvers=SOLVERS if report else (solver,), tokenizer=tokenizer, reduced=reduced,
                 reduced_per_head=reduced_per_head, tokens=tokens, window=window, progress=not quiet,
                 model_id=BUNDLED if model == BUNDLED else None,
             )  # fmt: skip
-        for warning in caught:
-            say(console, f"note: {warning.message}")
-        calibration = next(result for result in calibrations.values() if result.solver == solver)
+        calibration = calibrations[solver]
         calibration.save(out)
         say(console, _in_words(out, calibration))
         recall_report = None
@@ -125,27 +108,19 @@ def calibrate(
 
 
 def _report_ids(
-    tokenizer: Any,
-    contents: list[str],
-    tokens: int,
-    report_content: str | None,
-    length: int,
-    model: PreTrainedModel,
-    window: int | None,
+    tokenizer: Any, contents: list[str], tokens: int, report_content: str | None, length: int, window: int
 ) -> Tensor:
     """The tokens of the report, int64 ``[N]``: from ``report_content``, or from ``contents`` after ``tokens``."""
     import torch
 
-    from longspan.hf import inspect
     from longspan.hf.collect import encode
 
     if report_content is not None:
         return encode(tokenizer, report_content)[:length]
-    size = inspect(model, "full", window=window).window
     ids = torch.cat([encode(tokenizer, text) for text in contents])
     # Calibration also counts the first token of each text, so the report never starts inside its tokens.
     rest = ids[tokens:][:length]
-    if rest.numel() < min(length, 2 * size):
+    if rest.numel() < min(length, 2 * window):
         raise LongspanError(
             f"the texts have {ids.numel():,} tokens; after {tokens:,} for the calibration {rest.numel():,} remain for "
             "the report, which is too few; pass more --text, fewer --tokens, or --report-text"

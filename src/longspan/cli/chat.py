@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from longspan.cli import options
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
-from longspan.cli.options import Json, Quiet, check_text, hushed, notes, print_json, say
-from longspan.cli.parameters import AnswerTokens, Device, DocumentArgument, KvTier, ReaderModel, Verify
+from longspan.cli.output import hushed, notes, print_json, say
+from longspan.cli.texts import check_text
 from longspan.errors import LongspanError, one_line, printable
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ COMMANDS = "/save FOLDER keeps document and conversation, /passages, /undo, /qui
 
 
 def chat(
-    document: DocumentArgument,
-    model: ReaderModel = None,
-    max_new_tokens: AnswerTokens = 200,
-    verify: Verify = False,
-    kv_tier: KvTier = "device",
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    document: options.DocumentArgument,
+    model: options.ReaderModel = None,
+    max_new_tokens: options.AnswerTokens = 200,
+    verify: options.Verify = False,
+    kv_tier: options.KvTier = "device",
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Answer questions about a document in a conversation. Each line of the terminal, or of stdin, is a question.
 

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 import longspan
-from longspan.cli import ask, calibrate, chat, doctor, documents, generate, inspect, methods, read, serve
+from longspan.cli.ask import ask
+from longspan.cli.calibrate import calibrate
+from longspan.cli.chat import chat
+from longspan.cli.doctor import doctor
+from longspan.cli.documents import documents, verify
+from longspan.cli.generate import generate
+from longspan.cli.inspect import inspect
+from longspan.cli.methods import methods
+from longspan.cli.read import read
+from longspan.cli.serve import serve
 from longspan.errors import LongspanError
 
 GROUP = "longspan.commands"
@@ -35,19 +44,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help wraps long lines; rich help truncates options
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    read.read,
-    ask.ask,
-    chat.chat,
-    documents.documents,
-    documents.verify,
-    serve.serve,
-    generate.generate,
-    methods.methods,
-    inspect.inspect,
-    doctor.doctor,
-    calibrate.calibrate,
-):
+for command in (read, ask, chat, documents, verify, serve, generate, methods, inspect, doctor, calibrate):
     app.command()(command)
 for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
     app.command(entry.name)(entry.load())

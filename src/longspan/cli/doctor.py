@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, notes, print_json, say
-from longspan.cli.parameters import CalibrationFile, Device, Dtype, MethodOption, Window
+from longspan.cli import options
+from longspan.cli.models import load_model
+from longspan.cli.output import hushed, notes, print_json, say
 from longspan.errors import LongspanError
 
 if TYPE_CHECKING:
@@ -29,18 +30,18 @@ def doctor(
         str | None,
         typer.Option(help="The length of text and answer in tokens (131072, 200k, 1M) or windows (64x); default: 8x."),
     ] = None,
-    method: MethodOption = "auto",
-    window: Window = None,
-    calibration: CalibrationFile = None,
+    method: options.MethodOption = "auto",
+    window: options.Window = None,
+    calibration: options.CalibrationFile = None,
     kv_dir: Annotated[
         Path | None,
         typer.Option(help="The folder for a cache on disk, best a fast one; default: the folder for temporary files."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="The approximate time for running the model, in seconds.")] = 6.0,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Check whether a text fits a model on this machine, how fast the model reads it, and which method to use.
 
@@ -49,7 +50,7 @@ def doctor(
     """
     if length is not None:
         parse_length(length, window=1)  # what cannot be is refused before a model is loaded
-    chosen = method_or_auto(method, (), None)
+    chosen = options.method_or_auto(method, (), None)
     if model is None and length is not None:
         raise LongspanError("--length is a text's, for a model: longspan doctor MODEL --length ...")
     loaded = None

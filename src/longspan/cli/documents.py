@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.options import Json, Quiet, notes, print_json, say, wide
-from longspan.cli.parameters import DocumentArgument
+from longspan.cli import options
+from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import DocumentError, LongspanError, printable
 from longspan.tables import Column, Sheet
 
 
 def documents(
     folder: Annotated[Path, typer.Argument(help="A folder of documents, or the folder of one.")] = Path("."),
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """List the documents in a folder with their length, method, model, size and state."""
     from longspan.documents.folder import MANIFEST, READING
@@ -46,9 +46,9 @@ def documents(
 
 
 def verify(
-    document: DocumentArgument,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    document: options.DocumentArgument,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare all checksums of a document with its files. This requires no model."""
     from longspan.documents import verify as verified
@@ -73,11 +73,9 @@ def _row(place: Path) -> dict[str, Any]:
         whole, begun = folder.has_document(), folder.unfinished()
         manifest = folder.manifest() if whole else begun
         assert manifest is not None
-        facts, read = manifest.facts, manifest.segments[-1].stop if manifest.segments else 0
-        state = "whole" if whole else f"read up to {read:,}"
-        appended = begun.segments[-1].stop if begun is not None and begun.segments else 0
-        if whole and begun is not None and appended > facts.tokens:
-            state = f"whole; an append was stopped at {appended:,} of {begun.facts.tokens:,}"
+        facts, state = manifest.facts, "whole" if whole else f"read up to {manifest.tokens:,}"
+        if whole and begun is not None and begun.tokens > facts.tokens:
+            state = f"whole; an append was stopped at {begun.tokens:,} of {begun.facts.tokens:,}"
         name = written(method_of(facts))
         return {**row, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
     except (DocumentError, OSError) as error:

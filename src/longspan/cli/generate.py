@@ -8,44 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.options import (
-    Json,
-    Quiet,
-    check_text,
-    hushed,
-    load_model,
-    load_tokenizer,
-    method_or_auto,
-    notes,
-    prefill_bar,
-    print_json,
-    read_text,
-    refusals,
-    say,
-)
-from longspan.cli.parameters import (
-    AnswerTokens,
-    CalibrationFile,
-    Device,
-    Dtype,
-    MethodOption,
-    ModelOption,
-    Parameters,
-    ScaledAngles,
-    Window,
-)
+from longspan.cli import options
+from longspan.cli.models import load_model, load_tokenizer
+from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals, say
+from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
 
 
 def generate(
-    model: ModelOption,
+    model: options.ModelOption,
     prompt: Annotated[str, typer.Option(help="The question, which follows the file's text.")],
     file: Annotated[Path | None, typer.Option(help="A text that precedes the prompt; - is stdin.")] = None,
-    method: MethodOption = "dca",
-    window: Window = None,
-    settings: Parameters = None,
-    angles: ScaledAngles = None,
-    calibration: CalibrationFile = None,
+    method: options.MethodOption = "dca",
+    window: options.Window = None,
+    settings: options.Parameters = None,
+    angles: options.ScaledAngles = None,
+    calibration: options.CalibrationFile = None,
     kv_tier: Annotated[
         str,
         typer.Option(help="The storage of the cache: device, host or disk; auto moves it when memory is nearly full."),
@@ -56,12 +34,12 @@ def generate(
             help="The folder for --kv-tier disk or auto, on a fast disk; default: the folder for temporary files."
         ),
     ] = None,
-    max_new_tokens: AnswerTokens = 128,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
+    max_new_tokens: options.AnswerTokens = 128,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template, if it has one.")] = True,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Read a text and stream an answer to stdout. All other output goes to stderr.
 
@@ -71,7 +49,7 @@ def generate(
     if not prompt.strip():
         raise LongspanError("the prompt is empty")
     text = prompt if file is None else f"{read_text(file)}\n{prompt}"
-    selected = method_or_auto(method, settings or (), angles)
+    selected = options.method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, dtype=dtype, device=device)
     import torch
     from transformers import TextStreamer
@@ -102,7 +80,7 @@ def generate(
     timer = _TimingStreamer(printer)
     with torch.inference_mode(), prefill_bar(loaded, quiet):
         out = loaded.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, streamer=timer)
-    figures = {"prompt_tokens": tokens, "new_tokens": timer.tokens, **timer.figures(tokens)}
+    figures = timer.figures(tokens)
     if as_json:
         answer = tokenizer.decode(out[0, tokens:], skip_special_tokens=True)
         about = {"model": model_name(loaded), "method": name, "window": report.window}
@@ -112,23 +90,14 @@ def generate(
 
 
 class _TimingStreamer:
-    """A streamer for ``generate`` that measures times and forwards values to another streamer.
-
-    Attributes:
-        tokens: the number of generated tokens.
-    """
+    """A streamer for ``generate`` that measures times and forwards values to another streamer."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner, self.tokens = inner, -1  # the first put is the prompt
-        self._start = self._first = self._last = time.perf_counter()
+        self._inner = inner
+        self._times: list[float] = []  # of the prompt, then of each token
 
     def put(self, value: Any) -> None:
-        self._last = time.perf_counter()
-        self.tokens += 1
-        if self.tokens == 0:
-            self._start = self._last
-        elif self.tokens == 1:
-            self._first = self._last
+        self._times.append(time.perf_counter())
         if self._inner is not None:
             self._inner.put(value)
 
@@ -137,18 +106,20 @@ class _TimingStreamer:
             self._inner.end()
 
     def figures(self, prompt: int) -> dict[str, float | None]:
-        """Seconds and tokens per second: of prefill, up to the first token, and of decoding, after it.
+        """Tokens, and seconds and tokens per second of prefill, up to the first token, and of decoding, after it.
 
         Args:
             prompt: the number of tokens of the prompt.
         """
-        prefill, decode = self._first - self._start, self._last - self._first
-        rate = round((self.tokens - 1) / decode, 2) if decode > 0 and self.tokens > 1 else None
+        tokens, first = len(self._times) - 1, self._times[1]
+        prefill, decode = first - self._times[0], self._times[-1] - first
         return {
+            "prompt_tokens": prompt,
+            "new_tokens": tokens,
             "prefill_seconds": round(prefill, 4),
             "prefill_tokens_per_second": round(prompt / prefill, 2) if prefill > 0 else None,
             "decode_seconds": round(decode, 4),
-            "decode_tokens_per_second": rate,
+            "decode_tokens_per_second": round((tokens - 1) / decode, 2) if decode > 0 else None,
         }
 
 

@@ -22,15 +22,13 @@ def within_reach() -> Iterator[str | None]:
     """
     from huggingface_hub import constants
 
-    reason = None if constants.HF_HUB_OFFLINE else unreachable_reason(constants.ENDPOINT)
-    if reason is None:
-        yield None
-        return
-    constants.HF_HUB_OFFLINE = True
+    offline = constants.HF_HUB_OFFLINE
+    reason = None if offline else unreachable_reason(constants.ENDPOINT)
+    constants.HF_HUB_OFFLINE = offline or reason is not None
     try:
         yield reason
     finally:
-        constants.HF_HUB_OFFLINE = False
+        constants.HF_HUB_OFFLINE = offline
 
 
 def unreachable_reason(endpoint: str) -> str | None:

@@ -7,25 +7,26 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from longspan.cli.options import Json, Quiet, hushed, load_model, method_or_auto, print_json, refusals
-from longspan.cli.parameters import CalibrationFile, MethodOption, ModelArgument, Parameters, ScaledAngles, Window
+from longspan.cli import options
+from longspan.cli.models import load_model
+from longspan.cli.output import hushed, print_json, refusals
 
 
 def inspect(
-    model: ModelArgument,
-    method: MethodOption = "dca",
-    window: Window = None,
-    settings: Parameters = None,
-    angles: ScaledAngles = None,
-    calibration: CalibrationFile = None,
+    model: options.ModelArgument,
+    method: options.MethodOption = "dca",
+    window: options.Window = None,
+    settings: options.Parameters = None,
+    angles: options.ScaledAngles = None,
+    calibration: options.CalibrationFile = None,
     length: Annotated[
         int | None, typer.Option(help="The longest text with its answer, in tokens, for --method auto.", min=1)
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show how a method would extend a model: layers, window, parameters, memory per 1,000 tokens, warnings."""
-    selected = method_or_auto(method, settings or (), angles)
+    selected = options.method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, device="cpu")
     import longspan
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longspan.cli.options import Json, Quiet, notes, print_json, say, wide
+from longspan.cli import options
+from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import check_count
 from longspan.tables import Column, Sheet
 
@@ -20,8 +21,8 @@ def methods(
     window: Annotated[
         int | None, typer.Option(help="Show the defaults for a model with this trained window, in tokens.", min=1)
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """List the methods with a description, their parameters and defaults, and their papers."""
     from longspan.methods import METHODS

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longspan.cli.options import (
-    BUNDLED,
-    STDIN,
-    Json,
-    Quiet,
-    hushed,
-    load_model,
-    load_tokenizer,
-    method_or_auto,
-    named_path,
-    notes,
-    one_stdin,
-    print_json,
-    read_text,
-    refusals,
-    say,
-)
-from longspan.cli.parameters import (
-    CalibrationFile,
-    Device,
-    Dtype,
-    KvTier,
-    MethodOption,
-    ModelOption,
-    Parameters,
-    ScaledAngles,
-    Window,
-)
-from longspan.errors import LongspanError, printable
+from longspan.cli import options
+from longspan.cli.models import load_model, load_tokenizer, origin
+from longspan.cli.output import hushed, notes, print_json, refusals, say, warnings_said
+from longspan.cli.texts import STDIN, one_stdin, read_text
+from longspan.errors import LongspanError
 from longspan.signals import Stopped
 
 if TYPE_CHECKING:
@@ -48,14 +23,10 @@ if TYPE_CHECKING:
 
     from longspan.documents.document import Document
 
-REDRAWN, RETOLD = 0.5, 30.0  # seconds from one state of the progress to the next, on a terminal and in a log
+RETOLD = 30.0  # seconds from one line about the progress to the next, in a log
 
 # What an append takes from the document that is there.
-_OF_READING = {
-    "method": "--method", "window": "--window", "settings": "--set", "angles": "--angles",
-    "calibration": "--calibration", "layout": "--layout", "piece": "--piece", "text": "--no-text",
-    "kv_dir": "--kv-dir",
-}  # fmt: skip
+_OF_READING = ("method", "window", "settings", "angles", "calibration", "layout", "piece", "text", "kv_dir")
 
 
 def read(
@@ -63,34 +34,29 @@ def read(
     texts: Annotated[
         list[Path], typer.Argument(help="Text, PDF or HTML files, read one after the other; - is a text on stdin.")
     ],
-    model: ModelOption,
-    out: Annotated[
-        Path,
-        typer.Option(
-            parser=named_path, metavar="PATH", help="The folder of the document: a new one, or its own with --append."
-        ),
-    ],
-    method: MethodOption = "longheads:score=bounds",
-    window: Window = None,
-    settings: Parameters = None,
-    angles: ScaledAngles = None,
-    calibration: CalibrationFile = None,
+    model: options.ModelOption,
+    out: Annotated[Path, options.new_path("The folder of the document: a new one, or its own with --append.")],
+    method: options.MethodOption = "longheads:score=bounds",
+    window: options.Window = None,
+    settings: options.Parameters = None,
+    angles: options.ScaledAngles = None,
+    calibration: options.CalibrationFile = None,
     layout: Annotated[
         str,
         typer.Option(help="The layout of a prompt: auto, chat, plain, or a template with {document} and {question}."),
     ] = "auto",
     piece: Annotated[int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)] = 4096,
     text: Annotated[bool, typer.Option(help="Save the text with the document, which --passages of ask needs.")] = True,
-    kv_tier: KvTier = "device",
+    kv_tier: options.KvTier = "device",
     kv_dir: Annotated[
         Path | None,
         typer.Option(help="The folder for --kv-tier disk, on a fast disk; default: the folder for temporary files."),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the texts to the document in PATH.")] = False,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Read texts of any length once and save the model's cache as a document, for ask, chat and serve.
 
@@ -101,23 +67,17 @@ def read(
     one_stdin(texts)
     console = notes(quiet)
     read_in = [("standard input" if path == STDIN else path.name, _text(path, console)) for path in texts]
-    chosen = method_or_auto(method, settings or (), angles)
+    chosen = options.method_or_auto(method, settings or (), angles)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     import longspan
     from longspan.documents.appending import append_texts
     from longspan.documents.folder import Folder
 
     began = time.perf_counter()
-    source = model if model == BUNDLED or not Path(model).exists() else str(Path(model).resolve())
-    kept = [0, 0]
-
-    def done(stop: int, total: int) -> None:
-        kept[:] = stop, total
-
     try:
         with hushed(quiet), refusals():
-            before = kept[0] = Folder(out).manifest().facts.tokens if append else _tokens_kept(out)
-            with _progress(loaded, console, kept):
+            before = Folder(out).manifest().facts.tokens if append else _tokens_kept(out)
+            with _progress(loaded, console, before) as done:
                 if append:
                     document = append_texts(out, loaded, tokenizer, read_in, kv_tier=kv_tier, done=done)
                 else:
@@ -134,7 +94,7 @@ def read(
                         kv_dir=kv_dir,
                         keep_text=text,
                         out=out,
-                        source=source,
+                        source=origin(model),
                         done=done,
                     )
     except (Stopped, KeyboardInterrupt):
@@ -152,7 +112,11 @@ def read(
 def _refuse_options(context: typer.Context) -> None:
     """Raise ``LongspanError`` if an option was given that an append would leave unused."""
     given = [
-        flag for name, flag in _OF_READING.items() if (s := context.get_parameter_source(name)) and s.name != "DEFAULT"
+        (option.secondary_opts or option.opts)[0]
+        for option in context.command.params
+        if option.name in _OF_READING
+        and (source := context.get_parameter_source(option.name))
+        and source.name != "DEFAULT"
     ]
     if given:
         raise LongspanError(f"--append reads on as the document was read; leave out {', '.join(given)}")
@@ -178,18 +142,17 @@ def _tokens_kept(out: Path) -> int:
     from longspan.documents.folder import Folder
 
     begun = Folder(out).unfinished()
-    return begun.segments[-1].stop if begun is not None and begun.segments else 0
+    return 0 if begun is None else begun.tokens
 
 
 def _kept_words(out: Path) -> str | None:
     """How much of a reading that ends here is kept; None where nothing is."""
     from longspan.documents.folder import Folder
 
-    begun, read = Folder(out).unfinished(), _tokens_kept(out)
-    if begun is None or not read:
+    begun = Folder(out).unfinished()
+    if begun is None or not begun.tokens:
         return None
-    total = begun.facts.tokens
-    return f"{read:,} of {total:,} tokens are kept in {out}; the same command goes on from there"
+    return f"{begun.tokens:,} of {begun.facts.tokens:,} tokens are kept in {out}; the same command goes on from there"
 
 
 def _text(path: Path, console: Console) -> str:
@@ -197,53 +160,54 @@ def _text(path: Path, console: Console) -> str:
 
     if is_plain(path):
         return read_text(path)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        text = extract(path)
-    for warning in caught:
-        say(console, printable(f"warning: {warning.message}"))
-    return text
+    with warnings_said(console, "warning"):
+        return extract(path)
 
 
 @contextmanager
-def _progress(model: PreTrainedModel, console: Console, kept: list[int]) -> Iterator[None]:
-    """How far the reading is, at which rate, and how long it will take: a bar on a terminal, else some lines."""
-    if console.quiet:
-        yield
-        return
-    from threading import Event, Thread
+def _progress(model: PreTrainedModel, console: Console, before: int) -> Iterator[Callable[[int, int], None]]:
+    """Show how far a reading is, at which rate, and how long it will take: a bar on a terminal, else some lines.
 
+    Args:
+        before: tokens that an earlier run has read, which count for no rate.
+
+    Yields:
+        What the reading calls after each piece: with the tokens that are kept, and how many there are.
+    """
+    if console.quiet:
+        yield lambda stop, total: None
+        return
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from longspan.hf.prefill import Prefill, following
+    from longspan.hf.prefill import following
 
-    over, within = Event(), [0.0]  # tokens of the piece that is being read
+    kept, total, began = before, 0, time.perf_counter()
+    told = began
 
-    def see(now: Prefill | None) -> None:
-        within[0] = 0.0 if now is None else now.read
+    def show(within: float) -> None:
+        nonlocal told
+        now, read = time.perf_counter(), min(kept + within, total) if total else kept + within
+        rate, words = (read - before) / (now - began), "reading"
+        if total:
+            words = f"{read:,.0f} of {total:,} tokens"
+        if total and rate:
+            minutes, seconds = divmod(round((total - read) / rate), 60)
+            words += f", {rate:,.0f} tokens/s, {minutes}:{seconds:02} left"
+        if bar is not None:
+            bar.update(bar.task_ids[0], total=total or None, completed=read, description=words)
+        elif now - told >= RETOLD:
+            told = now
+            say(console, words)
 
-    def show(bar: Progress | None) -> None:
-        task = bar.add_task("reading", total=None) if bar else None
-        began, first = time.perf_counter(), kept[0]  # what an earlier run has read counts for no rate
-        while not over.wait(RETOLD if bar is None else REDRAWN):
-            read, total = min(kept[0] + within[0], kept[1] or kept[0] + within[0]), kept[1]
-            rate = (read - first) / (time.perf_counter() - began)
-            words = f"{read:,.0f} of {total:,} tokens" if total else "reading"
-            if total and rate:
-                minutes, seconds = divmod(round((total - read) / rate), 60)
-                words += f", {rate:,.0f} tokens/s, {minutes}:{seconds:02} left"
-            if bar is None or task is None:
-                say(console, words)
-            else:
-                bar.update(task, total=total or None, completed=read, description=words)
+    def done(stop: int, of: int) -> None:
+        nonlocal kept, total
+        kept, total = stop, of
+        with suppress(OSError, SystemExit):  # which rich raises where a pipe is closed: a lost log ends no reading
+            show(0)
 
     columns = BarColumn(bar_width=20), TextColumn("{task.description}")
     with Progress(*columns, console=console, transient=True) if console.is_terminal else nullcontext() as bar:
-        thread = Thread(target=show, args=(bar,), daemon=True)
-        thread.start()
-        try:
-            with following(model, see):
-                yield
-        finally:
-            over.set()
-            thread.join()
+        if bar is not None:
+            bar.add_task("reading", total=None)
+        with following(model, lambda now: None if now is None else show(now.read)):
+            yield done

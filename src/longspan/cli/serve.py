@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.options import BUNDLED, Quiet, hushed, load_model, load_tokenizer, method_or_auto, notes, say
+from longspan.cli import options
+from longspan.cli.models import load_model, load_tokenizer, origin
+from longspan.cli.output import hushed, notes, say
 from longspan.errors import LongspanError
 
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
@@ -78,7 +80,7 @@ def serve(
         str, _option("DEVICE", "The device: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU.")
     ] = "auto",
     demo: Annotated[bool, typer.Option("--demo", help="Start with a document that was already read.")] = False,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Serve a model and its documents through OpenAI's API, with a page at /. Ctrl-C stops it once all is answered."""
     if any(find_spec(package) is None for package in _NEEDED):
@@ -93,11 +95,9 @@ def serve(
         if documents is None:
             documents = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longspan-documents-")))
             say(console, "documents go with this server; --documents DIR keeps them")
-        local = model != BUNDLED and Path(model).exists()
-        source = str(Path(model).resolve()) if local else model
         settings = ServerSettings(
             model=name or model,
-            source=source,
+            source=origin(model),
             documents=documents,
             host=host,
             port=port,
@@ -120,7 +120,7 @@ def serve(
             import longspan
             from longspan.serve.host import Host
 
-            chosen = method_or_auto(method, (), None)
+            chosen = options.method_or_auto(method, (), None)
             loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
             longspan.extend(loaded, chosen, window=window, length=length)
             served = Host(loaded, tokenizer, settings, layout=layout)

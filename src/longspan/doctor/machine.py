@@ -14,7 +14,7 @@ import torch
 from longspan.errors import LongspanError
 from longspan.hf.auto import free_memory
 from longspan.hf.cgroup import memory_left
-from longspan.hf.kernels import describe_kernels
+from longspan.hf.describe import describe_kernels
 from longspan.hf.tiers import IN_MEMORY, file_system
 from longspan.kernels.banded import Impl
 from longspan.store import check_tier

@@ -132,10 +132,9 @@ class Folder:
             begun = self.unfinished()
             if begun is None:
                 raise DocumentError(f"{self}: there is no document in this folder, which has no {MANIFEST}")
-            read = begun.segments[-1].stop if begun.segments else 0
             raise DocumentError(
-                f"{self}: its reading was not finished ({read:,} of {begun.facts.tokens:,} tokens); run the same "
-                "`longspan read` again, which goes on from there"
+                f"{self}: its reading was not finished ({begun.tokens:,} of {begun.facts.tokens:,} tokens); run the "
+                "same `longspan read` again, which goes on from there"
             )
         try:
             return parse(self.read(MANIFEST))

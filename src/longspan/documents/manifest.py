@@ -179,6 +179,11 @@ class Manifest:
     files: dict[str, Stored]
     canary: Canary | None
 
+    @property
+    def tokens(self) -> int:
+        """How many the segments hold."""
+        return self.segments[-1].stop if self.segments else 0
+
     def to_json(self) -> str:
         """The manifest as the text of its file, with a checksum of all of it."""
         held = asdict(self)

@@ -19,7 +19,7 @@ from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
 from longspan.index import Entries, SavableIndex, SavedIndex
 from longspan.selection.selector import Selector
-from longspan.store.memory import Kind
+from longspan.store.memory import Kind, TokenBlock
 from longspan.store.segments import Access, Part, lay
 
 _VALUES = "values"
@@ -129,7 +129,7 @@ def new_cache(
     if not tokens:
         return cache
     on_host, selects = attachment.report.kv_tier != "device", attachment.attender.method.selects
-    blocks: dict[tuple[int, str], tuple[Kind, Any]] = {}
+    blocks: dict[tuple[int, str], TokenBlock] = {}
     entries: dict[int, int] = {}
     for stream, own in zip(streams, parts, strict=True):
         kind = Kind(1, stream.heads, stream.width, getattr(torch, stream.dtype), device)
@@ -139,7 +139,7 @@ def new_cache(
         if count:
             host = on_host and stream.name != ENTRIES and stream.name not in _STOCK
             access: Access = "whole" if stream.name == ENTRIES else "few" if selects else "in order"
-            blocks[stream.layer, stream.name] = kind, lay(kind, own, count, host=host, access=access)
+            blocks[stream.layer, stream.name] = lay(kind, own, count, host=host, access=access)
     ropes = {layer.index: layer.rope for layer in attachment.layers}
     try:
         for number, layer in enumerate(cache.layers):
@@ -163,7 +163,7 @@ def _fill_store(
     layer: StoreLayer,
     number: int,
     rope: Any,
-    blocks: Mapping[tuple[int, str], tuple[Kind, Any]],
+    blocks: Mapping[tuple[int, str], TokenBlock],
     counts: Mapping[int, int],
     state: State,
     tokens: int,
@@ -181,16 +181,16 @@ def _fill_store(
         return
     inputs: list[Tensor] = []
     while (x := state.tensors.get(f"{number}.tail.{len(inputs)}")) is not None:
-        inputs.append(x.to(blocks[number, _VALUES][0].device))
+        inputs.append(x.to(blocks[number, _VALUES].kind.device))
     laid = blocks.get((number, ENTRIES))
-    entries = None if laid is None else Entries(*laid, counts[number])
+    entries = None if laid is None else Entries(laid, counts[number])
     index.restore(SavedIndex(None, tuple(inputs), own), entries, tokens)
 
 
 def _fill_stock(
     layer: DynamicLayer,
     number: int,
-    blocks: Mapping[tuple[int, str], tuple[Kind, Any]],
+    blocks: Mapping[tuple[int, str], TokenBlock],
     state: State,
     tokens: int,
     device: torch.device,
@@ -201,7 +201,7 @@ def _fill_stock(
         keys, values = (state.tensors[f"{number}.{name}"].to(device) for name in ("keys", "values"))
         (layer.cumulative_length,) = state.counts[f"{number}.seen"]
     elif (number, _STOCK[0]) in blocks:
-        keys, values = (blocks[number, name][1].tensor[:, :, :tokens] for name in _STOCK)
+        keys, values = (blocks[number, name].tensor[:, :, :tokens] for name in _STOCK)
     else:
         return
     seen = layer.cumulative_length if isinstance(layer, DynamicSlidingWindowLayer) else 0

@@ -77,7 +77,7 @@ class Reading:
         first = len(self._sealed)
         if begun.segments[:first] != self._sealed:
             raise DocumentError("the document that it appends to is another now")
-        name = _state_name(begun.segments[-1].stop if begun.segments else 0)
+        name = _state_name(begun.tokens)
         if begun.files.keys() != {name}:
             raise DocumentError(f"{READING} names the files {sorted(begun.files)}, not {name}")
         with ExitStack() as opened:  # closed if anything is refused

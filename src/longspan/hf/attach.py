@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
+from typing import Unpack
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
 
+from longspan.attend import Attender
 from longspan.calibration import Calibration
 from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
-from longspan.hf.describe import layer_notes
 from longspan.hf.generation import shadow, unshadow
 from longspan.hf.hooks import Attachment
+from longspan.hf.layer import Layer
 from longspan.hf.prepare import ExtendOptions, prepare
 from longspan.hf.report import Report
 from longspan.hf.threads import alone
@@ -82,7 +84,25 @@ def extend(
         CacheError: ``kv_tier`` does not support this method on this device; the model is unchanged.
         ValueError: a parameter is invalid, ``kv_dir`` included.
     """
-    return _extend(model, ExtendOptions(method, window, angles, impl, calibration, kv_tier, kv_dir, length))
+    inner = unwrap(model)
+    with _changing, alone(inner):
+        previous = _attached.get(inner)
+        restore(inner)
+        try:
+            report, attender, layers = prepare(
+                model, method, window=window, angles=angles, impl=impl, calibration=calibration, kv_tier=kv_tier,
+                kv_dir=kv_dir, length=length,
+            )  # fmt: skip
+        except BaseException:
+            if previous is not None:
+                _attach(inner, previous)
+            raise
+        _attach(inner, Attachment(inner, attender, layers, report))
+        if report.reason is not None:
+            print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
+        if not report.attached:
+            warnings.warn(report.warnings[0], stacklevel=2)
+        return report
 
 
 def restore(model: PreTrainedModel) -> None:
@@ -100,23 +120,13 @@ def restore(model: PreTrainedModel) -> None:
 
 @contextmanager
 def extended(
-    model: PreTrainedModel,
-    method: str | Method | Angles = "dca",
-    *,
-    window: int | None = None,
-    angles: Angles | None = None,
-    impl: Impl = "auto",
-    calibration: Calibration | str | Path | None = None,
-    kv_tier: KVTier = "device",
-    kv_dir: str | os.PathLike[str] | None = None,
-    length: int | None = None,
+    model: PreTrainedModel, method: str | Method | Angles = "dca", **options: Unpack[ExtendOptions]
 ) -> Iterator[Report]:
-    """``extend`` for the length of a ``with`` block; what was attached before is attached again after it."""
-    options = ExtendOptions(method, window, angles, impl, calibration, kv_tier, kv_dir, length)
+    """``extend``, with its options, for a ``with`` block; what was attached before is attached again after it."""
     inner = unwrap(model)
     with _changing:
         previous = _attached.get(inner)
-        report = _extend(model, options)
+        report = extend(model, method, **options)
     try:
         yield report
     finally:
@@ -126,26 +136,22 @@ def extended(
                 _attach(inner, previous)
 
 
-def inspect(
-    model: PreTrainedModel,
-    method: str | Method | Angles = "dca",
-    *,
-    window: int | None = None,
-    angles: Angles | None = None,
-    calibration: Calibration | str | Path | None = None,
-    kv_tier: KVTier = "device",
-    kv_dir: str | os.PathLike[str] | None = None,
-    length: int | None = None,
-) -> Report:
-    """The report that ``extend`` would give; nothing stays changed."""
-    options = ExtendOptions(method, window, angles, "auto", calibration, kv_tier, kv_dir, length)
+def inspect(model: PreTrainedModel, method: str | Method | Angles = "dca", **options: Unpack[ExtendOptions]) -> Report:
+    """The report that ``extend`` would give with these options; nothing stays changed."""
+    return examine(model, method, **options)[0]
+
+
+def examine(
+    model: PreTrainedModel, method: str | Method | Angles, **options: Unpack[ExtendOptions]
+) -> tuple[Report, Attender, list[Layer]]:
+    """``prepare`` for a model that is not extended, with nobody else in it meanwhile."""
     inner = unwrap(model)
     with _changing:
         if inner in _attached:
             raise LongspanError("the model is extended already; its report is what extend returned")
         with alone(inner):
             _refuse_copies(inner)
-            return prepare(model, options)[0]
+            return prepare(model, method, **options)
 
 
 def attachment_of(model: PreTrainedModel) -> Attachment | None:
@@ -164,27 +170,6 @@ def attached_to(model: PreTrainedModel) -> Attachment:
 def new_cache(model: PreTrainedModel) -> LongspanCache:
     """An empty cache for an extended model, to be kept over several calls (``past_key_values=``)."""
     return attached_to(model).new_cache()
-
-
-def _extend(model: PreTrainedModel, options: ExtendOptions) -> Report:
-    inner = unwrap(model)
-    with _changing, alone(inner):
-        previous = _attached.get(inner)
-        if previous is not None:
-            restore(inner)
-        try:
-            _refuse_copies(inner)
-            report, attender, layers = prepare(model, options)
-        except BaseException:
-            if previous is not None:
-                _attach(inner, previous)
-            raise
-        _attach(inner, Attachment(inner, attender, layers, report))
-        if report.reason is not None:
-            print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
-        if not report.attached:
-            warnings.warn(next(layer_notes(layers, report.window)), stacklevel=3)
-        return report
 
 
 def _attach(model: PreTrainedModel, attachment: Attachment) -> None:

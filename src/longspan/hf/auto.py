@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from longspan.hf.cgroup import memory_left
+from longspan.hf.cgroup import memory_left, number_in
 from longspan.methods import DCA, ESA, Full, LongHeads, Method
 from longspan.store import Tier
 
@@ -66,21 +66,14 @@ def choose(
 def free_memory(device: torch.device) -> int | None:
     """Free bytes where tensors of this device lie, or None where the system does not say.
 
-    In a container or a job, no more than its limit leaves.
+    On a GPU those that torch holds there unused are among them. In a container or a job, no more than its limit leaves.
     """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type == "cpu" and "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        free = _available() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        granted = memory_left()
-        return free if granted is None else min(free, granted)
-    return None
-
-
-def _available() -> int | None:
-    """Linux's own estimate, which counts the page cache as free."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
-    except OSError:
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    # Linux's own estimate, which counts the page cache as free.
+    available = number_in(Path("/proc/meminfo"), r"MemAvailable:\s+") if device.type == "cpu" else None
+    if available is None:
         return None
+    granted = memory_left()
+    return available * 1024 if granted is None else min(available * 1024, granted)

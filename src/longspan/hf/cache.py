@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, get_args
 from weakref import ReferenceType
 
 import torch
@@ -21,9 +21,7 @@ from longspan.store import KVStore, Tier
 class StoreLayer(CacheLayerMixin):
     """One attached layer. ``update`` hands keys and values on; attention appends them to ``store``."""
 
-    is_compileable = False
     is_croppable = True
-    is_sliding = False
     supports_early_init = False
 
     def __init__(self, store: KVStore, selects: bool) -> None:
@@ -49,8 +47,6 @@ class StoreLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    get_max_cache_shape = get_max_length  # what it was called before
-
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last ``-n`` tokens; a positive ``n``, transformers' older form, is the length to keep."""
         n = tokens_to_remove
@@ -63,8 +59,7 @@ class StoreLayer(CacheLayerMixin):
         self.store.repeat(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
-        self.store.select(rows)
+        self.store.select(indices)
 
     def reset(self) -> None:
         self.store.reset()
@@ -171,11 +166,8 @@ class LongspanCache(Cache):
     @property
     def bytes_by_tier(self) -> dict[Tier, int]:
         """Bytes allocated by the attached layers on the device, in host memory and on disk."""
-        sizes: dict[Tier, int] = {"device": 0, "host": 0, "disk": 0}
-        for store in self.stores:
-            for tier, size in store.bytes_by_tier.items():
-                sizes[tier] += size
-        return sizes
+        by_store = [store.bytes_by_tier for store in self.stores]
+        return {tier: sum(sizes[tier] for sizes in by_store) for tier in get_args(Tier)}
 
     def accept(self, padding: tuple[int, ...], mask_given: bool, length: int) -> None:
         """Note the padding of a forward; raise ``CacheError`` if it is not that of the rows held.
@@ -185,8 +177,6 @@ class LongspanCache(Cache):
             mask_given: whether the caller passed an attention mask, for the message.
             length: tokens in the layer that asks.
         """
-        if padding == self.padding:
-            return
         if self.padding is None or length == 0:
             self.padding = padding
         elif len(padding) != len(self.padding):
@@ -213,7 +203,7 @@ class LongspanCache(Cache):
         super().batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
+        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices  # stores take numbers
         self._pad_rows(rows.tolist())
         super().batch_select_indices(rows)
 

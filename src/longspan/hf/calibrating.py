@@ -30,7 +30,7 @@ from longspan.calibration import (
 )
 from longspan.calibration.solvers import Solver
 from longspan.errors import CalibrationError, check_count
-from longspan.hf.attach import attachment_of, extended
+from longspan.hf.attach import attachment_of, examine
 from longspan.hf.collect import collect, token_pieces
 from longspan.hf.fitting import dtype_name, model_name, shapes_of
 from longspan.hf.layer import Layer
@@ -121,7 +121,7 @@ def calibrate_each(
     if count < 0.9 * tokens:
         warnings.warn(f"the texts end after {count:,} of {tokens:,} tokens; calibrated on those", stacklevel=3)
     maps: dict[Solver, dict[str, dict[int, Projection]]] = {name: {"layers": {}, "heads": {}} for name in solvers}
-    groups = list(_groups(shapes, count if "sgd" in solvers else 0))
+    groups = _groups(list(shapes), max(channels), count if "sgd" in solvers else 0)
     with _bar("calibrating", count * len(groups), progress) as advance:
         for group in groups:
             gathered = _LayerStatistics(group, keep="sgd" in solvers)
@@ -239,19 +239,10 @@ class _LayerStatistics:
         return Projection(*(x.cpu().contiguous() for x in pair))
 
 
-def _groups(shapes: dict[int, tuple[int, int]], samples: int) -> Iterator[list[int]]:
+def _groups(indices: list[int], channels: int, samples: int) -> list[list[int]]:
     """Layers whose moments, and ``samples`` queries and keys each, fit the budget together; at least one."""
-    group: list[int] = []
-    used = 0
-    for index, (heads, dim) in shapes.items():
-        channels = heads * dim
-        needed = 16 * channels**2 + 8 * channels * samples
-        if group and used + needed > BUDGET:
-            yield group
-            group, used = [], 0
-        group.append(index)
-        used += needed
-    yield group
+    at_once = max(1, BUDGET // (16 * channels**2 + 8 * channels * samples))
+    return [indices[first : first + at_once] for first in range(0, len(indices), at_once)]
 
 
 def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int, dict[int, tuple[int, int]]]:
@@ -265,15 +256,13 @@ def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int,
         window = check_count("window", window)
     attached = attachment_of(model)
     if attached is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that nothing was attached is raised below
-            with extended(model, "full", window=window):
-                attached = attachment_of(model)
-    assert attached is not None
-    shapes = shapes_of(attached.layers)
+        report, _, layers = examine(model, "full", window=window)
+    else:
+        report, layers = attached.report, attached.layers
+    shapes = shapes_of(layers)
     if not shapes:
-        raise CalibrationError(f"{attached.report.model} has no layer to calibrate: {attached.report.warnings[0]}")
-    return window or attached.report.window, shapes
+        raise CalibrationError(f"{report.model} has no layer to calibrate: {report.warnings[0]}")
+    return window or report.window, shapes
 
 
 def _size(name: str, value: int | None, channels: int) -> int:

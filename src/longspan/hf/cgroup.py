@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +25,7 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
     except OSError:
         return
     for line in lines:
-        fields = line.split(":", 2)
-        if len(fields) != 3:
-            continue
-        _, controllers, path = fields
+        _, controllers, path = line.split(":", 2)
         if controllers == "":
             folder, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
@@ -38,26 +36,18 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
         # In a container the path may be that of the host, of which nothing is seen here but the last group, as root.
         group_folder = folder / path.strip("/")
         for group in (group_folder, *group_folder.parents):
-            used = _number(group / names[1])
-            for limit in (_number(group / name) for name in (names[0], "memory.high")):
+            used = number_in(group / names[1])
+            for limit in (number_in(group / name) for name in (names[0], "memory.high")):
                 if limit is not None and used is not None and limit < _UNLIMITED:
-                    yield limit, used - _cached(group / "memory.stat", names[2])
+                    yield limit, used - (number_in(group / "memory.stat", f"{names[2]} ") or 0)
             if group == folder:
                 break
 
 
-def _number(file: Path) -> int | None:
+def number_in(file: Path, name: str = "") -> int | None:
+    """The number that a file of the system says, of the thing named; None if it says none."""
     try:
-        text = file.read_text().strip()
+        found = re.search(rf"^{name}(\d+)( kB)?$", file.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(text) if text.isdigit() else None
-
-
-def _cached(file: Path, name: str) -> int:
-    try:
-        rows = dict(line.split() for line in file.read_text().splitlines())
-    except (OSError, ValueError):
-        return 0
-    value = rows.get(name, "0")
-    return int(value) if value.isdigit() else 0
+    return int(found[1]) if found else None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.errors import AttachError
 from longspan.hf.placement import runs_on
 
 
@@ -37,6 +38,17 @@ def run_for_outputs(model: PreTrainedModel) -> Iterator[str]:
         model.set_attn_implementation(implementation)
         for module, mode in training.items():
             module.training = mode
+
+
+@contextmanager
+def failing_as(what: str) -> Iterator[None]:
+    """Whatever a model fails at in this block, of whatever class, is an ``AttachError`` that says ``what`` first."""
+    try:
+        yield
+    except AttachError:
+        raise
+    except Exception as error:
+        raise AttachError(f"{what}: {' '.join(str(error).split())}") from error
 
 
 def error_of(a: Tensor, b: Tensor) -> float:

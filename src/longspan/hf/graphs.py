@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import update_wrapper
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ from longspan.attend import RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache
+from longspan.hf.describe import unrecordable
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
-from longspan.hf.kernels import unrecordable
 from longspan.hf.running import numbering
 from longspan.hf.unwrap import unwrap
 from longspan.kernels.gpu import tiles
@@ -32,9 +32,6 @@ _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
 _TRUE = "use_cache", "return_dict"  # unless they are left out
 _CACHE = object()  # in its place
-
-
-_entered: WeakSet[PreTrainedModel] = WeakSet()
 
 
 @contextmanager
@@ -58,7 +55,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     room = check_count("room", room)
     model = unwrap(model)
     attachment = attached_to(model)
-    if model in _entered:
+    if isinstance(model.forward, _Decoding):
         raise LongspanError("the model is inside longspan.graphed already")
     reason = (
         unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
@@ -67,24 +64,13 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     )
     if reason is not None:
         raise LongspanError(f"decoding cannot be recorded: {reason}; call the model without longspan.graphed")
-    steps, forward, replaced = _Steps(model, attachment, room), model.forward, vars(model).get("forward")
-    names = list(inspect.signature(forward).parameters)
-
-    @wraps(forward)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        arguments = dict(zip(names, args, strict=False)) | kwargs
-        cache = steps.decodes(arguments)
-        return steps(cache, arguments) if cache is not None else forward(*args, **kwargs)
-
-    model.forward = run  # an instance's own attribute, before its class's
-    _entered.add(model)
+    replaced = vars(model).get("forward")
+    model.forward = _Decoding(model, attachment, room)  # an instance's own attribute, before its class's
     try:
         yield
     finally:
-        _entered.discard(model)
-        if replaced is None:
-            vars(model).pop("forward", None)
-        else:
+        vars(model).pop("forward", None)
+        if replaced is not None:
             model.forward = replaced
 
 
@@ -127,25 +113,31 @@ class _GraphRecording:
     others_ran: bool = False  # calls since that are no decoding steps, and may have moved the cache
 
 
-class _Steps:
-    """Decoding steps of one model, recorded where there is no recording that fits."""
+class _Decoding:
+    """The forward of a model whose decoding steps are recorded, each where there is no recording that fits."""
 
     def __init__(self, model: PreTrainedModel, attachment: Attachment, room: int) -> None:
+        update_wrapper(self, model.forward)  # transformers looks at what it takes
         self.model, self.attachment, self.room, self.forward = model, attachment, room, model.forward
+        self._names = list(inspect.signature(model.forward).parameters)
         self._recordings: WeakKeyDictionary[LongspanCache, _GraphRecording] = WeakKeyDictionary()
 
-    def decodes(self, arguments: dict[str, Any]) -> LongspanCache | None:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = dict(zip(self._names, args, strict=False)) | kwargs
+        cache = self._decodes(arguments)
+        return self.forward(*args, **kwargs) if cache is None else self._step(cache, arguments)
+
+    def _decodes(self, arguments: dict[str, Any]) -> LongspanCache | None:
         """The cache of a call that is a decoding step; None for any other."""
         ids, cache, mask = (arguments.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
         others = [x for name, x in arguments.items() if name not in _PLAIN and x is not None and x is not False]
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
         one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
-        if one and not others and False not in (arguments.get(name, True) for name in _TRUE):
-            lengths = {store.length for store in cache.stores} if isinstance(cache, LongspanCache) else {0}
-            if isinstance(cache, LongspanCache) and len(lengths) == 1 and lengths != {0}:
-                if (reason := self._why_not_now()) is None:
-                    return cache
-                warnings.warn(f"a decoding step inside longspan.graphed was not recorded: {reason}", stacklevel=3)
+        plain = not others and False not in (arguments.get(name, True) for name in _TRUE)
+        if one and plain and isinstance(cache, LongspanCache) and cache.get_seq_length():
+            if (reason := self._why_not_now()) is None:
+                return cache
+            warnings.warn(f"a decoding step inside longspan.graphed was not recorded: {reason}", stacklevel=3)
         for recording in self._recordings.values():
             recording.others_ran = True
         return None
@@ -161,10 +153,11 @@ class _Steps:
             return "gradients are on; call it under torch.no_grad()"
         return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None
 
-    def __call__(self, cache: LongspanCache, arguments: dict[str, Any]) -> Any:
+    def _step(self, cache: LongspanCache, arguments: dict[str, Any]) -> Any:
         """One step, from the recording."""
         ids, mask, past = arguments["input_ids"], arguments.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
+        cache.refuse_uneven(len(cache.stores))
         padding = left_padding(mask, ids.shape[0], past + 1)
         cache.accept(padding, mask is not None, past)
         assert cache.padding is not None

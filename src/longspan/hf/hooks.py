@@ -1,35 +1,36 @@
-"""One method attached to a model, and the hooks around it and its decoder; ``layer_hooks`` has that of its layers."""
+"""One method attached to a model, and its hooks: on the model, its decoder, its attention modules and their norms."""
 
 from __future__ import annotations
 
 import inspect
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from longspan.attend import Attender
+from longspan.attend import Attender, LayerCall
 from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.hf.layer import Layer
-from longspan.hf.layer_hooks import InputObserver, LayerHook
+from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
-from longspan.hf.running import (
-    Forward,
-    NeverCopied,
-    refuse_inputs,
-    refuse_missing,
-    refuse_other_attention,
-    refuse_packed,
-)
+from longspan.hf.running import Forward, NeverCopied, refuse_inputs, refuse_missing, refuse_other_attention
 from longspan.hf.threads import calls_of
 from longspan.hf.tiers import new_store
 from longspan.hf.untraced import untraced
+from longspan.rope import Rope
+
+# Sees what reaches the attention of an attached layer, before anything is done to it: the layer, its unrotated queries
+# [B, H, T, D], keys [B, Hkv, T, D] and values [B, Hkv, T, Dv], and the number of padding tokens that each row begins
+# with, those in the cache counted in.
+InputObserver = Callable[[Layer, Tensor, Tensor, Tensor, tuple[int, ...]], None]
 
 
 class Attachment(NeverCopied):
@@ -39,6 +40,7 @@ class Attachment(NeverCopied):
         self.attender, self.layers, self.report = attender, layers, report
         self._owner = weakref.ref(model)
         self.implementation = model.config._attn_implementation
+        self._stock = partial(interface.stock_attention, self.implementation)
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
         self._names: list[str] = []  # of what the decoder's forward takes
@@ -52,7 +54,6 @@ class Attachment(NeverCopied):
 
     def attach(self, model: PreTrainedModel) -> None:
         """Put the method on the model; everything that can fail was tried in the probe."""
-        interface.register()
         model.set_attn_implementation(interface.NAME)
         decoder = decoder_of(model, [layer.module for layer in self.layers])
         self._names = list(inspect.signature(decoder.forward).parameters)
@@ -62,7 +63,8 @@ class Attachment(NeverCopied):
             self._handles.append(model.register_forward_pre_hook(self.enter))
             self._handles.append(model.register_forward_hook(self.leave))
         for layer in self.layers:
-            self._handles.append(layer.module.register_forward_pre_hook(LayerHook(layer, self), with_kwargs=True))
+            before = partial(self.begin_layer, layer)
+            self._handles.append(layer.module.register_forward_pre_hook(before, with_kwargs=True))
             for norm in layer.norms or ():
                 self._handles.append(norm.register_forward_hook(self.give_input))
 
@@ -94,12 +96,12 @@ class Attachment(NeverCopied):
         if decoder.training:
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
         refuse_other_attention(config._attn_implementation, interface.NAME)
-        refuse_packed(kwargs)
         refuse_inputs(kwargs)
         own = "output_attentions" in kwargs  # a look into a config takes several calls
         if kwargs["output_attentions"] if own else getattr(config, "output_attentions", False):
             raise LongspanError("attention weights are never formed here: call without output_attentions")
-        self._refuse_other_positions()
+        for one in self._rotary:
+            one.check()
         if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2):
             raise LongspanError("pass attention_mask as [batch, tokens]; a prepared mask of another form would be lost")
         cache, use = kwargs.get("past_key_values"), kwargs.get("use_cache")
@@ -131,6 +133,86 @@ class Attachment(NeverCopied):
             cache.running, running.cache = running, cache
 
     @untraced
+    def begin_layer(self, layer: Layer, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before an attention module runs: take its rotation away and send its attention call to ``attend``."""
+        if layer.rope is None:
+            kwargs["longspan"] = self._stock
+            return args, kwargs
+        running = self.running  # begun by the decoder's hook
+        if running is None:
+            raise LongspanError(
+                f"{layer.name}: longspan's hook on the model around it did not run; call the model and not its "
+                "forward, and where hooks were removed call longspan.restore(model) and extend it again"
+            )
+        config: Any = getattr(module, "config", None)
+        if config is not running.config and config is not None:
+            refuse_other_attention(config._attn_implementation, interface.NAME)
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = kwargs.get("layer_past")  # as the modules of GPT-NeoX and others name it
+        kwargs["position_embeddings"] = running.bare(kwargs["position_embeddings"])
+        kwargs["longspan"] = partial(self.attend, layer, cache, running)
+        return args, kwargs
+
+    def attend(
+        self,
+        layer: Layer,
+        cache: LongspanCache | None,
+        running: Forward,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Any,
+        kwargs: dict[str, Any],
+    ) -> tuple[Tensor, None]:
+        """Attention of one attached layer, as transformers' attention functions return it.
+
+        Args:
+            q, k, v: ``[B, H, T, D]``, ``[B, Hkv, T, D]``, ``[B, Hkv, T, Dv]``, unrotated.
+
+        Returns:
+            ``[B, T, H, Dv]``, and no weights.
+        """
+        kind = q.device.type
+        if torch.is_autocast_enabled(kind):
+            # As torch's own attention does: all in the dtype of autocast, and nothing inside it cast again.
+            q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
+            with torch.autocast(kind, enabled=False):
+                return self.attend(layer, cache, running, module, q, k, v, mask, kwargs)
+        if not isinstance(mask, interface.Mask):
+            name = layer.name
+            raise LongspanError(f"{name} received a mask that longspan did not create; pass a 2D attention_mask")
+        if running.cache is not cache or layer.norms is not None:
+            _refuse_strange(layer, running, cache)
+        running.attended.append(layer.index)
+        store, step, padding = None, None, mask.padding
+        if cache is not None:
+            store, step = cache.layers[layer.index].store, cache.recorded
+        call = LayerCall(
+            cast(Rope, layer.rope),
+            scaling(module, kwargs),
+            padding,
+            kwargs.get("softcap"),
+            kwargs.get("s_aux"),
+            layer.index,
+            mask.state,
+        )
+        if step is not None and store is not None:  # whoever records has checked padding and cache
+            return step(q, k, v, call, store).contiguous(), None
+        if self.observer is not None:
+            self.observer(layer, q, k, v, padding)
+        if cache is not None and padding != cache.padding:
+            cache.accept(padding, mask.given, cache.layers[layer.index].store.length)
+        if running.positions is not None:
+            running.compare(padding, 0 if store is None else store.length, v.shape[2])
+        if not torch.is_grad_enabled():
+            return self.attender.run(q, k, v, call, store).contiguous(), None
+        with torch.no_grad():
+            out = self.attender.run(q, k, v, call, store).contiguous()
+        return interface.inference_only(out, q), None
+
+    @untraced
     def end(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """After the decoder ran: raise if an attached layer did not run what is attached.
 
@@ -157,7 +239,8 @@ class Attachment(NeverCopied):
 
     def stood_in(self) -> None:
         """A recorded step runs in place of the decoder."""
-        self._refuse_other_positions()
+        for one in self._rotary:
+            one.check()
         self._local.began = True
 
     @untraced
@@ -177,16 +260,10 @@ class Attachment(NeverCopied):
             running.norms += 1
         return args[0]
 
-    def _refuse_other_positions(self) -> None:
-        for one in self._rotary:
-            one.check()
-
     def _expected(self, config: Any) -> list[int]:
         """The attached layers that a forward runs; an early exit leaves out the last ones."""
         depth = getattr(config, "num_hidden_layers", None)
-        if depth is None or not self._indices or depth > self._indices[-1]:
-            return self._indices
-        return [index for index in self._indices if index < depth]
+        return self._indices if depth is None else [index for index in self._indices if index < depth]
 
     def check(self, cache: Any) -> None:
         """Raise ``CacheError`` unless the cache is one of ours, filled under this method."""
@@ -214,6 +291,21 @@ class Attachment(NeverCopied):
 
 def decoder_of(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:
     """The innermost model that holds all attention modules, whose forward makes the cache and the masks."""
-    inside = [m for m in model.modules() if isinstance(m, PreTrainedModel)]
-    holding = [m for m in inside if set(modules) <= set(m.modules())]
+    holding = [m for m in model.modules() if isinstance(m, PreTrainedModel) and set(modules) <= set(m.modules())]
     return holding[-1]
+
+
+def _refuse_strange(layer: Layer, running: Forward, cache: LongspanCache | None) -> None:
+    """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
+    if running.cache is not cache:
+        raise LongspanError(
+            f"{layer.name} received a different cache than the model ({type(cache).__name__}); pass "
+            "past_key_values to the model, and longspan.new_cache(model) where it is to be kept"
+        )
+    if layer.norms is not None:
+        if running.norms != 2:
+            raise LongspanError(
+                f"{layer.name}: longspan's hooks on its norms were removed; call longspan.restore(model) and "
+                "extend it again"
+            )
+        running.norms = 0

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn, Protocol
+from functools import cached_property
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +22,8 @@ from longspan.hf.untraced import untraced
 NAME = "longspan"  # contains no word that transformers gives a meaning, such as "flash" or "sdpa"
 
 
-class AttentionCall(Protocol):
-    """What a hook passes into the attention function of its layer."""
-
-    def __call__(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
-    ) -> tuple[Tensor, Tensor | None]: ...
+# What a hook passes into the attention function of its layer: it takes the module, q, k, v, the mask, and the rest.
+AttentionCall = Callable[[nn.Module, Tensor, Tensor, Tensor, Any, dict[str, Any]], tuple[Tensor, Tensor | None]]
 
 
 class NotATensor(LongspanError, AttributeError):
@@ -53,39 +50,30 @@ class Mask:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._arguments = arguments
+        self.given = arguments["attention_mask"] is not None  # whether the caller passed a mask
         self.state = ForwardState()  # a mask is made once a forward and reaches every attached layer
         self._dense: dict[str, Any] = {}
-        self._padding: tuple[int, ...] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(Tensor, name):
             _refuse_stock()
         raise AttributeError(f"{type(self).__name__} has no {name}")
 
-    @property
+    @cached_property
     def padding(self) -> tuple[int, ...]:
         """Padding tokens at the start of each row of the batch."""
-        if self._padding is None:
-            if self._arguments["mask_function"] is not causal_mask_function:
-                raise LongspanError(
-                    "this forward modifies the causal mask (packed sequences, image blocks or a prefix); "
-                    "longspan attends causally: pass one sequence per row, with an attention_mask for padding"
-                )
-            self._padding = left_padding(
-                self._arguments["attention_mask"], self._arguments["batch_size"], self._arguments["kv_length"]
+        given = self._arguments
+        if given["mask_function"] is not causal_mask_function:
+            raise LongspanError(
+                "this forward modifies the causal mask (packed sequences, image blocks or a prefix); "
+                "longspan attends causally: pass one sequence per row, with an attention_mask for padding"
             )
-        return self._padding
-
-    @property
-    def given(self) -> bool:
-        """Whether the caller passed an attention mask."""
-        return self._arguments["attention_mask"] is not None
+        return left_padding(given["attention_mask"], given["batch_size"], given["kv_length"])
 
     def dense(self, implementation: str) -> Any:
         """The mask as the named attention implementation wants it."""
         if implementation not in self._dense:
-            make = ALL_MASK_ATTENTION_FUNCTIONS[implementation]
-            self._dense[implementation] = make(**self._arguments)
+            self._dense[implementation] = ALL_MASK_ATTENTION_FUNCTIONS[implementation](**self._arguments)
         return self._dense[implementation]
 
 

@@ -14,7 +14,7 @@ from longspan.rope import Rope
 
 @dataclass
 class Layer:
-    """One attention layer as probed: attachable with its ``rope``, or stock for a ``reason``; ``note`` is for users.
+    """One attention layer as probed: attachable with its ``rope``, or stock for a ``reason``.
 
     ``heads`` and ``kv_heads`` are those that this process has.
     """
@@ -30,7 +30,6 @@ class Layer:
     sliding: int | None = None  # tokens, 0 where the model does not say
     rope: Rope | None = None
     reason: str | None = None
-    note: str | None = None
     norms: tuple[nn.Module, nn.Module] | None = None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from longspan.attend import Ranks
 from longspan.calibration import Calibration, Projection
 from longspan.errors import AttachError
 from longspan.hf.layer import Layer
+from longspan.hf.unwrap import is_a
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
@@ -28,14 +29,13 @@ def split_reason(model: nn.Module) -> str | None:
 
 def whole(weight: Tensor) -> Tensor:
     """A weight with the parts that other processes hold; all of them call this, for the same weights in one order."""
-    kind = _dtensor()
-    return weight.full_tensor() if kind is not None and isinstance(weight, kind) else weight  # type: ignore[attr-defined]
+    return weight.full_tensor() if _is_distributed(weight) else weight  # type: ignore[attr-defined]
 
 
 def refuse_pipelined(model: nn.Module) -> None:
     """Raise ``AttachError`` if other processes run some of a model's layers."""
-    kind = getattr(sys.modules.get("transformers.distributed.pipeline_parallel"), "PipelineIdentityLayer", None)
-    if kind is not None and any(isinstance(module, kind) for module in model.modules()):
+    stand_in = "transformers.distributed.pipeline_parallel", "PipelineIdentityLayer"
+    if any(is_a(module, *stand_in) for module in model.modules()):
         raise AttachError(
             f"{type(model).__name__}: other processes run some of its layers (pipeline parallelism), which longspan "
             "cannot look into; split the model with tp_plan, or spread its layers over devices with device_map"
@@ -70,12 +70,11 @@ def ranks_of(model: PreTrainedModel, layers: Sequence[Layer], selects: bool) -> 
     Raises:
         AttachError: they are split in a way that longspan does not know; it says which.
     """
-    try:
+    if selects:
         return _find(model, layers)
-    except AttachError:
-        if selects:
-            raise
-        return None  # each head attends by itself, wherever the others are
+    with suppress(AttachError):  # each head attends by itself, wherever the others are
+        return _find(model, layers)
+    return None
 
 
 def _find(model: PreTrainedModel, layers: Sequence[Layer]) -> Ranks | None:
@@ -155,15 +154,12 @@ def _ranks(name: str, weight: Any) -> Ranks:
 
 
 def _split_weights(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    kind = _dtensor()
-    if kind is not None:
-        yield from ((name, x) for name, x in module.named_parameters() if isinstance(x, kind) and _is_split(x))
+    """The distributed weights of a module, each by its name, of which this process has a part."""
+    for name, x in module.named_parameters():
+        weight: Any = x
+        if _is_distributed(weight) and weight.device_mesh.size() > 1 and any(p.is_shard() for p in weight.placements):
+            yield name, weight
 
 
-def _is_split(weight: Any) -> bool:
-    return weight.device_mesh.size() > 1 and any(placement.is_shard() for placement in weight.placements)
-
-
-def _dtensor() -> type | None:
-    """torch's class of distributed tensors, if it is loaded, which it is if there is one."""
-    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+def _is_distributed(weight: Tensor) -> bool:
+    return is_a(weight, "torch.distributed.tensor", "DTensor")

@@ -15,11 +15,9 @@ from longspan.errors import AttachError
 
 def devices_of(module: nn.Module) -> set[torch.device]:
     """Where a module's weights are when it runs."""
-    devices = {parameter.device for parameter in module.parameters()}
     # accelerate keeps offloaded weights on "meta" and says beside them where they run.
-    for part in module.modules():
-        devices.update(_execution_devices(part))
-    return {device for device in devices if device.type != "meta"}
+    offloaded = [device for part in module.modules() for device in _execution_devices(part)]
+    return {x for x in (*(weight.device for weight in module.parameters()), *offloaded) if x.type != "meta"}
 
 
 def runs_on(model: PreTrainedModel) -> torch.device:

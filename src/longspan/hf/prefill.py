@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread, local
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from rich.console import Console
@@ -85,21 +84,16 @@ def progress(model: PreTrainedModel, *, console: Console | None = None) -> Itera
     Raises:
         LongspanError: it cannot be told what the model's layers are.
     """
-    where = console or Console(stderr=True)
-    bar: Progress | None = None
+    where = Console(stderr=True) if console is None else console
+    bar = Progress(BarColumn(bar_width=20), TextColumn("{task.description}"), console=where, transient=True)
+    task = bar.add_task("")
 
     def show(now: Prefill | None) -> None:
-        nonlocal bar
         if now is None:
-            if bar is not None:
-                bar.stop()
-            bar = None
-            return
-        if bar is None:
-            bar = Progress(BarColumn(bar_width=20), TextColumn("{task.description}"), console=where, transient=True)
-            bar.add_task("")
-            bar.start()
-        bar.update(bar.task_ids[0], total=now.total, completed=now.read, description=str(now))
+            bar.stop()
+        else:
+            bar.update(task, total=now.total, completed=now.read, description=str(now))
+            bar.start()  # does nothing to one that is shown
 
     with following(model, show, _terminal if console is None else None):
         yield
@@ -109,8 +103,8 @@ def progress(model: PreTrainedModel, *, console: Console | None = None) -> Itera
 def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Iterator[None]:
     """Tell ``see`` how far a prefill of ``model`` is, from two seconds on, and None when it is over.
 
-    ``see`` is called by a thread, about four times a second, never twice at once; of prefills that several threads run
-    it is told of one until that is over, and of another one then.
+    ``see`` is called about four times a second, by a thread of its own, and with None by the one whose prefill is over;
+    never twice at once. Of prefills that several threads run it is told of one until that is over, and of another then.
 
     Args:
         turn: held while ``see`` is told of a prefill, for those that share it.
@@ -119,91 +113,119 @@ def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Ite
         LongspanError: it cannot be told what the model's layers are.
     """
     decoder, layers = decoder_and_layers(model)
-    watches = Watches(len(layers), see, Lock() if turn is None else turn)
+    block = Following(len(layers), see, Lock() if turn is None else turn)
     handles = [
-        decoder.register_forward_pre_hook(lambda *given: watches.of_thread.begins(*given), with_kwargs=True),
-        decoder.register_forward_hook(lambda *given: watches.of_thread.ends(*given), always_call=True),
-        *(layer.register_forward_hook(lambda *given: watches.of_thread.layer_ends(*given)) for layer in layers),
+        decoder.register_forward_pre_hook(lambda *given: block.of_thread.watch.begins(*given), with_kwargs=True),
+        decoder.register_forward_hook(lambda *given: block.of_thread.watch.ends(*given), always_call=True),
+        *(layer.register_forward_hook(lambda *given: block.of_thread.watch.layer_ends(*given)) for layer in layers),
     ]
-    _Expecting.put(model, watches)
+    _Expecting.put(model, block)
     try:
         yield
     finally:
-        _Expecting.take(model, watches)
+        _Expecting.take(model, block)
         for handle in handles:
             handle.remove()
-        watches.close()
+        block.close()
 
 
 class _Expecting:
     """Stands for a model's ``_prefill`` while blocks are open: what of a prompt is to be read is known here alone."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._replaced = vars(model).get("_prefill")
+        self._own = vars(model).get("_prefill")
         self._prefill = model._prefill
-        self._open: list[Watches] = []
+        self._open: list[Following] = []
 
     @classmethod
-    def put(cls, model: PreTrainedModel, watches: Watches) -> None:
-        """Tell ``watches`` too."""
+    def put(cls, model: PreTrainedModel, block: Following) -> None:
+        """Tell ``block`` too."""
         with _opening:
-            if getattr(model, "_prefill", None) is None:
+            if not hasattr(model, "_prefill"):
                 return
-            if not isinstance(vars(model).get("_prefill"), cls):
+            if not isinstance(model._prefill, cls):
                 model._prefill = cls(model)
-            model._prefill._open = [*model._prefill._open, watches]
+            model._prefill._open = [*model._prefill._open, block]
 
     @classmethod
-    def take(cls, model: PreTrainedModel, watches: Watches) -> None:
-        """Tell ``watches`` no more; the model's own is back when nobody is told."""
+    def take(cls, model: PreTrainedModel, block: Following) -> None:
+        """Tell ``block`` no more; the model's own is back when nobody is told."""
         with _opening:
             installed = vars(model).get("_prefill")
             if not isinstance(installed, cls):
                 return
-            installed._open = [one for one in installed._open if one is not watches]
+            installed._open = [one for one in installed._open if one is not block]
             if not installed._open:
                 del model._prefill
-                if installed._replaced is not None:
-                    model._prefill = installed._replaced
+                if installed._own is not None:
+                    model._prefill = installed._own
 
     def __call__(self, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any], *more: Any, **named: Any) -> Any:
         cache = model_kwargs.get("past_key_values")
-        of_thread = [watches.of_thread for watches in self._open]
-        for watch in of_thread:
+        watches = [block.of_thread.watch for block in self._open]
+        for watch in watches:
             watch.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))
         try:
             return self._prefill(input_ids, config, model_kwargs, *more, **named)
         finally:
-            for watch in of_thread:
+            for watch in watches:
                 watch.finish()
 
 
-class Watches:
-    """The watch of each thread that runs the model while a block is open; see ``Watch``."""
+class Following:
+    """The prefills that threads run while a block is open; ``see`` is told of the one that came first.
+
+    Args:
+        layers: how many a forward runs.
+        turn: held while ``see`` is told of a prefill.
+    """
 
     def __init__(self, layers: int, see: See, turn: Lock) -> None:
-        self._closed = Event()
-        self._arguments = layers, see, turn, self._closed
-        self._local, self._lock = local(), Lock()
-        self._all: WeakSet[Watch] = WeakSet()  # a thread's goes when it ends
+        self._see, self._turn = see, turn
+        self.of_thread = OfThread(layers, self)
+        self._lock, self._closed = Lock(), Event()
+        self.running: list[Watch] = []  # in the order in which they began
+        self._told: Watch | None = None
+        self._thread = Thread(target=self._tell, daemon=True)
+        self._thread.start()
 
-    @property
-    def of_thread(self) -> Watch:
-        """This thread's."""
-        watch: Watch | None = getattr(self._local, "watch", None)
-        if watch is None:
-            watch = self._local.watch = Watch(*self._arguments)
-            with self._lock:
-                self._all.add(watch)
-        return watch
+    def ends(self, watch: Watch) -> None:
+        """What a thread ran is over, if it ran anything."""
+        with self._lock:
+            if watch in self.running:
+                self.running.remove(watch)
+            if watch is self._told:
+                self._told = None
+                try:
+                    # What cannot be shown ends no forward; rich leaves the program where a pipe is closed.
+                    with suppress(Exception, SystemExit):
+                        self._see(None)
+                finally:
+                    self._turn.release()
 
     def close(self) -> None:
         """The block ends, in the middle of other threads' forwards perhaps."""
         self._closed.set()
-        with self._lock:
-            watches = list(self._all)
-        for watch in watches:
-            watch.stop()
+        self._thread.join()
+        for watch in list(self.running):
+            self.ends(watch)
+
+    def _tell(self) -> None:
+        while not self._closed.wait(OFTEN):
+            with self._lock:
+                if self._told is None and self.running:
+                    first, now = self.running[0], self.running[0].now
+                    if now.seconds + now.waited >= AFTER and self._turn.acquire(blocking=False):
+                        self._told = first
+                if self._told is not None:
+                    self._see(self._told.now)
+
+
+class OfThread(local):
+    """A ``watch`` for each thread, made where the thread asks for it first."""
+
+    def __init__(self, layers: int, block: Following) -> None:
+        self.watch = Watch(layers, block)
 
 
 class Watch:
@@ -211,18 +233,14 @@ class Watch:
 
     Args:
         layers: how many a forward runs.
-        turn: held while ``see`` is told of this prefill.
-        closed: set when nothing is to be told from then on, whatever runs; ``stop`` has to be called after that.
+        block: what is told of its beginning and end.
     """
 
-    def __init__(self, layers: int, see: See, turn: Lock, closed: Event) -> None:
-        self._layers, self._see, self._turn, self._closed = layers, see, turn, closed
+    def __init__(self, layers: int, block: Following) -> None:
+        self._layers, self.block = layers, block
         # Tokens that are expected, of forwards before, and of this one; how many of its layers have run.
         self._expected = self._read = self.tokens = self._done = 0
         self._begun = self._ended = 0.0
-        self._lock = Lock()  # one thread stops what another one runs
-        self.thread: Thread | None = None
-        self._over = Event()  # a new one with every thread
         self._event: torch.Event | None = None
 
     @property
@@ -246,15 +264,9 @@ class Watch:
         inputs = kwargs.get("inputs_embeds") if inputs is None else inputs
         self.tokens = int(inputs.shape[1]) if isinstance(inputs, Tensor) and inputs.dim() > 1 else 1
         self._done = 0
-        if self.tokens > 1 and self.thread is None:
+        if self.tokens > 1 and self not in self.block.running:
             self._begun = self._ended = time.perf_counter()
-            with self._lock:
-                if self._closed.is_set():
-                    return
-                self._over = Event()
-                thread = Thread(target=self._tell, args=(self._over,), daemon=True)
-                thread.start()
-                self.thread = thread
+            self.block.running.append(self)
 
     def layer_ends(self, module: nn.Module, args: Any, output: Any) -> None:
         """A layer of the forward has run."""
@@ -277,33 +289,9 @@ class Watch:
 
     def finish(self) -> None:
         """Nothing runs any more."""
-        self.stop()
+        self.block.ends(self)
         self._event = None
         self._expected = self._read = self.tokens = self._done = 0
-
-    def stop(self) -> None:
-        """Tell no more of what runs; for any thread to call."""
-        with self._lock:
-            thread, self.thread = self.thread, None
-            self._over.set()
-        if thread is not None:
-            thread.join()
-
-    def _tell(self, over: Event) -> None:
-        if over.wait(AFTER):
-            return
-        while not self._turn.acquire(blocking=False):
-            if over.wait(OFTEN):
-                return
-        try:
-            self._see(self.now)
-            while not over.wait(OFTEN):
-                self._see(self.now)
-        finally:
-            try:
-                self._see(None)
-            finally:
-                self._turn.release()
 
     def _wait(self, device: torch.device) -> None:
         """Wait for the layer before, so that what is counted has run; this one keeps the device busy meanwhile."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
 from transformers import PreTrainedModel
 
@@ -12,9 +13,8 @@ from longspan.attend import Attender
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError, check_count
 from longspan.hf.auto import choose, free_memory
-from longspan.hf.describe import describe, layer_notes, norm_notes
+from longspan.hf.describe import describe, describe_decoding, describe_kernels, layer_notes
 from longspan.hf.fitting import fitting
-from longspan.hf.kernels import describe_decoding, describe_kernels
 from longspan.hf.layer import Layer
 from longspan.hf.parallel import least, ranks_of, refuse_pipelined, refuse_uneven
 from longspan.hf.placement import refuse_unloaded, runs_on
@@ -31,11 +31,9 @@ from longspan.rope import Angles
 from longspan.store import KVTier
 
 
-@dataclass(frozen=True)
-class ExtendOptions:
-    """The arguments of ``extend``; see there."""
+class ExtendOptions(TypedDict, total=False):
+    """The options of ``extend``; see there."""
 
-    method: str | Method | Angles
     window: int | None
     angles: Angles | None
     impl: Impl
@@ -45,44 +43,54 @@ class ExtendOptions:
     length: int | None
 
 
-def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[Report, Attender, list[Layer]]:
+def prepare(
+    model_or_wrapper: PreTrainedModel,
+    method: str | Method | Angles,
+    *,
+    window: int | None = None,
+    angles: Angles | None = None,
+    impl: Impl = "auto",
+    calibration: Calibration | str | Path | None = None,
+    kv_tier: KVTier = "device",
+    kv_dir: str | os.PathLike[str] | None = None,
+    length: int | None = None,
+) -> tuple[Report, Attender, list[Layer]]:
     """The report of ``extend``, the attention of the resolved method, and the probed layers; nothing is attached.
 
     Raises:
         AttachError, CalibrationError, CacheError, ValueError: see ``extend``.
     """
-    model, method, kv_tier, kv_dir = unwrap(model_or_wrapper), options.method, options.kv_tier, options.kv_dir
+    model = unwrap(model_or_wrapper)
     refuse_other_kinds(model)
     refuse_unloaded(model)
     refuse_pipelined(model)
-    window = None if options.window is None else check_count("window", options.window)
-    length = None if options.length is None else check_count("length", options.length)
+    window = None if window is None else check_count("window", window)
+    length = None if length is None else check_count("length", length)
     automatic = isinstance(method, str) and method == "auto"
-    if automatic and options.angles is not None:
-        raise LongspanError('method="auto" does not accept angles; name a method for them')
-    named = None if automatic else _method(method, options.angles)
     config = model.config.get_text_config(decoder=True)
     trained = trained_on(config, window, model=type(model).__name__)
     size = trained.window
-    if named is not None and length is not None:
-        named = named.reaching(length)
-    resolved = None if named is None else trained.resolve(named)  # bad parameters come before the probe
+    if not automatic:  # bad parameters come before the probe
+        named = _method(method, angles)
+        resolved = trained.resolve(named if length is None else named.reaching(length))
+    elif angles is not None:
+        raise LongspanError('method="auto" does not accept angles; name a method for them')
     refuse_moving_frequencies(type(model).__name__, config)
     try:
         layers = probe(model)
     except AttachError:
         refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
         raise
-    hold_to_stock(model, layers)
+    eager_note = hold_to_stock(model, layers)
     attachable = [layer for layer in layers if layer.rope is not None]
     device, reason = runs_on(model), None
-    if resolved is None:
+    if automatic:
         choice = choose(
             length,
             size,
             kv_bytes_per_token=sum(describe(layer, 2).kv_bytes_per_token for layer in layers),
             free=least(model, free_memory(device), device),
-            calibrated=options.calibration is not None,
+            calibrated=calibration is not None,
             on_gpu=device.type == "cuda",
         )
         resolved, reason = trained.resolve(choice.method), choice.reason
@@ -92,17 +100,16 @@ def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[
     directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     ranks = ranks_of(model, layers, resolved.selects)
     shares = 1 if ranks is None else ranks.size
-    calibration = fitting(options.calibration, model, layers, ranks)
+    maps = fitting(calibration, model, layers, ranks)
     if automatic and not resolved.uses_calibration:
-        calibration = None  # it fits, and "auto" found a method that does without
-    attender = Attender(resolved, size, options.impl, calibration=calibration, ranks=ranks)
+        maps = None  # they fit, and "auto" found a method that does without
+    attender = Attender(resolved, size, impl, calibration=maps, ranks=ranks)
     for layer in layers:
         if layer.rope is not None:
             attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
-    kernels, kernel_note = describe_kernels(options.impl, device)
-    notes = [*layer_notes(layers, size), *norm_notes(layers, attender)]
-    notes += [*trained.notes, *resolved.warnings(size), *tier_notes]
-    notes += [note for note in (kernel_note, wrapper_note(model_or_wrapper)) if note is not None]
+    kernels, kernel_note = describe_kernels(impl, device)
+    notes = [*layer_notes(layers, attender), *trained.notes, *resolved.warnings(size), *tier_notes]
+    notes += [note for note in (eager_note, kernel_note, wrapper_note(model_or_wrapper)) if note is not None]
     if not model.can_generate():
         notes.append(
             f"{type(model).__name__} has no language-model head; for generate, extend the complete model "
@@ -119,9 +126,7 @@ def prepare(model_or_wrapper: PreTrainedModel, options: ExtendOptions) -> tuple[
         kv_tier=kv_tier,
         kv_dir=directory,
         reason=reason,
-        calibration=None
-        if calibration is None
-        else f"scores reduced to {calibration.reduced}, solver {calibration.solver}",
+        calibration=None if maps is None else f"scores reduced to {maps.reduced}, solver {maps.solver}",
         kernels=kernels,
         ranks=None if ranks is None else (ranks.rank, ranks.size),
         window_source=trained.source,

@@ -7,42 +7,40 @@ leads from one to the other is looked for among the model's own frequencies and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from longspan.attend import Attender
-from longspan.errors import AttachError, LongspanError
+from longspan.errors import AttachError
 from longspan.hf import interface
-from longspan.hf.compare import error_of, run_for_outputs, some_tokens, tolerance
-from longspan.hf.layer import Layer, scaling, unrotated
-from longspan.hf.placement import present
+from longspan.hf.compare import error_of, failing_as, run_for_outputs, some_tokens, tolerance
+from longspan.hf.layer import Layer, unrotated
 from longspan.hf.rotary import factor_of, frequencies
-from longspan.methods import Full
 from longspan.rope import Layout, Rope, Table, rotate
 
 TOKENS = 24
+
+
+_Calls = dict[nn.Module, tuple[Tensor, Tensor]]  # what each child of an attention module was given first, and gave
 
 
 @dataclass
 class _Seen:
     """What one layer was given and gave, in one pass."""
 
-    module: nn.Module
     q: Tensor
     k: Tensor
     v: Tensor
     out: Tensor
-    mask: Any
     kwargs: dict[str, Any]
     positions: Any = None  # the layer's ``position_embeddings``, noted where they are replaced
+    children: _Calls = field(default_factory=dict)
 
 
 def probe(model: PreTrainedModel) -> list[Layer]:
@@ -63,41 +61,36 @@ def probe(model: PreTrainedModel) -> list[Layer]:
 
 def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
     stock: dict[nn.Module, _Seen] = {}
-    shared: list[nn.Module] = []
+    names = {module: name for name, module in model.named_modules()}
 
     def record(
         module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
     ) -> tuple[Tensor, None]:
         out = interface.stock_attention(implementation, module, q, k, v, mask, kwargs)[0]
         if module in stock:
-            shared.append(module)
-        stock[module] = _Seen(module, q, k, v, out, mask, kwargs)
+            raise AttachError(f"{names[module]} runs several times in one forward; shared layers are not supported")
+        stock[module] = _Seen(q, k, v, out, kwargs)
         return out, None
 
-    names = {module: name for name, module in model.named_modules()}
     with interface.recording(record):
         _forward(model)
     if not stock:
         raise AttachError(
             f"no layer of {type(model).__name__} called transformers' attention interface: there is nowhere to attach"
         )
-    if shared:
-        raise AttachError(f"{names[shared[0]]} runs several times in one forward; shared layers are not supported")
     bare = _replayed(model, stock, identity=True)
-    tables = _tables(model)
-    layers = [_layer(names[module], stock[module], bare[module], tables) for module in stock]
+    tables = [Table(freq, factor_of(module, name)) for _, module, name, freq in frequencies(model)]
+    layers = [_layer(module, names[module], stock[module], bare[module], tables) for module in stock]
     unknown = [layer for layer in layers if layer.rope is None and layer.reason is None]
     if unknown:
-        _find_norms(model, stock, unknown, tables)
-    for layer in layers:
-        if layer.rope is None and layer.reason is None:
+        _find_norms(model, stock, bare, unknown, tables)
+    for layer in unknown:
+        if layer.rope is None:
             raise AttachError(
                 f"{layer.name} ({type(layer.module).__name__}): unsupported rotation of queries and keys "
                 "(supported: halves or interleaved pairs, of all, the first or the last channels, at the frequencies "
                 "of the model's own rotary module)"
             )
-        if layer.rope is not None:
-            _same_attention(layer, stock[layer.module], bare[layer.module], implementation)
     if all(layer.reason == NO_POSITIONS for layer in layers):
         raise AttachError(f"{type(model).__name__} has no rotary positions in any layer; longspan needs RoPE")
     return layers
@@ -106,8 +99,7 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
 NO_POSITIONS = "no rotary positions in this layer"
 
 
-def _layer(name: str, rotated: _Seen, bare: _Seen, tables: list[Table]) -> Layer:
-    module = rotated.module
+def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: list[Table]) -> Layer:
     index = getattr(module, "layer_idx", None)
     if index is None:
         raise AttachError(f"{name} ({type(module).__name__}) has no layer_idx, so its cache entry cannot be identified")
@@ -142,8 +134,7 @@ def _find_rope(q: Tensor, k: Tensor, bare_q: Tensor, bare_k: Tensor, tables: lis
     """The rotation that turns the bare queries and keys ``[1, H, T, D]`` into the others, or None."""
     positions = torch.arange(q.shape[2])
     best, best_error = None, tolerance(q.dtype)
-    layouts: tuple[Layout, ...] = ("half", "interleaved")
-    for table, layout in product(tables, layouts):
+    for table, layout in product(tables, get_args(Layout)):
         width = 2 * table.inv_freq.numel()
         if width > q.shape[-1]:
             continue
@@ -158,53 +149,39 @@ def _find_rope(q: Tensor, k: Tensor, bare_q: Tensor, bare_k: Tensor, tables: lis
 
 
 def _find_norms(
-    model: PreTrainedModel, stock: dict[nn.Module, _Seen], unknown: list[Layer], tables: list[Table]
+    model: PreTrainedModel,
+    stock: dict[nn.Module, _Seen],
+    bare: dict[nn.Module, _Seen],
+    unknown: list[Layer],
+    tables: list[Table],
 ) -> None:
     """Layers that normalise after the rotation: compare what goes into their norms instead of what comes out."""
-    with _watched([layer.module for layer in unknown]) as turned:
-        rotated = _replayed(model, stock, identity=False)
-    with _watched([layer.module for layer in unknown]) as plain:
-        _replayed(model, stock, identity=True)
+    rotated = _replayed(model, stock, identity=False)
     for layer in unknown:
-        seen = rotated[layer.module]
-        norm_q, norm_k = (_maker(turned[layer.module], x) for x in (seen.q, seen.k))
+        turned, plain = rotated[layer.module], bare[layer.module]
+        norm_q, norm_k = (_maker(turned.children, x) for x in (turned.q, turned.k))
         if norm_q is None or norm_k is None:
             continue
-        (q, k), (bare_q, bare_k) = ([calls[layer.module][n][0] for n in (norm_q, norm_k)] for calls in (turned, plain))
+        (q, k), (bare_q, bare_k) = ([seen.children[n][0] for n in (norm_q, norm_k)] for seen in (turned, plain))
         rope = _find_rope(q, k, bare_q, bare_k, tables)
         if rope is not None:
             layer.norms = (norm_q, norm_k)
             layer.rope = Rope(rope.table, rope.head_dim, rope.layout, rope.start, norm_q.forward, norm_k.forward)
 
 
-def _maker(calls: dict[nn.Module, tuple[Tensor, Tensor]], x: Tensor) -> nn.Module | None:
+def _maker(calls: _Calls, x: Tensor) -> nn.Module | None:
     return next((child for child, (_, out) in calls.items() if out.shape == x.shape and torch.equal(out, x)), None)
-
-
-@contextmanager
-def _watched(modules: list[nn.Module]) -> Iterator[dict[nn.Module, dict[nn.Module, tuple[Tensor, Tensor]]]]:
-    """Record input and output of the direct children of the modules while the context is open."""
-    calls: dict[nn.Module, dict[nn.Module, tuple[Tensor, Tensor]]] = {module: {} for module in modules}
-
-    def note(seen: dict[Any, Any], child: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-        if args and isinstance(args[0], Tensor) and isinstance(out, Tensor):
-            seen[child] = (args[0], out)
-
-    with ExitStack() as stack:
-        for module in modules:
-            for child in module.children():
-                stack.enter_context(child.register_forward_hook(partial(note, calls[module])))
-        yield calls
 
 
 def _replayed(model: PreTrainedModel, stock: dict[nn.Module, _Seen], *, identity: bool) -> dict[nn.Module, _Seen]:
     """A forward in which each layer gives its stock output, so that all see the stock hidden states."""
     seen: dict[nn.Module, _Seen] = {}
+    children: dict[nn.Module, _Calls] = {module: {} for module in stock}
 
     def replay(
         own: Any, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
     ) -> tuple[Tensor, None]:
-        seen[module] = _Seen(module, q, k, v, stock[module].out, mask, kwargs, own)
+        seen[module] = _Seen(q, k, v, stock[module].out, kwargs, own, children[module])
         return stock[module].out, None
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -214,9 +191,15 @@ def _replayed(model: PreTrainedModel, stock: dict[nn.Module, _Seen], *, identity
             kwargs["position_embeddings"] = unrotated(own)
         return args, kwargs
 
+    def note(calls: _Calls, child: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        if args and isinstance(args[0], Tensor) and isinstance(out, Tensor):
+            calls[child] = (args[0], out)
+
     with ExitStack() as stack:
         for module in stock:
             stack.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
+            for child in module.children():
+                stack.enter_context(child.register_forward_hook(partial(note, children[module])))
         _forward(model)
     for module, given in stock.items():
         if module not in seen:
@@ -235,53 +218,6 @@ def _replayed(model: PreTrainedModel, stock: dict[nn.Module, _Seen], *, identity
     return seen
 
 
-def _same_attention(layer: Layer, stock: _Seen, bare: _Seen, implementation: str) -> None:
-    """Raise unless the layer's attention, run through longspan without any extension, is what it was."""
-    assert layer.rope is not None
-    if layer.norms is not None:
-        return  # the bare queries are normalised already; the rotation was compared before the norms
-    ours = Attender(Full().resolve(TOKENS), TOKENS)(
-        bare.q,
-        bare.k,
-        bare.v,
-        layer.rope,
-        scale=scaling(layer.module, stock.kwargs),
-        softcap=stock.kwargs.get("softcap"),
-        sinks=stock.kwargs.get("s_aux"),
-    ).transpose(1, 2)
-    allowed = tolerance(stock.q.dtype)
-    if error_of(ours, stock.out.view_as(ours)) <= allowed:
-        return
-    # Some versions of transformers drop a softcap under sdpa; the model file's eager attention has the last word.
-    eager = interface.stock_attention("eager", layer.module, stock.q, stock.k, stock.v, stock.mask, stock.kwargs)[0]
-    if error_of(ours, eager.view_as(ours)) > allowed:
-        raise AttachError(
-            f"{layer.name} ({type(layer.module).__name__}): its attention differs from a softmax over scaled products; "
-            "its arguments: " + ", ".join(sorted(k for k, v in stock.kwargs.items() if v is not None))
-        )
-    layer.note = (
-        f"transformers' {implementation!r} attention differs from the model's eager one in some layers "
-        "(a softcap it leaves out, for example); longspan computes what eager does"
-    )
-
-
-def _tables(model: PreTrainedModel) -> list[Table]:
-    """Every set of frequencies that the model holds, with its attention scaling."""
-    tables = []
-    for module in model.modules():
-        with present(module):
-            tables += [Table(freq, factor_of(module, name)) for name, freq in frequencies(module)]
-    return tables
-
-
 def _forward(model: PreTrainedModel) -> None:
-    try:
+    with failing_as(f"{type(model).__name__} does not run on {TOKENS} tokens with longspan's attention and masks"):
         model(input_ids=some_tokens(model, TOKENS)[None], use_cache=False)
-    except Exception as error:
-        if isinstance(error, LongspanError) and not isinstance(error, interface.NotATensor):
-            raise
-        # Whatever a model does that another attention and its masks do not fit: there is no common class for it.
-        raise AttachError(
-            f"{type(model).__name__} does not run on {TOKENS} tokens with longspan's attention and masks: "
-            f"{' '.join(str(error).split())}"
-        ) from error

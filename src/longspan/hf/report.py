@@ -105,9 +105,9 @@ class Report:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        said = [self.window_source] if self.window_source else []
+        source = self.window_source
         if self.original_window is not None:
-            said.append(f"original_max_position_embeddings {self.original_window}")
+            source += f"; original_max_position_embeddings {self.original_window}"
         rows: list[tuple[str | Text, str]] = [
             ("model", self.model),
             ("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})"),
@@ -115,7 +115,7 @@ class Report:
         ]
         if self.calibration is not None:
             rows.append(("  calibration", self.calibration))
-        rows.append(("window", f"{self.window} tokens" + (f" ({'; '.join(said)})" if said else "")))
+        rows.append(("window", f"{self.window} tokens ({source})"))
         if self.heads_hold is not None:
             rows.append(("heads cover", f"at most {self.heads_hold:,} tokens per query, in all layers together"))
         rows.append(("attached", _summary(self.attached, "rope") or "no layer"))

@@ -16,11 +16,13 @@ from longspan.rope import Table
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that a model may have been cast to in between
 
 
-def frequencies(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The frequencies that a module itself holds, by the names of the buffers."""
-    for name, freq in module.named_buffers(recurse=False):
-        if name.endswith("inv_freq") and "original" not in name and freq.dim() == 1:
-            yield name, freq
+def frequencies(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
+    """Each set of frequencies that a model holds, where it runs: path and module, name in it, tensor."""
+    for path, module in model.named_modules(remove_duplicate=False):  # one that is held twice may be replaced once
+        with present(module):
+            for name, freq in module.named_buffers(recurse=False):
+                if name.endswith("inv_freq") and "original" not in name and freq.dim() == 1:
+                    yield path, module, name, freq
 
 
 def factor_of(module: nn.Module, name: str) -> float:
@@ -37,25 +39,21 @@ class Watched:
     are compared only where one of these changed, as by ``model.to``.
     """
 
-    def __init__(self, parent: nn.Module | None, place: str, module: nn.Module, name: str) -> None:
-        self._parent = None if parent is None else weakref.ref(parent)
-        self._place, self._name = place, name
-        self._module = weakref.ref(module)
+    def __init__(self, parent: nn.Module, place: str, module: nn.Module, name: str, freq: Tensor) -> None:
+        self._parent, self._place, self._name = weakref.ref(parent), place, name
         self._kind, self._factor = type(module), factor_of(module, name)
-        freq = module._buffers[name]
-        assert freq is not None
         self._probed = self._last = freq.detach().clone().cpu()
         self._seen = freq, _version(freq)
 
     def check(self) -> None:
         """Raise ``LongspanError`` if the model's frequencies are no longer those that were probed."""
-        parent = None if self._parent is None else self._parent()
-        module = self._module() if parent is None else parent._modules.get(self._place)
-        freq = None if module is None else module._buffers.get(self._name)
+        parent = self._parent()
+        module = parent._modules.get(self._place) if parent is not None and self._place else parent
+        freq = module._buffers.get(self._name) if module is not None else None
         if (
-            freq is None
-            or type(module) is not self._kind
-            or (module is not None and factor_of(module, self._name) != self._factor)
+            module is None
+            or freq is None
+            or (type(module), factor_of(module, self._name)) != (self._kind, self._factor)
         ):
             _refuse()
         held, version = self._seen
@@ -69,18 +67,12 @@ class Watched:
 
 def watched(model: nn.Module, tables: list[Table]) -> list[Watched]:
     """The frequencies of a model that the tables of its attached layers were made from."""
-    places: dict[nn.Module, list[tuple[nn.Module | None, str]]] = {model: [(None, "")]}
-    for parent in model.modules():
-        for name, child in parent._modules.items():
-            if child is not None:
-                places.setdefault(child, []).append((parent, name))
     used = [table.inv_freq.cpu() for table in {id(table): table for table in tables}.values()]
     found = []
-    for module, held_at in places.items():
-        with present(module):
-            for name, freq in frequencies(module):
-                if any(torch.equal(freq.detach().float().cpu(), one) for one in used):
-                    found += [Watched(parent, place, module, name) for parent, place in held_at]
+    for path, module, name, freq in frequencies(model):
+        if any(torch.equal(freq.detach().float().cpu(), one) for one in used):
+            above, _, place = path.rpartition(".")
+            found.append(Watched(model.get_submodule(above), place, module, name, freq))
     return found
 
 

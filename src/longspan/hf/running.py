@@ -79,8 +79,11 @@ class Forward:
         self.positions = None
 
 
-def refuse_packed(kwargs: dict[str, Any]) -> None:
-    """Raise if a forward is given several sequences in one row, or a cache in pages."""
+def refuse_inputs(kwargs: dict[str, Any]) -> None:
+    """Raise if a forward is given what longspan cannot read.
+
+    That is several sequences in one row, a cache in pages, no tokens, or ``position_ids`` that cannot belong to them.
+    """
     packed = [] if _PACKED.isdisjoint(kwargs) else sorted(x for x in _PACKED & kwargs.keys() if kwargs[x] is not None)
     if packed:
         raise LongspanError(
@@ -89,10 +92,6 @@ def refuse_packed(kwargs: dict[str, Any]) -> None:
         )
     if kwargs.get("is_causal") is False:
         raise LongspanError("longspan attends causally: call without is_causal=False")
-
-
-def refuse_inputs(kwargs: dict[str, Any]) -> None:
-    """Raise if a forward is given no tokens, or ``position_ids`` that cannot belong to its tokens."""
     ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
     tokens = embeds if ids is None else ids
     rows = None

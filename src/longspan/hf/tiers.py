@@ -31,16 +31,8 @@ def refuse_offloaded(tier: KVTier, device: torch.device, selecting: bool) -> Non
 def new_store(tier: KVTier, directory: Path | None, window: int) -> KVStore:
     """An empty store of one layer; see ``KVStore``."""
     if tier == "auto":
-        return KVStore("device", directory, window=window, spill=Spill(_free))
+        return KVStore("device", directory, window=window, spill=Spill(free_memory))
     return KVStore(tier, directory, window=window)
-
-
-def _free(device: torch.device) -> int | None:
-    """Free bytes for tensors on a device, those that torch holds there unused among them."""
-    free = free_memory(device)
-    if free is None or device.type != "cuda":
-        return free
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def prepare_tier(
@@ -58,21 +50,17 @@ def prepare_tier(
     path = check_tier(tier, directory)
     path = path.resolve() if path is not None else None
     if tier in ("auto", "disk"):
-        _refuse_unwritable(path)
+        try:
+            with tempfile.TemporaryFile(dir=path) as file:
+                file.write(b"longspan")
+        except OSError as error:
+            where, why = path or tempfile.gettempdir(), error.strerror or error
+            raise ValueError(f"kv_dir {where} cannot be written to ({why}); pass a folder that can") from error
     for layer in layers:
         if layer.rope is not None:
             for device in devices_of(layer.module):
                 refuse_offloaded(tier, device, method.selects)
     return path, tuple(_notes(layers, tier, path))
-
-
-def _refuse_unwritable(path: Path | None) -> None:
-    try:
-        with tempfile.TemporaryFile(dir=path) as file:
-            file.write(b"longspan")
-    except OSError as error:
-        where, why = path or tempfile.gettempdir(), error.strerror or error
-        raise ValueError(f"kv_dir {where} cannot be written to ({why}); pass a folder that can") from error
 
 
 def _notes(layers: list[Layer], tier: KVTier, path: Path | None) -> Iterator[str]:

@@ -10,8 +10,6 @@ from transformers import PreTrainedModel
 
 from longspan.errors import AttachError
 
-_LOAD = 'AutoModelForCausalLM.from_pretrained("...")'
-
 
 def unwrap(model: Any) -> PreTrainedModel:
     """The transformers model inside ``model``; ``model`` itself if it is no wrapper.
@@ -19,26 +17,21 @@ def unwrap(model: Any) -> PreTrainedModel:
     Raises:
         AttachError: there is no such model, or its wrapper would not run the attachment.
     """
-    return _unwrapped(model)[0]
-
-
-def wrapper_note(model: Any) -> str | None:
-    """For the report: which wrapper was taken off; None if there was none."""
-    wrappers = _unwrapped(model)[1]
-    return (
-        f"attached to the model inside {' inside '.join(reversed(wrappers))}, which also runs it" if wrappers else None
-    )
-
-
-def _unwrapped(model: Any) -> tuple[PreTrainedModel, list[str]]:
-    wrappers: list[str] = []
     while not isinstance(model, PreTrainedModel):
         inner = _inside(model)
         if inner is None:
             raise AttachError(_why_none(model))
-        wrappers.append(type(model).__name__)
         model = inner
-    return model, wrappers
+    return model
+
+
+def wrapper_note(model: Any) -> str | None:
+    """For the report: which wrapper was taken off what ``unwrap`` takes; None if there was none."""
+    wrappers: list[str] = []
+    while not isinstance(model, PreTrainedModel):
+        wrappers.insert(0, type(model).__name__)
+        model = _inside(model)
+    return f"attached to the model inside {' inside '.join(wrappers)}, which also runs it" if wrappers else None
 
 
 def _inside(wrapper: Any) -> Any:
@@ -50,9 +43,9 @@ def _inside(wrapper: Any) -> Any:
             "DataParallel copies the model to every device in each forward, without the attachment; "
             "extend model.module and use it on one device, or load the model with device_map"
         )
-    if _is(wrapper, "transformers.pipelines.base", "Pipeline"):
+    if is_a(wrapper, "transformers.pipelines.base", "Pipeline"):
         return wrapper.model
-    if _is(wrapper, "peft", "PeftModel"):
+    if is_a(wrapper, "peft", "PeftModel"):
         if getattr(wrapper.active_peft_config, "is_prompt_learning", False):
             raise AttachError(
                 f"{type(wrapper).__name__} prepends learned tokens, which longspan's positions do not "
@@ -64,7 +57,7 @@ def _inside(wrapper: Any) -> Any:
     return None
 
 
-def _is(x: Any, module: str, name: str) -> bool:
+def is_a(x: Any, module: str, name: str) -> bool:
     """Whether ``x`` is of a class of a module that is loaded, which it is if there is such an object."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(x, kind)
@@ -74,7 +67,7 @@ def _why_none(x: Any) -> str:
     if isinstance(x, str):
         return f"{x!r} is a name; load the model first: model = AutoModelForCausalLM.from_pretrained({x!r})"
     if x is None:
-        return f"None was passed instead of a model; load one: model = {_LOAD}"
+        return 'None was passed instead of a model; load one: model = AutoModelForCausalLM.from_pretrained("...")'
     if isinstance(x, type):
         return f"{x.__name__} is a class; pass a model, such as {x.__name__}.from_pretrained(...)"
     if isinstance(x, (tuple, list, dict)):

@@ -71,26 +71,18 @@ def trained_on(config: Any, window_given: int | None = None, *, model: str = "th
     """
     values = {name: getattr(config, name, None) for name in _NAMES}
     stated = {name: value for name, value in values.items() if type(value) is int and value > 0}
-    chunks = _dual_chunks(config, model)
-    dual = None if chunks is None else _number(getattr(config, _DUAL), "original_max_position_embeddings", model)
-    if chunks is not None and dual is None:
-        dual = _number(getattr(config, _DUAL), "chunk_size", model)
-    name = next(iter(stated), None)
-    read = dual if dual is not None else None if name is None else stated[name]
-    if window_given is None and read is None:
+    chunks, dual = _dual_chunks(config, model)
+    source, read = (_DUAL, dual) if dual is not None else next(iter(stated.items()), ("", None))
+    window = read if window_given is None else int(window_given)
+    if window is None:
         raise AttachError(
             f"the config of {model} has no max_position_embeddings; pass window=, the number of tokens it was "
             "trained on"
         )
-    window = int(window_given if window_given is not None else read or 0)
-    if window_given is not None and window_given != read:
+    if window != read:
         chunks, source = None, "as given"
         if dual is not None:
             source += f"; its {_DUAL}, for a window of {dual}, is not used"
-    elif dual is not None:
-        source = _DUAL
-    else:
-        source = name or "as given"
     others = [f"{key} {value}" for key, value in stated.items() if value != window and key != source]
     originals = (parameters.get("original_max_position_embeddings") for parameters in rope_types(config))
     original = next((int(value) for value in originals if value is not None), None)
@@ -126,8 +118,8 @@ def _number(block: dict[str, Any], name: str, model: str) -> int | None:
     return value
 
 
-def _dual_chunks(config: Any, model: str) -> DCA | None:
-    """DCA as the config prescribes it.
+def _dual_chunks(config: Any, model: str) -> tuple[DCA | None, int | None]:
+    """DCA as the config prescribes it, and the window in tokens that it is for.
 
     ``chunk_size`` there is how far a query sees, ``local_size`` of which lie before its chunk: the chunks themselves
     are ``s = chunk_size - local_size`` tokens. A query sees the keys of earlier chunks from position ``chunk_size``,
@@ -136,7 +128,7 @@ def _dual_chunks(config: Any, model: str) -> DCA | None:
     """
     block = getattr(config, _DUAL, None)
     if block is None:
-        return None
+        return None, None
     if not isinstance(block, dict):
         raise AttachError(f"{model}: the config's {_DUAL} is not an object with chunk_size and local_size: {block!r}")
     chunk, local = _number(block, "chunk_size", model), _number(block, "local_size", model)
@@ -146,7 +138,8 @@ def _dual_chunks(config: Any, model: str) -> DCA | None:
             "chunk is the larger one"
         )
     size = chunk - local
-    return DCA(chunk_size=size, local_window=min(local, size), window=min(chunk + 1, 2 * size))
+    dca = DCA(chunk_size=size, local_window=min(local, size), window=min(chunk + 1, 2 * size))
+    return dca, _number(block, "original_max_position_embeddings", model) or chunk
 
 
 def _dual_notes(config: Any, chunks: DCA | None, window: int) -> Iterator[str]:

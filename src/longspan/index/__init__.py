@@ -1,19 +1,22 @@
 """What a layer keeps besides keys and values to score them by: summaries of chunks and blocks, reduced keys."""
 
-from longspan.index.blocks import BlockIndex
+from longspan.index.blocks import BlockIndex, BlockLayout
 from longspan.index.chunks import ChunkIndex
+from longspan.index.ranks import AcrossRanks
 from longspan.index.rows import equal_runs
 from longspan.index.saved import Entries, SavableIndex, SavedIndex
-from longspan.index.tokens import TokenIndex, exact_asked, exact_scores
+from longspan.index.tokens import TokenIndex, asked_scores, exact_asked
 
 __all__ = [
+    "AcrossRanks",
     "BlockIndex",
+    "BlockLayout",
     "ChunkIndex",
     "Entries",
     "SavableIndex",
     "SavedIndex",
     "TokenIndex",
+    "asked_scores",
     "equal_runs",
     "exact_asked",
-    "exact_scores",
 ]

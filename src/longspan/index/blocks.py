@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,20 +18,33 @@ from longspan.rope import Rope, cos_sin
 SPARE = 64  # tokens at the end that may be dropped again at any time
 
 
-class BlockLayout(Protocol):
-    """The blocks that are summarised; see ``longspan.selection.blocks``."""
+@dataclass(frozen=True)
+class BlockLayout:
+    """Where blocks are and when a query chunk chooses them.
 
-    @property
-    def initial(self) -> int: ...
-    @property
-    def local(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def query_chunk(self) -> int: ...
-    @property
-    def dense_rows(self) -> int: ...
-    def candidates(self, chunk_start: int) -> int: ...
+    Block ``b`` is the ``size`` tokens from ``initial + b · size`` on, and can be chosen once none of it is local.
+
+    Args:
+        initial: first tokens that are always kept.
+        local: tokens before the query chunk that are always kept.
+        size: tokens of a block.
+        blocks: how many a query chunk chooses.
+        query_chunk: the most queries of a query chunk.
+        representatives: how many tokens of a block stand for it.
+        dense_rows: the first queries, which keep every key: ``L``, or fewer.
+    """
+
+    initial: int
+    local: int
+    size: int
+    blocks: int
+    query_chunk: int
+    representatives: int = 1
+    dense_rows: int = 0
+
+    def candidates(self, start: int) -> int:
+        """How many blocks the query chunk from ``start`` on chooses from: those that end before its local tokens."""
+        return max(start - self.local - self.initial, 0) // self.size
 
 
 class BlockIndex(UnitIndex):
@@ -47,21 +59,17 @@ class BlockIndex(UnitIndex):
     then gives the scores of all its tokens. A block is the same whether it was finished in prefill or in decoding.
 
     Args:
-        blocks: the selection, at whose ``dense_rows`` a query chunk ends whatever its length.
-        representatives: how many tokens of a block.
+        layout: of the blocks, at whose ``dense_rows`` a query chunk ends whatever its length.
 
     Attributes:
         calls: where recent calls began, in the cache's own count.
-        across: sums over the processes that hold the other heads of the layer; None where this one has them all.
     """
 
-    across: Callable[[Tensor], Tensor] | None = None
-
-    def __init__(self, blocks: BlockLayout, representatives: int) -> None:
-        self.layout, self.representatives = blocks, representatives
-        self._step = max(blocks.query_chunk, SPARE)  # tokens taken in at a time
+    def __init__(self, layout: BlockLayout) -> None:
+        self.layout = layout
+        self._step = max(layout.query_chunk, SPARE)  # tokens taken in at a time
         # The oldest block that is not finished began at most so long ago, see ``_last_seen``.
-        keep = blocks.local + blocks.query_chunk + blocks.size + self._step + SPARE
+        keep = layout.local + layout.query_chunk + layout.size + self._step + SPARE
         # It holds queries, summed over their key head's group, and keys.
         super().__init__(Tail(keep, keep + max(keep // 4, self._step)))
         self.calls: list[int] = []
@@ -81,8 +89,8 @@ class BlockIndex(UnitIndex):
         for a in range(0, q.shape[2], self._step):
             part = slice(a, a + self._step)
             self._take(q[:, :, part], k[:, :, part], rope)
-            for first, last in equal_runs(self._pads):
-                self._finish(slice(first, last), rope)
+            for first, last, pad in equal_runs(self._pads):
+                self._finish(slice(first, last), pad, rope)
 
     def _take(self, q: Tensor, k: Tensor, rope: Rope) -> None:
         slots = torch.arange(self._length, self._length + q.shape[2])
@@ -93,7 +101,7 @@ class BlockIndex(UnitIndex):
         self._length += q.shape[2]
 
     def _last_seen(self, tokens: Tensor, pad: int) -> Tensor:
-        """One past the last query to which each of ``tokens`` is local: the start of the first chunk without it."""
+        """One past the last query to which each of ``tokens`` is local: where a query chunk first lacks it."""
         least = tokens + self.layout.local + 1
         at = -(-least // self.layout.query_chunk) * self.layout.query_chunk
         at = torch.where(least <= self.layout.dense_rows, at.clamp(max=self.layout.dense_rows), at)
@@ -104,9 +112,9 @@ class BlockIndex(UnitIndex):
         """Where the query chunk begins that can first choose each of the blocks ``first : last``."""
         return self._last_seen(self.layout.initial - 1 + torch.arange(first + 1, last + 1) * self.layout.size, pad)
 
-    def _finish(self, rows: slice, rope: Rope) -> None:
+    def _finish(self, rows: slice, pad: int, rope: Rope) -> None:
         """Summarise the blocks of rows with equal padding that the queries seen so far complete."""
-        pad, finished, size = self._pads[rows.start], self._finished[rows.start], self.layout.size
+        finished, size = self._finished[rows.start], self.layout.size
         seen = self._length - pad
         full = self.layout.candidates(seen)
         if full > finished:
@@ -121,8 +129,8 @@ class BlockIndex(UnitIndex):
         sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
         after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
         turned = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
-        means = self._over_ranks((after * turned).sum(dim=(1, 3))) / (stops - tokens - 1).to(turned.device)
-        best = means.unflatten(-1, (-1, size)).topk(self.representatives, dim=-1).indices
+        means = self.over_ranks((after * turned).sum(dim=(1, 3))) / (stops - tokens - 1).to(turned.device)
+        best = means.unflatten(-1, (-1, size)).topk(self.layout.representatives, dim=-1).indices
         bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
         summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)
         self._buffer.reserve(summed[:1].expand(len(self._pads), -1, -1, -1), full)
@@ -141,10 +149,7 @@ class BlockIndex(UnitIndex):
         entries = self._buffer.allocated[rows, :, :count]
         q = widen(rope.norm_q(q) if rope.norm_q is not None else q)
         summed = q.unflatten(1, (entries.shape[1], -1)).sum(dim=(2, 3))
-        return self._over_ranks((entries @ summed[..., None])[..., 0].sum(dim=1, keepdim=True))
-
-    def _over_ranks(self, x: Tensor) -> Tensor:
-        return x if self.across is None else self.across(x)
+        return self.over_ranks((entries @ summed[..., None])[..., 0].sum(dim=1, keepdim=True))
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.

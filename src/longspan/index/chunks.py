@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from longspan.index.tail import Tail
 from longspan.kernels.scores import products, representations
 from longspan.rope import Rope
 from longspan.store import Slot
-from longspan.terms import ChunkScore, Share, choosing
+from longspan.terms import ChunkScore, Share, head_sets
 
 SUBMEANS = 4  # sub-chunks with a mean of their own
 _AT_ONCE, _ON_A_GPU = 8, 64  # chunks summarised at a time; few stay in a processor's cache
@@ -56,9 +56,8 @@ class ChunkIndex(UnitIndex):
         order: Tensor | None = None,
     ) -> None:
         self.size, self.kind, self.share, self.reduced, self.order = size, kind, share, reduced, order
-        self.parts = {"representation": 1, "mean": 1, "submeans": min(SUBMEANS, size), "bounds": 2, "token_max": size}[
-            kind
-        ]
+        counts = {"representation": 1, "mean": 1, "submeans": min(SUBMEANS, size), "bounds": 2, "token_max": size}
+        self.per_unit = counts[kind]
         super().__init__(Tail(max(2 * size, _TAIL)))
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
@@ -115,11 +114,11 @@ class ChunkIndex(UnitIndex):
     def _summarise(self, row: int, at: int, full: int, new: list[Tensor], past: int, rope: Rope, scale: float) -> None:
         first, last = self._pads[row] + at * self.size, self._pads[row] + full * self.size
         if first < past:  # the chunk that was begun in an earlier call
-            parts = [
+            inputs = [
                 torch.cat((self.tail.slice(n, first, past)[row], x[row, :, : first + self.size - past]), dim=1)
                 for n, x in enumerate(new)
             ]
-            self._write(row, at, self._summary(parts, rope, scale))
+            self._write(row, at, self._summary(inputs, rope, scale))
             at, first = at + 1, first + self.size
         step = (_AT_ONCE if new[0].device.type == "cpu" else _ON_A_GPU) * self.size
         for a in range(first, last, step):
@@ -129,13 +128,13 @@ class ChunkIndex(UnitIndex):
 
     def _write(self, row: int, at: int, summary: Tensor) -> None:
         summary = summary if self.kind == "token_max" else widen(summary)
-        heads, rows, width = summary.shape
-        stop = at * self.parts + rows
+        heads, entries, width = summary.shape
+        stop = at * self.per_unit + entries
         self._buffer.reserve(summary.new_empty(()).expand(len(self._finished), heads, 1, width), stop)
-        self._buffer.allocated[row, :, at * self.parts : stop] = summary
+        self._buffer.allocated[row, :, at * self.per_unit : stop] = summary
 
     def _summary(self, tokens: list[Tensor], rope: Rope, scale: float) -> Tensor:
-        """``[Hkv, n · parts, D]`` of ``n`` chunks, from ``[H, n · l, D]`` of each input.
+        """``[Hkv, n · per_unit, D]`` of ``n`` chunks, from ``[H, n · l, D]`` of each input.
 
         Representations of heads that choose together lie side by side, ``[S, n, H / S · D]``: one product then gives
         the sum of their scores.
@@ -144,60 +143,46 @@ class ChunkIndex(UnitIndex):
         if self.kind == "representation":
             q, k, v = chunks
             summary = representations(q, k, v, rope, scale, order=self.order)
-            return _side_by_side(summary, choosing(self.share, q.shape[0], k.shape[0]))
+            return _side_by_side(summary, head_sets(self.share, q.shape[0], k.shape[0]))
         keys = _bare(rope, chunks[0], key=True)
         if self.kind == "mean":
             return keys.mean(dim=2)
         if self.kind == "submeans":
-            parts = [part.mean(dim=2) for part in keys.tensor_split(self.parts, dim=2)]
-            return torch.stack(parts, dim=2).flatten(1, 2)
+            means = [part.mean(dim=2) for part in keys.tensor_split(self.per_unit, dim=2)]
+            return torch.stack(means, dim=2).flatten(1, 2)
         if self.kind == "bounds":
             return torch.stack((keys.amin(dim=2), keys.amax(dim=2)), dim=2).flatten(1, 2)
         if self.reduced is None:
             return keys.flatten(1, 2)
         return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(keys.device, accumulator(keys)).mT).to(keys.dtype)
 
-    def scores(
-        self,
-        q: Tensor,
-        rows: slice,
-        count: int,
-        rope: Rope,
-        kv_heads: int,
-        across: Callable[[Tensor], Tensor] | None = None,
-    ) -> Tensor:
+    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, kv_heads: int) -> Tensor:
         """How well each query goes with each of the first ``count`` chunks, all of them full.
 
         Args:
             q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
             kv_heads: ``Hkv``.
-            across: sums over the processes that hold the other heads of a layer, where its heads choose together.
 
         Returns:
             ``[B, S, T, count]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
         """
-        entries, share = self._buffer.first(count * self.parts)[rows], self.share
+        entries, share = self._buffer.first(count * self.per_unit)[rows], self.share
         q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
         if self.kind == "representation":
-            scores = products(_side_by_side(widen(q), choosing(share, q.shape[1], kv_heads)), entries)
-            return scores if across is None else across(scores)
-        if self.kind == "bounds":
+            scores = products(_side_by_side(widen(q), head_sets(share, q.shape[1], kv_heads)), entries)
+        elif self.kind == "bounds":
             scores = bound_scores(q, entries[:, :, ::2], entries[:, :, 1::2], share)
-            return scores if across is None else across(scores)
-        folded = _folded(q, group, share)
-        if self.reduced is not None:
-            folded = folded @ self.reduced[0].to(folded).mT
-        scores = products(folded, entries)
-        scores = scores.view(q.shape[0], -1, q.shape[2], scores.shape[-1])  # [B, Hkv or H, T, n · parts]
-        if share == "layer":
-            scores = scores.sum(dim=1, keepdim=True)
-        if across is not None:  # before the largest of a chunk's parts is taken, which is that of the sum
-            scores = across(scores)
-        return scores.unflatten(-1, (count, self.parts)).amax(dim=-1)
+        else:
+            folded = _folded(q, group, share)
+            if self.reduced is not None:
+                folded = folded @ self.reduced[0].to(folded).mT
+            scores = _unfolded(products(folded, entries), q, share)  # [B, S, T, n · per_unit]
+        scores = self.over_ranks(scores)  # before the largest of a chunk's parts is taken, which is that of the sum
+        return scores if scores.shape[-1] == count else scores.unflatten(-1, (count, self.per_unit)).amax(dim=-1)
 
     def most_entries(self, tokens: int) -> int:
         """See ``longspan.index.saved.SavableIndex``."""
-        return tokens // self.size * self.parts
+        return tokens // self.size * self.per_unit
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.
@@ -247,8 +232,7 @@ def bound_scores(q: Tensor, low: Tensor, high: Tensor, share: str) -> Tensor:
     group = q.shape[1] // low.shape[1]
     found = products(_folded(q.clamp(min=0), group, share), high)
     found += products(_folded(q.clamp(max=0), group, share), low)
-    found = found.view(q.shape[0], -1, q.shape[2], found.shape[-1])
-    return found.sum(dim=1, keepdim=True) if share == "layer" else found
+    return _unfolded(found, q, share)
 
 
 def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:
@@ -263,8 +247,14 @@ def _folded(q: Tensor, group: int, share: str) -> Tensor:
     return q.flatten(2, 3) if share == "head" else q.sum(dim=2)
 
 
-def _side_by_side(x: Tensor, sharing: int) -> Tensor:
+def _unfolded(scores: Tensor, q: Tensor, share: str) -> Tensor:
+    """``[B, S, T, n]`` of what ``_folded`` queries scored, which were ``q`` ``[B, H, T, D]``."""
+    scores = scores.view(q.shape[0], -1, q.shape[2], scores.shape[-1])
+    return scores.sum(dim=1, keepdim=True) if share == "layer" else scores
+
+
+def _side_by_side(x: Tensor, sets: int) -> Tensor:
     """``[..., H, n, D]`` with the heads that share as one: ``[..., S, n, H / S · D]``."""
     if x.shape[-2] == 1 and x.dim() == 4:  # they lie so already
-        return x.reshape(x.shape[0], sharing, 1, -1)
-    return x.unflatten(-3, (sharing, -1)).transpose(-3, -2).flatten(-2)
+        return x.reshape(x.shape[0], sets, 1, -1)
+    return x.unflatten(-3, (sets, -1)).transpose(-3, -2).flatten(-2)

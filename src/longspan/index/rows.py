@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor
 
+from longspan.index.ranks import AcrossRanks
 from longspan.index.saved import Entries, SavedIndex, check_entries
 from longspan.index.tail import Tail
 from longspan.store import Buffer
 
 
-class UnitIndex:
+class UnitIndex(AcrossRanks):
     """Entries for the finished units of each row of a batch, and the inputs of those that are not finished yet.
 
     Attributes:
         tail: those inputs.
-        parts: entries of a unit.
+        per_unit: how many entries summarise a unit.
     """
 
-    parts = 1
+    per_unit = 1
 
     def __init__(self, tail: Tail) -> None:
         self.tail = tail
@@ -34,7 +36,7 @@ class UnitIndex:
 
     def summaries(self, row: int) -> Tensor:
         """``[He, n, W]``, the entries of a batch row's ``n`` finished units; there are some."""
-        return self._buffer.allocated[row, :, : self._finished[row] * self.parts]
+        return self._buffer.allocated[row, :, : self._finished[row] * self.per_unit]
 
     @property
     def finished(self) -> tuple[int, ...]:
@@ -49,7 +51,7 @@ class UnitIndex:
         """See ``longspan.index.saved.SavableIndex``."""
         tail, finished = self.tail, self._finished[0] if self._finished else 0
         counts = {"length": [self._length], "done": [finished], "tail": [tail.start, tail.stop]}
-        entries = self._buffer.first(finished * self.parts) if finished else None
+        entries = self._buffer.first(finished * self.per_unit) if finished else None
         return SavedIndex(entries, tuple(tail.state()), counts)
 
     def most_entries(self, tokens: int) -> int:
@@ -60,13 +62,13 @@ class UnitIndex:
         """See ``longspan.index.saved.SavableIndex``."""
         saved.check_length(tokens)
         finished = saved.count("done")
-        check_entries(entries, expected=finished * self.parts, most=self.most_entries(tokens))
+        check_entries(entries, expected=finished * self.per_unit, most=self.most_entries(tokens))
         start, stop = saved.counts["tail"]
         if stop != tokens:
             raise ValueError(f"its inputs end at token {stop}, and there are {tokens}")
         self.tail.restore(saved.inputs, start, stop)
         if entries is not None:
-            self._buffer.adopt(entries.kind, entries.block)
+            self._buffer.block = entries.block
         self._finished, self._pads, self._length = [finished], (0,), tokens
 
     def _begin(self, pads: Sequence[int]) -> None:
@@ -74,10 +76,10 @@ class UnitIndex:
         self._pads = tuple(pads)
 
     def select(self, rows: Tensor) -> None:
+        order = rows.tolist()
         if self._finished:
-            order = rows.tolist()
             self._finished, self._pads = [self._finished[n] for n in order], tuple(self._pads[n] for n in order)
-        self._buffer.select(rows)
+        self._buffer = self._buffer.selected(order)
         self.tail.select(rows)
 
     def reset(self) -> None:
@@ -86,7 +88,7 @@ class UnitIndex:
         self.tail.reset()
 
 
-def equal_runs(pads: Sequence[int]) -> list[tuple[int, int]]:
-    """Consecutive rows with equal padding, as ``(first, one past the last)``: views of the cache, never copies."""
+def equal_runs(pads: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Consecutive rows with equal padding, as ``(first, one past the last, padding)``, of which views are no copies."""
     edges = [0, *(n for n in range(1, len(pads)) if pads[n] != pads[n - 1]), len(pads)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return [(a, b, pads[a]) for a, b in pairwise(edges)]

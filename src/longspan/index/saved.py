@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from longspan.store.memory import Kind, Memory
-from longspan.store.segments import Segments
+from longspan.store.memory import TokenBlock
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,11 @@ class Entries:
     """Saved entries where they lie now.
 
     Attributes:
-        kind: of the tensors that they were made for.
         block: ``[1, S, N, W]``, memory or mapped files.
         count: ``N``.
     """
 
-    kind: Kind
-    block: Memory | Segments
+    block: TokenBlock
     count: int
 
 

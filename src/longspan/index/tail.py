@@ -13,6 +13,7 @@ class Tail:
     """The last ``keep`` to ``room`` (``2 · keep``) tokens of some tensors ``[B, H, T, D]``.
 
     Attributes:
+        tensors: ``[B, H, room, D]`` each, the same list while they stay where they are; empty before the first tokens.
         start, stop: the stored tokens are ``start : stop`` of the cache's own count.
     """
 
@@ -21,54 +22,47 @@ class Tail:
         self.reset()
 
     def reset(self) -> None:
-        self._data: list[Tensor] = []
+        self.tensors: list[Tensor] = []
         self.start = self.stop = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in self._data)
+        return sum(x.numel() * x.element_size() for x in self.tensors)
 
     @torch.inference_mode(False)  # written to later, perhaps outside inference mode
     def extend(self, new: Sequence[Tensor]) -> None:
         """Add the tokens that follow, forgetting the oldest where room is short."""
         tokens = new[0].shape[2]
-        if not self._data:
-            self._data = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in new]
-        if self.stop + tokens - self.start > self.room:
-            stays = max(self.keep - tokens, 0)
-            stays = min(stays, self.stop - self.start)
-            for stored in self._data:
-                stored[:, :, :stays] = stored[:, :, self.stop - self.start - stays : self.stop - self.start].clone()
+        if not self.tensors:
+            self.tensors = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in new]
+        held = self.stop - self.start
+        if held + tokens > self.room:
+            stays = min(max(self.keep - tokens, 0), held)
+            for stored in self.tensors:
+                stored[:, :, :stays] = stored[:, :, held - stays : held].clone()
             self.start = self.stop - stays
         skipped = max(tokens - self.room, 0)
-        if skipped:
-            self.start += skipped
+        self.start += skipped
         at = self.stop + skipped - self.start
-        for stored, x in zip(self._data, new, strict=True):
-            stored.narrow(2, at, tokens - skipped).copy_(x[:, :, skipped:] if skipped else x)
+        for stored, x in zip(self.tensors, new, strict=True):
+            stored.narrow(2, at, tokens - skipped).copy_(x[:, :, skipped:])
         self.stop += tokens
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """``[B, H, room, D]`` each, the same list while they stay where they are; empty before the first tokens."""
-        return self._data
-
     def state(self) -> list[Tensor]:
-        """``[B, H, n, D]`` of each tensor, the stored tokens."""
-        return [self.slice(n, self.start, self.stop) for n in range(len(self._data))]
+        """``[B, H, T, D]`` of each tensor, the stored tokens."""
+        return [self.slice(n, self.start, self.stop) for n in range(len(self.tensors))]
 
     @property
     def has_room(self) -> bool:
         """Whether the next token fits behind the stored ones."""
-        return bool(self._data) and self.stop - self.start < self.room
+        return bool(self.tensors) and self.stop - self.start < self.room
 
-    def slice(self, n: int, start: int, stop: int) -> Tensor:
-        """Tokens ``start : stop`` of the ``n``-th tensor, a view."""
+    def slice(self, which: int, start: int, stop: int) -> Tensor:
+        """Tokens ``start : stop`` of one of the tensors, a view."""
         if not self.start <= start <= stop <= self.stop:
             raise IndexError(f"tokens {start} to {stop} are not stored; {self.start} to {self.stop} are")
-        return self._data[n][:, :, start - self.start : stop - self.start]
+        return self.tensors[which][:, :, start - self.start : stop - self.start]
 
-    @torch.inference_mode(False)
     def restore(self, tensors: Sequence[Tensor], start: int, stop: int) -> None:
         """Store tokens ``start : stop``, which ``state`` gave as ``tensors``, ``[B, H, stop - start, D]`` each.
 
@@ -78,10 +72,10 @@ class Tail:
         fits = 0 <= start <= stop and min(self.keep, stop) <= stop - start <= self.room
         if not fits or any(x.shape[2] != stop - start for x in tensors):
             raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
-        self._data = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in tensors]
-        for stored, x in zip(self._data, tensors, strict=True):
-            stored[:, :, : stop - start] = x
-        self.start, self.stop = start, stop
+        self.reset()
+        self.start = self.stop = start
+        if tensors:
+            self.extend(tensors)
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on."""
@@ -90,10 +84,10 @@ class Tail:
 
     @torch.inference_mode(False)
     def select(self, rows: Tensor) -> None:
-        self._data = [x.index_select(0, rows.to(x.device)) for x in self._data]
+        self.tensors = [x.index_select(0, rows.to(x.device)) for x in self.tensors]
 
     @torch.inference_mode(False)  # the copy is written to as well
     def __deepcopy__(self, memo: dict[int, Any]) -> Tail:
         twin = Tail(self.keep, self.room)
-        twin._data, twin.start, twin.stop = [x.clone() for x in self._data], self.start, self.stop
+        twin.tensors, twin.start, twin.stop = [x.clone() for x in self.tensors], self.start, self.stop
         return twin

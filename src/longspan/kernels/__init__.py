@@ -1,5 +1,6 @@
 """Kernels: each folder holds one contract (its ``__init__``), a reference and the implementations of it.
 
 Implementations of a kernel never import each other. They share ``cpu`` (the library of C), ``gpu`` (parts of Triton
-kernels), ``layout`` (how tensors lie in memory) and ``dispatch``, which says what ``impl`` means.
+kernels), ``layout`` (how tensors lie in memory), ``softmax`` (scores, and parts that are merged), ``once`` (what layers
+share) and ``dispatch``, which says what ``impl`` means.
 """

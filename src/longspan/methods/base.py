@@ -11,7 +11,7 @@ from longspan.errors import MOST, AttachError, CalibrationError, check_count, ch
 from longspan.positions import ChosenPositionMap, PositionMap
 from longspan.rope import Angles
 from longspan.selection import Choosing, Selection
-from longspan.terms import choosing
+from longspan.terms import head_sets
 
 if TYPE_CHECKING:
     from typing import Self
@@ -24,6 +24,12 @@ def require(rule: str, holds: bool, **values: Any) -> None:
     if not holds:
         listed = ", ".join(f"{name}={value}" for name, value in values.items())
         raise ValueError(f"{rule} is broken by {listed}")
+
+
+def resolved(value: int | None) -> int:
+    """A parameter that is None until ``Method.resolve`` sets it."""
+    assert value is not None
+    return value
 
 
 class LayerFacts(Protocol):
@@ -47,7 +53,7 @@ class Method:
     """A long-context method. Subclasses are frozen dataclasses whose fields are the paper's parameters.
 
     ``resolve(window)`` replaces each field that is None by its default for that window. ``selection`` and
-    ``positions`` require a resolved method.
+    ``positions`` require a resolved method; they read such fields by ``resolved(self.…)``.
 
     Attributes:
         name: the method's name on the command line and in ``METHODS``.
@@ -117,10 +123,10 @@ class Method:
         """
         window = check_count("window", window)
         missing = {name: value for name, value in self.defaults(window).items() if getattr(self, name) is None}
-        resolved = replace(self, **missing, angles=self.angles.resolve(window))
-        resolved.check_window(window)
-        resolved.check_reach(window)
-        return resolved
+        method = replace(self, **missing, angles=self.angles.resolve(window))
+        method.check_window(window)
+        method.check_reach(window)
+        return method
 
     def check_reach(self, window: int) -> None:
         """Raise ``ValueError`` if the position map puts chosen keys outside the trained window."""
@@ -264,7 +270,7 @@ class Method:
         if (axes := self.choosing(window)) is None:
             return None
         selection = axes[0]
-        each = (choosing(selection.share, heads, kv) for n, heads, kv in layers if selection.chooses_in(n))
+        each = (head_sets(selection.share, heads, kv) for n, heads, kv in layers if selection.chooses_in(n))
         return cast(int, selection.budget) * sum(each)
 
     @property

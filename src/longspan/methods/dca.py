@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.positions import Chunked
 from longspan.selection import Everything, Selection
 
@@ -60,8 +60,7 @@ class DCA(Method):
 
     @property
     def _swc(self) -> tuple[int, int, int]:
-        assert self.chunk_size is not None and self.local_window is not None and self.window is not None
-        return self.chunk_size, self.local_window, self.window
+        return resolved(self.chunk_size), resolved(self.local_window), resolved(self.window)
 
     def prescribed(self, *, chunk_size: int | None, local_window: int | None, window: int | None) -> Self:
         if (self.chunk_size, self.local_window, self.window) != (None, None, None):

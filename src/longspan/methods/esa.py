@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from longspan.errors import CalibrationError
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
 from longspan.terms import Dense, Share
@@ -100,10 +100,8 @@ class ESA(Method):
         self.require("score_at < window", self.score_at < window, "score_at", window=window)
 
     @property
-    def _sizes(self) -> tuple[int, int, int, int]:
-        assert self.initial is not None and self.local is not None
-        assert self.top_k is not None and self.query_chunk is not None
-        return self.initial, self.local, self.top_k, self.query_chunk
+    def _sizes(self) -> list[int]:
+        return [resolved(size) for size in (self.initial, self.local, self.top_k, self.query_chunk)]
 
     selects = True
     call_dependent = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import FarNear
 from longspan.terms import Dense
@@ -77,16 +77,14 @@ class InfLLM(Method):
         }
 
     def check_window(self, window: int) -> None:
-        assert self.far is not None and self.query_chunk is not None
-        rule, fits = "initial + local + blocks · block + query_chunk ≤ window", self._kept + self.query_chunk <= window
+        rule = "initial + local + blocks · block + query_chunk ≤ window"
+        fits = self._kept + resolved(self.query_chunk) <= window
         self.require(rule, fits, "initial", "local", "blocks", "block", "query_chunk", window=window)
-        self.require("far < window", self.far < window, "far", window=window)
+        self.require("far < window", resolved(self.far) < window, "far", window=window)
 
     @property
     def _kept(self) -> int:
-        assert self.initial is not None and self.local is not None
-        assert self.block is not None and self.blocks is not None
-        return self.initial + self.local + self.blocks * self.block
+        return resolved(self.initial) + resolved(self.local) + resolved(self.blocks) * resolved(self.block)
 
     selects = True
     call_dependent = True
@@ -94,14 +92,11 @@ class InfLLM(Method):
     def selection(self, window: int) -> Blocks:
         from longspan.selection.blocks import Blocks
 
-        assert self.initial is not None and self.local is not None and self.query_chunk is not None
-        assert self.block is not None and self.blocks is not None and self.representatives is not None
-        sizes = self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives
-        return Blocks(*sizes, self.plain_rows(window))
+        own = self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives
+        return Blocks(*map(resolved, (*own, self.plain_rows(window))))
 
     def positions(self, window: int) -> FarNear:
-        assert self.far is not None
-        return FarNear(self.far)
+        return FarNear(resolved(self.far))
 
     def plain_rows(self, window: int) -> int:
         return dense_rows(self, self.dense, kept=self._kept, window=window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.positions import CappedOrFar
 from longspan.selection import SinksAndRecent
 
@@ -48,10 +48,9 @@ class LMInfinite(Method):
         return {"recent": window, "cap": window, "middle_at": window // 2}
 
     def check_window(self, window: int) -> None:
-        assert self.recent is not None and self.cap is not None and self.middle_at is not None
-        self.require("recent ≤ window", self.recent <= window, "recent", window=window)
-        self.require("cap ≤ window", self.cap <= window, "cap", window=window)
-        self.require("middle_at < window", self.middle_at < window, "middle_at", window=window)
+        self.require("recent ≤ window", resolved(self.recent) <= window, "recent", window=window)
+        self.require("cap ≤ window", resolved(self.cap) <= window, "cap", window=window)
+        self.require("middle_at < window", resolved(self.middle_at) < window, "middle_at", window=window)
 
     @property
     def selects(self) -> bool:
@@ -60,16 +59,14 @@ class LMInfinite(Method):
     def selection(self, window: int) -> SinksAndRecent | Middle:
         from longspan.selection.middle import Middle
 
-        assert self.recent is not None and self.middle_at is not None
+        recent = resolved(self.recent)
         if not self.selects:
-            return SinksAndRecent(self.sinks, self.recent)
-        return Middle(self.sinks, self.recent, self.middle_top_k, self.middle_at, self.from_layer)
+            return SinksAndRecent(self.sinks, recent)
+        return Middle(self.sinks, recent, self.middle_top_k, resolved(self.middle_at), self.from_layer)
 
     def positions(self, window: int) -> CappedOrFar:
-        assert self.cap is not None and self.middle_at is not None
-        return CappedOrFar(self.cap, self.middle_at)
+        return CappedOrFar(resolved(self.cap), resolved(self.middle_at))
 
     def plain_rows(self, window: int) -> int:
-        assert self.recent is not None and self.cap is not None
         # Query i drops key S once i - S reaches W, and caps a distance once i exceeds the cap.
-        return min(self.sinks + self.recent, self.cap + 1, window)
+        return min(self.sinks + resolved(self.recent), resolved(self.cap) + 1, window)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from longspan.errors import AttachError
-from longspan.methods.base import LayerFacts, Method
+from longspan.methods.base import LayerFacts, Method, resolved
 from longspan.methods.dense import check_dense, dense_rows
 from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
 from longspan.terms import ChunkScore, Dense, Share
@@ -81,8 +81,7 @@ class LongHeads(Method):
 
     @property
     def _lk(self) -> tuple[int, int]:
-        assert self.chunk_length is not None and self.num_chunks is not None
-        return self.chunk_length, self.num_chunks
+        return resolved(self.chunk_length), resolved(self.num_chunks)
 
     selects = True
 

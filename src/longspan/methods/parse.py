@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -45,17 +45,11 @@ def build_method(
     method_types, angle_types = _types(cls, without="angles"), _types(type(base_angles))
     method_kwargs: dict[str, Any] = {}
     angle_kwargs: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals:
-            raise LongspanError(f"a setting must be key=value, not {setting!r}")
-        if key in method_kwargs or key in angle_kwargs:
-            raise LongspanError(f"{name}: {key} is set twice")
+    for key, value in _split(settings, name).items():
         if key in method_types:
-            method_kwargs[key] = _parse(key, value.strip(), method_types[key])
+            method_kwargs[key] = _parse(key, value, method_types[key])
         elif key in angle_types:
-            angle_kwargs[key] = _parse(key, value.strip(), angle_types[key])
+            angle_kwargs[key] = _parse(key, value, angle_types[key])
         else:
             known = [*method_types, *angle_types]
             raise LongspanError(
@@ -108,16 +102,21 @@ def split_spec(spec: str) -> tuple[str, dict[str, str]]:
     name, colon, rest = spec.partition(":")
     if not name.strip() or (colon and not rest.strip()):
         raise LongspanError(f"{spec!r}: a method must be written as name or name:key=value,key=value")
-    settings: dict[str, str] = {}
-    for setting in rest.split(",") if colon else ():
+    return name.strip(), _split(rest.split(",") if colon else (), repr(spec))
+
+
+def _split(settings: Iterable[str], of: str) -> dict[str, str]:
+    """Settings ``key=value`` by key; ``of`` is what errors name."""
+    values: dict[str, str] = {}
+    for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not (key and equals and value):
-            raise LongspanError(f"{spec!r}: {setting!r} is not key=value")
+            raise LongspanError(f"{of}: {setting!r} is not key=value")
         key = key.replace("-", "_")
-        if key in settings:
-            raise LongspanError(f"{spec!r}: {key} is set twice")
-        settings[key] = value
-    return name.strip(), settings
+        if key in values:
+            raise LongspanError(f"{of}: {key} is set twice")
+        values[key] = value
+    return values
 
 
 def parse_method(spec: str, methods: Mapping[str, type[Method]] = METHODS) -> Method:

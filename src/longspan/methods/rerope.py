@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.positions import Capped
 from longspan.selection import Everything
 
@@ -29,16 +29,13 @@ class ReRoPE(Method):
         return {"w": max(window // 2, 1)}
 
     def check_window(self, window: int) -> None:
-        assert self.w is not None
-        self.require("w ≤ window - 1", self.w <= max(window - 1, 1), "w", window=window)
+        self.require("w ≤ window - 1", resolved(self.w) <= max(window - 1, 1), "w", window=window)
 
     def selection(self, window: int) -> Everything:
         return Everything()
 
     def positions(self, window: int) -> Capped:
-        assert self.w is not None
-        return Capped(self.w)
+        return Capped(resolved(self.w))
 
     def plain_rows(self, window: int) -> int:
-        assert self.w is not None
-        return self.w + 1
+        return resolved(self.w) + 1

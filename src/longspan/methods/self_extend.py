@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from longspan.errors import check_count
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.positions import GroupedBeyond
 from longspan.selection import Everything
 
@@ -50,7 +50,7 @@ class SelfExtend(Method):
         return replace(method, target_length=length) if needs_target else method
 
     def _sizes(self, window: int) -> dict[str, Any]:
-        near = max(window // 4, 1) if self.neighbors is None else self.neighbors
+        near = max(window // 4, 1) if self.neighbors is None else resolved(self.neighbors)
         self.require("neighbors ≤ window - 1", near < window, neighbors=near, window=window)
         target = 4 * window if self.target_length is None else self.target_length
         group = max(1, -(-(target - near) // (window - near)))
@@ -64,24 +64,21 @@ class SelfExtend(Method):
         return {"neighbors": max(window // 4, 1)}
 
     def check_window(self, window: int) -> None:
-        assert self.neighbors is not None
-        self.require("neighbors ≤ window", self.neighbors <= window, "neighbors", window=window)
+        self.require("neighbors ≤ window", resolved(self.neighbors) <= window, "neighbors", window=window)
 
     def selection(self, window: int) -> Everything:
         return Everything()
 
     def positions(self, window: int) -> GroupedBeyond:
-        assert self.neighbors is not None and self.group is not None
-        return GroupedBeyond(self.neighbors, self.group)
+        return GroupedBeyond(resolved(self.neighbors), resolved(self.group))
 
     def longest(self, window: int) -> int:
-        assert self.neighbors is not None and self.group is not None
-        return self.group * (window - self.neighbors + self.neighbors // self.group)
+        group, near = resolved(self.group), resolved(self.neighbors)
+        return group * (window - near + near // group)
 
     def warnings(self, window: int) -> list[str]:
         longest = self.longest(window)
         return [f"Self-Extend keeps positions inside the window up to {longest} tokens; pass target_length for more"]
 
     def plain_rows(self, window: int) -> int:
-        assert self.neighbors is not None
-        return window if self.group == 1 else self.neighbors
+        return window if self.group == 1 else resolved(self.neighbors)

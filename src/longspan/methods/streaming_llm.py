@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.positions import RankedAfterSinks
 from longspan.selection import SinksAndRecent
 
@@ -31,18 +31,14 @@ class StreamingLLM(Method):
         return {"recent": max(window - self.sinks, 1)}
 
     def check_window(self, window: int) -> None:
-        assert self.recent is not None
-        fits = self.sinks + self.recent <= window
+        fits = self.sinks + resolved(self.recent) <= window
         self.require("sinks + recent ≤ window", fits, "sinks", "recent", window=window)
 
     def selection(self, window: int) -> SinksAndRecent:
-        assert self.recent is not None
-        return SinksAndRecent(self.sinks, self.recent)
+        return SinksAndRecent(self.sinks, resolved(self.recent))
 
     def positions(self, window: int) -> RankedAfterSinks:
-        assert self.recent is not None
-        return RankedAfterSinks(self.sinks, self.recent)
+        return RankedAfterSinks(self.sinks, resolved(self.recent))
 
     def plain_rows(self, window: int) -> int:
-        assert self.recent is not None
-        return self.sinks + self.recent
+        return self.sinks + resolved(self.recent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.methods.base import Method
+from longspan.methods.base import Method, resolved
 from longspan.positions import ShiftedBeyond
 from longspan.selection import Everything
 
@@ -38,23 +38,19 @@ class String(Method):
         return {"shift": max(window // 3, 1), "local": min(128, window // 32)}
 
     def check_window(self, window: int) -> None:
-        assert self.shift is not None
-        self.require("shift ≤ window", self.shift <= window, "shift", window=window)
+        self.require("shift ≤ window", resolved(self.shift) <= window, "shift", window=window)
 
     def selection(self, window: int) -> Everything:
         return Everything()
 
     def positions(self, window: int) -> ShiftedBeyond:
-        assert self.shift is not None and self.local is not None
-        return ShiftedBeyond(self.shift, self.local)
+        return ShiftedBeyond(resolved(self.shift), resolved(self.local))
 
     def plain_rows(self, window: int) -> int:
-        assert self.shift is not None
-        return self.shift
+        return resolved(self.shift)
 
     def longest(self, window: int) -> int:
-        assert self.shift is not None and self.local is not None
-        return window + self.shift - self.local
+        return window + resolved(self.shift) - resolved(self.local)
 
     def warnings(self, window: int) -> list[str]:
         return [f"STRING keeps positions inside the window up to {self.longest(window)} tokens; longer texts exceed it"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longspan.bands import AlwaysKept, Band, Index, IndexMap, Interval, KeyMap, Modulo, Origin
+from longspan.bands import AlwaysKept, Band, Index, Interval, KeyMap, Modulo, Origin
 from longspan.deferred import torch
 from longspan.positions.base import ChosenPositionMap, Gather, near
 
@@ -62,6 +62,5 @@ def _chunk(size: int, back: int) -> Band:
     def begins(i: Tensor) -> Tensor:
         return (i // size - back) * size
 
-    turned: IndexMap = lambda i: back * size + i % size  # noqa: E731
     keys = Interval(lambda i: begins(i).clamp(min=0), lambda i: (begins(i) + size).clamp(min=0))
-    return Band(f"back-{back}", turned, Modulo(size), keys)
+    return Band(f"back-{back}", lambda i: i - begins(i), Modulo(size), keys)

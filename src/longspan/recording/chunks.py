@@ -84,20 +84,14 @@ class Chunking:
         return torch.searchsorted(torch.tensor(self.borders), tokens.contiguous(), right=True) - 1
 
 
-def one_moment(choices: Sequence[Choice]) -> int:
-    """The query that all choices belong to.
-
-    Raises:
-        ValueError: ``choices`` is empty, or its elements belong to several queries, rows or calls, or to one layer
-            twice.
-    """
+def one_moment(choices: Sequence[Choice]) -> None:
+    """Raise ``ValueError`` unless there are choices, all of one query of one row and call, one at most of a layer."""
     moments = {(choice.call, choice.row, choice.first, choice.query) for choice in choices}
     if len(moments) != 1:
         raise ValueError(f"the choices must belong to one query, not to {len(moments)}: take them from Trace.at(query)")
     layers = [choice.layer for choice in choices]
     if len(set(layers)) < len(layers):
         raise ValueError(f"the choices must have each layer once, not the layers {layers}")
-    return moments.pop()[3]
 
 
 def chosen(choice: Choice, chunks: Chunking, *, forced: bool = True) -> Tensor:

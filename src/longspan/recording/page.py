@@ -77,19 +77,6 @@ def write_page(
         OSError: the file cannot be written.
         ValueError: the choices do not belong to one query, or the chunks do not fit the choices or the texts.
     """
-    write(path, page(choices, chunks, texts, answers, title, facts or {}, kind))
-
-
-def page(
-    choices: Sequence[Choice],
-    chunks: Chunking,
-    texts: Sequence[str],
-    answers: Sequence[int],
-    title: str,
-    facts: Mapping[str, str],
-    kind: str = "head",
-) -> str:
-    """The page as a string; see ``write_page``."""
     if len(texts) != len(chunks):
         raise ValueError(f"{len(chunks)} chunks require {len(chunks)} texts, not {len(texts)}")
     rows, kept = kept_map(choices, chunks)
@@ -107,8 +94,8 @@ def page(
     )
     body = _BODY.format(
         title=html.text(title),
-        facts="".join(f"<dt>{html.text(key)}</dt><dd>{html.text(value)}</dd>" for key, value in facts.items()),
+        facts="".join(f"<dt>{html.text(key)}</dt><dd>{html.text(value)}</dd>" for key, value in (facts or {}).items()),
         text="".join(spans),
         label=html.text(f"{len(rows)} {kind}s by {len(chunks)} chunks: the chunks that each {kind} keeps"),
     )
-    return html.page("longspan.recording", title, body, data)
+    write(path, html.page("longspan.recording", title, body, data))

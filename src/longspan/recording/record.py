@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Literal
 
@@ -19,6 +20,7 @@ Queries = Literal["last", "all"]
 Threads = Literal["all", "this"]
 
 
+@dataclass(frozen=True, eq=False)
 class Trace:
     """A sequence of ``Choice``: one per call, layer, batch row and recorded query (or query chunk).
 
@@ -26,16 +28,13 @@ class Trace:
         method: the resolved method.
         window: the trained window, in tokens. Queries inside it attend to all keys and choose none.
         model: the model's class name.
+        choices: all choices, in the order of the computation.
     """
 
-    def __init__(self, method: Method, window: int, model: str, observer: Observer) -> None:
-        self.method, self.window, self.model = method, window, model
-        self._observer = observer
-
-    @property
-    def choices(self) -> list[Choice]:
-        """All choices, in the order of the computation."""
-        return self._observer.choices
+    method: Method
+    window: int
+    model: str
+    choices: list[Choice] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.choices)
@@ -131,7 +130,7 @@ def record(
     attender.observer = observer  # before the hook that numbers forwards, so that a numbered forward has all layers
     handle = attachment.layers[0].module.register_forward_pre_hook(lambda *_: observer.begin())
     try:
-        yield Trace(attender.method, report.window, report.model, observer)
+        yield Trace(attender.method, report.window, report.model, observer.choices)
     finally:
         attender.observer = None
         handle.remove()

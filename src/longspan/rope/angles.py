@@ -88,13 +88,21 @@ class Angles:
         return own
 
 
-def _check_fields(angles: Angles) -> None:
-    """Make lengths ints and everything else ints or floats; raise ``ValueError`` where they are no such numbers."""
+def _check_fields(angles: Angles, scale: str) -> None:
+    """Make lengths ints and everything else ints or floats; raise ``ValueError`` where they are no such numbers.
+
+    The field named ``scale`` is 1 or more, and given in place of a length.
+    """
     for f in fields(angles):
         value, name = getattr(angles, f.name), f"{type(angles).__name__}: {f.name}"
         if value is not None:
             found = check_count(name, value) if f.name == "target_length" else check_number(name, value)
             object.__setattr__(angles, f.name, found)  # frozen for everybody else
+    if (value := getattr(angles, scale)) is not None:
+        if getattr(angles, "target_length", None) is not None:
+            raise ValueError(f"{type(angles).__name__}: give {scale} or target_length, not both")
+        if not 1 <= value < math.inf:
+            raise ValueError(f"{type(angles).__name__}: {scale} must be ≥ 1 and finite, not {value}")
 
 
 @dataclass(frozen=True)
@@ -103,11 +111,7 @@ class _Scaled(Angles):
     target_length: int | None = None
 
     def __post_init__(self) -> None:
-        _check_fields(self)
-        if self.scale is not None and self.target_length is not None:
-            raise ValueError(f"{type(self).__name__}: give scale or target_length, not both")
-        if self.scale is not None and not 1 <= self.scale < math.inf:
-            raise ValueError(f"{type(self).__name__}: scale must be ≥ 1 and finite, not {self.scale}")
+        _check_fields(self, "scale")
 
     def reaching(self, length: int) -> Angles:
         return replace(self, target_length=length) if self.scale is None and self.target_length is None else self
@@ -155,9 +159,7 @@ class DynamicNTK(Angles):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_fields(self)
-        if not 1 <= self.factor < math.inf:
-            raise ValueError(f"DynamicNTK: factor must be ≥ 1 and finite, not {self.factor}")
+        _check_fields(self, "factor")
 
     @property
     def dynamic(self) -> bool:
@@ -188,11 +190,7 @@ class YaRN(Angles):
     attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        _check_fields(self)
-        if self.factor is not None and self.target_length is not None:
-            raise ValueError("YaRN: give factor or target_length, not both")
-        if self.factor is not None and not 1 <= self.factor < math.inf:
-            raise ValueError(f"YaRN: factor must be ≥ 1 and finite, not {self.factor}")
+        _check_fields(self, "factor")
         if self.attention_factor is not None and not 0 < self.attention_factor < math.inf:
             raise ValueError(f"YaRN: attention_factor must be > 0 and finite, not {self.attention_factor}")
         if not 0 < self.beta_slow < self.beta_fast < math.inf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from longspan.deferred import torch
@@ -17,6 +18,7 @@ Norm = Callable[["Tensor"], "Tensor"]
 _BLOCK = 256  # tokens rotated at once on a CPU
 
 
+@dataclass(eq=False)
 class Rope:
     """The rotation of one layer: which channels rotate, in which layout, by which angles.
 
@@ -28,17 +30,12 @@ class Rope:
         norm_q, norm_k: normalisation that the model applies *after* the rotation, or None.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        head_dim: int,
-        layout: Layout = "half",
-        start: int = 0,
-        norm_q: Norm | None = None,
-        norm_k: Norm | None = None,
-    ) -> None:
-        self.table, self.head_dim, self.layout, self.start = table, head_dim, layout, start
-        self.norm_q, self.norm_k = norm_q, norm_k
+    table: Table
+    head_dim: int
+    layout: Layout = "half"
+    start: int = 0
+    norm_q: Norm | None = None
+    norm_k: Norm | None = None
 
     @property
     def rotated(self) -> int:
@@ -46,7 +43,7 @@ class Rope:
         return 2 * self.table.inv_freq.numel()
 
     def with_table(self, table: Table) -> Rope:
-        return Rope(table, self.head_dim, self.layout, self.start, self.norm_q, self.norm_k)
+        return replace(self, table=table)
 
     @property
     def pairs(self) -> bool:

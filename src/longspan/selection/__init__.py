@@ -5,6 +5,6 @@ selector; those come with the kernels, which a method loads when it makes its se
 """
 
 from longspan.selection.base import Choosing, Selection
-from longspan.selection.window import Everything, SameChunk, SinksAndRecent
+from longspan.selection.window import Everything, SinksAndRecent
 
-__all__ = ["Choosing", "Everything", "SameChunk", "Selection", "SinksAndRecent"]
+__all__ = ["Choosing", "Everything", "Selection", "SinksAndRecent"]

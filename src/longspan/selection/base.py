@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from longspan.rope import Rope
     from longspan.selection.cost import LayerSizes
     from longspan.selection.queries import QueryBlock
-    from longspan.selection.selector import Chosen, Selector
+    from longspan.selection.selector import Selector
 
 
 class Selection:
@@ -58,7 +58,6 @@ class Choosing(Selection):
         by_query_chunk: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
-        grain: what chooses or is chosen does not cross a multiple of this many tokens.
         share: which heads choose together.
         scored_keys: the stored rotation that scores are made from; None where the selector keeps what they take.
     """
@@ -77,19 +76,15 @@ class Choosing(Selection):
     def origin(self) -> int:
         return 0
 
-    @property
-    def grain(self) -> int:
-        raise NotImplementedError
-
     def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
-        always, parts = self.always(first), []
+        always, kept = self.always(first), []
         if first < self.dense_rows:
-            parts.append(
+            kept.append(
                 AlwaysKept(start, unit=always.unit, span=self.dense_rows, queries=lambda i: i < self.dense_rows)
             )
         if stop > self.dense_rows:
-            parts.append(replace(always, queries=lambda i: i >= self.dense_rows))
-        return tuple(parts)
+            kept.append(replace(always, queries=lambda i: i >= self.dense_rows))
+        return tuple(kept)
 
     @property
     def first_row(self) -> int:
@@ -134,13 +129,13 @@ class Choosing(Selection):
         raise NotImplementedError
 
     def choices(
-        self, r0: int, r1: int, chosen: Chosen, every: bool, scores: bool
+        self, r0: int, r1: int, units: Tensor, scores: Tensor | None, every: bool
     ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
-        """What queries ``r0 : r1`` chose, apart: first and last query, units ``[B, S, n]``, scores ``[B, S, N]``.
+        """What queries ``r0 : r1`` chose, apart: first and last query, units ``[B, S, m]``, scores ``[B, S, n]``.
 
         Args:
+            units, scores: of all these queries, as ``Chosen`` has them.
             every: all of them, or the last one alone.
-            scores: whether scores are wanted.
         """
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from longspan.calibration import Calibration
-from longspan.index import BlockIndex
+from longspan.index import BlockIndex, BlockLayout
 from longspan.rope import Rope
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
@@ -17,29 +17,12 @@ from longspan.selection.selector import Chosen, Selector
 
 
 @dataclass(frozen=True)
-class Blocks(ByQueryChunk):
+class Blocks(BlockLayout, ByQueryChunk):
     """The first tokens, ``blocks`` chosen blocks, and the ``local`` tokens before a query chunk together with it.
 
-    Block ``b`` is the ``size`` tokens from ``initial + b · size`` on, and can be chosen once none of it is local. The
-    few tokens between the last such block and the local ones are kept by nobody until their block is whole.
-
-    Args:
-        initial: first tokens that are always kept.
-        local: tokens before the query chunk that are always kept.
-        size: tokens of a block.
-        blocks: how many a query chunk chooses.
-        query_chunk: the most queries of a query chunk.
-        representatives: how many tokens of a block stand for it; see ``longspan.index.BlockIndex``.
-        dense_rows: the first queries, which keep every key: ``L``, or fewer.
+    The few tokens between the last block that can be chosen and the local ones are kept by nobody until their block is
+    whole.
     """
-
-    initial: int
-    local: int
-    size: int
-    blocks: int
-    query_chunk: int
-    representatives: int = 1
-    dense_rows: int = 0
 
     @property
     def chosen(self) -> int:
@@ -52,10 +35,6 @@ class Blocks(ByQueryChunk):
 
     def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
         return BlockSelector(self)
-
-    def candidates(self, chunk_start: int) -> int:
-        """How many blocks a query chunk chooses from: the first ones, as long as they end before the local tokens."""
-        return max(chunk_start - self.local - self.initial, 0) // self.size
 
     def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
         entry = layer.kv_heads * summary_bytes(layer)
@@ -80,14 +59,9 @@ class Blocks(ByQueryChunk):
 class BlockSelector(BlockIndex, Selector):
     """Scores a layer's blocks by their representatives."""
 
-    def __init__(self, selection: Blocks) -> None:
-        super().__init__(selection, selection.representatives)
-        self.selection = selection
-
-    @property
-    def sums_over_ranks(self) -> bool:
-        return type(self) is BlockSelector
+    layout: Blocks
+    sums_over_ranks = True
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
-        scores = self.scores(queries.between(r0, r1), queries.batch, self.selection.candidates(r0), queries.rope)
-        return Chosen(self.selection.choose(scores), lambda: scores)
+        scores = self.scores(queries.between(r0, r1), queries.batch, self.layout.candidates(r0), queries.rope)
+        return Chosen(self.layout.choose(scores), lambda: scores)

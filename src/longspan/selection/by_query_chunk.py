@@ -1,4 +1,4 @@
-"""Selections in which the queries of a chunk choose together: ESA's tokens and InfLLM's blocks."""
+"""Selections in which the queries of a query chunk choose together: ESA's tokens and InfLLM's blocks."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from longspan.bands import AlwaysKept, IndexMap
+from longspan.bands import AlwaysKept
 from longspan.kernels.gathered import PerQueryChunk
 from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen
 
 if TYPE_CHECKING:
     from typing import Self
 
 
 class ByQueryChunk(Choosing):
-    """The first tokens, chosen ones, and the ``local`` tokens before a chunk of queries together with the chunk.
+    """The first tokens, chosen ones, and the ``local`` tokens before a query chunk together with it.
 
-    A chunk ends at each multiple of ``query_chunk`` and at the end of each call; its queries choose together.
+    A query chunk ends at each multiple of ``query_chunk`` and at the end of each call; its queries choose together.
 
     Attributes:
         initial: first tokens that are always kept.
-        local: tokens before the chunk that are always kept.
-        query_chunk: the most queries of a chunk.
+        local: tokens before the query chunk that are always kept.
+        query_chunk: the most queries of a query chunk.
     """
 
     initial: int
@@ -37,21 +36,12 @@ class ByQueryChunk(Choosing):
     query_chunk: int
     by_query_chunk = True
 
-    @property
-    def grain(self) -> int:
-        return self.query_chunk
-
-    def chunk_start(self, first: int) -> IndexMap:
-        """Where the chunk of query ``i`` starts, for queries that arrive from ``first`` on."""
-
+    def always(self, first: int = 0) -> AlwaysKept:
         def begins(i: Tensor) -> Tensor:
+            """Where the query chunk of query ``i`` starts."""
             borders = (i // self.query_chunk * self.query_chunk).clamp(min=first)
             return torch.where(i >= self.dense_rows, borders.clamp(min=self.dense_rows), borders)
 
-        return begins
-
-    def always(self, first: int = 0) -> AlwaysKept:
-        begins = self.chunk_start(first)
         return AlwaysKept(
             lambda i: (begins(i) - self.local).clamp(min=0),
             head=self.initial,
@@ -67,10 +57,7 @@ class ByQueryChunk(Choosing):
         return self.initial + self.chosen * self.size + self.local
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
-        return self.query_chunks(first, stop)
-
-    def query_chunks(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """Queries ``first : stop`` cut into chunks, at multiples of ``query_chunk`` and at ``dense_rows``."""
+        """Queries ``first : stop`` cut into query chunks, at multiples of ``query_chunk`` and at ``dense_rows``."""
         size = self.query_chunk
         cuts = {first, stop, *range(first // size * size + size, stop, size)}
         if first < self.dense_rows < stop:
@@ -98,7 +85,6 @@ class ByQueryChunk(Choosing):
         return seen.q_pos[0][:, None].expand(-1, count) if alike else None
 
     def choices(
-        self, r0: int, r1: int, chosen: Chosen, every: bool, scores: bool
+        self, r0: int, r1: int, units: Tensor, scores: Tensor | None, every: bool
     ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
-        units = (chosen.units[..., :: self.size] - self.origin) // self.size
-        yield r0, r1 - 1, units, chosen.scores() if scores and chosen.scores is not None else None
+        yield r0, r1 - 1, (units[..., :: self.size] - self.origin) // self.size, scores

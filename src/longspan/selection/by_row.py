@@ -11,17 +11,12 @@ from longspan.kernels.gathered import PerRow
 from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen
 
 
 class ByRow(Choosing):
     """Every query chooses units of ``size`` tokens, which begin at multiples of it."""
 
     by_query_chunk = False
-
-    @property
-    def grain(self) -> int:
-        return self.size
 
     def scored(self, query: int) -> int:
         """How many units have a score for a query."""
@@ -48,11 +43,9 @@ class ByRow(Choosing):
         return positions.places(i, self.chosen, self.always())
 
     def choices(
-        self, r0: int, r1: int, chosen: Chosen, every: bool, scores: bool
+        self, r0: int, r1: int, units: Tensor, scores: Tensor | None, every: bool
     ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
-        every_score = chosen.scores() if scores and chosen.scores is not None else None
         for query in range(r0 if every else r1 - 1, r1):
-            n = query - r0
+            t = query - r0
             # What the last query may choose from is not there yet for all.
-            of_query = None if every_score is None else every_score[:, :, n, : self.scored(query)]
-            yield query, query, chosen.units[:, :, n], of_query
+            yield query, query, units[:, :, t], None if scores is None else scores[:, :, t, : self.scored(query)]

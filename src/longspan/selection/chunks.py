@@ -18,7 +18,7 @@ from longspan.selection.by_row import ByRow
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
 from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector
-from longspan.terms import ChunkScore, Share, choosing
+from longspan.terms import ChunkScore, Share, head_sets
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ class Chunks(ByRow):
         """Scores by bounds that are kept elsewhere; see ``longspan.index.chunks.bound_scores``."""
         return bound_scores(q, low, high, self.share)
 
-    def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """The chunks that the queries ``rows`` choose, in ascending order.
+    def choose(self, scores: Tensor, i: Tensor) -> Tensor:
+        """The chunks that the queries ``i`` choose, in ascending order.
 
         Args:
             scores: ``[B, S, T, n]`` of the first ``n`` chunks.
-            rows: ``[T]`` int64, the queries' own indices; each has at least ``chosen`` chunks to choose from.
+            i: ``[T]`` int64, the queries' own indices; each has at least ``chosen`` chunks to choose from.
 
         Returns:
             ``[B, S, T, chosen]`` int64.
         """
         tie = self.tie(scores.dtype)
-        return topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(rows))
+        return topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(i))
 
     def tie(self, dtype: torch.dtype) -> float:
         """What scores may differ by and be the same, in parts of the largest.
@@ -117,6 +117,8 @@ class ChunkSelector(ChunkIndex, Selector):
     Under a calibration the score ``token_max`` is that of reduced queries and keys.
     """
 
+    sums_over_ranks = True
+
     def __init__(self, selection: Chunks, layer: int, rope: Rope, calibration: Calibration | None) -> None:
         reduced = None
         if calibration is not None and selection.score == "token_max":
@@ -126,16 +128,12 @@ class ChunkSelector(ChunkIndex, Selector):
         self.selection = selection
 
     def columns(self, stop: int) -> int:
-        return self.selection.candidates(stop) * self.parts
+        return self.selection.candidates(stop) * self.per_unit
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
         count, kv_heads = self.selection.candidates(r1), queries.keys.shape[1]
-        scores = self.scores(queries.between(r0, r1), queries.batch, count, queries.rope, kv_heads, self.across)
+        scores = self.scores(queries.between(r0, r1), queries.batch, count, queries.rope, kv_heads)
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
-
-    @property
-    def sums_over_ranks(self) -> bool:
-        return type(self) is ChunkSelector
 
     def in_one_call(self, table: Table) -> bool:
         # What derives from it may choose otherwise.
@@ -152,7 +150,7 @@ class ChunkSelector(ChunkIndex, Selector):
             entries=entries[rows],
             signs=2 if self.kind == "bounds" else 1,
             sums=self.share != "head" and not by_head,
-            choosing=choosing(self.selection.share, heads, kv_heads),
+            choosing=head_sets(self.selection.share, heads, kv_heads),
             parts=1 if by_head or self.share != "layer" else kv_heads,
             first=int(self.selection.first),
             count=self.selection.chosen,

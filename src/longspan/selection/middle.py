@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
-from longspan.index import exact_scores
+from longspan.index import asked_scores, exact_asked
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
 from longspan.selection.queries import QueryBlock
@@ -65,12 +65,11 @@ class Middle(ByRow):
     def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
         return MiddleSelector(self)
 
-    def stop(self, row: int) -> int:
-        """One past the last token that query ``row`` chooses from; the first one is ``initial``."""
-        return row - self.recent + 1
+    def stops(self, i: Tensor) -> Tensor:
+        return i - self.recent + 1
 
     def scored(self, query: int) -> int:
-        return self.stop(query) - self.initial
+        return query - self.recent + 1 - self.initial
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
         """Queries ``first : stop`` that choose something, cut so that those of a run choose equally many.
@@ -80,23 +79,22 @@ class Middle(ByRow):
                 tokens to choose from, are runs of their own.
         """
         first = max(first, self.first_row)
-        enough = min(max(self.first_row + self.top_k - 1, first), max(stop, first))
-        edges = [*range(first, enough), *range(enough, stop, most), max(stop, first)]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        enough = min(max(self.first_row + self.top_k - 1, first), stop)
+        return [*((i, i + 1) for i in range(first, enough)), *super().runs(enough, stop, most)]
 
-    def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
+    def choose(self, scores: Tensor, i: Tensor) -> Tensor:
         """The tokens that the queries of a run choose, in ascending order.
 
         Args:
             scores: ``[B, H, T, M]`` for the tokens from ``initial`` on; written over.
-            rows: ``[T]`` int64, the queries' own indices, of one run.
+            i: ``[T]`` int64, the queries' own indices, of one run.
 
         Returns:
             ``[B, H, T, m]`` int64, counted from the first token; m is ``top_k`` or, in a run of one query, less.
         """
         token = torch.arange(self.initial, self.initial + scores.shape[-1])
-        scores = scores.masked_fill_((token > rows[:, None] - self.recent).to(scores.device), float("-inf"))
-        count = min(self.top_k, self.stop(int(rows[0])) - self.initial)
+        scores = scores.masked_fill_((token > i[:, None] - self.recent).to(scores.device), float("-inf"))
+        count = min(self.top_k, self.scored(int(i[0])))
         return scores.topk(count, dim=-1).indices.sort(dim=-1).values + self.initial
 
 
@@ -107,11 +105,8 @@ class MiddleSelector(Selector):
         self.selection = selection
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
-        selection, q = self.selection, queries.between(r0, r1)
+        selection = self.selection
         assert queries.scored is not None
-        turned = queries.rope.rotate_q(
-            q, *queries.cos_sin(torch.full((r1 - r0,), selection.score_at), "scores", r1 - r0)
-        )
-        keys = queries.scored[:, :, selection.initial : selection.stop(r1 - 1)]
-        scores = exact_scores(turned, keys, "head")
+        keys = queries.scored[:, :, selection.initial : r1 - selection.recent]
+        scores = asked_scores(exact_asked(queries.rotated(r0, r1, selection.score_at), keys.shape[1], "head"), keys)
         return Chosen(selection.choose(scores, torch.arange(r0, r1)), lambda: scores)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from longspan.rope import CosSin, Rope, cos_sin
@@ -50,13 +51,18 @@ class QueryBlock:
     table: Callable[[], CosSin]
     shared: Shared
 
-    def part(self, r0: int, r1: int) -> slice:
+    def in_call(self, r0: int, r1: int) -> slice:
         """Where queries ``r0 : r1`` are in the call."""
         return slice(r0 - self.start, r1 - self.start)
 
     def between(self, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` of ``q``."""
-        return self.q if (r0, r1) == (self.start, self.stop) else self.q[:, :, self.part(r0, r1)]
+        return self.q if (r0, r1) == (self.start, self.stop) else self.q[:, :, self.in_call(r0, r1)]
+
+    def rotated(self, r0: int, r1: int, position: int) -> Tensor:
+        """Queries ``r0 : r1`` of ``q``, all rotated to one position."""
+        at = torch.full((r1 - r0,), position)
+        return self.rope.rotate_q(self.between(r0, r1), *self.cos_sin(at, "one", position, r1 - r0))
 
     def gathered(self, r0: int, r1: int) -> dict[str, Any]:
         """What a job of gathered attention takes of queries ``r0 : r1``, whatever they chose."""

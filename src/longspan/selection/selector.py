@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
+from longspan.index import AcrossRanks
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.gathered import PerQueryChunk, PerRow
 from longspan.rope import Rope, Table
 from longspan.selection.queries import QueryBlock
 from longspan.store import Slot
-from longspan.terms import choosing as choosing
+from longspan.terms import head_sets as head_sets
 
+See = Callable[[int, int, Tensor], PerRow | PerQueryChunk]  # how the queries r0 : r1 see what they chose
 _NOTHING_KEPT = Slot(0)
 
 
@@ -31,23 +34,19 @@ class Chosen:
     scores: Callable[[], Tensor] | None
 
 
-class Selector:
+class Selector(AcrossRanks):
     """Chooses in one layer for the rows of one cache, which keeps it beside its keys and tells it what becomes of them.
 
     A selector whose scores are made from the stored keys alone keeps nothing, as this class does. One that summarises
     tokens overrides ``extend``, ``nbytes`` and what follows the store's rows; see ``longspan.index``.
 
     Attributes:
-        across: sums scores over the processes that hold the other heads of the layer, where its heads choose together
-            and are split over several; set only where ``sums_over_ranks`` says that it is called.
+        across: set only where the heads of a layer choose together, which are split over several processes.
+        sums_over_ranks: whether ``across`` is called for all that the heads decide together. Each class says so for
+            itself, since one that derives from it may decide otherwise.
     """
 
-    across: Callable[[Tensor], Tensor] | None = None
-
-    @property
-    def sums_over_ranks(self) -> bool:
-        """Whether it calls ``across`` for all that its heads decide together."""
-        return False
+    sums_over_ranks: ClassVar[bool] = False
 
     @property
     def nbytes(self) -> int:
@@ -89,19 +88,11 @@ class Selector:
         """What queries ``r0 : r1`` choose, which are a run of the selection's."""
         raise NotImplementedError
 
-    def add_many(
-        self,
-        out: Tensor,
-        lse: Tensor,
-        queries: QueryBlock,
-        runs: Sequence[tuple[int, int]],
-        see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
-    ) -> int:
+    def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
         """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
 
         Args:
             out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]`` of the rows' queries.
-            see: how the queries ``r0 : r1`` see tokens ``[B, S, M]``.
 
         Returns:
             How many runs that was: none, unless there is a kernel for many.
@@ -133,7 +124,7 @@ class Selector:
         return ()
 
     def reserve_one(self) -> Slot | None:
-        """Memory for what is kept of the next token; see ``longspan.store.TakesOne``."""
+        """Memory for what is kept of the next token; see ``longspan.store.KeyIndex``."""
         return _NOTHING_KEPT
 
     def commit_one(self) -> None:

@@ -1,8 +1,8 @@
-"""Tokens chosen by all queries of a chunk together: ESA's selection."""
+"""Tokens chosen by all queries of a query chunk together: ESA's selection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -11,32 +11,32 @@ from torch import Tensor
 
 from longspan.bands import Origin
 from longspan.calibration import Calibration
-from longspan.index import TokenIndex, exact_asked, exact_scores
+from longspan.index import TokenIndex, asked_scores, exact_asked
 from longspan.kernels import cpu
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
-from longspan.kernels.gathered import PerQueryChunk, PerRow, gather_into
+from longspan.kernels.gathered import PerQueryChunk, gather_into
 from longspan.kernels.scores import QueryChunks, relative_scores, token_scores
 from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, Selector
-from longspan.terms import Share, choosing
+from longspan.selection.selector import Chosen, See, Selector
+from longspan.terms import Share, head_sets
 
-_ROWS = 4096  # queries of chunks that run together, whose form for scores is held at once
+_QUERIES = 4096  # queries of query chunks that run together, whose form for scores is held at once
 _SCORES = 2**25  # scores that are held at once (128 MB)
 
 
 @dataclass(frozen=True)
 class Tokens(ByQueryChunk):
-    """The first tokens, ``top_k`` chosen ones, and the ``local`` tokens before a chunk of queries with that chunk.
+    """The first tokens, ``top_k`` chosen ones, and the ``local`` tokens before a query chunk with that chunk.
 
-    A chunk ends at each multiple of ``query_chunk`` and at the end of each call; its queries choose together.
+    A query chunk ends at each multiple of ``query_chunk`` and at the end of each call; its queries choose together.
 
     Args:
         initial: ``lI``, first tokens that are always kept.
-        local: ``lL``, tokens before the chunk that are always kept.
+        local: ``lL``, tokens before the query chunk that are always kept.
         top_k: ``k``, chosen of those between.
         query_chunk: ``lC``.
         proximity: ``ε`` of Eq 8: a token takes the largest score within ``ε`` of it.
@@ -59,15 +59,11 @@ class Tokens(ByQueryChunk):
 
     @property
     def chosen(self) -> int:
-        """How many tokens a chunk chooses."""
+        """How many tokens a query chunk chooses."""
         return self.top_k
 
     def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
         return TokenSelector(self) if calibration is None else ReducedTokenSelector(self, layer, rope, calibration)
-
-    def candidates(self, chunk_start: int) -> tuple[int, int]:
-        """The middle tokens that a chunk chooses from, ``first : one past the last``."""
-        return self.initial, chunk_start - self.local
 
     def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
         if reduced is not None:
@@ -77,7 +73,7 @@ class Tokens(ByQueryChunk):
         return UnitCost(0, layer.kv_heads * layer.key_dim * layer.itemsize, products)
 
     def choose(self, scores: Tensor) -> Tensor:
-        """The tokens that a chunk chooses among its candidates, in ascending order.
+        """The tokens that a query chunk chooses among its candidates, in ascending order.
 
         ``F'(j) = max F(m)`` within ``ε`` of ``j`` (Eq 8).
 
@@ -91,12 +87,12 @@ class Tokens(ByQueryChunk):
         return topk(scores, self.top_k, near=self.proximity) + self.initial
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """F' of all tokens before a chunk, for observers: ``choose`` needs that of the candidates alone.
+        """F' of all tokens before a query chunk, for observers: ``choose`` needs that of the candidates alone.
 
         Tokens that are kept anyway are compared with the candidates' largest, and take the largest of their neighbours.
 
         Args:
-            scores: ``[B, S, T, M]``, f of each query of the chunk for each candidate.
+            scores: ``[B, S, T, M]``, f of each query of the query chunk for each candidate.
             before, after: the same for the tokens before and after those.
 
         Returns:
@@ -110,11 +106,13 @@ class Tokens(ByQueryChunk):
 class TokenSelector(Selector):
     """Scores a layer's tokens by the stored keys: ``f(m; c) = Σ_h q_h · k_h`` over the heads that choose together."""
 
+    sums_over_ranks = True
+
     def __init__(self, selection: Tokens) -> None:
         self.selection = selection
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
-        low, high = self.selection.candidates(r0)
+        low, high = self.selection.initial, r0 - self.selection.local  # the candidates
         decided = self._decided(low, high, queries, r0, r1)
 
         def ranked() -> Tensor:
@@ -128,14 +126,9 @@ class TokenSelector(Selector):
         """``F`` of the candidates ``low : high`` for the queries ``r0 : r1`` (Eq 4), ``[B, S, M]``."""
         if self.across is not None and self.thetas is None:  # f is a sum over ranks, and F is not
             return relative_scores(self.token_scores(low, high, queries, r0, r1))
-        query, keys, heads_per_choice = self.form(queries, r0, r1)
-        return token_scores(query.to(keys.device), keys[:, :, low:high], heads_per_choice=heads_per_choice).to(
-            query.device
-        )
-
-    @property
-    def sums_over_ranks(self) -> bool:
-        return type(self) in (TokenSelector, ReducedTokenSelector)
+        q, keys, heads_per_choice = self.form(queries, r0, r1)
+        scores = token_scores(q.to(keys.device), keys[:, :, low:high], heads_per_choice=heads_per_choice)
+        return scores.to(q.device)
 
     def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
         """Queries ``r0 : r1`` ``[B, A, T, C, D']`` as ``token_scores`` takes them, and their keys ``[B, C, N, D']``.
@@ -148,55 +141,48 @@ class TokenSelector(Selector):
 
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """``f(m; c)`` of the tokens ``low : high`` and the queries ``r0 : r1``: ``[B, S, T, M]``."""
-        assert queries.scored is not None
-        scores = exact_scores(self.rotated(queries, r0, r1), queries.scored[:, :, low:high], self.selection.share)
-        return scores if self.across is None else self.across(scores)
+        q, keys, _ = self.form(queries, r0, r1)
+        scores = asked_scores(q, keys[:, :, low:high])
+        return scores if self.thetas is not None else self.over_ranks(scores)
 
     def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` ``[B, H, T, D]`` at the distance at which scores see their tokens."""
         q, at = queries.between(r0, r1), self.selection.score_at
         if at or queries.rope.norm_q is not None:
-            return queries.rope.rotate_q(q, *queries.cos_sin(torch.full((r1 - r0,), at), "scores", r1 - r0))
+            return queries.rotated(r0, r1, at)
         if queries.rope.table.factor == 1.0:
             return q
         # The keys at 0 have the angles' factor; unrotated, q · k has none.
         cos, sin = queries.cos_sin(torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
         return queries.rope.rotate_q(q, cos / queries.rope.table.factor, sin)
 
-    def add_many(
-        self,
-        out: Tensor,
-        lse: Tensor,
-        queries: QueryBlock,
-        runs: Sequence[tuple[int, int]],
-        see: Callable[[int, int, Tensor], PerRow | PerQueryChunk],
-    ) -> int:
-        """Chunks of queries that score, choose and attend together; shapes as for ``Selector.add_many``."""
+    def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
+        """Query chunks that score, choose and attend together; shapes as for ``Selector.add_many``."""
         selection, done = self.selection, 0
         if self.across is not None:  # how many go together depends on the machine, and all ranks sum as often
             return 0
         plain = out.dtype == queries.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
         if not plain or cpu.unsupported_reason(queries.q, queries.keys, queries.values) is not None:
             return 0
-        sharing = choosing(selection.share, queries.q.shape[1], queries.keys.shape[1])
-        fitting = _SCORES // (queries.q.shape[0] * sharing * queries.keys.shape[2])
-        at_once = min(_ROWS // selection.query_chunk, fitting)
-        nothing = torch.empty(queries.q.shape[0], sharing, selection.top_k, dtype=torch.int64, device="cpu")
+        sets = head_sets(selection.share, queries.q.shape[1], queries.keys.shape[1])
+        fitting = _SCORES // (queries.q.shape[0] * sets * queries.keys.shape[2])
+        at_once = min(_QUERIES // selection.query_chunk, fitting)
+        nothing = torch.empty(queries.q.shape[0], sets, selection.top_k, dtype=torch.int64, device="cpu")
         # The last ones go one by one where they are too few to be spread over all threads.
         while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:
             batch = runs[done : done + at_once]
             r0, r1 = batch[0][0], batch[-1][1]
             job = cast(PerQueryChunk, see(r0, r1, nothing))
-            if job.ends is not None or job.key_cos_sin is not None:  # their positions are those of one chunk
+            if job.ends is not None or job.key_cos_sin is not None:  # their positions are those of one query chunk
                 return done
             edges = (*(a - r0 for a, _ in batch), r1 - r0)
-            stops = torch.tensor([selection.candidates(a)[1] - selection.initial for a, _ in batch], device="cpu")
+            stops = torch.tensor([a - selection.local - selection.initial for a, _ in batch], device="cpu")
             q, keys, heads_per_choice = self.form(queries, r0, r1)
             chunks = QueryChunks(edges, stops.tolist())
             scores = token_scores(q, keys[:, :, selection.initial :], heads_per_choice=heads_per_choice, chunks=chunks)
             chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
-            part = queries.part(r0, r1)
-            gather_into(out[:, :, part], lse[:, :, part], replace(job, tokens=chosen, edges=edges))
+            own = queries.in_call(r0, r1)
+            gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, edges=edges))
             done += len(batch)
         return done
 
@@ -222,7 +208,7 @@ class TokenSelector(Selector):
             entries=self.entries_of(rows, padding, keys),
             sums=selection.share != "head",
             rounds=True,
-            choosing=choosing(selection.share, heads, kv_heads),
+            choosing=head_sets(selection.share, heads, kv_heads),
             parts=kv_heads if self.thetas is None and selection.share == "layer" else 1,
             thetas=self.thetas,
             first=selection.initial,
@@ -236,6 +222,8 @@ class TokenSelector(Selector):
 class ReducedTokenSelector(TokenIndex, TokenSelector):
     """Scores a layer's tokens by reduced queries and keys, those of all heads summed."""
 
+    sums_over_ranks = True
+
     def __init__(self, selection: Tokens, layer: int, rope: Rope, calibration: Calibration) -> None:
         maps = calibration.layers[layer]
         by_head = (x.unflatten(-1, (-1, rope.head_dim)) for x in (maps.theta_q, maps.theta_k))
@@ -245,16 +233,9 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
     def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
         return self.asked(self.rotated(queries, r0, r1)), self.entries[queries.batch, :, queries.padding :], 1
 
-    def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
-        q = self.rotated(queries, r0, r1)
-        return self.scores(q, queries.batch, queries.padding + low, queries.padding + high)
-
     def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""
-        q = queries.between(r0, r1)
-        if queries.rope.norm_q is not None:
-            at = torch.zeros(r1 - r0, dtype=torch.int64)
-            q = queries.rope.rotate_q(q, *queries.cos_sin(at, "scores", r1 - r0))
+        q = queries.between(r0, r1) if queries.rope.norm_q is None else queries.rotated(r0, r1, 0)
         return q.unflatten(1, (queries.keys.shape[1], -1)).sum(dim=2)
 
     def in_one_call(self, table: Table) -> bool:

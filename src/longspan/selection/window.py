@@ -36,16 +36,3 @@ class SinksAndRecent(Selection):
 
     def always(self, first: int = 0) -> AlwaysKept:
         return AlwaysKept(lambda i: (i - self.recent + 1).clamp(min=0), head=self.sinks, span=self.recent)
-
-
-@dataclass(frozen=True)
-class SameChunk(Selection):
-    """The keys of the query's own chunk."""
-
-    size: int
-
-    def keep(self, i: Tensor, j: Tensor) -> Tensor:
-        return i // self.size == j // self.size
-
-    def always(self, first: int = 0) -> AlwaysKept:
-        return AlwaysKept(lambda i: i // self.size * self.size, span=self.size)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
-from longspan.store.memory import Kind, Mapped, Memory
+from longspan.store.memory import Kind, Mapped, Memory, TokenBlock
 from longspan.store.segments import Segments
 
 Tier = Literal["device", "host", "disk"]
@@ -64,8 +64,7 @@ class Buffer:
         directory: for ``"disk"``, the folder of the file; the system's folder for temporary files unless given.
 
     Attributes:
-        kind: what it was made for; None before anything was reserved.
-        block: what holds it, another object once it lies elsewhere.
+        block: what holds it, another object once it lies elsewhere; None before anything was reserved.
 
     Raises:
         ValueError: see ``check_tier``.
@@ -74,8 +73,12 @@ class Buffer:
     def __init__(self, tier: Tier = "device", directory: str | os.PathLike[str] | None = None) -> None:
         self.directory = check_tier(tier, directory)
         self.tier: Tier = tier
-        self.kind: Kind | None = None
-        self.block: Memory | Mapped | Segments | None = None
+        self.block: TokenBlock | None = None
+
+    @property
+    def kind(self) -> Kind | None:
+        """What it was made for; None before anything was reserved."""
+        return self.block.kind if self.block is not None else None
 
     @property
     def capacity(self) -> int:
@@ -83,48 +86,40 @@ class Buffer:
         return self.block.capacity if self.block is not None else 0
 
     @property
-    def device(self) -> torch.device:
-        """What it was made for; something was reserved."""
-        assert self.kind is not None
-        return self.kind.device
-
-    @property
     def nbytes(self) -> int:
         """Bytes allocated, in memory or on disk."""
-        kind = self.kind
-        return kind.batch * kind.heads * self.capacity * kind.token_bytes if kind is not None else 0
+        return self.block.kind.nbytes(self.block.capacity) if self.block is not None else 0
 
     @property
     def allocated(self) -> Tensor:
         """``[B, H, capacity, D]``, a view; on the CPU in the tiers ``"host"`` and ``"disk"``."""
-        return self._reserved().tensor[:, :, : self.capacity]
+        block = self.reserved
+        return block.tensor[:, :, : block.capacity]
 
     def first(self, tokens: int) -> Tensor:
         """``[B, H, tokens, D]``, a view; there must be as many."""
-        return self._reserved().tensor.narrow(2, 0, tokens)
+        return self.reserved.tensor.narrow(2, 0, tokens)
 
     @property
     def offloaded(self) -> bool:
         """Whether what is held lies elsewhere than on the device it was made for."""
-        return self.kind is not None and self._reserved().tensor.device != self.kind.device
+        return self.block is not None and self.block.tensor.device != self.block.kind.device
 
     def growth(self, like: Tensor, tokens: int) -> int:
         """Bytes of the memory that ``reserve`` asks for; 0 where there is room."""
-        if tokens <= self.capacity and self.kind is not None:
+        if tokens <= self.capacity and self.block is not None:
             return 0
-        kind = Kind.of(like)
         if isinstance(self.block, Segments):  # mapped, and grows in place
             wanted = tokens + SPARE - self.capacity
         else:
             wanted = max(tokens + SPARE, self.capacity * 3 // 2)
-        return kind.batch * kind.heads * wanted * kind.token_bytes
+        return Kind.of(like).nbytes(wanted)
 
     def moved(self, tier: Tier, directory: Path | None, tokens: int, room: int) -> Buffer:
         """A buffer with the first ``tokens`` of this one and room for ``room``, in another tier."""
-        new = Buffer(tier, directory if tier == "disk" else None)
-        if self.block is not None and self.kind is not None:
-            new.kind, new.block = self.kind, new._allocate(self.kind, max(room + SPARE, self.capacity))
-            new.block.write(0, self.first(tokens))
+        new, old = Buffer(tier, directory if tier == "disk" else None), self.reserved
+        new.block = new._allocate(old.kind, max(room + SPARE, old.capacity))
+        new.block.write(0, self.first(tokens))
         return new
 
     def reserve(self, like: Tensor, tokens: int) -> None:
@@ -136,13 +131,11 @@ class Buffer:
         Raises:
             CacheError: ``like`` is not what the buffer was made for, or the disk has no room; the buffer is as it was.
         """
-        kind = Kind.of(like)
-        if self.kind is None or self.block is None:
+        kind, old = Kind.of(like), self.block
+        if old is None:
             self.block = self._allocate(kind, tokens + SPARE if tokens else 0)
-            self.kind = kind
             return
-        refuse_unlike([self.kind], [kind])
-        old = self.block
+        refuse_unlike([old.kind], [kind])
         if tokens <= old.capacity:
             return
         capacity = max(tokens + SPARE, old.capacity * 3 // 2)
@@ -155,24 +148,18 @@ class Buffer:
 
     def write(self, start: int, x: Tensor) -> None:
         """Put tokens ``x`` ``[B, H, T, D]`` at ``start``; there must be room."""
-        self._reserved().write(start, x)
+        self.reserved.write(start, x)
 
     def fetch(self, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)``, ``[B, H, n, D]``, on its device: a view, or a copy if ``offloaded``."""
-        part, kind = self._reserved().tensor[:, :, start:stop], self.kind
-        assert kind is not None
+        part, device = self.reserved.tensor[:, :, start:stop], self.reserved.kind.device
         if not self.offloaded:
             return part
-        out = torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=kind.device.type == "cuda")
-        return out.copy_(part).to(kind.device, non_blocking=True)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep rows ``rows`` ``[n]`` of the batch, in that order (repeats allowed)."""
-        chosen = self.selected(rows.tolist())
-        self.block, self.kind = chosen.block, chosen.kind
+        out = torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=device.type == "cuda")
+        return out.copy_(part).to(device, non_blocking=True)
 
     def selected(self, rows: list[int]) -> Buffer:
-        """A buffer of rows ``rows``; this one if those are its own."""
+        """A buffer of rows ``rows`` of the batch, in that order (repeats allowed); this one if those are its own."""
         if self.kind is None or rows == list(range(self.kind.batch)):
             return self
         if not all(0 <= row < self.kind.batch for row in rows):
@@ -181,28 +168,25 @@ class Buffer:
 
     def reset(self) -> None:
         """Forget everything, and free it."""
-        self.block, self.kind = None, None
+        self.block = None
 
-    def adopt(self, kind: Kind, block: Memory | Segments) -> None:
-        """Hold what a block has, made for ``kind``; for a buffer that holds nothing."""
-        self.kind, self.block = kind, block
-
-    def _reserved(self) -> Memory | Mapped | Segments:
+    @property
+    def reserved(self) -> TokenBlock:
+        """What holds it; something was reserved."""
         if self.block is None:
             raise ValueError("nothing was reserved yet")
         return self.block
 
     def _allocate(self, kind: Kind, capacity: int) -> Memory | Mapped:
-        if self.tier == "disk":
+        if self.tier == "disk" and kind.nbytes(capacity):  # there is no empty mapping
             return Mapped(kind, capacity, self.directory)
-        return Memory(kind, capacity, host=self.tier == "host")
+        return Memory(kind, capacity, host=self.tier != "device")
 
     @torch.inference_mode(False)
     def _copy(self, rows: list[int]) -> Buffer:
         new = Buffer(self.tier, self.directory)
-        if self.block is not None and self.kind is not None:
-            new.kind = self.kind._replace(batch=len(rows))
-            new.block = self._allocate(new.kind, self.capacity)
+        if self.block is not None:
+            new.block = self._allocate(self.block.kind._replace(batch=len(rows)), self.capacity)
             # Row by row, so that no third copy is made on the way.
             for n, row in enumerate(rows):
                 new.block.write(0, self.allocated[row : row + 1], slice(n, n + 1))

@@ -18,9 +18,7 @@ def advise_huge(x: Tensor, part: int) -> None:
         part: bytes that fill up by themselves, from their begin on: the last page of each is memory before it is
             needed, so parts of less than half a page are left alone.
     """
-    if x.device.type != "cpu" or part < HUGE // 2 or mmap.PAGESIZE != 4096:
-        return
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
+    if x.device.type != "cpu" or part < HUGE // 2 or mmap.PAGESIZE != 4096 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
     first = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (x.data_ptr() + x.numel() * x.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE

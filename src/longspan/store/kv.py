@@ -10,10 +10,9 @@ from torch import Tensor
 
 from longspan.errors import CacheError
 from longspan.store.buffer import Buffer, Tier, check_tier, refuse_unlike
-from longspan.store.memory import Kind, Memory
+from longspan.store.memory import Kind, TokenBlock
 from longspan.store.mirror import Mirror
 from longspan.store.protocols import KeyIndex, Slot
-from longspan.store.segments import Segments
 from longspan.store.spill import Spill
 
 
@@ -116,8 +115,6 @@ class KVStore:
         if self._buffers:
             refuse_unlike([buffer.kind for buffer in self._buffers], kinds)
         stop = self.length + tokens
-        if self.spill is not None and (stop > self.capacity or not self._buffers):
-            self._make_room(self.spill, new, stop)
         buffers = self._reserved(new, stop)
         # What can fail comes first, and until the length says so nothing counts as stored.
         for buffer, x in zip(buffers, new, strict=True):
@@ -161,8 +158,6 @@ class KVStore:
             CacheError: the disk has no room; the store is as it was.
         """
         self.bound = None  # first: where memory lacks for a stream, those before it have moved
-        if self.spill is not None:
-            self._make_room(self.spill, self.allocated, tokens)
         self._hold(self._reserved(self.allocated, tokens))
 
     @property
@@ -185,7 +180,12 @@ class KVStore:
         """
         if not 0 <= start <= stop <= self.length:
             raise ValueError(f"there are tokens 0 to {self.length}, and [{start}, {stop}) was asked for")
-        n = self._stream(stream)
+        if not self._buffers:
+            raise ValueError("the store is empty")
+        rotations = len(self._buffers) - 1
+        if stream is not None and not 0 <= stream < rotations:
+            raise ValueError(f"there are {rotations} rotations of the keys, and number {stream} was asked for")
+        n = rotations if stream is None else stream
         if self.mirror is not None and self.mirror.start <= start:
             return self.mirror.part(n, start, stop)
         return self._buffers[n].fetch(start, stop)
@@ -211,8 +211,8 @@ class KVStore:
         """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
         chosen = rows.tolist()
         # Nothing is given up before the last of it was made.
-        mirror = self.mirror.select(chosen) if self.mirror is not None else None
         buffers = [buffer.selected(chosen) for buffer in self._buffers]
+        mirror = self.mirror.selected(chosen) if self.mirror is not None else None
         self.bound = None
         if self.index is not None:
             self.index.select(rows)
@@ -236,21 +236,11 @@ class KVStore:
         self._buffers, self.bound = buffers, None
         self.capacity = min((buffer.capacity for buffer in buffers), default=0)
 
-    def _stream(self, stream: int | None) -> int:
-        if not self._buffers:
-            raise ValueError("the store is empty")
-        rotations = len(self._buffers) - 1
-        if stream is None:
-            return rotations
-        if not 0 <= stream < rotations:
-            raise ValueError(f"there are {rotations} rotations of the keys, and number {stream} was asked for")
-        return stream
-
-    def adopt(self, streams: Sequence[tuple[Kind, Memory | Segments]], length: int) -> None:
+    def adopt(self, streams: Sequence[TokenBlock], length: int) -> None:
         """Hold ``length`` tokens that lie in blocks: each rotation of the keys, then the values; the store is empty."""
         buffers = [self._buffer() for _ in streams]
-        for buffer, (kind, block) in zip(buffers, streams, strict=True):
-            buffer.adopt(kind, block)
+        for buffer, block in zip(buffers, streams, strict=True):
+            buffer.block = block
         self.length = length
         if buffers[0].offloaded:
             self.tier = "host" if self.tier == "device" else self.tier
@@ -260,10 +250,6 @@ class KVStore:
     def _buffer(self) -> Buffer:
         return Buffer(self.tier, self.directory if self.tier == "disk" else None)
 
-    def _device(self, like: Sequence[Tensor]) -> torch.device:
-        """The device that the tokens come from."""
-        return self._buffers[0].device if self._buffers else like[0].device
-
     def _mirror_of(self, buffers: Sequence[Buffer]) -> Mirror:
         """The recent tokens of ``buffers``, on the device."""
         recent = max(0, self.length - self.window)
@@ -272,7 +258,7 @@ class KVStore:
         return mirror
 
     def _reserved(self, like: Sequence[Tensor], tokens: int) -> list[Buffer]:
-        """The buffers with room for ``tokens``, in the next tier where this one's memory refuses it.
+        """The buffers with room for ``tokens``, in the first tier from this one on that has and grants the memory.
 
         Args:
             like: a tensor for each stream, of its shape but for the tokens, on the device.
@@ -281,29 +267,25 @@ class KVStore:
             CacheError: the disk has no room. What an allocator raises, where there is no next tier. The store is as it
                 was.
         """
+        if self._buffers and tokens <= self.capacity:
+            return self._buffers
+        buffers = self._buffers or [self._buffer() for _ in like]
+        device = self._buffers[0].reserved.kind.device if self._buffers else like[0].device
+        if self.spill is not None:
+            needed = sum(buffer.growth(x, tokens) for buffer, x in zip(buffers, like, strict=True))
+            tier = self.spill.with_room(self.tier, device, needed)
+            if tier != self.tier:
+                self._move(self.spill, tier, tokens)
         while True:
             buffers = self._buffers or [self._buffer() for _ in like]
             try:
                 for buffer, x in zip(buffers, like, strict=True):
-                    if tokens > buffer.capacity or buffer.kind is None:
-                        buffer.reserve(x, tokens)
+                    buffer.reserve(x, tokens)
                 return buffers
             except (MemoryError, RuntimeError) as error:
                 if self.spill is None:
                     raise
-                self._move(self.spill, self.spill.after_refusal(error, self.tier, self._device(like)), tokens)
-
-    def _make_room(self, spill: Spill, like: Sequence[Tensor], tokens: int) -> None:
-        """Move to the first tier from here on with memory for ``tokens``; nothing is lost where that fails.
-
-        Args:
-            like: as of ``_reserved``.
-        """
-        buffers = self._buffers or [self._buffer() for _ in like]
-        needed = sum(buffer.growth(x, tokens) for buffer, x in zip(buffers, like, strict=True))
-        tier = spill.with_room(self.tier, self._device(like), needed)
-        if tier != self.tier:
-            self._move(spill, tier, tokens)
+                self._move(self.spill, self.spill.after_refusal(error, self.tier, device), tokens)
 
     def _move(self, spill: Spill, tier: Tier, tokens: int) -> None:
         """Move to ``tier`` with room for ``tokens``, or to the first one below it whose memory is not refused."""
@@ -312,7 +294,7 @@ class KVStore:
             try:
                 moved = [buffer.moved(tier, self.directory, self.length, tokens) for buffer in self._buffers]
             except (MemoryError, RuntimeError) as error:
-                tier = spill.after_refusal(error, tier, self._buffers[0].device)
+                tier = spill.after_refusal(error, tier, self._buffers[0].reserved.kind.device)
         self.tier = tier
         self._hold(moved)  # first: what it held on the device is free for the mirror then
         if moved and self.mirror is None and moved[0].offloaded:

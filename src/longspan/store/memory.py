@@ -39,22 +39,44 @@ class Kind(NamedTuple):
         """Bytes of a token of one head of one row."""
         return self.size * self.dtype.itemsize
 
+    def nbytes(self, tokens: int) -> int:
+        """Bytes of so many tokens, of all heads and rows."""
+        return self.batch * self.heads * tokens * self.token_bytes
+
 
 class RefusedError(CacheError, MemoryError):
     """The system refuses memory for a cache."""
 
 
-def refuses_memory(error: BaseException) -> bool:
-    """Whether an allocator raised ``error`` since there is no memory; on a CPU torch has no exception of its own."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+class TokenBlock:
+    """Where tokens of one kind lie.
+
+    Attributes:
+        kind: what it was made for.
+        tensor: ``[B, H, room, D]``.
+        capacity: tokens of it that may be written.
+    """
+
+    kind: Kind
+    tensor: Tensor
+    capacity: int
+
+    def widen(self, tokens: int) -> bool:
+        """Have ``tokens`` in place; False where that cannot be."""
+        return tokens <= self.capacity
+
+    def affords(self, tokens: int) -> bool:
+        """Whether ``tokens`` may be asked for, as far as that is known before."""
         return True
-    said = str(error).lower()
-    words = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, RuntimeError) and any(word in said for word in words)
+
+    def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
+        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
+        to = self.tensor if rows is None else self.tensor[rows]
+        to.narrow(2, start, x.shape[2]).copy_(x)
 
 
-class Memory:
-    """``tensor`` ``[B, H, capacity, D]`` in the memory of ``device``, or of the host, ``pinned`` where a GPU is fed."""
+class Memory(TokenBlock):
+    """``[B, H, capacity, D]`` in the memory of ``device``, or of the host, ``pinned`` where a GPU is fed."""
 
     @torch.inference_mode(False)  # made in inference mode, it could not be written to outside it
     def __init__(self, kind: Kind, capacity: int, *, host: bool) -> None:
@@ -64,23 +86,10 @@ class Memory:
         self.tensor = torch.empty(shape, dtype=kind.dtype, device=device, pin_memory=pinned)
         if not pinned:
             advise_huge(self.tensor, capacity * kind.token_bytes)
-        self.capacity = capacity
-
-    def widen(self, tokens: int) -> bool:
-        """Whether there is room for ``tokens`` in place."""
-        return tokens <= self.capacity
-
-    def affords(self, tokens: int) -> bool:
-        """Whether ``tokens`` may be asked for; memory says so only when it is."""
-        return True
-
-    def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
-        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
-        to = self.tensor if rows is None else self.tensor[rows]
-        to.narrow(2, start, x.shape[2]).copy_(x)
+        self.kind, self.capacity = kind, capacity
 
 
-class Mapped:
+class Mapped(TokenBlock):
     """``[B, H, room, D]`` in a file of its own, of which ``capacity`` tokens have disk blocks.
 
     The file is sparse: each head of each row has addresses for ``room`` tokens from the start and blocks for those that
@@ -93,12 +102,7 @@ class Mapped:
     @torch.inference_mode(False)
     def __init__(self, kind: Kind, capacity: int, directory: Path | None) -> None:
         self._where = directory if directory is not None else Path(tempfile.gettempdir())
-        self._rows, self._token_bytes = kind.batch * kind.heads, kind.token_bytes
-        self.capacity, self._room, self.file = 0, 0, None
-        if self._rows * self._token_bytes * capacity == 0:  # there is no empty mapping
-            self.tensor = torch.empty(kind.batch, kind.heads, capacity, kind.size, dtype=kind.dtype, device="cpu")
-            self.capacity = capacity
-            return
+        self.kind, self.capacity = kind, 0
         try:
             # Left open: it is closed with this object, and takes its disk space along.
             self.file = tempfile.TemporaryFile(prefix="longspan-", dir=directory, buffering=0)  # noqa: SIM115
@@ -112,66 +116,53 @@ class Mapped:
 
     def _map(self, tokens: int) -> mmap.mmap:
         """Map the file with as much room as the system grants, at least ``tokens``."""
-        assert self.file is not None
-        room = max(ROOM, 4 * tokens)
+        # The mapping would keep a descriptor of its own, and a model of many layers has a store for each.
+        options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+        self._room = max(ROOM, 4 * tokens)
         while True:
-            size = self._rows * room * self._token_bytes
+            size = self.kind.nbytes(self._room)
             try:
                 self.file.truncate(size)
-                # The mapping would keep a descriptor of its own, and a model of many layers has a store for each.
-                options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-                pages = mmap.mmap(self.file.fileno(), size, **options)
+                return mmap.mmap(self.file.fileno(), size, **options)
             except (OSError, OverflowError):
                 # A limit on addresses or on the size of files, or a file system that knows no holes.
-                if room <= tokens:
+                if self._room <= tokens:
                     raise
-                room = max(tokens, room // 4)
-            else:
-                self._room = room
-                return pages
+                self._room = max(tokens, self._room // 4)
 
     def widen(self, tokens: int) -> bool:
         """Give ``tokens`` disk blocks in place; False when there are no addresses for them."""
-        if tokens <= self.capacity:
-            return True
-        if tokens > self._room:
-            return False
-        self._allocate(tokens)
-        return True
+        if self.capacity < tokens <= self._room:
+            self._allocate(tokens)
+        return tokens <= self.capacity
 
     def affords(self, tokens: int) -> bool:
         """Whether the disk has space for ``tokens``, as far as it tells."""
-        if self.file is None:
-            return True
         kept = self.capacity if tokens <= self._room else 0
-        return (tokens - kept) * self._rows * self._token_bytes <= free_space(self.file.fileno())
+        return self.kind.nbytes(tokens - kept) <= free_space(self.file.fileno())
 
     def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
-        """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
-        rows = slice(None) if rows is None else rows
-        if self.file is None or not hasattr(mmap, "MADV_RANDOM"):
-            self.tensor[rows, :, start : start + x.shape[2]] = x
-            return
-        # A page that is written first would be read first, with megabytes of the empty pages around it.
-        self._pages.madvise(mmap.MADV_RANDOM)
-        self.tensor[rows, :, start : start + x.shape[2]] = x
-        self._pages.madvise(mmap.MADV_NORMAL)
+        """As of ``TokenBlock``. A page written first would be read first, with megabytes of empty pages around it."""
+        if hasattr(mmap, "MADV_RANDOM"):
+            self._pages.madvise(mmap.MADV_RANDOM)
+        super().write(start, x, rows)
+        if hasattr(mmap, "MADV_RANDOM"):
+            self._pages.madvise(mmap.MADV_NORMAL)
 
     def _allocate(self, tokens: int) -> None:
-        assert self.file is not None
-        file, more = self.file.fileno(), (tokens - self.capacity) * self._token_bytes
+        file, token, more = self.file.fileno(), self.kind.token_bytes, tokens - self.capacity
         try:
             # Asked first, since blocks that were allocated before the disk turned out to be full would stay.
-            if more * self._rows > free_space(file):
+            if self.kind.nbytes(more) > free_space(file):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            for row in range(self._rows):
-                _reserve_blocks(file, (row * self._room + self.capacity) * self._token_bytes, more)
+            for row in range(self.kind.batch * self.kind.heads):
+                _reserve_blocks(file, (row * self._room + self.capacity) * token, more * token)
         except OSError as error:
             raise self._failure(error, tokens) from error
         self.capacity = tokens
 
     def _failure(self, error: OSError, tokens: int) -> CacheError:
-        size = self._rows * tokens * self._token_bytes / 2**20
+        size = self.kind.nbytes(tokens) / 2**20
         return CacheError(
             f"the cache cannot have {size:,.1f} MiB for {tokens:,} tokens of a layer in {self._where}: "
             f"{error.strerror or error}; nothing was lost. Make room there, or pass kv_dir=, a folder on another disk"

@@ -21,18 +21,14 @@ class Slot(NamedTuple):
     moved: bool = False
 
 
-class TakesOne(Protocol):
-    """What takes in a token that a kernel writes: first memory for it, then, once it is written, that it counts."""
+class KeyIndex(Protocol):
+    """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
 
     def reserve_one(self) -> Slot | None:
-        """Memory for the next token; None where it takes more than writing the token there."""
+        """Memory for the next token, which a kernel writes; None where it takes more than writing the token there."""
 
     def commit_one(self) -> None:
         """The token was written to what ``reserve_one`` gave, and counts as stored."""
-
-
-class KeyIndex(TakesOne, Protocol):
-    """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
 
     @property
     def nbytes(self) -> int:

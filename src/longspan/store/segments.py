@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from longspan.errors import CacheError
 from longspan.store.libc import libc
-from longspan.store.memory import Kind, Memory, RefusedError
+from longspan.store.memory import Kind, Memory, RefusedError, TokenBlock
 
 ALIGN = 16384  # bytes; the pages of today's systems have 4,096 or 16,384
 AHEAD = 2**17  # tokens that a mapping has addresses for behind those of its files
@@ -29,11 +28,7 @@ _FIXED, _NONE = 0x10, 0  # MAP_FIXED and PROT_NONE, which mmap does not name; al
 
 # How tokens in a file will be read: few of them, here and there; from the first to the last; or all of them, soon.
 Access = Literal["few", "in order", "whole"]
-_ADVICE = {
-    name: getattr(mmap, advice)
-    for name, advice in (("few", "MADV_RANDOM"), ("whole", "MADV_WILLNEED"))
-    if hasattr(mmap, advice)
-}
+_ADVICE = {"few": getattr(mmap, "MADV_RANDOM", None), "whole": getattr(mmap, "MADV_WILLNEED", None)}
 
 
 class Part(NamedTuple):
@@ -63,7 +58,7 @@ def can_map() -> bool:
     return os.name == "posix" and ALIGN % mmap.PAGESIZE == 0
 
 
-def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, access: Access) -> Memory | Segments:
+def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, access: Access) -> TokenBlock:
     """The first ``length`` tokens of files for a buffer of this kind, ``[1, H, length, D]``, and room behind them.
 
     Mapped where the buffer lies in the CPU's memory and the system can; else read into memory.
@@ -89,7 +84,7 @@ def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, access: A
     return memory
 
 
-class Segments:
+class Segments(TokenBlock):
     """``[1, H, capacity, D]`` of parts of files and the memory behind them, at consecutive addresses for each head.
 
     Whole pages of the files are mapped read-only, so they count neither as data (``RLIMIT_DATA``) nor as memory of the
@@ -102,7 +97,7 @@ class Segments:
 
     @torch.inference_mode(False)
     def __init__(self, kind: Kind, parts: Sequence[Part], length: int, *, access: Access) -> None:
-        self._heads, self._token = kind.heads, kind.token_bytes
+        self.kind, self._token = kind, kind.token_bytes
         region, room = self._reserve(length)
         self._region, self._row = region, room * self._token
         for part, after in zip(parts, [*(p.first for p in parts[1:]), length], strict=True):
@@ -120,7 +115,7 @@ class Segments:
         while True:
             room = -(-(length + ahead) // step) * step
             try:
-                return _Region(self._heads * room * self._token), room
+                return _Region(self.kind.nbytes(room)), room
             except CacheError:  # a limit on addresses
                 if ahead <= STEP:
                     raise
@@ -129,7 +124,7 @@ class Segments:
     def _map(self, part: Part, stop: int, *, last: bool, access: Access) -> None:
         begin, end = part.first * self._token, stop * self._token
         whole = end if not last else end // mmap.PAGESIZE * mmap.PAGESIZE
-        for head in range(self._heads):
+        for head in range(self.kind.heads):
             at, place = head * self._row, part.offset + head * part.row_bytes
             if whole > begin:
                 self._region.file(at + begin, whole - begin, mmap.PROT_READ, part.file, place, access)
@@ -139,23 +134,16 @@ class Segments:
 
     def widen(self, tokens: int) -> bool:
         """Make ``tokens`` writable in place; False when there are no addresses for them."""
-        if tokens <= self.capacity:
-            return True
-        if tokens > self._room:
-            return False
-        end = min(_up((tokens + STEP) * self._token, mmap.PAGESIZE), self._row)
-        for head in range(self._heads):
-            self._region.open(head * self._row + self._writable, end - self._writable)
-        self._writable, self.capacity = end, end // self._token
-        return True
+        if self.capacity < tokens <= self._room:
+            end = min(_up((tokens + STEP) * self._token, mmap.PAGESIZE), self._row)
+            for head in range(self.kind.heads):
+                self._region.open(head * self._row + self._writable, end - self._writable)
+            self._writable, self.capacity = end, end // self._token
+        return tokens <= self.capacity
 
     def affords(self, tokens: int) -> bool:
         """Whether ``tokens`` may be asked for: a few more than there are, since what is writable counts as data."""
         return tokens <= self.capacity + STEP
-
-    def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
-        """Put ``[1, H, T, D]`` at token ``start``, behind those of the files."""
-        self.tensor.narrow(2, start, x.shape[2]).copy_(x)
 
 
 _mappings: dict[int, int] = {}  # of each region, by its address; single operations of a dict need no lock
@@ -226,15 +214,13 @@ def read_into(file: int, at: int, room: memoryview) -> None:
     Raises:
         OSError: the file ends before.
     """
-    done = 0
-    while done < len(room):
-        more = min(len(room) - done, 2**30)
+    while room:
         if hasattr(os, "pread"):
-            got = os.pread(file, more, at + done)
+            got = os.pread(file, min(len(room), 2**30), at)
         else:  # Windows
-            os.lseek(file, at + done, os.SEEK_SET)
-            got = os.read(file, more)
+            os.lseek(file, at, os.SEEK_SET)
+            got = os.read(file, min(len(room), 2**30))
         if not got:
             raise OSError(errno.EIO, "the file ends too soon")
-        room[done : done + len(got)] = got
-        done += len(got)
+        room[: len(got)] = got
+        room, at = room[len(got) :], at + len(got)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from longspan.errors import out_of_memory
 from longspan.store.buffer import Tier
-from longspan.store.memory import refuses_memory
 
 SHARE = 0.8  # of what is free may be asked for; the rest is for what a forward computes with
 
@@ -47,7 +47,7 @@ class Spill:
             ``error``: it is about something else than memory, or there is no tier below.
         """
         to = self.below(tier, device)
-        if to is None or not refuses_memory(error):
+        if to is None or not out_of_memory(error):
             raise error
         self.report(tier, to, device, refused=True)
         return to

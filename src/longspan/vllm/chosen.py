@@ -13,7 +13,7 @@ from longspan.kernels.gathered import PerQueryChunk
 from longspan.rope import Rope
 from longspan.selection.chunks import Chunks
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, Selector, choosing
+from longspan.selection.selector import Chosen, Selector, head_sets
 from longspan.vllm.bounds import bounds, last_pages
 from longspan.vllm.few import Queries, as_slice, indices, numbers, rows_of
 from longspan.vllm.pages import NewTokens
@@ -130,8 +130,8 @@ class FewChoosing:
         """What the tokens' queries ``[1, H, P, D]``, unrotated, keep and choose in a layer's pages."""
         tokens, ends = self._tokens, self._ends
         if self._groups:
-            sharing = choosing(self.selection.share, q.shape[1], cache.shape[1])
-            tokens, ends = (x.repeat(1, sharing, 1, 1) for x in (tokens, ends))
+            sets = head_sets(self.selection.share, q.shape[1], cache.shape[1])
+            tokens, ends = (x.repeat(1, sets, 1, 1) for x in (tokens, ends))
         for group in self._groups:
             units = self._choose(group, q[0, :, group.at], cache)
             of_pages = group.begin[group.row, units]

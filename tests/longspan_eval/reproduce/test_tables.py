@@ -11,10 +11,11 @@ from functools import partial
 import pytest
 from rich.console import Console
 
-from longspan.errors import DataError, LongspanError
+from longspan.errors import LongspanError
 from longspan.hf.attach import attachment_of
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import SAMPLES
+from longspan_eval.errors import DataError
 from longspan_eval.journal import Journal
 from longspan_eval.measure import Prompt
 from longspan_eval.reduce import found, mean_of

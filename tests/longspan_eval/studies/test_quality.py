@@ -143,7 +143,9 @@ def test_the_json_says_what_was_measured_and_how(out):
     )
     # In the window DCA is the stock model, and the baseline differs in the passkey's place alone.
     assert cells["dca", 1.0, "prose"]["ratio"] == pytest.approx(one["ratio"], rel=1e-4) == pytest.approx(1, abs=0.02)
-    assert cells["stock", 1.25, "noise"]["ratio"] > 1.02 > cells["dca", 1.25, "noise"]["ratio"]
+    # Over noise the ratio depends on where the key lies, in the window as beyond it: what the length does is the rest.
+    grown = {row: cells[row, 1.25, "noise"]["ratio"] / cells[row, 1.0, "noise"]["ratio"] for row in ("stock", "dca")}
+    assert grown["stock"] > 1.02 > grown["dca"]
     for row, multiple in (("stock", 1.0), ("stock", 1.25), ("dca", 1.25)):
         assert cells[row, multiple, "prose"]["ratio"] == pytest.approx(ratio(out, row, multiple), rel=1e-5)
     tasks = {(c["task"], c["row"], c["multiple"]): c for c in body["tasks"]}

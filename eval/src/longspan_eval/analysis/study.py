@@ -16,8 +16,8 @@ from longspan.errors import LongspanError
 from longspan.hf.attach import attachment_of
 from longspan.methods import Method
 from longspan.recording.chunks import Chunking
-from longspan.recording.locate import locate
 from longspan.recording.record import record
+from longspan_eval.analysis.locate import locate
 from longspan_eval.analysis.metrics import cover_rate, hit_rate, uniformity
 from longspan_eval.figure import wilson
 from longspan_eval.generate import decode, prefill

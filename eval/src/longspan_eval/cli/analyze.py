@@ -8,21 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longspan.cli.options import (
-    Json,
-    Quiet,
-    check_text,
-    hushed,
-    load_model,
-    load_tokenizer,
-    notes,
-    prefill_bar,
-    print_json,
-    read_text,
-    say,
-    wide,
-)
-from longspan.cli.parameters import Device, Dtype, Window
+from longspan.cli.models import load_model, load_tokenizer
+from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.output import hushed, notes, prefill_bar, print_json, say, wide
+from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
 from longspan.files import check
 from longspan_eval.cli.eval import parse_lengths
@@ -159,7 +148,7 @@ def _file_prompts(
     text: str, question: str, answer: str | None, tokenizer: Any, lengths: str | None, window: int
 ) -> Iterator[tuple[int, Question]]:
     """The first tokens of a text and the question after them, one prompt a length."""
-    from longspan.recording.locate import locate
+    from longspan_eval.analysis.locate import locate
     from longspan_eval.analysis.study import Question
     from longspan_eval.filler import encode, start
 

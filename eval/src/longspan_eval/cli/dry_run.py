@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from longspan.cli.options import say
+from longspan.cli.output import say
 from longspan.tables import Column, Sheet
 from longspan_eval.estimate import Pace, duration
 from longspan_eval.measure import Measure

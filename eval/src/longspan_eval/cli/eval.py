@@ -12,25 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from longspan import files
-from longspan.cli.options import (
-    STDIN,
-    Json,
-    Quiet,
-    check_device,
-    load_model,
-    load_tokenizer,
-    notes,
-    one_stdin,
-    print_json,
-    quiet_transformers,
-    read_text,
-    say,
-    show_results,
-    wide,
-)
-from longspan.cli.parameters import Device, Dtype, Window
+from longspan.cli.models import check_device, load_model, load_tokenizer, quiet_transformers
+from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.output import notes, print_json, say, wide
+from longspan.cli.texts import STDIN, one_stdin, read_text
 from longspan.errors import AttachError, LongspanError
 from longspan.signals import Stopped
+from longspan_eval.cli.results import show_results
 from longspan_eval.cli.tasks import listing, named, sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, find_windows
 

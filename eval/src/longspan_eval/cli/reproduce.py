@@ -12,23 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from longspan.bundled import FOLDER
-from longspan.cli.options import (
-    BUNDLED,
-    Json,
-    Quiet,
-    load_model,
-    load_tokenizer,
-    notes,
-    print_json,
-    quiet_transformers,
-    say,
-    show_results,
-    wide,
-)
-from longspan.cli.parameters import Device, Dtype, Window
+from longspan.cli.models import BUNDLED, load_model, load_tokenizer, quiet_transformers
+from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
 from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
+from longspan_eval.cli.results import show_results
 
 SCALES = ("auto", "paper", "quick")
 SCALES_TO = ("auto", "paper", "window")

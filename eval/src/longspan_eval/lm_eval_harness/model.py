@@ -15,7 +15,7 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
 import longspan
-from longspan.cli.options import load_model, load_tokenizer
+from longspan.cli.models import load_model, load_tokenizer
 from longspan.errors import LongspanError, check_count
 from longspan.hf.report import Report
 from longspan.hf.window import window_of

@@ -7,7 +7,7 @@ from typing import Any
 from datasets import Dataset, Split
 from lm_eval.api.task import ConfigurableTask
 
-from longspan.cli.options import load_tokenizer
+from longspan.cli.models import load_tokenizer
 from longspan.errors import LongspanError
 from longspan_eval.filler import start
 from longspan_eval.lm_eval_harness.tasks import SYNTHETIC, prompts, study_of

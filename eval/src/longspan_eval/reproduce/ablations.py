@@ -15,15 +15,15 @@ from torch import Tensor
 from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
-from longspan.index import exact_scores
+from longspan.index import asked_scores
 from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
 from longspan.positions import ChosenPositionMap, Chunked, InOrder, Unchanged
 from longspan.rope import Rope
-from longspan.selection import SameChunk, Selection
+from longspan.selection import Selection
 from longspan.selection.chunks import Chunks, ChunkSelector
 from longspan.selection.queries import QueryBlock, Shared
-from longspan.selection.selector import Chosen, Selector, choosing
+from longspan.selection.selector import Chosen, Selector, head_sets
 from longspan.selection.tokens import Tokens, TokenSelector
 from longspan_eval import spec
 from longspan_eval.spec import MethodSpec
@@ -32,6 +32,19 @@ Parts = Literal["intra", "intra+inter", "all"]
 Pick = Literal["best", "lowest", "random"]
 Prefill = Literal["select", "full"]
 Combine = Literal["sum", "max"]
+
+
+@dataclass(frozen=True)
+class SameChunk(Selection):
+    """The keys of the query's own chunk of ``size`` tokens."""
+
+    size: int
+
+    def keep(self, i: Tensor, j: Tensor) -> Tensor:
+        return i // self.size == j // self.size
+
+    def always(self, first: int = 0) -> AlwaysKept:
+        return AlwaysKept(lambda i: i // self.size * self.size, span=self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +141,8 @@ class AblatedChunks(Chunks):
         kind = ChunkSelector if (self.pick, self.fix_layers) == ("best", False) else AblatedSelector
         return kind(self, layer, rope, calibration)
 
-    def choose(self, scores: Tensor, rows: Tensor) -> Tensor:
-        return super().choose(-scores if self.pick == "lowest" else scores, rows)
+    def choose(self, scores: Tensor, i: Tensor) -> Tensor:
+        return super().choose(-scores if self.pick == "lowest" else scores, i)
 
     def draw(self, heads: int, rows: Tensor, layer: int) -> Tensor:
         """Random chunks ``[heads, T, chosen]``: by query, head and layer alone, so that decoding draws as prefill."""
@@ -151,7 +164,7 @@ class AblatedSelector(ChunkSelector):
         if self.selection.fix_layers and here in fixed and fixed[here][0] != queries.layer:
             return Chosen(fixed[here][1].to(queries.q.device), None)
         if self.selection.pick == "random":
-            heads = choosing(self.selection.share, queries.q.shape[1], queries.keys.shape[1])
+            heads = head_sets(self.selection.share, queries.q.shape[1], queries.keys.shape[1])
             units = self.selection.draw(heads, torch.arange(r0, r1), queries.layer)
             chosen = Chosen(units.expand(queries.q.shape[0], -1, -1, -1).to(queries.q.device), None)
         else:
@@ -205,14 +218,12 @@ class LargestSelector(TokenSelector):
         return (
             q[:, :, :, None],
             queries.scored,
-            q.shape[1] // choosing(self.selection.share, q.shape[1], queries.keys.shape[1]),
+            q.shape[1] // head_sets(self.selection.share, q.shape[1], queries.keys.shape[1]),
         )
 
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
-        assert queries.scored is not None
-        q = self.rotated(queries, r0, r1)
-        count = choosing(self.selection.share, q.shape[1], queries.keys.shape[1])
-        return exact_scores(q, queries.scored[:, :, low:high], "head").unflatten(1, (count, -1)).amax(dim=2)
+        q, keys, heads_per_choice = self.form(queries, r0, r1)
+        return asked_scores(q, keys[:, :, low:high]).unflatten(1, (-1, heads_per_choice)).amax(dim=2)
 
 
 ABLATIONS: dict[str, type[Method]] = {"dca": AblatedDCA, "longheads": AblatedLongHeads, "esa": AblatedESA}

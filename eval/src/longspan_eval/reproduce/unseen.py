@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from longspan.errors import DataError
 from longspan_eval.datafile import DataFile, FileRef, given, read_records
+from longspan_eval.errors import DataError
 from longspan_eval.metrics import before_next, qa_f1
 from longspan_eval.prompt import fit
 from longspan_eval.task import Example, Record, Task

@@ -14,10 +14,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from longspan.errors import DataError
 from longspan_eval import metrics
 from longspan_eval.bm25 import BM25
 from longspan_eval.datafile import DataFile, FileRef, given, read_file
+from longspan_eval.errors import DataError
 from longspan_eval.metrics import Score
 from longspan_eval.prompt import fit
 from longspan_eval.task import Example, Record, Task

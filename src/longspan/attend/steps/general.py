@@ -28,9 +28,9 @@ class _View:
 
     Attributes:
         rows: of the batch.
-        keys: each stored rotation, ``[B, Hkv, N, D]``, padding included.
-        values: ``[B, Hkv, N, Dv]``.
-        store: where they are; None where the new tokens are all.
+        keys: each stored rotation, ``[B, Hkv, N, D]``, where they lie, without padding.
+        values: ``[B, Hkv, N, Dv]``, like them.
+        store: that they are in; None where the new tokens are all.
         padding: tokens at the start that are none.
     """
 
@@ -40,14 +40,10 @@ class _View:
     store: KVStore | None
     padding: int
 
-    @property
-    def offloaded(self) -> bool:
-        return self.store is not None and self.store.offloaded
-
     def ranges(self) -> tuple[list[Tensor], Tensor]:
-        """Keys and values without padding, for a kernel that reads ranges of them on the queries' device."""
+        """Keys and values for a kernel that reads ranges of them on the queries' device."""
         if self.store is None or not self.store.offloaded:
-            return [_after(x, self.padding) for x in self.keys], _after(self.values, self.padding)
+            return self.keys, self.values
         streams = [*range(len(self.keys)), None]
         *keys, values = (cast(Tensor, Fetched(self.store, n, self.rows, self.padding)) for n in streams)
         return keys, values
@@ -87,21 +83,19 @@ class GeneralStep:
             store = KVStore()  # an index has to live somewhere
         if store is not None:
             store.append(new_keys, v)
-            keys, values = store.keys, store.values
             if self._chooser is not None:
                 # Chunk representations are computed within the window, where dynamic angles are the model's own.
                 inside = rope.with_table(self._tables.angles(layer.rope.table, 0, span))
                 selector = self._chooser.selector_in(store, layer.number, layer.rope)
                 selector.extend(paired_q, paired_k, v, pads, inside, layer.scale)
-        else:
-            keys, values = new_keys, v
-        if len(set(pads)) == 1:
-            return self._attend(paired_q, _View(slice(0, len(pads)), keys, values, store, pads[0]), rope, layer, span)
+        keys, values = (new_keys, v) if store is None else (store.keys, store.values)
+        if not any(pads):
+            return self._attend(paired_q, _View(slice(0, len(pads)), keys, values, store, 0), rope, layer, span)
         outs = []
-        for a, b in equal_runs(pads):
-            view = _View(slice(a, b), [x[a:b] for x in keys], values[a:b], store, pads[a])
+        for a, b, pad in equal_runs(pads):
+            view = _View(slice(a, b), [x[a:b, :, pad:] for x in keys], values[a:b, :, pad:], store, pad)
             outs.append(self._attend(paired_q[a:b], view, rope, layer, span))
-        return torch.cat(outs)
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def _attend(self, q: Tensor, view: _View, rope: Rope, layer: LayerCall, span: TokenSpan) -> Tensor:
         """``[B, T, H, Dv]`` of queries ``[B, H, T, D]``: batch rows that begin with the same padding."""
@@ -117,7 +111,7 @@ class GeneralStep:
         keys, values = view.ranges()
         if self._dynamic:
             keys = self._dynamic_keys(keys[0], view, rope, span, total)
-        q = _after(q, skipped)
+        q = q[:, :, skipped:] if skipped else q
         out, lse = banded(
             q,
             [keys[n] for n in ranges.rotations],
@@ -132,11 +126,11 @@ class GeneralStep:
         if self._chooser is not None:
             assert view.store is not None
             # What is chosen is gathered where it lies, and only that is brought.
-            stored = keys if self._dynamic or not view.offloaded else [_after(x, pad) for x in view.keys]
+            stored = keys if self._dynamic else view.keys
             queries = QueryBlock(
                 q=q,
                 keys=stored[tables.chosen_rotation],
-                values=values if not view.offloaded else _after(view.values, pad),
+                values=view.values,
                 scored=None if tables.scored_rotation is None else stored[tables.scored_rotation],
                 batch=view.rows,
                 start=start,
@@ -168,8 +162,3 @@ class GeneralStep:
             )
         angles = self._tables.all_keys(span, view.padding, total, rope.table, k.device)
         return [rope.rotate_k(k, *one) for one in angles]
-
-
-def _after(x: Tensor, tokens: int) -> Tensor:
-    """``x`` without its first tokens."""
-    return x[:, :, tokens:] if tokens else x

@@ -47,7 +47,7 @@ class RecordedStep:
         self._bands, self._maps = tables.method.bands(tables.window), tables.key_maps
         self._which = triton.which([band.k_pos for band in self._bands])
         self._order = [self._maps.index(k) for k in dict.fromkeys(band.k_pos for band in self._bands)]
-        self._runs = [(a, b, self._padding[a]) for a, b in equal_runs(self._padding)]
+        self._runs = equal_runs(self._padding)
         self._place = _memory((1,), torch.int64, device)
         self._ranges = _memory((len(self._runs), len(self._bands), 2, 1), torch.int32, device)
         self._angles: dict[Table, tuple[Tensor, Tensor]] = {}  # [runs, bands and maps, r / 2]
@@ -94,13 +94,13 @@ class RecordedStep:
         for run, (a, b, pad) in enumerate(self._runs):
             own_keys, own_values = [x[a:b, :, pad:] for x in distinct], values[a:b, :, pad:]
             laid_out = triton.LaidOut(own_keys, self._which, own_values, self._ranges[run])
-            rows, bands = q[a:b], len(self._bands)
+            own_q, bands = q[a:b], len(self._bands)
             by_band = cos[run, :bands, None], sin[run, :bands, None]
             angles: CosSin | None = by_band
             if rope.norm_q is not None:  # the kernel takes what comes out of it
-                rows, angles = torch.stack([rope.rotate_q(rows, c, s) for c, s in zip(*by_band, strict=True)]), None
+                own_q, angles = torch.stack([rope.rotate_q(own_q, c, s) for c, s in zip(*by_band, strict=True)]), None
             out, lse = triton.launch(
-                rows, laid_out, angles, rope, scale=layer.scale, softcap=layer.softcap, first=0, reach=self.capacity
+                own_q, laid_out, angles, rope, scale=layer.scale, softcap=layer.softcap, first=0, reach=self.capacity
             )
             outs.append(with_sinks(out, lse, layer.sinks).transpose(1, 2))
         return outs[0] if len(outs) == 1 else torch.cat(outs)

@@ -34,8 +34,8 @@ class _BoundRows:
     def token(self, past: int, kept_at: int) -> tuple[int, int, int, int, int]:
         """What the kernel takes besides queries, keys and values for the token after ``past`` stored ones."""
         token, tables = past - self.padding, self.tables
-        row = token - tables.start
-        return token, row, kept_at, tables.stops[row], tables.shown[row]
+        ahead = token - tables.start
+        return token, ahead, kept_at, tables.stops[ahead], tables.shown[ahead]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,7 +70,7 @@ class TokenStep:
         self._tables, self._chooser = tables, tables.chooser
         self._never = self._method_reason(impl)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Tensor | None:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Tensor | str:
         """Attention of one new token.
 
         Args:
@@ -78,16 +78,18 @@ class TokenStep:
             store: appended to.
 
         Returns:
-            ``[B, 1, H, Dv]``, or None where ``unsupported_reason`` has one; then the token was not taken in.
+            ``[B, 1, H, Dv]``, or the reason why one call of C cannot compute it; then the token was not taken in.
         """
         if self._never is not None:
-            return None
+            return self._never
         observer = None if self._chooser is None or self._chooser.observer is None else self._chooser.recording()
         if observer is not None and observer.scores:
-            return None
+            return "a recording needs the scores, which the fused kernel does not store"
         slot = store.reserve_one()
         if slot is None:
-            return None
+            if store.offloaded:
+                return f"keys and values are on tier {store.tier!r}"
+            return "the token completes a chunk, which is summarised first" if store.length else "the store is empty"
         past, bound = slot.place, store.bound
         if not (
             isinstance(bound, BoundKernels)
@@ -96,12 +98,13 @@ class TokenStep:
             and bound.layer == (layer.rope, layer.scale, layer.softcap, layer.padding)
         ):
             bound = self._bind(q, k, v, layer, store)
-            if bound is None:
-                return None
+            if isinstance(bound, str):
+                return bound
             store.bound = bound
         runs = bound.runs
         if not runs[0].kernel.takes(q, k, v, len(layer.padding)):
-            return None  # the general step raises the error that says what does not fit
+            # The general step raises the error that says what does not fit.
+            return "the queries, keys and values are not like those of the tokens before"
         if len(runs) == 1:
             kernel = runs[0].kernel
             out, lse = kernel(q, k, v, *runs[0].token(past, slot.kept_at)), kernel.lse
@@ -116,45 +119,20 @@ class TokenStep:
             self._observe(observer, runs, past, layer)
         return out if layer.sinks is None else with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
 
-    def unsupported_reason(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> str | None:
-        """Why one call of C cannot compute this token (shapes as for ``__call__``), or None."""
-        if (reason := self.layer_reason(layer.rope, layer.number, q.dtype, q.device)) is not None:
-            return reason
-        observer = None if self._chooser is None else self._chooser.recording()
-        if observer is not None and observer.scores:
-            return "a recording needs the scores, which the fused kernel does not store"
-        if store.offloaded:
-            return f"keys and values are on tier {store.tier!r}"
-        if max(layer.padding) > store.length:
-            return "a row has only padding so far"
-        if (reason := cpu.unsupported_reason(q, k, v)) is not None:
-            return reason
-        if store.reserve_one() is None:
-            return (
-                "the store is empty" if not store.length else "the token completes a chunk, which is summarised first"
-            )
-        if self._bind(q, k, v, layer, store) is None:
-            return "no chunk or block is complete yet"
-        return None
-
     def layer_reason(self, rope: Rope, number: int, dtype: torch.dtype, device: torch.device) -> str | None:
         """Why no token of a layer can, whatever is stored, or None; for reports."""
         if self._never is not None:
             return self._never
-        if device.type != "cpu":
-            return f"the model is on {device.type}"
-        if dtype not in cpu.KINDS:
-            return f"C has no kernels for {dtype}"
-        if rope.head_dim % cpu.LANES:
-            return f"a head size of {rope.head_dim} is not a multiple of {cpu.LANES}"
-        if (reason := cpu.unavailable_reason()) is not None:
+        if (reason := cpu.unsupported_reason(torch.empty(0, rope.head_dim, dtype=dtype, device=device))) is not None:
             return reason
+        return self._kernel_reason(rope, None if self._chooser is None else self._chooser.selector(number, rope))
+
+    def _kernel_reason(self, rope: Rope, selector: Selector | None) -> str | None:
+        """Why C lacks a part of what this rotation and this selector take, or None."""
         if rope.norm_q is not None or rope.norm_k is not None:
             return "the layer normalises queries or keys after rotation"
-        if self._chooser is not None:
-            selector = self._chooser.selector(number, rope)
-            if not selector.in_one_call(self._tables.angles(rope.table)):
-                return "C has no single-token kernel for its scores, or for these under its angles or positions"
+        if selector is not None and not selector.in_one_call(self._tables.angles(rope.table)):
+            return "C has no single-token kernel for its scores, or for these under its angles or positions"
         return None
 
     def _method_reason(self, impl: Impl) -> str | None:
@@ -180,44 +158,37 @@ class TokenStep:
                 about = {"layer": layer.number, "row": run.first, "start": token, "padding": run.padding}
                 observer.add((token, token + 1), selection, chosen, **about)
 
-    def _bind(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> BoundKernels | None:
-        """Kernels for the next tokens, while the store's memory stays where it is; None where C cannot."""
+    def _bind(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> BoundKernels | str:
+        """Kernels for the next tokens, while the store's memory stays where it is, or why C cannot compute them."""
         rope, pads, past = layer.rope, layer.padding, store.length
-        if rope.norm_q is not None or rope.norm_k is not None or max(pads) > past:
-            return None
-        table = self._tables.angles(rope.table)
-        selector = None
-        if self._chooser is not None:
-            if store.index is None:
-                return None
-            selector = self._chooser.selector_in(store, layer.number, rope)
-            if not selector.in_one_call(table):
-                return None
-        if cpu.unsupported_reason(q, k, v) is not None:
-            return None
+        if max(pads) > past:
+            return "a row has only padding so far"
+        selector = None if self._chooser is None else self._chooser.selector_in(store, layer.number, rope)
+        if (reason := self._kernel_reason(rope, selector) or cpu.unsupported_reason(q, k, v)) is not None:
+            return reason
         runs, start, stop = [], 0, past + AHEAD
-        for a, b in equal_runs(pads):
-            tables = self._tables.decode(table, past - pads[a])
-            start, stop = max(start, tables.start + pads[a]), min(stop, tables.start + AHEAD + pads[a])
-            kernel, chooses = self._kernel(store, slice(a, b), layer, q.shape[1], tables, selector)
+        for a, b, pad in equal_runs(pads):
+            tables = self._tables.decode(self._tables.angles(rope.table), past - pad)
+            start, stop = max(start, tables.start + pad), min(stop, tables.start + AHEAD + pad)
+            kernel, chooses = self._kernel(store, slice(a, b), pad, layer, q.shape[1], tables, selector)
             if not chooses:  # good until a token has to
-                stop = min([stop, *(tables.start + pads[a] + n for n, last in enumerate(tables.stops) if last)])
-            runs.append(_BoundRows(a, b, pads[a], tables, kernel))
-        if not start <= past < stop:
-            return None
+                stop = min([stop, *(tables.start + pad + n for n, last in enumerate(tables.stops) if last)])
+            runs.append(_BoundRows(a, b, pad, tables, kernel))
+        assert start <= past < stop  # a token that has something to choose from has entries to choose by
         return BoundKernels(start, stop, tuple(runs), self, (rope, layer.scale, layer.softcap, pads))
 
     def _kernel(
         self,
         store: KVStore,
         rows: slice,
+        pad: int,
         layer: LayerCall,
         heads: int,
         tables: DecodeTables,
         selector: Selector | None,
     ) -> tuple[DecodeKernel, bool]:
         """The kernel of the next tokens of rows with equal padding, and whether it chooses."""
-        pad, rope, ranges = layer.padding[rows.start], layer.rope, tables.ranges
+        rope, ranges = layer.rope, tables.ranges
         table = self._tables.angles(rope.table)
         *keys, values = (x[rows, :, pad:] for x in store.allocated)
         scoring: ScoreSpec | None = None

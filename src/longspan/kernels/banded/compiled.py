@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from longspan.kernels import cpu
 from longspan.kernels.banded.contract import Banded
+from longspan.kernels.banded.plan import Plan
 from longspan.kernels.cpu import packing
 from longspan.kernels.cpu.structs import ALL
 from longspan.kernels.layout import empty_output, fp32_table, unit_stride
+from longspan.kernels.once import once
+from longspan.rope import CosSin, Rope
 
 _BANDED = ALL["Banded"]
 
@@ -26,15 +31,8 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     plan, cos_sin, rope = job.plan, job.cos_sin, job.rope
     q, v, keys = unit_stride(job.q), unit_stride(job.v), [unit_stride(x) for x in job.keys]
     out, lse = empty_output(q, v)
-    cached = plan.derived.get("compiled")
-    if cached is None or cached[0] is not cos_sin:
-        fp32_tables = [fp32_table(one) for one in cos_sin]
-        # The angles are kept along, since the tables are but their addresses.
-        low, high = torch.stack(plan.lo), torch.stack(plan.hi)
-        tables = b"".join(packing.table(one, rope) for one in fp32_tables)
-        cached = cos_sin, fp32_tables, tables, low, high, int((high - low).clamp(min=0).sum())
-        plan.derived["compiled"] = cached
-    _, _, tables, low, high, seen = cached
+    packed_plan = once(plan.derived, "compiled", lambda: _pack_plan(plan, cos_sin, rope), cos_sin)
+    tables, _, low, high, seen = packed_plan
     items, tokens = q.shape[0] * v.shape[1], cpu.tile_tokens(q.shape[1], v.shape[1])
     common = packing.job(q, v, out, lse, rope, job.scale, job.softcap, v.shape[1], False)
     for name, ends in (("low", low), ("high", high)):
@@ -46,3 +44,11 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     else:
         cpu.run("banded_prefill", items * -(-q.shape[2] // tokens), packed_job)
     return out, lse
+
+
+def _pack_plan(plan: Plan, cos_sin: Sequence[CosSin], rope: Rope) -> tuple[bytes, object, Tensor, Tensor, int]:
+    """Tables of angles and what owns their numbers, ends of ranges ``[bands, T]``, and how many keys all rows see."""
+    owners = [fp32_table(one) for one in cos_sin]
+    low, high = torch.stack(plan.lo), torch.stack(plan.hi)
+    seen = int((high - low).clamp(min=0).sum())
+    return b"".join(packing.table(one, rope) for one in owners), owners, low, high, seen

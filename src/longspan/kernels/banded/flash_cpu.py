@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +10,7 @@ from torch import Tensor
 from longspan.dtypes import accumulator
 from longspan.kernels.banded.contract import Banded
 from longspan.kernels.banded.plan import Block, KeySpan
+from longspan.kernels.softmax import merged
 
 _FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
 
@@ -31,7 +30,12 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     # In memory tokens come before heads, as the op returns it and as the caller's projection wants it.
     out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
     for block in blocks:
-        part, part_lse = _block(block, _rotations(job, block, width), keys, v, job.scale)
+        rotated = _rotations(job, block, width)
+        parts = [
+            _flash(rotated[s.band], keys[s.band][:, :, s.k0 : s.k1], v[:, :, s.k0 : s.k1], s, job.scale)
+            for s in block.spans
+        ]
+        part, part_lse = merged(*zip(*parts, strict=True))
         if len(blocks) == 1:
             return part[..., :dv].to(q.dtype), part_lse
         out[:, :, block.r0 : block.r1], lse[:, :, block.r0 : block.r1] = part[..., :dv], part_lse
@@ -48,23 +52,6 @@ def _rotations(job: Banded, block: Block, width: int) -> dict[int, Tensor]:
     return rotated
 
 
-def _block(
-    block: Block, rotated: dict[int, Tensor], keys: Sequence[Tensor], v: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    parts = [
-        _flash(rotated[s.band], keys[s.band][:, :, s.k0 : s.k1], v[:, :, s.k0 : s.k1], s, scale) for s in block.spans
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    lse = torch.stack([part[1] for part in parts]).logsumexp(dim=0)
-    out = torch.zeros(1)
-    for n, (part, part_lse) in enumerate(parts):
-        weight = (part_lse - lse).exp_()[..., None]
-        # Accumulating in the log-sum-exp's dtype keeps the merge of reduced dtypes from rounding at every part.
-        out = part * weight if n == 0 else out.addcmul_(part.to(weight.dtype), weight)
-    return out, lse
-
-
 def _flash(q: Tensor, k: Tensor, v: Tensor, span: KeySpan, scale: float) -> tuple[Tensor, Tensor]:
     mask = None
     if span.shape == "window":
@@ -77,23 +64,16 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, span: KeySpan, scale: float) -> tupl
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, span.shape == "causal", attn_mask=mask, scale=scale
     )
-    if torch.is_grad_enabled():
-        lse = _NoGradient.apply(lse, q, k)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        lse.requires_grad_().register_hook(_no_gradient)
     if folded:
         out, lse = out.reshape(batch, heads, rows, width), lse.reshape(batch, heads, rows)
     return out, lse
 
 
-class _NoGradient(torch.autograd.Function):
+def _no_gradient(gradient: Tensor) -> None:
     """The op's log-sum-exp carries no gradient; a merge that asks for one must fail, not be silently wrong."""
-
-    @staticmethod
-    def forward(ctx: Any, lse: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return lse.view_as(lse)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
-        raise RuntimeError("flash_cpu does not support gradients across key ranges; use impl='torch' for gradients")
+    raise RuntimeError("flash_cpu does not support gradients across key ranges; use impl='torch' for gradients")
 
 
 @lru_cache(maxsize=8)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
+from longspan.kernels.once import once
+
 Shape = Literal["full", "causal", "window"]
 TILE = 512  # rows of a block whose band slides on both sides; its masks have this height
 
@@ -75,16 +76,10 @@ class Plan:
     q_pos: tuple[Tensor, ...]
     derived: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def once(self, key: Hashable, derive: Callable[[], T]) -> T:
-        """What ``derive`` returned when it was first asked for under this key."""
-        if key not in self.derived:
-            self.derived[key] = derive()
-        return cast(T, self.derived[key])
-
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The same as rectangles, in row order, tiling all rows; computed for the kernel that reads them."""
-        return self.once("blocks", lambda: _blocks(self.lo, self.hi, self.stop - self.start))
+        return once(self.derived, "blocks", lambda: _blocks(self.lo, self.hi, self.stop - self.start))
 
 
 def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:

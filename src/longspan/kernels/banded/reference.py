@@ -6,20 +6,19 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.banded.contract import Banded
+from longspan.kernels.softmax import bounded
 
 
 def run(job: Banded) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp64."""
-    q, v, plan, softcap = job.q, job.v, job.plan, job.softcap
+    q, v, plan = job.q, job.v, job.plan
     fold = q.shape[1] // v.shape[1]
     j = torch.arange(v.shape[2], device=q.device)
     scores, values = [], []
     for lo, hi, angles, k in zip(plan.lo, plan.hi, job.cos_sin, job.keys, strict=True):
         seen = (j >= lo.to(q.device)[:, None]) & (j < hi.to(q.device)[:, None])
         rotated = job.rope.rotate_q(q.double(), *angles)
-        band = rotated @ k.double().repeat_interleave(fold, dim=1).mT * job.scale
-        if softcap is not None:
-            band = softcap * torch.tanh(band / softcap)
+        band = bounded(rotated @ k.double().repeat_interleave(fold, dim=1).mT, job.scale, job.softcap)
         scores.append(band.masked_fill(~seen, float("-inf")))
         values.append(v.double().repeat_interleave(fold, dim=1))
     joined = torch.cat(scores, dim=-1)

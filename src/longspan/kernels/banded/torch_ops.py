@@ -7,13 +7,14 @@ from torch import Tensor
 
 from longspan.dtypes import accumulator
 from longspan.kernels.banded.contract import Banded
+from longspan.kernels.softmax import bounded
 
 SCORES_AT_ONCE = 1 << 26  # scores held at once (fp32: 256 MB)
 
 
 def run(job: Banded) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` (fp32, fp64 for fp64)."""
-    q, v, plan, softcap = job.q, job.v, job.plan, job.softcap
+    q, v, plan = job.q, job.v, job.plan
     batch, heads, rows, _ = q.shape
     kv_heads = v.shape[1]
     wide = accumulator(q)
@@ -32,9 +33,8 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
             k0, k1 = int(lo[used].min()), int(hi.max())
             rotated = job.rope.rotate_q(q[:, :, r0:r1], cos[r0:r1], sin[r0:r1])
             rotated = rotated.reshape(batch, kv_heads, -1, q.shape[-1])  # a group's heads as rows of its key head
-            band = (rotated @ k[:, :, k0:k1].mT).to(wide).view(batch, heads, r1 - r0, k1 - k0) * job.scale
-            if softcap is not None:
-                band = softcap * torch.tanh(band / softcap)
+            products = (rotated @ k[:, :, k0:k1].mT).to(wide).view(batch, heads, r1 - r0, k1 - k0)
+            band = bounded(products, job.scale, job.softcap)
             j = torch.arange(k0, k1)
             unseen = ((j < lo[:, None]) | (j >= hi[:, None])).to(q.device)
             scores.append(band.masked_fill_(unseen, float("-inf")))

@@ -13,6 +13,7 @@ from longspan.kernels.banded.plan import Plan
 from longspan.kernels.gpu import launch as common
 from longspan.kernels.gpu import tiles
 from longspan.kernels.layout import empty_output, unit_stride
+from longspan.kernels.once import once
 from longspan.rope import CosSin, Rope
 
 _MAPS = 4  # different rotations of the keys in one call
@@ -54,7 +55,7 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
         angles = _angles(plan, job.cos_sin)
     else:  # a module of the model's own; the kernel takes what comes out of it
         q, angles = torch.stack([rope.rotate_q(q, cos, sin) for cos, sin in job.cos_sin]), None
-    reach = plan.once("reach", lambda: int((torch.stack(plan.hi) - torch.stack(plan.lo)).sum(dim=0).max()))
+    reach = once(plan.derived, "reach", lambda: int((torch.stack(plan.hi) - torch.stack(plan.lo)).sum(dim=0).max()))
     return launch(q, laid_out, angles, rope, scale=job.scale, softcap=job.softcap, first=plan.start, reach=reach)
 
 
@@ -104,9 +105,9 @@ def launch(
         triton_jit.banded[(count * parts, columns, batch)](
             q, *four, values, cos, sin, laid_out.ranges, whole, whole_lse,
             *q.stride()[1:4], q.stride(0), *four[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
-            heads, rows, shift, laid_out.maps, bands, parts, float(scale), float(softcap or 0.0),
-            MAPS=len(distinct), GROUP=group, TILE_HEADS=tile_heads, SPLIT=parts > 1,
-            HALF=0 if angles is None else cos.shape[-1], **common.constants(dk, dv, rope, softcap, tile),
+            rows, shift, laid_out.maps, bands, parts, float(scale),
+            MAPS=len(distinct), SPLIT=parts > 1, HALF=0 if angles is None else cos.shape[-1],
+            **common.constants(dk, dv, rope, softcap, tile, group),
         )  # fmt: skip
         common.merge(whole, whole_lse, out, lse)
     return out, lse
@@ -115,11 +116,12 @@ def launch(
 def _angles(plan: Plan, cos_sin: Sequence[CosSin]) -> CosSin:
     """All layers of a call share the angles, so they are laid side by side once."""
 
-    def derive() -> tuple[CosSin, Sequence[CosSin]]:
+    def derive() -> CosSin:
         cos, sin = (torch.stack([one[n].float() for one in cos_sin]) for n in (0, 1))
-        return (cos, sin), cos_sin  # the second keeps the numbers in the key from being given away
+        return cos, sin
 
-    return plan.once(("cos_sin", *(id(x) for one in cos_sin for x in one)), derive)[0]
+    sources = [x for one in cos_sin for x in one]
+    return once(plan.derived, ("cos_sin", *map(id, sources)), derive, *sources)
 
 
 def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device) -> LaidOut:
@@ -163,4 +165,4 @@ def _ranges(plan: Plan, moved: Sequence[int], device: torch.device) -> Tensor:
         pairs = [torch.stack((lo, hi)) + n for lo, hi, n in zip(plan.lo, plan.hi, moved, strict=True)]
         return torch.stack(pairs).int().to(device)
 
-    return plan.once(("ranges", tuple(moved), device), derive)
+    return once(plan.derived, ("ranges", tuple(moved), device), derive)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.gpu.primitives import load_rotated, narrowed, step, store_finished
+from longspan.kernels.gpu.primitives import (
+    load_rotated,
+    load_rows,
+    narrowed,
+    program_heads,
+    step,
+    store_finished,
+    unseen,
+)
 
 _FAR = tl.constexpr(1 << 30)  # beyond every key
 
@@ -48,33 +56,22 @@ def _walk(
     stop,
     end,
     scale,
-    softcap,
+    SOFTCAP: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
     DP: tl.constexpr,
     DVP: tl.constexpr,
     K: tl.constexpr,
     MASKED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """The online softmax over keys ``start : stop``, of which none at ``end`` or beyond is read."""
     n = tl.arange(0, K)
-    c = tl.arange(0, DP)
-    d = tl.arange(0, DVP)
     for first in range(start, stop, K):
-        k_at = k_ptr + tl.cast(first, tl.int64) * k_sn + (n[None, :] * k_sn + c[:, None])
-        v_at = v_ptr + tl.cast(first, tl.int64) * v_sn + (n[:, None] * v_sn + d[None, :])
         j = first + n
-        if MASKED:
-            k = tl.load(k_at, mask=(j < end)[None, :] & (c < D)[:, None], other=0.0)
-            v = tl.load(v_at, mask=(j < end)[:, None] & (d < DV)[None, :], other=0.0)
-            seen = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
-        else:
-            seen = True
-            k = tl.load(k_at) if D == DP else tl.load(k_at, mask=(c < D)[:, None], other=0.0)
-            v = tl.load(v_at) if DV == DVP else tl.load(v_at, mask=(d < DV)[None, :], other=0.0)
-        acc, top, total = step(acc, top, total, q, k, v, seen, scale, softcap, MASKED, CAPPED, WIDEN)
+        k = load_rows(k_ptr + tl.cast(first, tl.int64) * k_sn, n * k_sn, j < end, D, DP, MASKED)
+        v = load_rows(v_ptr + tl.cast(first, tl.int64) * v_sn, n * v_sn, j < end, DV, DVP, MASKED)
+        seen = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
+        acc, top, total = step(acc, top, total, q, tl.trans(k), v, seen, scale, SOFTCAP, MASKED)
     return acc, top, total
 
 
@@ -104,14 +101,13 @@ def banded(
     out_sb,
     out_sh,
     out_st,
-    heads,
     tokens,
     shift,
     maps,
     bands,
     splits,
     scale,
-    softcap,
+    SOFTCAP: tl.constexpr,
     MAPS: tl.constexpr,
     GROUP: tl.constexpr,
     TILE_HEADS: tl.constexpr,
@@ -125,12 +121,10 @@ def banded(
     INTERLEAVED: tl.constexpr,
     R: tl.constexpr,
     K: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """One tile: ``R // TILE_HEADS`` tokens of ``TILE_HEADS`` query heads of a key head, over all bands.
 
-    Grid: (tiles · ``splits``, key heads · pieces of a group, batch). The first tile begins ``shift`` tokens early, so
+    Grid: (tiles · ``splits``, key heads · parts of a group, batch). The first tile begins ``shift`` tokens early, so
     that tiles lie at multiples of their size in the row's own count, as chunks often do.
 
     q: with ``HALF = 0`` rotated already, one copy a band ``q_sband`` apart. ranges: ``[bands, 2, tokens]`` int32. cos,
@@ -138,26 +132,19 @@ def banded(
     ``splits`` parts of a row side by side; lse ``[batch, heads, tokens, splits]``.
     """
     TOKENS: tl.constexpr = R // TILE_HEADS
-    PIECES: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
     # Later tiles see more keys; begun first, they leave no long tail.
     tile = tl.num_programs(0) // splits - 1 - tl.program_id(0) // splits
     split = tl.program_id(0) % splits
-    kv_head = tl.program_id(1) // PIECES
-    b = tl.program_id(2).to(tl.int64)
+    b, kv_head, of_all, g = program_heads(R, GROUP, TILE_HEADS)
+    head = kv_head * GROUP + g
     r = tl.arange(0, R)
     t = tile * TOKENS - shift + r // TILE_HEADS
-    g = tl.program_id(1) % PIECES * TILE_HEADS + r % TILE_HEADS
     used = (t >= 0) & (t < tokens) & (g < GROUP) & (r < TOKENS * TILE_HEADS)
-    head = (kv_head * GROUP + g).to(tl.int64)
     q_at = b * q_sb + head * q_sh + t.to(tl.int64) * q_st
-    kv = kv_head.to(tl.int64)
-    k_at = b * k_sb + kv * k_sh
-    v_ptr += b * v_sb + kv * v_sh
+    k_at = b * k_sb + kv_head * k_sh
+    v_ptr += b * v_sb + kv_head * v_sh
 
-    acc = tl.zeros([R, DVP], tl.float32)
-    top = tl.full([R], float("-inf"), tl.float32)
-    total = tl.zeros([R], tl.float32)
-
+    acc, top, total = unseen(R, DVP)
     share = 0
     done = 0
     if SPLIT:
@@ -180,8 +167,8 @@ def banded(
         if first < last:
             cos_sin_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
             q_rows = q_at + tl.cast(band, tl.int64) * q_sband
-            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
-            q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
+            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED)
+            q = narrowed(q, q_ptr.dtype.element_ty)
             k_ptr = k0_ptr
             if MAPS > 1:
                 which = (maps >> (2 * band)) & 3
@@ -192,18 +179,18 @@ def banded(
             a = tl.minimum(tl.maximum(a, first), last)
             z = tl.minimum(tl.maximum(z, a), last)
             acc, top, total = _walk(
-                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, first, a, end, scale, softcap,
-                D, DV, DP, DVP, K, True, CAPPED, WIDEN,
+                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, first, a, end, scale, SOFTCAP,
+                D, DV, DP, DVP, K, True,
             )  # fmt: skip
             acc, top, total = _walk(
-                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, a, z, end, scale, softcap,
-                D, DV, DP, DVP, K, False, CAPPED, WIDEN,
+                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, a, z, end, scale, SOFTCAP,
+                D, DV, DP, DVP, K, False,
             )  # fmt: skip
             acc, top, total = _walk(
-                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, z, last, end, scale, softcap,
-                D, DV, DP, DVP, K, True, CAPPED, WIDEN,
+                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, z, last, end, scale, SOFTCAP,
+                D, DV, DP, DVP, K, True,
             )  # fmt: skip
 
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
-    lse_at = ((b * heads + head) * tokens + t) * splits + split
-    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP, WIDEN)
+    lse_at = ((of_all * GROUP + g) * tokens + t) * splits + split
+    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP)

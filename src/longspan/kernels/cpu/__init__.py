@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels.cpu import structs
 from longspan.kernels.cpu.build import BuildError, compiler, library_for, version
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in vectors.h
@@ -28,9 +27,6 @@ SWITCH = "LONGSPAN_COMPILED"  # set to 0, an environment variable that disables 
 DECODE_ROWS = 2  # query rows up to which each reads its keys by itself
 _TILE = 192  # query rows of a tile, as in tile.h
 
-_KERNELS = ["banded_decode", "units_decode", "tokens_decode", "banded_prefill", "units_prefill", "tokens_prefill"]
-_KERNELS += ["representations", "products", "token_scores", "topk"]
-_KERNELS += ["decode_append", "decode_reduce", "decode_score", "decode_choose", "decode_attend"]
 # Kernels whose indices and positions are checked before they run; see checks.c.
 _CHECKS = {name: name for name in ("representations", "token_scores", "topk")}
 _CHECKS |= {f"{name}_{rows}": name for name in ("banded", "units", "tokens") for rows in ("decode", "prefill")}
@@ -88,10 +84,6 @@ def _loaded() -> ctypes.CDLL | str:
             library = ctypes.CDLL(str(path))
         library.longspan_run.argtypes = [ctypes.c_char_p, _COUNT, _ADDRESS, ctypes.c_char_p, _COUNT, _ADDRESS]
         library.longspan_run.restype = ctypes.c_char_p
-        for name in (*_KERNELS, *(f"check_{name}" for name in _CHECKS.values())):
-            getattr(library, f"longspan_{name}")
-        if (mismatch := structs.size_mismatch(library)) is not None:
-            return mismatch
     except Exception as error:  # whatever is wrong with a compiler or a folder, torch's operations give the same
         return str(error) or type(error).__name__
     return library
@@ -103,18 +95,6 @@ def unavailable_reason() -> str | None:
         return "another implementation is set"
     library = _loaded()
     return library if isinstance(library, str) else None
-
-
-def size_mismatch() -> str | None:
-    """How the structures of the loaded library differ in size from what Python packs, or None.
-
-    Raises:
-        RuntimeError: there is no library.
-    """
-    library = _loaded()
-    if isinstance(library, str):
-        raise RuntimeError(f"there is no compiled library: {library}; install a C compiler")
-    return structs.size_mismatch(library)
 
 
 def forget() -> None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from longspan import files
-from longspan.kernels.cpu import failures
+from longspan.kernels.cpu import failures, structs
 from longspan.signals import held
 
 SOURCES = Path(__file__).parent / "src"
@@ -187,19 +187,21 @@ def compile_to(target: Path, cc: tuple[str, ...]) -> None:
     What the compiler writes meanwhile lies beside the target: the folder for temporary files may be full.
 
     Raises:
-        BuildError: the compiler fails; the message is the first line that it says.
+        BuildError: the compiler fails; the message is the first error that it names, or the first line.
     """
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
+    sizes = [f"-DPACKED_{name}={one.size}" for name, one in structs.ALL.items()]
     native = next((flag for flag in NATIVE if _knows(cc, flag)), None)
     for flags in ((native,), ()) if native else ((),):
-        status, output = _run([*cc, *FLAGS, *flags, "-o", str(target), *sources, "-lm"], target.parent)
+        status, output = _run([*cc, *FLAGS, *sizes, *flags, "-o", str(target), *sources, "-lm"], target.parent)
         if status == 0:
             return
         # An assembler may be older than its compiler; nothing else that fails would not fail without the flag.
         if _ASSEMBLER not in output:
             break
-    first_line = (output.strip().splitlines() or [f"exit status {status}"])[0]
-    raise BuildError(f"{cc[0]} does not compile the kernels: {first_line}")
+    lines = output.strip().splitlines() or [f"exit status {status}"]
+    first = next((line for line in lines if "error: " in line), lines[0])  # warnings may come before
+    raise BuildError(f"{cc[0]} does not compile the kernels: {first}")
 
 
 def _knows(cc: tuple[str, ...], flag: str) -> bool:
@@ -212,38 +214,28 @@ def _run(command: Sequence[str], temporary: Path | None = None) -> tuple[int, st
     environment = {**os.environ, "LC_ALL": "C"}  # so that what is said can be looked for
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
-    with ExitStack() as stack:
-        try:
-            with held():  # a signal finds it begun and ends it, or not begun
-                process = subprocess.Popen(
-                    command,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    start_new_session=True,
-                    env=environment,
-                )
-                stack.enter_context(process)
-                stack.enter_context(_ended_with(process))
-        except OSError as error:
-            raise BuildError(f"{command[0]} does not run: {error}") from error
-        try:
-            said, _ = process.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise BuildError(f"{command[0]} took more than {SECONDS} s") from error
-        return process.returncode, said
-
-
-@contextmanager
-def _ended_with(process: subprocess.Popen[str]) -> Iterator[None]:
-    """The process, with its children, is over at the end, whatever happens inside."""
+    process = None
     try:
-        yield
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        raise
+        with held():  # a signal finds it begun and ends it, or not begun
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                env=environment,
+            )
+        said, _ = process.communicate(timeout=SECONDS)
+    except OSError as error:
+        raise BuildError(f"{command[0]} does not run: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{command[0]} took more than {SECONDS} s") from error
+    finally:
+        if process is not None and process.returncode is None:
+            with process, suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, said
 
 
 def _seal(library: Path) -> Path:

@@ -1,12 +1,10 @@
 """The structures that ``structs.h`` declares: its text is read here, and says how they are packed.
 
-A compiler may leave gaps between fields, so the sizes are compared with those of the compiled library
-(``size_mismatch``).
+A compiler may leave gaps between fields, so it is told the sizes and compares them (``layout.c``).
 """
 
 from __future__ import annotations
 
-import ctypes
 import re
 import struct
 from collections.abc import Mapping
@@ -81,22 +79,3 @@ def _declared(text: str) -> dict[str, Struct]:
 
 
 ALL = _declared((Path(__file__).parent / "src" / "structs.h").read_text(encoding="utf-8"))
-
-
-class _Size(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("bytes", ctypes.c_int64)]
-
-
-def size_mismatch(library: ctypes.CDLL) -> str | None:
-    """How a compiled library's structures differ from what is packed here, or None."""
-    compiled, at = {}, ctypes.addressof(_Size.in_dll(library, "longspan_sizes"))
-    while (size := _Size.from_address(at)).name:  # an empty name ends them
-        compiled[size.name.decode()] = size.bytes
-        at += ctypes.sizeof(_Size)
-    packed = {name: one.size for name, one in ALL.items()}
-    if compiled == packed:
-        return None
-    wrong = sorted(name for name in compiled.keys() | packed.keys() if compiled.get(name) != packed.get(name))
-    return "the compiled library has structures of other sizes than are packed: " + ", ".join(
-        f"{name} ({compiled.get(name)} bytes, not {packed.get(name)})" for name in wrong
-    )

@@ -91,8 +91,8 @@ class DecodeKernel:
             job=packing.job(q, values, out, self.lse, rope, scale, softcap, sharing, False),
             rows=rows,
             tails=tails,
-            order=0 if order is None else order.data_ptr(),
-            kept=[0 if x is None else x.data_ptr() for x in kept],
+            order=_address(order),
+            kept=[_address(x) for x in kept],
             kept_step=[n for x in kept for n in ((0, 0) if x is None else x.stride()[:2])],
             scoring=query,
             choice=choice,
@@ -127,19 +127,18 @@ class DecodeKernel:
         nearby = torch.empty_like(scores) if scoring.near else None
         self.chosen = chosen = torch.empty(batch, choosing, scoring.count, dtype=torch.int64, device="cpu")
         table, positions = fp32_table(scoring.positions.table), scoring.positions.positions.contiguous()
-        key = reduced = None
-        if scoring.thetas is not None:
-            key = _floats(batch, kv_heads, width)
-            reduced = _floats(batch, entries.shape[-1])
-        theta_q, theta_k = (None, None) if scoring.thetas is None else (x.contiguous() for x in scoring.thetas)
-        kind = None if scoring.thetas is None else q.dtype  # the new token's entry is written as its key is
-        packing.expect("entries", entries, batch, None, None, None, dtype=kind)
+        packing.expect("entries", entries, batch, None, None, None)
         packing.whole_lanes(entries.shape[3])
         packing.expect("positions", positions, None, scoring.count, dtype=torch.int64)
-        if theta_q is not None and theta_k is not None:
+        key = reduced = theta_q = theta_k = None
+        scored_by = formed.shape[2] * width
+        if scoring.thetas is not None:  # the new token's entry is written as its key is
+            packing.expect("entries", entries, *entries.shape, dtype=q.dtype)
+            key, reduced = _floats(batch, kv_heads, width), _floats(batch, entries.shape[3])
+            scored_by = entries.shape[3]
+            theta_q, theta_k = (x.contiguous() for x in scoring.thetas)
             for name, theta in (("theta_q", theta_q), ("theta_k", theta_k)):
-                packing.expect(name, theta, entries.shape[-1], kv_heads * width, dtype=q.dtype)
-        scored_by = formed.shape[2] * width if scoring.thetas is None else entries.shape[-1]
+                packing.expect(name, theta, entries.shape[3], kv_heads * width, dtype=q.dtype)
         if scoring.parts > entries.shape[1] or scoring.parts * choosing * entries.shape[-1] != scored_by:
             raise ValueError(f"entries {list(entries.shape)} are not scored by {heads} heads of {width} channels")
         owners += [scoring, formed, scores, nearby, chosen, table, positions, key, reduced, theta_q, theta_k]
@@ -155,7 +154,6 @@ class DecodeKernel:
             theta_q=_address(theta_q),
             theta_k=_address(theta_k),
             reduced_q=_address(reduced),
-            reduced=entries.shape[-1],
         )
         choice = _CHOICE.pack(
             entries=above,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.decode.contract import BandRange, ScoreSpec
+from longspan.kernels.softmax import bounded
 from longspan.kernels.topk import topk
 from longspan.rope import CosSin, Rope
 
@@ -73,8 +74,7 @@ class DecodeReference:
             k, v = (x[:, :, where] for x in chosen)
         else:
             k, v = (torch.take_along_dim(x, where[..., None], dim=2) for x in chosen)
-        scores = self.rope.rotate_q(q.double(), cos, sin) @ k.mT * self.scale
-        return (scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)), v
+        return bounded(self.rope.rotate_q(q.double(), cos, sin) @ k.mT, self.scale, self.softcap), v
 
     def _chosen_parts(self, q: Tensor, scoring: ScoreSpec, row: int) -> list[tuple[Tensor, Tensor]]:
         assert self.chosen is not None

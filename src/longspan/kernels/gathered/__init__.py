@@ -15,7 +15,7 @@ from torch import Tensor
 from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.kernels.gathered import compiled, reference, torch_ops, triton
 from longspan.kernels.gathered.contract import Part, PerQueryChunk, PerRow
-from longspan.kernels.gathered.merge import merge
+from longspan.kernels.softmax import merge
 
 __all__ = ["Impl", "Part", "PerQueryChunk", "PerRow", "gather_into", "gathered"]
 

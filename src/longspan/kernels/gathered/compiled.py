@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from longspan.kernels.cpu import packing
 from longspan.kernels.cpu.structs import ALL
 from longspan.kernels.gathered.contract import PerQueryChunk, PerRow
 from longspan.kernels.layout import empty_output, fp32_table, unit_stride
+from longspan.kernels.once import once
 from longspan.rope import CosSin
 
 _UNITS, _TOKENS = ALL["Units"], ALL["Tokens"]
@@ -33,16 +35,16 @@ def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
 def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
     out, lse = empty_output(job.q, job.v)
-    _run(job, out, lse, accumulate=False)
+    run_into(out, lse, job, accumulate=False)
     return out, lse
 
 
-def run_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk) -> None:
-    """Add the job to ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, a part of the same softmax, in place."""
-    _run(job, out, lse, accumulate=True)
+def run_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, accumulate: bool = True) -> None:
+    """Write the job to ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place.
 
-
-def _run(job: PerRow | PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bool) -> None:
+    Args:
+        accumulate: whether they are a part of the same softmax already, which the job is added to.
+    """
     if isinstance(job, PerRow):
         _by_row(job, out, lse, accumulate)
     else:
@@ -71,7 +73,6 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, accumulate: bool) -> None:
         position_step=at.stride()[:3],
         count=count,
         size=job.size,
-        available=available,
         tokens=tokens,
         batch=q.shape[0],
     )
@@ -86,61 +87,48 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
         job = _rotated(job, job.key_cos_sin)
     q, keys, v = (unit_stride(x) for x in (job.q, job.keys, job.v))
     sharing, rows = max(v.shape[1], job.tokens.shape[1]), q.shape[2]
-    chunks = _packed_chunks(job, sharing)
-    parts = (
-        packing.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, accumulate),
-        packing.keys(keys, q, v),
-        chunks.packed,
+    key, sources = ("compiled", *q.shape[:3], sharing, job.rope.rotated), (job.tokens, job.ends, job.edges, job.cos_sin)
+    chunks = once(job.derived, key, lambda: _pack_chunks(job, sharing), *sources)
+    packed = b"".join(
+        (
+            packing.job(q, v, out, lse, job.rope, job.scale, job.softcap, sharing, accumulate),
+            packing.keys(keys, q, v),
+            chunks.packed,
+        )
     )
     groups = q.shape[0] * sharing
     if chunks.most <= cpu.DECODE_ROWS:
-        numbers = groups * rows * chunks.count * packing.numbers_per_token(q, v)
-        cpu.run("tokens_decode", groups * chunks.blocks, b"".join(parts), numbers)
+        numbers = groups * rows * job.tokens.shape[-1] * packing.numbers_per_token(q, v)
+        cpu.run("tokens_decode", groups * chunks.blocks, packed, numbers)
     else:
-        cpu.run("tokens_prefill", groups * chunks.blocks, b"".join(parts))
+        cpu.run("tokens_prefill", groups * chunks.blocks, packed)
 
 
-@dataclass(frozen=True)
-class _PackedChunks:
+class _PackedChunks(NamedTuple):
     """``Tokens`` behind its job and keys: what the layers have in common whose queries have the same tokens.
 
     Attributes:
-        made_of: the job's tensors that it was made of.
-        sizes: the sizes that it was made for.
-        owners: the tensors whose addresses are in ``packed``.
-        blocks, most, count: how many blocks of rows there are, the most rows of a chunk, and tokens of a chunk.
+        packed: the bytes.
+        owners: the tensors whose addresses are in them.
+        blocks, most: how many blocks of rows there are, and the most rows of a chunk.
     """
 
-    made_of: tuple[object, ...]
-    sizes: tuple[int, ...]
-    owners: tuple[object, ...]
     packed: bytes
+    owners: tuple[object, ...]
     blocks: int
     most: int
-    count: int
 
 
-def _packed_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
-    """Taken from the job's ``derived`` where they were made of the same tensors."""
-    made_of = job.tokens, job.ends, job.edges, job.cos_sin
-    sizes = *job.q.shape[:3], sharing, job.rope.rotated
-    found: _PackedChunks | None = job.derived.get("compiled")
-    if found is None or found.sizes != sizes or any(a is not b for a, b in zip(found.made_of, made_of, strict=True)):
-        found = job.derived["compiled"] = _pack_chunks(job, made_of, sizes)
-    return found
-
-
-def _pack_chunks(job: PerQueryChunk, made_of: tuple[object, ...], sizes: tuple[int, ...]) -> _PackedChunks:
-    batch, heads, rows, sharing, _ = sizes
-    tokens, edges = job.tokens.long().contiguous(), job.edges or (0, rows)
-    if job.edges is None:
-        tokens = tokens[:, :, None]
-    count = tokens.shape[3]
-    ends = (job.ends if job.ends is not None else torch.full((1, 1, 1), count, device="cpu")).long().contiguous()
-    if job.edges is None or job.ends is None:
+def _pack_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
+    batch, heads, rows, _ = job.q.shape
+    edges, ends = job.edges or (0, rows), job.ends
+    tokens = job.tokens if job.edges is not None else job.tokens[:, :, None]
+    if ends is None:
+        ends = torch.full((1, 1, 1, 1), tokens.shape[3], device="cpu")
+    elif job.edges is None:
         ends = ends[:, :, None]
-    ends = ends.expand(tokens.shape[0], sharing, len(edges) - 1, -1)
-    tokens = _each(tokens, sharing)
+    tokens = _each(tokens.long().contiguous(), sharing)
+    ends = ends.long().contiguous().expand(tokens.shape[0], sharing, len(edges) - 1, -1)
     cos_sin, each = [fp32_table(one) for one in job.cos_sin], cpu.tile_tokens(heads, sharing)
     blocks = [
         (first, min(first + each, stop), chunk)
@@ -162,19 +150,13 @@ def _pack_chunks(job: PerQueryChunk, made_of: tuple[object, ...], sizes: tuple[i
         chunks=len(edges) - 1,
         row_blocks=len(blocks),
         each=each,
-        count=count,
+        count=tokens.shape[3],
         batch=batch,
     )
     tables = b"".join(packing.table(one, job.rope) for one in cos_sin)
-    return _PackedChunks(
-        made_of=made_of,
-        sizes=sizes,
-        owners=(tokens, ends, block_rows, cos_sin),
-        packed=packed[_OF_A_LAYER.size :] + tables,
-        blocks=len(blocks),
-        most=max(stop - start for start, stop in zip(edges[:-1], edges[1:], strict=True)),
-        count=count,
-    )
+    most = max(stop - start for start, stop in zip(edges[:-1], edges[1:], strict=True))
+    owners = tokens, ends, block_rows, cos_sin
+    return _PackedChunks(packed[_OF_A_LAYER.size :] + tables, owners, len(blocks), most)
 
 
 def _rotated(job: PerQueryChunk, cos_sin: CosSin) -> PerQueryChunk:

@@ -49,6 +49,19 @@ class PerRow(Gathered):
     positions: Tensor
     table: CosSin
 
+    def part(self, rows: slice) -> PerRow:
+        """The job of some queries."""
+        q, units, positions = self.q[:, :, rows], self.units[:, :, rows], self.positions[..., rows, :]
+        return replace(self, q=q, units=units, positions=positions)
+
+    def rotated(self) -> Tensor:
+        """Queries rotated for each of their units: ``[B, H, T · m, D]``."""
+        at, count, heads = self.positions, self.positions.shape[-1], self.q.shape[1]
+        if at.dim() == 4:
+            at = at.repeat_interleave(heads // at.shape[1], dim=1)
+        spread = self.q.unsqueeze(3).expand(-1, -1, -1, count, -1).flatten(2, 3)
+        return self.rope.rotate_q(spread, *(x[at.flatten(-2)] for x in self.table))
+
 
 @dataclass(frozen=True, kw_only=True)
 class PerQueryChunk(Gathered):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.gathered.contract import Gathered, PerQueryChunk, PerRow
+from longspan.kernels.softmax import bounded
 
 
 def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:
@@ -21,7 +22,7 @@ def by_row(job: PerRow) -> tuple[Tensor, Tensor]:
     parts = []
     for n in range(units.shape[-1]):
         cos, sin = (x[at[..., n]] for x in job.table)
-        scores = _bounded(job, job.rope.rotate_q(job.q.double(), cos, sin) @ keys.mT)
+        scores = bounded(job.rope.rotate_q(job.q.double(), cos, sin) @ keys.mT, job.scale, job.softcap)
         parts.append(scores.masked_fill(j // job.size != units[..., n, None], float("-inf")))
     scores = torch.cat(parts, dim=-1)
     out = scores.softmax(dim=-1) @ torch.cat([v] * len(parts), dim=2)
@@ -34,9 +35,8 @@ def by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     keys, v = (torch.take_along_dim(_each_head(job, x.double()), tokens, dim=2) for x in (job.keys, job.v))
     if job.key_cos_sin is not None:
         keys = job.rope.rotate_k(keys, *job.key_cos_sin)
-    scores = torch.stack(
-        [_bounded(job, job.rope.rotate_q(job.q.double(), *cos_sin) @ keys.mT) for cos_sin in job.cos_sin]
-    )
+    products = torch.stack([job.rope.rotate_q(job.q.double(), *cos_sin) @ keys.mT for cos_sin in job.cos_sin])
+    scores = bounded(products, job.scale, job.softcap)
     if job.ends is None:
         scores = scores[0]
     else:
@@ -50,8 +50,3 @@ def by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
 
 def _each_head(job: Gathered, x: Tensor) -> Tensor:
     return x.repeat_interleave(job.q.shape[1] // x.shape[1], dim=1)
-
-
-def _bounded(job: Gathered, products: Tensor) -> Tensor:
-    scores = products * job.scale
-    return scores if job.softcap is None else job.softcap * torch.tanh(scores / job.softcap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,13 +45,9 @@ def _by_row(job: PerRow) -> tuple[Tensor, Tensor]:
     step = max(1, CHANNELS_AT_ONCE // (out.shape[0] * out.shape[1] * count * out.shape[3]))
     for r0 in range(0, rows, step):
         part = slice(r0, min(r0 + step, rows))
-        part_job = replace(job, q=job.q[:, :, part], units=job.units[:, :, part], positions=job.positions[..., part, :])
-        if step >= rows:
-            _walk_rows(part_job, out, lse)
-        else:
-            own_lse = torch.empty_like(lse[:, :, part], memory_format=torch.contiguous_format)
-            _walk_rows(part_job, out[:, :, part], own_lse)
-            lse[:, :, part] = own_lse
+        own_lse = torch.empty_like(lse[:, :, part], memory_format=torch.contiguous_format)
+        _walk_rows(job.part(part), out[:, :, part], own_lse)
+        lse[:, :, part] = own_lse
     return out, lse
 
 
@@ -58,28 +55,19 @@ def _walk_units(job: PerRow, out: Tensor, lse: Tensor) -> None:
     """Every row walks its units."""
     from longspan.kernels.gathered import triton_jit
 
-    batch, heads, rows, dv = out.shape
-    count, sharing = job.units.shape[-1], _sharing(job, job.units)
-    group = heads // sharing
-    slots = job.size < _SHORT
-    tile, keys, v = _tile(job, group, job.size * count if slots else job.size, rotated=slots)
-    tile_heads = min(group, tile.rows)
-    columns = sharing * -(-group // tile_heads)
+    rows, count, slots = out.shape[2], job.units.shape[-1], job.size < _SHORT
+    tile, columns, keys, v, shared = _laid_out(job, job.units, 1, job.size * count if slots else job.size, slots)
     steps = -(-job.size * count // tile.keys) if slots else -(-job.size // tile.keys) * count
-    parts = tiles.splits(rows * columns * batch, steps, out.device)
+    parts = tiles.splits(rows * columns * out.shape[0], steps, out.device)
     whole, whole_lse = room(out, lse, parts)
     q, per_unit, pairs = _rotated_per_unit(job)
     cos, sin = fp32_table(job.table)
-    units, at = job.units.to(q.device).contiguous(), job.positions.to(q.device).contiguous()
-    triton_jit.by_row[(rows * parts, columns, batch)](
+    units, at = job.units.to(q.device).contiguous(), _positions(job)
+    triton_jit.by_row[(rows * parts, columns, out.shape[0])](
         q, keys, v, units, at, cos, sin, whole, whole_lse,
-        *q.stride()[:3], per_unit, *keys.stride()[:3], *v.stride()[:3],
-        *units.stride()[:2], *_outer_strides(at), *whole.stride()[:3],
-        heads, rows, count, parts, float(job.scale), float(job.softcap or 0.0),
-        KV_SHARE=sharing // job.keys.shape[1], UNITS_SHARE=sharing // units.shape[1],
-        POSITIONS_SHARE=sharing // at.shape[1] if at.dim() == 4 else 1,
-        GROUP=group, TILE_HEADS=tile_heads, SIZE=job.size, SLOTS=slots, HALF=pairs,
-        **constants(job.q.shape[-1], dv, job.rope, job.softcap, tile),
+        *q.stride()[:3], per_unit, *keys.stride()[:3], *v.stride()[:3], *at.stride()[:2], *whole.stride()[:3],
+        rows, count, parts, float(job.scale),
+        POSITIONS_SHARE=_sharing(job, job.units) // at.shape[1], SIZE=job.size, SLOTS=slots, HALF=pairs, **shared,
     )  # fmt: skip
     merge(whole, whole_lse, out, lse)
 
@@ -89,25 +77,20 @@ def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
     from longspan.kernels.gathered import triton_jit
 
     batch, heads, rows, dv = out.shape
-    count, sharing = job.units.shape[-1], _sharing(job, job.units)
-    group = heads // sharing
-    tile, keys, v = _tile(job, rows * count * group, job.size)
-    tile_heads = min(group, tile.rows)
-    order, schedule = schedule_tiles(job.units.to(out.device), job.keys.shape[2] // job.size, tile.rows // tile_heads)
+    count = job.units.shape[-1]
+    tile, columns, keys, v, shared = _laid_out(job, job.units, rows * count, job.size)
+    places = tile.rows // shared["TILE_HEADS"]
+    order, schedule = schedule_tiles(job.units.to(out.device), job.keys.shape[2] // job.size, places)
     q, per_unit, pairs = _rotated_per_unit(job)
     cos, sin = fp32_table(job.table)
-    at = job.positions.to(q.device).contiguous()
+    at = _positions(job)
     parts = out.new_empty(batch, heads, rows, count, dv)
     parts_lse = lse.new_empty(batch, heads, rows, count)
-    triton_jit.by_unit[(schedule.shape[2], sharing * -(-group // tile_heads), batch)](
+    triton_jit.by_unit[(schedule.shape[2], columns, batch)](
         q, keys, v, order, schedule, at, cos, sin, parts, parts_lse,
-        *q.stride()[:3], per_unit, *keys.stride()[:3], *v.stride()[:3],
-        *order.stride()[:2], *schedule.stride()[:2], *_outer_strides(at),
-        heads, rows, count, float(job.scale), float(job.softcap or 0.0),
-        KV_SHARE=sharing // job.keys.shape[1], UNITS_SHARE=sharing // order.shape[1],
-        POSITIONS_SHARE=sharing // at.shape[1] if at.dim() == 4 else 1,
-        GROUP=group, TILE_HEADS=tile_heads, SIZE=job.size, HALF=pairs,
-        **constants(job.q.shape[-1], dv, job.rope, job.softcap, tile),
+        *q.stride()[:3], per_unit, *keys.stride()[:3], *v.stride()[:3], *at.stride()[:2],
+        rows, count, float(job.scale),
+        POSITIONS_SHARE=_sharing(job, job.units) // at.shape[1], SIZE=job.size, HALF=pairs, **shared,
     )  # fmt: skip
     merge(parts, parts_lse, out, lse)
 
@@ -142,16 +125,13 @@ def schedule_tiles(units: Tensor, available: int, places: int) -> tuple[Tensor, 
 
 def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     out, lse = empty_output(job.q, job.v)
-    batch, heads, rows, dv = out.shape
-    count, sharing = job.tokens.shape[-1], _sharing(job, job.tokens)
+    batch, rows, count = out.shape[0], out.shape[2], job.tokens.shape[-1]
     if out.numel() == 0 or count == 0:
         return out.zero_(), lse.fill_(-torch.inf)
     from longspan.kernels.gathered import triton_jit_chunk
 
-    group = heads // sharing
-    tile, keys, v = _tile(job, rows * group, count, rotated=job.key_cos_sin is not None)
-    tile_heads = min(group, tile.rows)
-    columns, tall = sharing * -(-group // tile_heads), -(-rows // (tile.rows // tile_heads))
+    tile, columns, keys, v, shared = _laid_out(job, job.tokens, rows, count, job.key_cos_sin is not None)
+    tall = -(-rows // (tile.rows // shared["TILE_HEADS"]))
     parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
     whole, whole_lse = room(out, lse, parts)
     tokens = job.tokens.to(out.device).contiguous()
@@ -167,13 +147,9 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     key_cos, key_sin = fp32_table(job.key_cos_sin) if job.key_cos_sin is not None else (cos, sin)
     triton_jit_chunk.by_query_chunk[(tall * parts, columns, batch)](
         q, keys, v, tokens, ends, cos, sin, key_cos, key_sin, whole, whole_lse,
-        *q.stride()[:4], *keys.stride()[:3], *v.stride()[:3],
-        *tokens.stride()[:2], *ends.stride()[:2], *whole.stride()[:3],
-        heads, rows, count, len(job.cos_sin), parts, float(job.scale), float(job.softcap or 0.0),
-        KV_SHARE=sharing // job.keys.shape[1], TOKENS_SHARE=sharing // tokens.shape[1],
-        GROUP=group, TILE_HEADS=tile_heads, HALF=0 if norm else cos.shape[-1],
-        KEY_HALF=key_cos.shape[-1] if job.key_cos_sin is not None else 0,
-        **constants(job.q.shape[-1], dv, job.rope, job.softcap, tile),
+        *q.stride()[:4], *keys.stride()[:3], *v.stride()[:3], *whole.stride()[:3],
+        rows, count, len(job.cos_sin), parts, float(job.scale),
+        HALF=0 if norm else cos.shape[-1], KEY_HALF=key_cos.shape[-1] if job.key_cos_sin is not None else 0, **shared,
     )  # fmt: skip
     merge(whole, whole_lse, out, lse)
     return out, lse
@@ -184,13 +160,29 @@ def _sharing(job: Gathered, chosen: Tensor) -> int:
     return max(job.keys.shape[1], chosen.shape[1])
 
 
-def _tile(job: Gathered, rows: int, keys: int, rotated: bool = False) -> tuple[tiles.Tiles, Tensor, Tensor]:
-    """Tiles for so many query rows and keys in a row, and keys and values as the kernels read them."""
-    dk, dv = tiles.power(job.q.shape[-1]), tiles.power(job.v.shape[-1])
-    tile = tiles.choose(job.q, dk, dv, rows)
+def _laid_out(
+    job: Gathered, chosen: Tensor, rows: int, in_a_row: int, rotated: bool = False
+) -> tuple[tiles.Tiles, int, Tensor, Tensor, dict[str, Any]]:
+    """How programs share the work, and what they read.
+
+    Args:
+        chosen: ``[B, S, ...]``; heads that share a key head and a choice share a tile's keys.
+        rows: of a head whose keys are the same.
+        in_a_row: keys that lie one after the other.
+        rotated: whether keys are rotated as they are loaded.
+
+    Returns:
+        Tiles, the columns of the grid, keys and values as the kernels read them, and the kernels' constants.
+    """
+    sharing = _sharing(job, chosen)
+    group, dk, dv = job.q.shape[1] // sharing, job.q.shape[-1], job.v.shape[-1]
+    tile = tiles.choose(job.q, tiles.power(dk), tiles.power(dv), rows * group)
     # Keys that are rotated as they are loaded need four loads each, of which no second set fits beside the first.
-    tile = replace(tile, keys=min(tile.keys, tiles.power(keys)), stages=1 if rotated else tile.stages)
-    return tile, unit_stride(job.keys), unit_stride(job.v)
+    tile = replace(tile, keys=min(tile.keys, tiles.power(in_a_row)), stages=1 if rotated else tile.stages)
+    shared = constants(dk, dv, job.rope, job.softcap, tile, group)
+    shared |= {"KV_SHARE": sharing // job.keys.shape[1], "CHOICE_SHARE": sharing // chosen.shape[1]}
+    columns = sharing * -(-group // shared["TILE_HEADS"])
+    return tile, columns, unit_stride(job.keys), unit_stride(job.v), shared
 
 
 def _rotated_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
@@ -198,15 +190,10 @@ def _rotated_per_unit(job: PerRow) -> tuple[Tensor, int, int]:
     if job.rope.norm_q is None:
         return unit_stride(job.q), 0, job.table[0].shape[-1]
     # A module of the model's own comes after the rotation; the kernel takes what comes out of it.
-    count, width = job.units.shape[-1], job.q.shape[-1]
-    at = job.positions
-    if at.dim() == 4:
-        at = at.repeat_interleave(job.q.shape[1] // at.shape[1], dim=1)
-    rotated = job.q.unsqueeze(3).expand(-1, -1, -1, count, -1).flatten(2, 3)
-    rotated = job.rope.rotate_q(rotated, *(x[at.flatten(-2)] for x in job.table))
-    return rotated.unflatten(2, (-1, count)), width, 0
+    return job.rotated().unflatten(2, (-1, job.units.shape[-1])), job.q.shape[-1], 0
 
 
-def _outer_strides(at: Tensor) -> tuple[int, int]:
-    """Steps from batch row to batch row and from sharing group to group; none where all have the same."""
-    return (at.stride(0), at.stride(1)) if at.dim() == 4 else (0, 0)
+def _positions(job: PerRow) -> Tensor:
+    """``[B, S, T, m]`` on the device; one for all that choose is repeated with strides of zero."""
+    at = job.positions.to(job.q.device).contiguous()
+    return at if at.dim() == 4 else at.expand(*job.units.shape[:2], -1, -1)

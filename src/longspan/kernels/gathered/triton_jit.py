@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.gpu.primitives import gathered_step, load_rotated, narrowed, store_finished
+from longspan.kernels.gpu.primitives import gathered_step, load_rotated, narrowed, program_heads, store_finished, unseen
 
 
 @triton.jit(do_not_specialize=["tokens", "count", "splits"])
@@ -29,21 +29,18 @@ def by_row(
     v_sb,
     v_sh,
     v_sn,
-    units_sb,
-    units_ss,
     positions_sb,
     positions_ss,
     out_sb,
     out_sh,
     out_st,
-    heads,
     tokens,
     count,
     splits,
     scale,
-    softcap,
+    SOFTCAP: tl.constexpr,
     KV_SHARE: tl.constexpr,
-    UNITS_SHARE: tl.constexpr,
+    CHOICE_SHARE: tl.constexpr,
     POSITIONS_SHARE: tl.constexpr,
     GROUP: tl.constexpr,
     TILE_HEADS: tl.constexpr,
@@ -58,8 +55,6 @@ def by_row(
     INTERLEAVED: tl.constexpr,
     R: tl.constexpr,
     K: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """One row: the query heads that share its ``count`` units walk them.
 
@@ -68,30 +63,23 @@ def by_row(
     back by its unit's position, since the query can be rotated to one position only. units, positions: ``[.., rows,
     count]``, the last two dimensions contiguous. q: with ``HALF = 0`` rotated already, one copy a unit ``q_sn`` apart.
     """
-    GROUP_PARTS: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
     STEPS: tl.constexpr = (SIZE + K - 1) // K
     t = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
-    s = tl.program_id(1) // GROUP_PARTS
-    b = tl.program_id(2).to(tl.int64)
-    r = tl.arange(0, R)
-    g = tl.program_id(1) % GROUP_PARTS * TILE_HEADS + r
-    used = (r < TILE_HEADS) & (g < GROUP)
-    head = (s * GROUP + g).to(tl.int64)
+    b, s, of_all, g = program_heads(R, GROUP, TILE_HEADS)
+    head = s * GROUP + g
+    used = (tl.arange(0, R) < TILE_HEADS) & (g < GROUP)
     q_at = b * q_sb + head * q_sh + t.to(tl.int64) * q_st
-    k_ptr += b * k_sb + (s // KV_SHARE).to(tl.int64) * k_sh
-    v_ptr += b * v_sb + (s // KV_SHARE).to(tl.int64) * v_sh
-    row = t.to(tl.int64) * count
-    units_ptr += b * units_sb + (s // UNITS_SHARE).to(tl.int64) * units_ss + row
-    positions_ptr += b * positions_sb + (s // POSITIONS_SHARE).to(tl.int64) * positions_ss + row
+    k_ptr += b * k_sb + s // KV_SHARE * k_sh
+    v_ptr += b * v_sb + s // KV_SHARE * v_sh
+    units_ptr += (of_all // CHOICE_SHARE * tokens + t) * count
+    positions_ptr += b * positions_sb + s // POSITIONS_SHARE * positions_ss + t.to(tl.int64) * count
 
-    acc = tl.zeros([R, DVP], tl.float32)
-    top = tl.full([R], float("-inf"), tl.float32)
-    total = tl.zeros([R], tl.float32)
+    acc, top, total = unseen(R, DVP)
     e = tl.arange(0, K)
     if SLOTS:
-        q = load_rotated(q_ptr, q_at, used, cos_ptr, sin_ptr, q_at, D, DP, START, 0, INTERLEAVED, False)
-        q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
+        q = load_rotated(q_ptr, q_at, used, cos_ptr, sin_ptr, q_at, D, DP, START, 0, INTERLEAVED)
+        q = narrowed(q, q_ptr.dtype.element_ty)
         share = tl.cdiv(tl.cdiv(count * SIZE, K), splits) * K
         for first in range(split * share, tl.minimum((split + 1) * share, count * SIZE), K):
             slot = first + e
@@ -100,7 +88,7 @@ def by_row(
             cos_sin_at = tl.load(positions_ptr + slot // SIZE, mask=there, other=0).to(tl.int64) * HALF
             acc, top, total = gathered_step(
                 acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, unit * SIZE + slot % SIZE, there, cos_ptr, sin_ptr,
-                cos_sin_at, scale, softcap, D, DV, DP, DVP, START, HALF, INTERLEAVED, True, True, CAPPED, WIDEN,
+                cos_sin_at, scale, SOFTCAP, D, DV, DP, DVP, START, HALF, INTERLEAVED, True, True,
             )  # fmt: skip
     else:
         share = tl.cdiv(count * STEPS, splits)
@@ -110,18 +98,18 @@ def by_row(
             unit = tl.load(units_ptr + n).to(tl.int64)
             cos_sin_at = tl.load(positions_ptr + n).to(tl.int64) * HALF + tl.zeros([R], tl.int64)
             q_rows = q_at + tl.cast(n, tl.int64) * q_sn
-            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
-            q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
+            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED)
+            q = narrowed(q, q_ptr.dtype.element_ty)
             for at in range(tl.maximum(begin - n * STEPS, 0), tl.minimum(end - n * STEPS, STEPS)):
                 token = at * K + e
                 acc, top, total = gathered_step(
                     acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, unit * SIZE + token, token < SIZE, cos_ptr, sin_ptr,
-                    unit, scale, softcap, D, DV, DP, DVP, START, 0, INTERLEAVED, False, SIZE % K != 0, CAPPED, WIDEN,
+                    unit, scale, SOFTCAP, D, DV, DP, DVP, START, 0, INTERLEAVED, False, SIZE % K != 0,
                 )  # fmt: skip
 
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
-    lse_at = ((b * heads + head) * tokens + t) * splits + split
-    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP, WIDEN)
+    lse_at = ((of_all * GROUP + g) * tokens + t) * splits + split
+    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP)
 
 
 @triton.jit(do_not_specialize=["tokens", "count"])
@@ -146,19 +134,14 @@ def by_unit(
     v_sb,
     v_sh,
     v_sn,
-    order_sb,
-    order_ss,
-    tiles_sb,
-    tiles_ss,
     positions_sb,
     positions_ss,
-    heads,
     tokens,
     count,
     scale,
-    softcap,
+    SOFTCAP: tl.constexpr,
     KV_SHARE: tl.constexpr,
-    UNITS_SHARE: tl.constexpr,
+    CHOICE_SHARE: tl.constexpr,
     POSITIONS_SHARE: tl.constexpr,
     GROUP: tl.constexpr,
     TILE_HEADS: tl.constexpr,
@@ -172,8 +155,6 @@ def by_unit(
     INTERLEAVED: tl.constexpr,
     R: tl.constexpr,
     K: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """One tile: up to ``R // TILE_HEADS`` rows that chose one unit, which is read once for all their heads.
 
@@ -181,40 +162,35 @@ def by_unit(
     unit. tiles: ``[.., tiles, 3]``, a tile's unit, its first place in the order, and how many places it takes (0 where
     it has nothing to do). parts ``[batch, heads, rows, count, DV]`` and their lse get a pair's own softmax.
     """
-    GROUP_PARTS: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
     STEPS: tl.constexpr = (SIZE + K - 1) // K
-    s = tl.program_id(1) // GROUP_PARTS
-    b = tl.program_id(2).to(tl.int64)
-    choice = (s // UNITS_SHARE).to(tl.int64)
-    tiles_ptr += b * tiles_sb + choice * tiles_ss + tl.program_id(0) * 3
+    b, s, of_all, g = program_heads(R, GROUP, TILE_HEADS)
+    choice = of_all // CHOICE_SHARE
+    tiles_ptr += (choice * tl.num_programs(0) + tl.program_id(0)) * 3
     unit = tl.load(tiles_ptr).to(tl.int64)
     first = tl.load(tiles_ptr + 1)
     places = tl.load(tiles_ptr + 2)
     if places > 0:
         r = tl.arange(0, R)
-        g = tl.program_id(1) % GROUP_PARTS * TILE_HEADS + r % TILE_HEADS
         used = (r // TILE_HEADS < places) & (g < GROUP)
-        head = (s * GROUP + g).to(tl.int64)
-        place = b * order_sb + choice * order_ss + first + r // TILE_HEADS
+        head = s * GROUP + g
+        place = choice * tokens * count + first + r // TILE_HEADS
         pair = tl.load(order_ptr + place, mask=used, other=0).to(tl.int64)
-        position_at = b * positions_sb + (s // POSITIONS_SHARE).to(tl.int64) * positions_ss + pair
+        position_at = b * positions_sb + s // POSITIONS_SHARE * positions_ss + pair
         cos_sin_at = tl.load(positions_ptr + position_at, mask=used, other=0).to(tl.int64) * HALF
         q_at = b * q_sb + head * q_sh + pair // count * q_st + pair % count * q_sn
-        q = load_rotated(q_ptr, q_at, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
-        q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
-        k_ptr += b * k_sb + (s // KV_SHARE).to(tl.int64) * k_sh
-        v_ptr += b * v_sb + (s // KV_SHARE).to(tl.int64) * v_sh
+        q = load_rotated(q_ptr, q_at, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED)
+        q = narrowed(q, q_ptr.dtype.element_ty)
+        k_ptr += b * k_sb + s // KV_SHARE * k_sh
+        v_ptr += b * v_sb + s // KV_SHARE * v_sh
 
-        acc = tl.zeros([R, DVP], tl.float32)
-        top = tl.full([R], float("-inf"), tl.float32)
-        total = tl.zeros([R], tl.float32)
+        acc, top, total = unseen(R, DVP)
         e = tl.arange(0, K)
         for at in range(STEPS):
             token = at * K + e
             acc, top, total = gathered_step(
                 acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, unit * SIZE + token, token < SIZE, cos_ptr, sin_ptr,
-                unit, scale, softcap, D, DV, DP, DVP, START, 0, INTERLEAVED, False, SIZE % K != 0, CAPPED, WIDEN,
+                unit, scale, SOFTCAP, D, DV, DP, DVP, START, 0, INTERLEAVED, False, SIZE % K != 0,
             )  # fmt: skip
 
-        part = (b * heads + head) * tokens * count + pair
-        store_finished(acc, top, total, parts_ptr, lse_ptr, part * DV, part, used, DV, DVP, WIDEN)
+        part = (of_all * GROUP + g) * tokens * count + pair
+        store_finished(acc, top, total, parts_ptr, lse_ptr, part * DV, part, used, DV, DVP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.gpu.primitives import gathered_step, load_rotated, narrowed, store_finished
+from longspan.kernels.gpu.primitives import gathered_step, load_rotated, narrowed, program_heads, store_finished, unseen
 
 
 @triton.jit(do_not_specialize=["rows", "count", "runs", "splits"])
@@ -31,22 +31,17 @@ def by_query_chunk(
     v_sb,
     v_sh,
     v_sn,
-    tokens_sb,
-    tokens_ss,
-    ends_sb,
-    ends_ss,
     out_sb,
     out_sh,
     out_st,
-    heads,
     rows,
     count,
     runs,
     splits,
     scale,
-    softcap,
+    SOFTCAP: tl.constexpr,
     KV_SHARE: tl.constexpr,
-    TOKENS_SHARE: tl.constexpr,
+    CHOICE_SHARE: tl.constexpr,
     GROUP: tl.constexpr,
     TILE_HEADS: tl.constexpr,
     D: tl.constexpr,
@@ -59,8 +54,6 @@ def by_query_chunk(
     INTERLEAVED: tl.constexpr,
     R: tl.constexpr,
     K: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """One tile: ``R // TILE_HEADS`` rows of the query heads that share ``count`` tokens walk these, run by run.
 
@@ -68,26 +61,21 @@ def by_query_chunk(
     token. cos, sin ``[runs, rows, HALF]``; with ``HALF = 0`` q is rotated already, one copy a run ``q_srun`` apart.
     key_cos, key_sin ``[count, KEY_HALF]``; with ``KEY_HALF = 0`` keys stay as stored.
     """
-    GROUP_PARTS: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
     ROWS: tl.constexpr = R // TILE_HEADS
     tile = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
-    s = tl.program_id(1) // GROUP_PARTS
-    b = tl.program_id(2).to(tl.int64)
+    b, s, of_all, g = program_heads(R, GROUP, TILE_HEADS)
+    head = s * GROUP + g
     r = tl.arange(0, R)
     t = tile * ROWS + r // TILE_HEADS
-    g = tl.program_id(1) % GROUP_PARTS * TILE_HEADS + r % TILE_HEADS
     used = (t < rows) & (g < GROUP) & (r < ROWS * TILE_HEADS)
-    head = (s * GROUP + g).to(tl.int64)
     q_at = b * q_sb + head * q_sh + t.to(tl.int64) * q_st
-    k_ptr += b * k_sb + (s // KV_SHARE).to(tl.int64) * k_sh
-    v_ptr += b * v_sb + (s // KV_SHARE).to(tl.int64) * v_sh
-    tokens_ptr += b * tokens_sb + (s // TOKENS_SHARE).to(tl.int64) * tokens_ss
-    ends_ptr += b * ends_sb + (s // TOKENS_SHARE).to(tl.int64) * ends_ss
+    k_ptr += b * k_sb + s // KV_SHARE * k_sh
+    v_ptr += b * v_sb + s // KV_SHARE * v_sh
+    tokens_ptr += of_all // CHOICE_SHARE * count
+    ends_ptr += of_all // CHOICE_SHARE * runs
 
-    acc = tl.zeros([R, DVP], tl.float32)
-    top = tl.full([R], float("-inf"), tl.float32)
-    total = tl.zeros([R], tl.float32)
+    acc, top, total = unseen(R, DVP)
     e = tl.arange(0, K)
     share = tl.cdiv(tl.cdiv(count, K), splits) * K
     done = 0
@@ -98,19 +86,19 @@ def by_query_chunk(
         if begin < stop:
             cos_sin_at = (tl.cast(run, tl.int64) * rows + t) * HALF
             q_rows = q_at + tl.cast(run, tl.int64) * q_srun
-            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
-            q = narrowed(q, q_ptr.dtype.element_ty, WIDEN)
+            q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED)
+            q = narrowed(q, q_ptr.dtype.element_ty)
             for first in range(begin, stop, K):
                 place = first + e
                 there = place < stop
                 token = tl.load(tokens_ptr + place, mask=there, other=0).to(tl.int64)
                 acc, top, total = gathered_step(
                     acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, token, there, key_cos_ptr, key_sin_ptr,
-                    place.to(tl.int64) * KEY_HALF, scale, softcap, D, DV, DP, DVP, START, KEY_HALF, INTERLEAVED, False,
-                    True, CAPPED, WIDEN,
+                    place.to(tl.int64) * KEY_HALF, scale, SOFTCAP,
+                    D, DV, DP, DVP, START, KEY_HALF, INTERLEAVED, False, True,
                 )  # fmt: skip
         done = end
 
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV
-    lse_at = ((b * heads + head) * rows + t) * splits + split
-    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP, WIDEN)
+    lse_at = ((of_all * GROUP + g) * rows + t) * splits + split
+    store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP)

@@ -10,14 +10,12 @@ from longspan.kernels.gpu import tiles
 from longspan.rope import Rope
 
 
-def constants(dk: int, dv: int, rope: Rope, softcap: float | None, tile: tiles.Tiles) -> dict[str, Any]:
-    """What every kernel is compiled for, with head sizes ``dk`` and ``dv``."""
-    from longspan.kernels.gpu import primitives
-
+def constants(dk: int, dv: int, rope: Rope, softcap: float | None, tile: tiles.Tiles, group: int) -> dict[str, Any]:
+    """What every kernel is compiled for, with head sizes ``dk`` and ``dv`` and ``group`` heads that share all keys."""
     return {
         "D": dk, "DV": dv, "DP": tiles.power(dk), "DVP": tiles.power(dv),
-        "START": rope.start, "INTERLEAVED": rope.layout == "interleaved",
-        "R": tile.rows, "K": tile.keys, "CAPPED": softcap is not None, "WIDEN": primitives.WIDENS,
+        "START": rope.start, "INTERLEAVED": rope.layout == "interleaved", "SOFTCAP": float(softcap or 0.0),
+        "GROUP": group, "TILE_HEADS": min(group, tile.rows), "R": tile.rows, "K": tile.keys,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
 
@@ -40,5 +38,5 @@ def merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
     total = batch * heads * rows
     primitives.merge[(-(-total // tiles.SMALLEST),)](
         parts, parts_lse, out, lse, total, parts.shape[3], heads, rows, *out.stride()[:3],
-        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST, WIDEN=primitives.WIDENS,
+        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST,
     )  # fmt: skip

@@ -14,14 +14,54 @@ _LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def narrowed(x, dtype: tl.constexpr, WIDEN: tl.constexpr):
+def narrowed(x, dtype: tl.constexpr):
     """fp32 ``x`` rounded to ``dtype``, to the nearest."""
-    if WIDEN and dtype == tl.bfloat16:
+    if INTERPRETED and dtype == tl.bfloat16:
         # The interpreter cuts the low half off instead; what is left of a number rounded before survives that.
         bits = x.to(tl.uint32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         x = bits.to(tl.float32, bitcast=True)
     return x.to(dtype)
+
+
+INTERPRETED = tl.constexpr(not isinstance(narrowed, triton.JITFunction))
+
+
+@triton.jit
+def product(a, b, acc):
+    """``acc + a @ b`` in fp32."""
+    if INTERPRETED:  # it multiplies bf16 as the integers that it stores them as, without a word
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, acc, input_precision="ieee")
+
+
+@triton.jit
+def program_heads(R: tl.constexpr, GROUP: tl.constexpr, TILE_HEADS: tl.constexpr):
+    """Where a program is in a grid (any, sharing groups · parts of a group of heads, batch).
+
+    Its row of the batch, its sharing group in that row and in all rows, and for each row of its tile the head ``[R]``
+    of the group, which a row at ``GROUP`` or beyond has none of.
+    """
+    PARTS: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
+    b = tl.program_id(2).to(tl.int64)
+    s = (tl.program_id(1) // PARTS).to(tl.int64)
+    g = tl.program_id(1) % PARTS * TILE_HEADS + tl.arange(0, R) % TILE_HEADS
+    return b, s, b * (tl.num_programs(1) // PARTS) + s, g
+
+
+@triton.jit
+def load_rows(x_ptr, at, there, D: tl.constexpr, DP: tl.constexpr, MASKED: tl.constexpr):
+    """Rows ``[K, DP]`` at offsets ``at [K]``, those ``there [K]`` if ``MASKED``."""
+    c = tl.arange(0, DP)
+    x_at = x_ptr + (at[:, None] + c[None, :])
+    if MASKED:
+        x = tl.load(x_at, mask=there[:, None] & (c < D)[None, :], other=0.0)
+    elif D == DP:
+        x = tl.load(x_at)
+    else:
+        x = tl.load(x_at, mask=(c < D)[None, :], other=0.0)
+    return x
 
 
 @triton.jit
@@ -37,7 +77,7 @@ def load_rotated(
     START: tl.constexpr,
     HALF: tl.constexpr,
     INTERLEAVED: tl.constexpr,
-    BACK: tl.constexpr,
+    BACK: tl.constexpr = False,
 ):
     """Rows ``[R, DP]`` at offsets ``at [R]``, in fp32, rotated by the rows of cos and sin at ``cos_sin_at [R]``.
 
@@ -68,34 +108,24 @@ def load_rotated(
 
 
 @triton.jit
-def step(
-    acc,
-    top,
-    total,
-    q,
-    k,
-    v,
-    seen,
-    scale,
-    softcap,
-    MASKED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDEN: tl.constexpr,
-):
-    """One step of the online softmax: ``q [R, DP]``, ``k [DP, K]``, ``v [K, DP]``; ``seen [R, K]`` if ``MASKED``.
+def unseen(R: tl.constexpr, DVP: tl.constexpr):
+    """The state of an online softmax before its first step.
 
-    ``acc [R, DP]``, ``top [R]``, ``total [R]``: weighted values, largest score in base 2, sum of weights.
+    ``acc [R, DVP]``, ``top [R]``, ``total [R]``: weighted values, largest score in base 2, sum of weights.
     """
-    if WIDEN:
-        scores = tl.dot(q.to(tl.float32), k.to(tl.float32), input_precision="ieee")
-    else:
-        scores = tl.dot(q, k, input_precision="ieee")
-    if CAPPED:
+    return tl.zeros([R, DVP], tl.float32), tl.full([R], float("-inf"), tl.float32), tl.zeros([R], tl.float32)
+
+
+@triton.jit
+def step(acc, top, total, q, k, v, seen, scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr):
+    """One step of the online softmax: ``q [R, DP]``, ``k [DP, K]``, ``v [K, DVP]``; ``seen [R, K]`` if ``MASKED``."""
+    scores = product(q, k, tl.zeros([q.shape[0], k.shape[1]], tl.float32))
+    if SOFTCAP > 0:
         # tanh by exp of a negative number: exact at both ends, and nothing overflows.
-        bounded = scores * (scale / softcap)
+        bounded = scores * (scale / SOFTCAP)
         small = tl.exp2(tl.abs(bounded) * (-2.0 * _LOG2E))
         tanh = (1.0 - small) / (1.0 + small)
-        scores = tl.where(bounded < 0, -tanh, tanh) * (softcap * _LOG2E)
+        scores = tl.where(bounded < 0, -tanh, tanh) * (SOFTCAP * _LOG2E)
     else:
         scores = scores * (scale * _LOG2E)
     if MASKED:
@@ -106,13 +136,7 @@ def step(
     weights = tl.exp2(scores - shift[:, None])
     fade = tl.exp2(top - shift)
     total = total * fade + tl.sum(weights, 1)
-    if WIDEN:
-        weights = narrowed(weights, v.dtype, WIDEN).to(tl.float32)
-        part = tl.dot(weights, v.to(tl.float32), input_precision="ieee")
-        acc = acc * fade[:, None] + part
-    else:
-        acc = tl.dot(weights.to(v.dtype), v, acc * fade[:, None], input_precision="ieee")
-    return acc, higher, total
+    return product(narrowed(weights, v.dtype), v, acc * fade[:, None]), higher, total
 
 
 @triton.jit
@@ -131,7 +155,7 @@ def gathered_step(
     sin_ptr,
     cos_sin_at,
     scale,
-    softcap,
+    SOFTCAP: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
     DP: tl.constexpr,
@@ -141,29 +165,17 @@ def gathered_step(
     INTERLEAVED: tl.constexpr,
     BACK: tl.constexpr,
     MASKED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """``step`` over keys ``tokens [K]`` (int64), those ``there [K]`` if ``MASKED``; ``HALF > 0`` rotates them."""
-    c = tl.arange(0, DP)
-    d = tl.arange(0, DVP)
-    v_at = v_ptr + tokens[:, None] * v_sn + d[None, :]
     if HALF > 0:
         k = load_rotated(
             k_ptr, tokens * k_sn, there, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, BACK
         )
-        k = narrowed(k, k_ptr.dtype.element_ty, WIDEN)
+        k = narrowed(k, k_ptr.dtype.element_ty)
     else:
-        k_at = k_ptr + tokens[:, None] * k_sn + c[None, :]
-        if MASKED:
-            k = tl.load(k_at, mask=there[:, None] & (c < D)[None, :], other=0.0)
-        else:
-            k = tl.load(k_at) if D == DP else tl.load(k_at, mask=(c < D)[None, :], other=0.0)
-    if MASKED:
-        v = tl.load(v_at, mask=there[:, None] & (d < DV)[None, :], other=0.0)
-    else:
-        v = tl.load(v_at) if DV == DVP else tl.load(v_at, mask=(d < DV)[None, :], other=0.0)
-    return step(acc, top, total, q, tl.trans(k), v, there[None, :], scale, softcap, MASKED, CAPPED, WIDEN)
+        k = load_rows(k_ptr, tokens * k_sn, there, D, DP, MASKED)
+    v = load_rows(v_ptr, tokens * v_sn, there, DV, DVP, MASKED)
+    return step(acc, top, total, q, tl.trans(k), v, there[None, :], scale, SOFTCAP, MASKED)
 
 
 @triton.jit
@@ -176,15 +188,13 @@ def finished(acc, top, total):
 
 
 @triton.jit
-def store_finished(
-    acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV: tl.constexpr, DVP: tl.constexpr, WIDEN: tl.constexpr
-):
+def store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV: tl.constexpr, DVP: tl.constexpr):
     """Store ``finished`` rows where ``used [R]``: the output at ``out_at [R]``, the log-sum-exp at ``lse_at [R]``."""
     out, lse = finished(acc, top, total)
     d = tl.arange(0, DVP)
     tl.store(
         out_ptr + out_at[:, None] + d[None, :],
-        narrowed(out, out_ptr.dtype.element_ty, WIDEN),
+        narrowed(out, out_ptr.dtype.element_ty),
         mask=used[:, None] & (d < DV)[None, :],
     )
     tl.store(lse_ptr + lse_at, lse, mask=used)
@@ -206,36 +216,18 @@ def merge(
     DV: tl.constexpr,
     DVP: tl.constexpr,
     R: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """Parts ``[rows, count, DV]`` and ``[rows, count]`` of one softmax as a whole; a row is (batch, head, token)."""
     r = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     used = r < rows
-    d = tl.arange(0, DVP)
-    top = tl.full([R], float("-inf"), tl.float32)
+    acc, top, total = unseen(R, DVP)
     for n in range(count):
         top = tl.maximum(top, tl.load(parts_lse_ptr + r * count + n, mask=used, other=float("-inf")))
     shift = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.zeros([R], tl.float32)
-    acc = tl.zeros([R, DVP], tl.float32)
     for n in range(count):
         weight = tl.exp2((tl.load(parts_lse_ptr + r * count + n, mask=used, other=float("-inf")) - shift) * _LOG2E)
-        at = (r * count + n)[:, None] * DV + d[None, :]
-        part = tl.load(parts_ptr + at, mask=used[:, None] & (d < DV)[None, :], other=0.0).to(tl.float32)
         total += weight
-        acc += weight[:, None] * part
-    some = total > 0
-    safe = tl.where(some, total, 1.0)
+        acc += weight[:, None] * load_rows(parts_ptr, (r * count + n) * DV, used, DV, DVP, True).to(tl.float32)
     head = r // tokens
     at = (head // heads) * out_sb + (head % heads) * out_sh + (r % tokens) * out_st
-    whole = acc / safe[:, None]
-    tl.store(
-        out_ptr + at[:, None] + d[None, :],
-        narrowed(whole, out_ptr.dtype.element_ty, WIDEN),
-        mask=used[:, None] & (d < DV)[None, :],
-    )
-    tl.store(lse_ptr + r, tl.where(some, shift + tl.log2(safe) * _LN2, float("-inf")), mask=used)
-
-
-# The interpreter multiplies bf16 as the integers that it stores them as, without a word; operands are widened there.
-WIDENS: bool = not isinstance(merge, triton.JITFunction)
+    store_finished(acc, shift * _LOG2E, total, out_ptr, lse_ptr, at, r, used, DV, DVP)

@@ -58,8 +58,8 @@ def unsupported_reason(q: Tensor, *others: Any) -> str | None:
         return f"the tensors are on {q.device.type}, and TRITON_INTERPRET=1 is not set"
     if torch.version.cuda is None:
         return "it needs CUDA, and this torch is built without it"
-    if (capability := _capability(q.device)) < _CAPABILITY:
-        return "the GPU has compute capability {}.{}, and it needs {}.{}".format(*capability, *_CAPABILITY)
+    if ((has := _properties(q.device)).major, has.minor) < _CAPABILITY:
+        return f"the GPU has compute capability {has.major}.{has.minor}, and it needs {'.'.join(map(str, _CAPABILITY))}"
     return None
 
 
@@ -121,11 +121,6 @@ def splits(programs: int, blocks: int, device: torch.device) -> int:
 def on(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current GPU, which need not be the one that a layer's tensors are on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _capability(device: torch.device) -> tuple[int, int]:
-    properties = _properties(device)
-    return properties.major, properties.minor
 
 
 def _memory(device: torch.device) -> int:

@@ -36,7 +36,7 @@ def token_scores_unsupported_reason(q: Tensor, keys: Tensor, heads_per_choice: i
     """Why token scores cannot be computed here, or None; shapes as for ``token_scores``."""
     if q.shape[3] > 1 and heads_per_choice > 1:
         return "queries in parts choose together"
-    if q.shape[3] > keys.shape[1]:
+    if not 1 <= q.shape[3] <= keys.shape[1]:
         return f"queries are in {q.shape[3]} parts and keys in {keys.shape[1]}"
     if q.shape[1] % heads_per_choice or q.shape[3] == 1 and q.shape[1] % keys.shape[1]:
         return f"{q.shape[1]} heads are not spread over {keys.shape[1]} key heads, {heads_per_choice} per choice"
@@ -112,14 +112,8 @@ def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryCh
     out = torch.empty(batch, choosing, len(stops), max(stops, default=0), dtype=torch.float32, device="cpu")
     q = q.float().contiguous()
     first, ends = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops))
-    packing.expect("q", q, *q.shape, dtype=torch.float32, contiguous=True)
-    packing.expect("keys", keys, batch, None, None, width)
-    packing.whole_lanes(width)
-    one_by_one = parts == 1 and kv_heads > 0 and heads % kv_heads == 0
-    if not (one_by_one or heads_per_choice == 1 and 1 < parts <= kv_heads):
-        raise ValueError(
-            f"{heads} heads in {parts} parts, {heads_per_choice} per choice, are not scored by {kv_heads} key heads"
-        )
+    if (reason := token_scores_unsupported_reason(q, keys, heads_per_choice)) is not None:
+        raise ValueError(reason)
     if out.shape[3] > keys.shape[2]:
         raise ValueError(f"there are {keys.shape[2]} keys and not {out.shape[3]}")
     packed = _TOKEN_SCORES.pack(

@@ -21,7 +21,6 @@ def unsupported_reason(q: Tensor, *others: Tensor, rope: Rope | None = None) -> 
 
 def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int) -> Tensor:
     """``[B, A / P, M]`` in fp32."""
-    from longspan.kernels.gpu import primitives
     from longspan.kernels.scores import triton_jit
 
     batch, heads, tokens, parts, width = q.shape
@@ -37,7 +36,7 @@ def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int) -> Tensor:
     common = (*q.stride()[:4], *keys.stride()[:3], heads, tokens, count)
     constants = {
         "HEADS_PER_CHOICE": heads_per_choice, "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
-        "D": width, "DP": padded, "R": tile.rows, "K": tile.keys, "WIDEN": primitives.WIDENS,
+        "D": width, "DP": padded, "R": tile.rows, "K": tile.keys,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
     with tiles.on(q.device):
@@ -53,7 +52,6 @@ def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int) -> Tensor:
 
 def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, order: Tensor | None) -> Tensor:
     """``[H, n, D]`` in fp32."""
-    from longspan.kernels.gpu import primitives
     from longspan.kernels.scores import triton_jit
 
     heads, chunks, size, width = q.shape
@@ -73,6 +71,6 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], chunks, float(scale),
             SIZE=size, KV_SHARE=heads // k.shape[0], D=width, DP=padded,
             START=rope.start, HALF=cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
-            R=tile.rows, K=tile.keys, WIDEN=primitives.WIDENS, num_warps=tile.warps, num_stages=tile.stages,
+            R=tile.rows, K=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return out

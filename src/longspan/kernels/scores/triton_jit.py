@@ -5,41 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longspan.kernels.gpu.primitives import finished, load_rotated, narrowed, step
-
-
-@triton.jit
-def _scores(
-    q_ptr,
-    k_ptr,
-    t,
-    used,
-    m,
-    there,
-    q_st,
-    q_sc,
-    k_sh,
-    k_sn,
-    PARTS: tl.constexpr,
-    D: tl.constexpr,
-    DP: tl.constexpr,
-    R: tl.constexpr,
-    K: tl.constexpr,
-    WIDEN: tl.constexpr,
-):
-    """``[R, K]`` in fp32: queries ``t [R]`` against keys ``m [K]``, summed over parts."""
-    d = tl.arange(0, DP)
-    scores = tl.zeros([R, K], tl.float32)
-    for c in range(PARTS):
-        q_rows = q_ptr + c * q_sc + t.to(tl.int64)[:, None] * q_st + d[None, :]
-        q = tl.load(q_rows, mask=used[:, None] & (d < D)[None, :], other=0.0)
-        theirs = k_ptr + c * k_sh + m.to(tl.int64)[:, None] * k_sn + d[None, :]
-        k = tl.load(theirs, mask=there[:, None] & (d < D)[None, :], other=0.0)
-        if WIDEN:
-            scores += tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
-        else:
-            scores = tl.dot(q, tl.trans(k), scores, input_precision="ieee")
-    return scores
+from longspan.kernels.gpu.primitives import finished, load_rotated, load_rows, narrowed, product, step, unseen
 
 
 @triton.jit(do_not_specialize=["heads", "tokens", "count"])
@@ -66,7 +32,6 @@ def token_scores(
     DP: tl.constexpr,
     R: tl.constexpr,
     K: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """``out [B, S, count]``, ``S = A / HEADS_PER_CHOICE``: a key's largest distance of a score from ``top [B, S, T]``.
 
@@ -85,7 +50,11 @@ def token_scores(
         for first in range(0, tokens, R):
             t = first + tl.arange(0, R)
             used = t < tokens
-            scores = _scores(own, theirs, t, used, m, there, q_st, q_sc, k_sh, k_sn, PARTS, D, DP, R, K, WIDEN)
+            scores = tl.zeros([R, K], tl.float32)  # summed over parts
+            for c in range(PARTS):
+                q = load_rows(own + c * q_sc, t.to(tl.int64) * q_st, used, D, DP, True)
+                k = load_rows(theirs + c * k_sh, m.to(tl.int64) * k_sn, there, D, DP, True)
+                scores = product(q, tl.trans(k), scores)
             if TOPS:
                 top = tl.max(tl.where(there[None, :], scores, float("-inf")), 1)
                 at = ((b * heads + head) * tokens + t) * tl.num_programs(0) + tl.program_id(0)
@@ -127,7 +96,6 @@ def representations(
     INTERLEAVED: tl.constexpr,
     R: tl.constexpr,
     K: tl.constexpr,
-    WIDEN: tl.constexpr,
 ):
     """One chunk and head, Eq 2 and then Eq 1: ``out [H, n, D]``. Grid: (chunks, heads).
 
@@ -146,23 +114,17 @@ def representations(
         t = first + tl.arange(0, R)
         used = t < SIZE
         cos_sin_at = t * HALF
-        q = load_rotated(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED, False)
-        q = narrowed(q, dtype, WIDEN)
-        acc = tl.zeros([R, DP], tl.float32)
-        top = tl.full([R], float("-inf"), tl.float32)
-        total = tl.zeros([R], tl.float32)
+        q = load_rotated(q_ptr, t * q_sn, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED)
+        q = narrowed(q, dtype)
+        acc, top, total = unseen(R, DP)
         for begin in range(0, SIZE, K):
             m = begin + tl.arange(0, K)
             there = m < SIZE
-            k = load_rotated(
-                k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False
-            )  # fmt: skip
-            k = narrowed(k, dtype, WIDEN)
+            k = load_rotated(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED)
+            k = narrowed(k, dtype)
             at = v_ptr + m[:, None] * v_sn + channel[None, :]
             v = tl.load(at, mask=there[:, None] & (d < D)[None, :], other=0.0)
-            acc, top, total = step(
-                acc, top, total, q, tl.trans(k), v, there[None, :], scale, 0.0, SIZE % K != 0, False, WIDEN
-            )  # fmt: skip
+            acc, top, total = step(acc, top, total, q, tl.trans(k), v, there[None, :], scale, 0.0, SIZE % K != 0)
         out, _ = finished(acc, top, total)
         query += tl.sum(tl.where(used[:, None], out, 0.0), 0)
     query /= SIZE
@@ -174,7 +136,7 @@ def representations(
     for begin in range(0, SIZE, K):
         m = begin + tl.arange(0, K)
         there = m < SIZE
-        k = load_rotated(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED, False)
+        k = load_rotated(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED)
         scores = tl.where(there, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, 0))
         weights = tl.exp(scores - higher)

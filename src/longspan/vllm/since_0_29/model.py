@@ -20,7 +20,7 @@ from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import Line
 from vllm.v1.attention.backend import AttentionType
 
 from longspan.errors import AttachError
-from longspan.hf.kernels import describe_kernels
+from longspan.hf.describe import describe_kernels
 from longspan.hf.report import LayerReport, Report
 from longspan.hf.window import trained_on
 from longspan.methods import Method

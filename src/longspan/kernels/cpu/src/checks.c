@@ -24,14 +24,13 @@ const char *longspan_check_banded(const Banded *of) {
 
 const char *longspan_check_units(const Units *of) {
     if (of->size < 1) return "a unit has no token";
-    const int64_t units = of->keys.count / of->size;
-    if (of->available > units) return "there are fewer keys than units";
+    const int64_t available = of->keys.count / of->size;
     for (int64_t b = 0; b < of->batch; b++)
         for (int64_t s = 0; s < of->job.sharing; s++)
             for (int64_t t = 0; t < of->job.rows; t++) {
                 const int64_t *unit = units_of(of, b, s, t), *at = positions_of(of, b, s, t);
                 for (int64_t n = 0; n < of->count; n++) {
-                    if (!inside(unit[n], of->available)) return "a chosen unit lies outside of the stored keys";
+                    if (!inside(unit[n], available)) return "a chosen unit lies outside of the stored keys";
                     if (!inside(at[n], of->table.rows)) return "a position lies outside of the table of angles";
                 }
             }

@@ -87,15 +87,15 @@ int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
     const QueryForScoring *scoring = &of->scoring;
     const Choice *choice = &of->choice;
     const int kind = (int)of->job.kind, width = (int)(of->job.kv_heads * of->job.dk);
-    const int64_t parts = (scoring->reduced + THETA_ROWS - 1) / THETA_ROWS, size = bytes_of(kind);
+    const int64_t parts = (scoring->width + THETA_ROWS - 1) / THETA_ROWS, size = bytes_of(kind);
     float *row = malloc((size_t)width * sizeof(float)), sums[BLOCK + LANES];
     if (!row) return 0;
     EACH(item, queue) {
         const int64_t b = item / (2 * parts), from = item % parts * THETA_ROWS;
         const int is_key = item / parts % 2 == 0;
         const float *x = (is_key ? scoring->key : scoring->query) + b * width;
-        const Run run = {.keys = is_key ? scoring->theta_k : scoring->theta_q, .key_step = width * size, .count = scoring->reduced};
-        const int n = scoring->reduced - from < THETA_ROWS ? (int)(scoring->reduced - from) : THETA_ROWS;
+        const Run run = {.keys = is_key ? scoring->theta_k : scoring->theta_q, .key_step = width * size, .count = scoring->width};
+        const int n = scoring->width - from < THETA_ROWS ? (int)(scoring->width - from) : THETA_ROWS;
         char *entry = (char *)choice->entries + (b * choice->step[0] + of->at * choice->step[2]) * size;
         for (int64_t d = 0; d < width; d++) row[lane_order(d, width, kind)] = x[d];
         if (kind == BF16) products(row, &run, from, n, width, 0, 1, sums, 1, BF16);
@@ -103,7 +103,7 @@ int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
         else products(row, &run, from, n, width, 0, 1, sums, 1, FP32);
         for (int64_t c = 0; c < n; c++)
             if (is_key) store_one(entry, from + c, sums[c], kind);
-            else scoring->reduced_q[b * scoring->reduced + from + c] = rounded(sums[c], kind);
+            else scoring->reduced_q[b * scoring->width + from + c] = rounded(sums[c], kind);
     }
     free(row);
     return 1;

@@ -82,7 +82,7 @@ int longspan_banded_prefill(const Banded *args, WorkQueue *queue) {
 int longspan_units_prefill(const Units *args, WorkQueue *queue) {
     Tile tile;
     const Job *job = &args->job;
-    const int64_t tokens = args->tokens, count = args->count, size = args->size, available = args->available;
+    const int64_t tokens = args->tokens, count = args->count, size = args->size, available = args->keys.count / size;
     const int64_t unit_step = args->unit_step[2], position_step = args->position_step[2];
     const int64_t group = job->heads / job->sharing, parts = (job->rows + tokens - 1) / tokens, dv = job->dv;
     const int64_t most = MOST / group > 0 ? MOST / group : 1, rows = tokens * group, pairs = tokens * count;

@@ -1,4 +1,4 @@
-/* The structures that Python packs: structs.py parses this file, and the sizes are compared when the library is loaded.
+/* The structures that Python packs: structs.py parses this file, and the compiler compares the sizes (layout.c).
    Steps are strides in numbers. B, H, D and the other letters of shapes are those of bands.py. */
 
 #ifndef LONGSPAN_STRUCTS_H
@@ -45,7 +45,7 @@ typedef struct {
     const int64_t *units, *positions;
     int64_t unit_step[3], position_step[3];
     int64_t count, size;
-    int64_t available, tokens; /* stored units; tokens whose sums are held until they have seen all of their units */
+    int64_t tokens; /* whose sums are held until they have seen all of their units */
     int64_t batch;
 } Units;
 
@@ -128,9 +128,8 @@ typedef struct {
     int64_t rounds;     /* whether the sum is rounded to the stored dtype */
     int64_t signs;      /* 2: positive and negative channels meet entries of their own */
     int64_t width;
-    const char *theta_q, *theta_k; /* [reduced, kv_heads * dk] in the stored dtype, or null */
-    float *reduced_q;              /* [batch row, reduced] */
-    int64_t reduced;
+    const char *theta_q, *theta_k; /* [width, kv_heads * dk] in the stored dtype, or null */
+    float *reduced_q;              /* [batch row, width] */
 } QueryForScoring;
 
 /* Entries that are scored and chosen from: those from `first` on, before the token's stop. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longspan.bundled import load_bundled
-from longspan.recording.locate import locate
+from longspan_eval.analysis.locate import locate
 
 
 class Letters:

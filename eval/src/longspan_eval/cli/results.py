@@ -1,0 +1,44 @@
+"""The results of a run on the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from rich.console import Console
+
+from longspan.cli.output import print_json
+from longspan.tables import Column, Sheet
+
+
+def show_results(folder: Path, as_json: bool) -> None:
+    """Print the results of a run's folder on stdout: ``results.json`` if ``as_json``, otherwise ``summary.md``."""
+    if as_json:
+        print_json(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+        return
+    text, page = (folder / "summary.md").read_text(encoding="utf-8"), Console(highlight=False)
+    if page.is_terminal:
+        print_markdown(page, text)
+    else:
+        print(text, end="")
+
+
+def print_markdown(console: Console, text: str) -> None:
+    """Print Markdown on a terminal, with its tables as ``Sheet``s."""
+    from rich.markdown import Markdown  # a slow import, so only where Markdown is printed
+
+    for block in re.split(r"\n{2,}", text.strip()):
+        lines = block.split("\n")
+        if len(lines) > 1 and all(line.startswith("|") for line in lines) and set(lines[1]) <= set("|-: "):
+            heads, rows = _cells_of(lines[0]), [_cells_of(line) for line in lines[2:]]
+            rights = [cell.endswith(":") for cell in _cells_of(lines[1])]
+            columns = [Column(head, "right" if right else "left") for head, right in zip(heads, rights, strict=True)]
+            console.print(Sheet(columns, rows))
+        else:
+            console.print(Markdown(block))
+            console.print()
+
+
+def _cells_of(line: str) -> list[str]:
+    return [cell.strip().replace("`", "").replace("**", "") for cell in line.strip().strip("|").split("|")]

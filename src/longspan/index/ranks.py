@@ -1,0 +1,21 @@
+"""Sums over the processes that a layer's heads are split over, where its heads decide something together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+
+class AcrossRanks:
+    """What adds up parts of a sum over heads, of which this process has only its own.
+
+    Attributes:
+        across: sums over the processes that hold the other heads of the layer; None where this one has them all.
+    """
+
+    across: Callable[[Tensor], Tensor] | None = None
+
+    def over_ranks(self, own: Tensor) -> Tensor:
+        """A sum over all heads of the layer, from this process' own."""
+        return own if self.across is None else self.across(own)

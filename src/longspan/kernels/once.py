@@ -1,0 +1,16 @@
+"""What a kernel derives from arguments that the layers of a call share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def once(derived: dict[Any, Any], key: Hashable, derive: Callable[[], T], *sources: object) -> T:
+    """What ``derive`` returned when it was last asked for under this key, if it was derived from these very objects."""
+    found = derived.get(key)
+    if found is None or any(a is not b for a, b in zip(found[0], sources, strict=True)):
+        found = derived[key] = sources, derive()
+    return cast(T, found[1])
