@@ -122,7 +122,12 @@ def restore(model: PreTrainedModel) -> None:
 def extended(
     model: PreTrainedModel, method: str | Method | Angles = "dca", **options: Unpack[ExtendOptions]
 ) -> Iterator[Report]:
-    """``extend``, with its options, for a ``with`` block; what was attached before is attached again after it."""
+    """``extend`` for a ``with`` block; what was attached before is attached again after it.
+
+    Args:
+        options: those of ``extend``: ``window``, ``angles``, ``impl``, ``calibration``, ``kv_tier``, ``kv_dir``,
+            ``length``.
+    """
     inner = unwrap(model)
     with _changing:
         previous = _attached.get(inner)
@@ -137,7 +142,15 @@ def extended(
 
 
 def inspect(model: PreTrainedModel, method: str | Method | Angles = "dca", **options: Unpack[ExtendOptions]) -> Report:
-    """The report that ``extend`` would give with these options; nothing stays changed."""
+    """The report that ``extend`` would give; nothing stays changed.
+
+    Args:
+        options: those of ``extend``: ``window``, ``angles``, ``impl``, ``calibration``, ``kv_tier``, ``kv_dir``,
+            ``length``.
+
+    Raises:
+        LongspanError: the model is extended already; and what ``extend`` raises.
+    """
     return examine(model, method, **options)[0]
 
 
