@@ -204,6 +204,22 @@ def test_layers_with_different_angles_share_a_step():
             assert_same(out, alone[:, :, -1:])
 
 
+ASKED = {
+    "backward": lambda loss, inputs: loss.backward(),
+    "backward of inputs": lambda loss, inputs: loss.backward(inputs=inputs),
+    "grad": lambda loss, inputs: torch.autograd.grad(loss, inputs),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_flash_refuses_gradients_across_ranges_however_they_are_asked_for(asked):
+    q, k, v = (x.requires_grad_() for x in make_qkv(40))
+    case = build("dca", {})
+    out = Attender(case.method, case.window, impl="flash_cpu")(q, k, v, ROPES["half-all"](), scale=SCALE)
+    with pytest.raises(RuntimeError, match="flash_cpu does not support gradients"):
+        ASKED[asked](out.square().sum(), [q, k, v])
+
+
 def gradients(case, impl, rope, weight, sinks=None):
     """Gradients of q, k and v, after a first call in inference mode, whose leftovers must serve this one too."""
     attender = Attender(case.method, case.window, impl)

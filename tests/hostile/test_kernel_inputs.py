@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from longspan.kernels import cpu
-from longspan.kernels.cpu import structs
+from longspan.kernels.cpu import build, structs
 from longspan.kernels.gathered import gathered
 from support.fuzz_kernels import KERNELS, fuzz
 from support.jobs import per_chunk, per_row
@@ -66,6 +67,14 @@ def test_what_is_spoilt_at_random_is_refused_or_runs():
 
 def test_structures_have_the_compilers_sizes():
     assert structs.ALL["Job"].size == 224 and list(structs.ALL["Table"].fields) == ["cos", "sin", "rows"]
+    compared = re.findall(r"^SAME\((\w+)\);$", (build.SOURCES / "layout.c").read_text(), re.MULTILINE)
+    assert sorted(compared) == sorted(structs.ALL)
+
+
+def test_another_packing_is_another_library(monkeypatch):
+    before = build.library_name(("cc",))
+    monkeypatch.setattr(structs.ALL["TopK"], "size", structs.ALL["TopK"].size + 8)
+    assert build.library_name(("cc",)) != before
 
 
 def test_a_field_is_packed_by_its_name():

@@ -79,6 +79,7 @@ def test_what_is_not_of_such_an_index_is_refused(name, rope):
     if saved.inputs:
         short = tuple(x[:, :, 1:] for x in saved.inputs)
         wrong.append((replace(saved, inputs=short), entries, "inputs kept are not those"))
+        wrong.append((replace(saved, inputs=()), entries, "inputs kept are not those"))
         wrong.append((replace(saved, counts={**saved.counts, "tail": [0, LENGTH - 2]}), entries, "inputs end at token"))
     if name == "blocks":
         wrong.append((replace(saved, counts={**saved.counts, "calls": [LENGTH]}), entries, "calls do not lie within"))

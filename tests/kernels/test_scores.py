@@ -188,6 +188,8 @@ def test_what_the_compiled_token_scores_cannot_take():
         token_scores(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), heads_per_choice=2, impl="compiled")
     with pytest.raises(ValueError, match="queries are in 3 parts and keys in 2"):
         token_scores(random(1, 1, 9, 3, 16), random(1, 2, 20, 16), impl="compiled")
+    with pytest.raises(ValueError, match=r"keys has the shape \[1, 2, 16\]"):
+        token_scores(random(1, 2, 9, 1, 16), random(1, 2, 16), impl="compiled")
     for heads, heads_per_choice in ((4, 3), (3, 1)):
         with pytest.raises(
             ValueError, match=f"{heads} heads are not spread over 2 key heads, {heads_per_choice} per choice"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longspan.kernels import cpu
-from longspan.kernels.topk import max_nearby, topk
+from longspan.kernels.topk import compiled, max_nearby, topk
 from support.jobs import random
 
 
@@ -78,6 +78,14 @@ def test_fewer_scores_than_places_are_refused():
         pytest.skip(reason)
     with pytest.raises(ValueError, match="fewer scores than places"):
         topk(random(2, 9), 5, last=True, start=1, stops=torch.tensor([8, 4]), impl="compiled")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_scores_of_another_dtype_are_refused_before_c_reads_them(dtype):
+    if (reason := cpu.unavailable_reason()) is not None:
+        pytest.skip(reason)
+    with pytest.raises(ValueError, match=f"scores is {dtype}"):
+        compiled.topk(random(4, 64).to(dtype), 8, 0.0, False, 0, None, 0)
 
 
 def test_a_named_kernel_runs_or_raises():

@@ -55,6 +55,17 @@ def test_whatever_happens_tokens_are_right(apart, window, seed):
                 assert torch.equal(store.take(None, a, b), value[:, :, a:b])
 
 
+@torch.inference_mode(False)
+def test_a_copy_made_in_inference_mode_goes_on_outside():
+    mirror = Mirror(4)
+    with torch.inference_mode():
+        mirror.append([torch.ones(2, 1, 3, 4)])
+        twin = copy.deepcopy(mirror)
+    twin.append([torch.zeros(2, 1, 1, 4)])
+    assert (mirror.stop, twin.stop) == (3, 4)
+    assert torch.equal(twin.part(0, 0, 4), torch.cat([mirror.part(0, 0, 3), torch.zeros(2, 1, 1, 4)], 2))
+
+
 @pytest.mark.parametrize("piece", [1, 7, 100])
 def test_recent_tokens_are_not_fetched(apart, piece):
     """What is held off the device is made unreadable: the window before a piece, and the piece, are read there."""

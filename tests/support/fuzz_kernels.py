@@ -39,7 +39,8 @@ FAR = (-(2**62), -1, 7, 63, 10**6, 2**62)  # indices and lengths that are somewh
 
 
 def spoil(chance: random.Random, given: Any) -> Any:
-    """``given`` with one tensor cut, lengthened or filled with other indices, or one number changed."""
+    """``given`` with one tensor cut, lengthened, with an axis more or less, or filled with other indices, or one
+    number changed."""
     if is_dataclass(given) and not isinstance(given, type):
         name = chance.choice([field.name for field in fields(given) if getattr(given, field.name) is not None])
         if name in ("rope", "scale", "softcap", "derived"):
@@ -66,6 +67,8 @@ def spoil(chance: random.Random, given: Any) -> Any:
     if given.dim() == 0:
         return given
     axis = chance.randrange(given.dim())
+    if chance.random() < 0.15 and given.shape[axis]:
+        return given.select(axis, 0) if given.dim() > 1 and chance.random() < 0.5 else given.unsqueeze(axis)
     if chance.random() < 0.3 and given.numel():
         return elsewhere(chance, given, axis)
     if chance.random() < 0.5 and given.shape[axis]:

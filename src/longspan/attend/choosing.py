@@ -60,7 +60,7 @@ class Chooser:
         """
         selector = self.selection.selector(layer, rope, self.calibration)
         if self.across is not None:
-            if not vars(type(selector)).get("sums_over_ranks", False):  # of its own class: it is not inherited
+            if vars(type(selector)).get("sums_over_ranks") is not True:  # of its own class: it is not inherited
                 raise AttachError(
                     f"the heads of a layer choose together, which are on several processes here, and "
                     f"{type(selector).__name__} does not sum their scores over those; run the model in one process"

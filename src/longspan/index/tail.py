@@ -70,7 +70,7 @@ class Tail:
             ValueError: they are not that many, or fewer than an index needs.
         """
         fits = 0 <= start <= stop and min(self.keep, stop) <= stop - start <= self.room
-        if not fits or any(x.shape[2] != stop - start for x in tensors):
+        if not fits or any(x.shape[2] != stop - start for x in tensors) or (stop > start and not tensors):
             raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
         self.reset()
         self.start = self.stop = start

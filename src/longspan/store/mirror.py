@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,12 +53,17 @@ class Mirror:
         """Forget the tokens from ``length`` on."""
         self.start, self.stop = min(self.start, length), length
 
-    @torch.inference_mode(False)
+    @torch.inference_mode(False)  # written to later, perhaps outside inference mode
     def selected(self, rows: list[int]) -> Mirror:
         """A mirror of rows ``rows`` of the batch; this one if those are its own, as they often are between beams."""
         if not self._streams or rows == list(range(self._streams[0].shape[0])):
             return self
-        new = Mirror(self.window, self.start)
-        new.stop = self.stop
+        new = copy(self)
         new._streams = [stream[rows] for stream in self._streams]
+        return new
+
+    @torch.inference_mode(False)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mirror:
+        new = copy(self)
+        new._streams = [stream.clone() for stream in self._streams]
         return new

@@ -124,7 +124,7 @@ class TokenStep:
         if self._never is not None:
             return self._never
         if (reason := cpu.unsupported_reason(torch.empty(0, rope.head_dim, dtype=dtype, device=device))) is not None:
-            return reason
+            return f"C cannot run here: {reason}"
         return self._kernel_reason(rope, None if self._chooser is None else self._chooser.selector(number, rope))
 
     def _kernel_reason(self, rope: Rope, selector: Selector | None) -> str | None:

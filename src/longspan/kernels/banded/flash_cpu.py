@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,16 +65,26 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, span: KeySpan, scale: float) -> tupl
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, span.shape == "causal", attn_mask=mask, scale=scale
     )
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
-        lse.requires_grad_().register_hook(_no_gradient)
+    if torch.is_grad_enabled():
+        lse = _NoGradient.apply(lse, q, k)
     if folded:
         out, lse = out.reshape(batch, heads, rows, width), lse.reshape(batch, heads, rows)
     return out, lse
 
 
-def _no_gradient(gradient: Tensor) -> None:
-    """The op's log-sum-exp carries no gradient; a merge that asks for one must fail, not be silently wrong."""
-    raise RuntimeError("flash_cpu does not support gradients across key ranges; use impl='torch' for gradients")
+class _NoGradient(torch.autograd.Function):
+    """The op's log-sum-exp carries no gradient; a merge that asks for one must fail, not be silently wrong.
+
+    It takes ``q`` and ``k``: a hook on ``lse`` is not called where the gradients of some tensors alone are asked for.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, lse: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return lse.view_as(lse)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        raise RuntimeError("flash_cpu does not support gradients across key ranges; use impl='torch' for gradients")
 
 
 @lru_cache(maxsize=8)

@@ -190,10 +190,9 @@ def compile_to(target: Path, cc: tuple[str, ...]) -> None:
         BuildError: the compiler fails; the message is the first error that it names, or the first line.
     """
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
-    sizes = [f"-DPACKED_{name}={one.size}" for name, one in structs.ALL.items()]
     native = next((flag for flag in NATIVE if _knows(cc, flag)), None)
     for flags in ((native,), ()) if native else ((),):
-        status, output = _run([*cc, *FLAGS, *sizes, *flags, "-o", str(target), *sources, "-lm"], target.parent)
+        status, output = _run([*cc, *FLAGS, *_sizes(), *flags, "-o", str(target), *sources, "-lm"], target.parent)
         if status == 0:
             return
         # An assembler may be older than its compiler; nothing else that fails would not fail without the flag.
@@ -202,6 +201,11 @@ def compile_to(target: Path, cc: tuple[str, ...]) -> None:
     lines = output.strip().splitlines() or [f"exit status {status}"]
     first = next((line for line in lines if "error: " in line), lines[0])  # warnings may come before
     raise BuildError(f"{cc[0]} does not compile the kernels: {first}")
+
+
+def _sizes() -> list[str]:
+    """The sizes that Python packs, for ``layout.c``."""
+    return [f"-DPACKED_{name}={one.size}" for name, one in structs.ALL.items()]
 
 
 def _knows(cc: tuple[str, ...], flag: str) -> bool:
@@ -248,7 +252,8 @@ def _digest(path: Path) -> str:
 
 def library_name(cc: tuple[str, ...]) -> str:
     parts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
-    parts += [" ".join(cc).encode(), version(cc).encode(), " ".join((*FLAGS, *NATIVE)).encode(), processor().encode()]
+    flags = " ".join((*FLAGS, *NATIVE, *_sizes()))
+    parts += [" ".join(cc).encode(), version(cc).encode(), flags.encode(), processor().encode()]
     return "kernels-" + hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 

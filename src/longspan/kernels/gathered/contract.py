@@ -83,7 +83,7 @@ class PerQueryChunk(Gathered):
     ends: Tensor | None = None
     key_cos_sin: CosSin | None = None
     edges: tuple[int, ...] | None = None
-    derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    derived: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def chunks(self) -> Iterator[tuple[slice, PerQueryChunk]]:
         """The queries of each chunk, and a job of that chunk alone."""

@@ -33,7 +33,8 @@ class _Room:
 
 
 def run(job: PerRow | PerQueryChunk, flash: bool) -> Iterator[Part]:
-    """Some rows of the job at a time: their output and log-sum-exp, by flash attention or by matrix products."""
+    """Some rows of the job at a time: their output and log-sum-exp, by matrix products, or by flash attention where
+    rows that see the same units come together."""
     if isinstance(job, PerRow):
         return by_row(job, flash)
     return ((rows, *by_query_chunk(chunk, flash)) for rows, chunk in job.chunks())
@@ -93,10 +94,12 @@ def by_query_chunk(job: PerQueryChunk, flash: bool) -> tuple[Tensor, Tensor]:
 
 
 def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor) -> None:
-    """Each row's units are copied, and its heads see all of them at once."""
+    """Each row's units are copied, and its heads see all of them at once: matrix products, under ``flash`` as well."""
     q, keys, v, size, wide = job.q, job.keys, job.v, job.size, accumulator(job.q)
     rows, sharing, count = q.shape[2], job.units.shape[1], job.units.shape[-1]
-    rotated = job.rotated().unflatten(2, (rows, count)).unflatten(1, (sharing, -1)).to(wide)  # [B, S, G, T, m, D]
+    # Products of single keys are no matrix products, and slow in reduced dtypes.
+    rotated = job.rotated().unflatten(2, (rows, count)).unflatten(1, (sharing, -1))  # [B, S, G, T, m, D]
+    rotated = rotated.to(wide) if size == 1 else rotated
     units = job.units.to(keys.device)
     out, lse = out.unflatten(1, (sharing, -1)), lse.unflatten(1, (sharing, -1))
     for b, s in product(range(q.shape[0]), range(sharing)):
@@ -105,13 +108,13 @@ def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor
             whole = x[b, head, : x.shape[2] // size * size].unflatten(0, (-1, size)).flatten(1)
             gathered = room(name, x, rows * count, whole.shape[1])
             torch.index_select(whole, 0, unit_ids, out=gathered)
-            if gathered.dtype != wide or gathered.device != q.device:
-                gathered = room(f"wide {name}", rotated, *gathered.shape).copy_(gathered)
+            if gathered.dtype != rotated.dtype or gathered.device != q.device:
+                gathered = room(f"own {name}", rotated, *gathered.shape).copy_(gathered)
             own.append(gathered.view(rows, count, size, -1))
         own_keys, own_v = own[0], own[1].flatten(1, 2)
         products = rotated[b, s].permute(1, 2, 0, 3) @ own_keys.mT  # [T, m, G, size]
-        scores = bounded(products.transpose(1, 2).flatten(2), job.scale, job.softcap)
-        out[b, s] = (scores.softmax(dim=-1) @ own_v).transpose(0, 1)
+        scores = bounded(products.transpose(1, 2).flatten(2).to(wide), job.scale, job.softcap)
+        out[b, s] = (scores.softmax(dim=-1).to(own_v.dtype) @ own_v).transpose(0, 1)
         lse[b, s] = scores.logsumexp(dim=-1).T
 
 

@@ -114,6 +114,7 @@ def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryCh
     first, ends = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops))
     if (reason := token_scores_unsupported_reason(q, keys, heads_per_choice)) is not None:
         raise ValueError(reason)
+    packing.expect("keys", keys, batch, None, None, width)
     if out.shape[3] > keys.shape[2]:
         raise ValueError(f"there are {keys.shape[2]} keys and not {out.shape[3]}")
     packed = _TOKEN_SCORES.pack(

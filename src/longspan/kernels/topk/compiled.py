@@ -28,6 +28,7 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
         return chosen
     ends = stops.contiguous() if stops is not None else None
     tokens = rows[-1] if rows else 1
+    packing.expect("scores", scores, *scores.shape, dtype=torch.float32, contiguous=True)
     if ends is not None:
         packing.expect("stops", ends, tokens, dtype=torch.int64, contiguous=True)
     packed = _TOPK.pack(
