@@ -96,7 +96,7 @@ def magic(draft: Draft, rng: random.Random, room: int) -> None:
     """Keys with one value or several, hidden in prose, noise or other keys' sentences."""
     material = draft.material
     if rng.random() < (0.5 if room > 240 else 0.2):
-        wording, uuids = (RULER_UUID, True) if rng.random() < 0.25 and room > 240 else (RULER, False)
+        wording, uuids = (RULER_UUID, True) if rng.random() < 0.35 and room > 240 else (RULER, False)
     else:
         wording, uuids = rng.choice(WORDINGS), False
     words = not uuids and rng.random() < 0.2
@@ -113,6 +113,8 @@ def magic(draft: Draft, rng: random.Random, room: int) -> None:
     most = max(1, min(12, body // each))
     count = rng.randint(1, most)
     values = rng.randint(2, 4) if several and rng.random() < 0.6 and most >= 2 else 1
+    if several and most >= 4 and rng.random() < 0.4:
+        count = values = 4  # one key alone, as RULER asks
     keys = [material.uuid() if uuids and rng.random() < 0.5 else material.key() for _ in range(max(1, count // values))]
     told = {key: [value() for _ in range(values)] for key in keys}
     lead = "\n" if rng.random() < 0.5 else " "

@@ -94,7 +94,7 @@ PHASES = [
         512,
         6,
         150,
-        {"passkeys": 7, "magic": 9, "facts": 4, "json": 1, "variables": 3, "common": 4, "prose": 3},
+        {"passkeys": 7, "magic": 12, "facts": 4, "json": 1, "variables": 3, "common": 4, "prose": 3},
     ),
 ]
 STARTS = [0.0, *accumulate(phase.share for phase in PHASES)]
