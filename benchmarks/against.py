@@ -3,12 +3,14 @@
     git worktree add OTHER COMMIT
     python benchmarks/against.py OTHER              # into results/against.json
     python benchmarks/against.py OTHER --methods dca esa --windows 8
+    python benchmarks/against.py OTHER --graphed --out benchmarks/results/against-graphed.json
 
 Each checkout has a process of its own for each method, both on one thread and with the same weights, those bundled
 here. They are told in turns to read a prompt and to decode, so that a busy moment meets both; a figure is the median
 over rounds of the ratio within a round. ``stock`` is the model as it is, in both: its ratio tells how much the machine
 adds, and its token what transformers' own Python and matrices take. The clock is each process's own time. Where the
-other checkout does not run a method, its last word takes the place of the figures.
+other checkout does not run a method, its last word takes the place of the figures. With ``--graphed`` this checkout
+decodes inside ``longspan.graphed``.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from common import machine
 
 ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "src/longspan/bundled"
 RESULTS = Path(__file__).parent / "results" / "against.json"
 METHODS = (
     "stock", "full", "yarn", "rerope", "self-extend", "string", "streaming-llm", "lm-infinite", "dca", "longheads",
@@ -33,7 +37,7 @@ METHODS = (
 DECODED = 32  # tokens in a round
 
 
-def child(folder: str, spec: str, tokens: int) -> None:
+def child(folder: str, spec: str, tokens: int, graphed: bool) -> None:
     """Read the prompt and decode each time a line comes; print the seconds of both."""
     import torch
     import transformers
@@ -48,12 +52,12 @@ def child(folder: str, spec: str, tokens: int) -> None:
     ids = torch.randint(3, model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))
     settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": 2}
     print("ready", flush=True)
-    for _ in sys.stdin:
-        with torch.inference_mode():
+    with torch.inference_mode(), longspan.graphed(model) if graphed else nullcontext():
+        for _ in sys.stdin:
             clock = Clock()
             model.generate(ids, max_new_tokens=1 + DECODED, streamer=clock, **settings)
-        _, first, *_, last = clock.times
-        print(json.dumps([first - clock.begun, (last - first) / DECODED]), flush=True)
+            _, first, *_, last = clock.times
+            print(json.dumps([first - clock.begun, (last - first) / DECODED]), flush=True)
 
 
 class Clock:
@@ -72,10 +76,18 @@ class Clock:
 class Checkout:
     """A process that runs the code of a checkout."""
 
-    def __init__(self, root: Path, spec: str, tokens: int) -> None:
+    def __init__(self, root: Path, spec: str, tokens: int, graphed: bool) -> None:
         paths = os.pathsep.join(str(root / part) for part in ("src", "eval/src", "benchmarks"))
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--child", str(ROOT / "src/longspan/bundled"), spec, str(tokens)],
+            [
+                sys.executable,
+                __file__,
+                "--child",
+                str(ROOT / "src/longspan/bundled"),
+                spec,
+                str(tokens),
+                "graphed" * graphed,
+            ],
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -98,9 +110,9 @@ class Checkout:
         return [float(x) for x in json.loads(line)]
 
 
-def compare(other: Path, spec: str, tokens: int, rounds: int) -> dict[str, float] | str:
+def compare(other: Path, spec: str, tokens: int, rounds: int, graphed: bool) -> dict[str, float] | str:
     """Ratios of this checkout over the other one, or why that one does not run the method."""
-    ours, theirs = Checkout(ROOT, spec, tokens), Checkout(other, spec, tokens)
+    ours, theirs = Checkout(ROOT, spec, tokens, graphed and spec != "stock"), Checkout(other, spec, tokens, False)
     try:
         if ours.line() != "ready":
             raise SystemExit(ours.process.communicate()[1])
@@ -129,12 +141,13 @@ def compare(other: Path, spec: str, tokens: int, rounds: int) -> dict[str, float
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        return child(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        return child(sys.argv[2], sys.argv[3], int(sys.argv[4]), bool(sys.argv[5]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--graphed", action="store_true", help="decode inside longspan.graphed here")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     commit = subprocess.check_output(["git", "-C", args.other, "rev-parse", "--short", "HEAD"], text=True).strip()
@@ -142,9 +155,13 @@ def main() -> None:
     for spec in args.methods:
         found[spec] = {}
         for windows in args.windows:
-            row = found[spec][str(windows)] = compare(args.other, spec, 512 * windows - DECODED - 1, args.rounds)
+            row = found[spec][str(windows)] = compare(
+                args.other, spec, 512 * windows - DECODED - 1, args.rounds, args.graphed
+            )
             print(f"{spec}, {windows} windows: {row}", flush=True)
-    args.out.write_text(json.dumps({"against": commit, "ratios": found, **machine(1)}, indent=1) + "\n")
+    args.out.write_text(
+        json.dumps({"against": commit, "graphed": args.graphed, "ratios": found, **machine(1)}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

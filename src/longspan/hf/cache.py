@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, get_args
 from weakref import ReferenceType
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from longspan.attend import Attender, RecordedStep
+from longspan.attend import Attender, LayerCall
 from longspan.errors import CacheError
 from longspan.hf.running import Forward, Numbering
 from longspan.hf.tiers import refuse_offloaded
@@ -89,7 +90,7 @@ class LongspanCache(Cache):
         self.owner = owner
         self.attender = attender
         self.padding: tuple[int, ...] | None = None
-        self.recorded: RecordedStep | None = None
+        self.recorded: Callable[[Tensor, Tensor, Tensor, LayerCall, KVStore], Tensor] | None = None
         self.running: Forward | None = None
         self.numbering: Numbering | None = None
 

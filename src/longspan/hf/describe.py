@@ -82,13 +82,20 @@ def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[La
     """The reason against a CUDA graph of this model's decoding, whatever the device; None if there is none."""
     if (reason := unrecordable_reason(attender.method)) is not None:
         return reason
-    stock = next((layer for layer in layers if layer.rope is None), None)
-    if stock is not None:
-        return f"{stock.name} stayed stock ({stock.reason}), and its cache allocates new tensors"
+    if (reason := unrecordable_model(model, layers)) is not None:
+        return reason
     if kv_tier != "device":
         return f"kv_tier={kv_tier!r} copies keys to the device at every step"
     if attender.impl not in ("auto", "triton"):
         return f"a graph needs the Triton kernels, and impl={attender.impl!r} is set"
+    return None
+
+
+def unrecordable_model(model: PreTrainedModel, layers: Sequence[Layer]) -> str | None:
+    """The reason against a recorded step of this model, whatever its method and its device; None if there is none."""
+    stock = next((layer for layer in layers if layer.rope is None), None)
+    if stock is not None:
+        return f"{stock.name} stayed stock ({stock.reason}), and its cache allocates new tensors"
     devices = {x.device for x in model.parameters()}
     if (reason := split_reason(model)) is not None:
         return f"{reason}, which exchange tensors within a step"

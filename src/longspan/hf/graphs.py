@@ -1,4 +1,4 @@
-"""Decoding from a recorded step: a CUDA graph in place of the calls of every layer."""
+"""Decoding from a recorded step in place of the model's modules: a CUDA graph, or on a CPU the calls of torch alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 
-from longspan.attend import RecordedStep
+from longspan.attend import Attender, RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache
-from longspan.hf.describe import unrecordable
+from longspan.hf.describe import unrecordable, unrecordable_model
+from longspan.hf.flat import CACHE, FlatSteps, Unrecordable
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
 from longspan.hf.running import numbering
@@ -31,25 +32,31 @@ _WARM = 2  # runs before a recording: kernels are compiled and libraries take th
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache"}
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
 _TRUE = "use_cache", "return_dict"  # unless they are left out
-_CACHE = object()  # in its place
 
 
 @contextmanager
 def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
-    """Decode from a CUDA graph for the length of a ``with`` block.
+    """Decode from a recorded step for the length of a ``with`` block.
 
-    The first decoding step of a cache is recorded; later steps replay it. This saves the kernel launches, which take
-    longer than the kernels of a single token. Other calls run as before: a prompt, several tokens at once, a call with
-    labels or hidden states; and, with a warning, calls with gradients or autocast. The tokens are those of the same
-    kernels without a graph, up to rounding. Hooks and adapters of the model are those of the recording. Beam search
-    reallocates the cache at every step and is refused.
+    On a GPU the first decoding step of a cache is recorded as a CUDA graph, and later steps replay it. This saves the
+    kernel launches, which take longer than the kernels of a single token. The tokens are those of the same kernels
+    without a graph, up to rounding. Beam search reallocates the cache at every step and is refused.
+
+    On a CPU, with any method, the first steps of a batch size are noted, and later ones make the same calls of torch
+    without the model's modules, which take longer than the matrices of a small model. The logits are the same bits.
+
+    Other calls run as before: a prompt, several tokens at once, a call with labels or hidden states; and, with a
+    warning, calls with gradients or autocast. Hooks and adapters of the model are those of the recording.
 
     Args:
-        model: extended, all of its layers, on one CUDA device, with a method that keeps keys by their index alone.
-        room: tokens that the cache allocates at a time; the step is recorded again when they are used.
+        model: extended, all of its layers, on one device; on a GPU, with a method that keeps keys by their index
+            alone.
+        room: tokens that the cache of a model on a GPU allocates at a time; the step is recorded again when they are
+            used.
 
     Raises:
-        LongspanError: the model, its method or its device cannot be recorded; with the reason.
+        LongspanError: the model, its method or its device cannot be recorded; with the reason. What a model on a CPU
+            computes in a step shows in the second one, which raises after its token was taken in.
         ValueError: ``room`` is less than 1.
     """
     room = check_count("room", room)
@@ -57,15 +64,21 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     attachment = attached_to(model)
     if isinstance(model.forward, _Decoding):
         raise LongspanError("the model is inside longspan.graphed already")
-    reason = (
-        unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
-        or why_no_graph(model.device)
-        or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
-    )
+    steps: CudaGraphs | FlatSteps
+    if model.device.type == "cpu" and why_no_graph(model.device) is not None:
+        reason = unrecordable_model(model, attachment.layers)
+        steps = FlatSteps(model.forward, attachment.attender)
+    else:
+        reason = (
+            unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
+            or why_no_graph(model.device)
+            or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
+        )
+        steps = CudaGraphs(model, attachment.attender, room)
     if reason is not None:
-        raise LongspanError(f"decoding cannot be recorded: {reason}; call the model without longspan.graphed")
+        raise _unrecorded(reason)
     replaced = vars(model).get("forward")
-    model.forward = _Decoding(model, attachment, room)  # an instance's own attribute, before its class's
+    model.forward = _Decoding(model, attachment, steps)  # an instance's own attribute, before its class's
     try:
         yield
     finally:
@@ -113,14 +126,17 @@ class _GraphRecording:
     others_ran: bool = False  # calls since that are no decoding steps, and may have moved the cache
 
 
-class _Decoding:
-    """The forward of a model whose decoding steps are recorded, each where there is no recording that fits."""
+def _unrecorded(reason: object) -> LongspanError:
+    return LongspanError(f"decoding cannot be recorded: {reason}; call the model without longspan.graphed")
 
-    def __init__(self, model: PreTrainedModel, attachment: Attachment, room: int) -> None:
+
+class _Decoding:
+    """The forward of a model whose decoding steps come from what was recorded."""
+
+    def __init__(self, model: PreTrainedModel, attachment: Attachment, steps: CudaGraphs | FlatSteps) -> None:
         update_wrapper(self, model.forward)  # transformers looks at what it takes
-        self.model, self.attachment, self.room, self.forward = model, attachment, room, model.forward
+        self.model, self.attachment, self.steps, self.forward = model, attachment, steps, model.forward
         self._names = list(inspect.signature(model.forward).parameters)
-        self._recordings: WeakKeyDictionary[LongspanCache, _GraphRecording] = WeakKeyDictionary()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = dict(zip(self._names, args, strict=False)) | kwargs
@@ -138,8 +154,7 @@ class _Decoding:
             if (reason := self._why_not_now()) is None:
                 return cache
             warnings.warn(f"a decoding step inside longspan.graphed was not recorded: {reason}", stacklevel=3)
-        for recording in self._recordings.values():
-            recording.others_ran = True
+        self.steps.others_ran()
         return None
 
     def _why_not_now(self) -> str | None:
@@ -154,23 +169,44 @@ class _Decoding:
         return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None
 
     def _step(self, cache: LongspanCache, arguments: dict[str, Any]) -> Any:
-        """One step, from the recording."""
+        """One step, from what was recorded."""
         ids, mask, past = arguments["input_ids"], arguments.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
         cache.refuse_uneven(len(cache.stores))
         padding = left_padding(mask, ids.shape[0], past + 1)
         cache.accept(padding, mask is not None, past)
-        assert cache.padding is not None
         if arguments.get("position_ids") is not None:
             cache.numbering = numbering(arguments["position_ids"], mask, padding, past, 1, cache.numbering)
         self.attachment.stood_in()
+        try:
+            return self.steps(cache, ids)
+        except Unrecordable as error:
+            raise _unrecorded(f"{type(self.model).__name__}: {error}") from error
+
+
+class CudaGraphs:
+    """The decoding steps of a model on a GPU, each where there is no recording that fits."""
+
+    def __init__(self, model: PreTrainedModel, attender: Attender, room: int) -> None:
+        self.model, self.attender, self.room, self.forward = model, attender, room, model.forward
+        self._recordings: WeakKeyDictionary[LongspanCache, _GraphRecording] = WeakKeyDictionary()
+
+    def others_ran(self) -> None:
+        """Calls were made that are no decoding steps, and may have moved a cache."""
+        for recording in self._recordings.values():
+            recording.others_ran = True
+
+    def __call__(self, cache: LongspanCache, ids: Tensor) -> Any:
+        """What the model returns for one token in each row."""
+        assert cache.padding is not None
+        past = cache.stores[0].length
         recording = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)
         recording.ids.copy_(ids)
         recording.step.move(past)
         recording.replay()
         for store in cache.stores:
             store.commit_one()
-        leaves = [cache if x is _CACHE else x.clone() if isinstance(x, Tensor) else x for x in recording.out]
+        leaves = [cache if x is CACHE else x.clone() if isinstance(x, Tensor) else x for x in recording.out]
         return tree_unflatten(leaves, recording.form)
 
     def _fitting(self, cache: LongspanCache, past: int, padding: tuple[int, ...]) -> _GraphRecording | None:
@@ -193,7 +229,7 @@ class _Decoding:
         for store in cache.stores:
             store.reserve(past + self.room)
         capacity = min(x.shape[2] for store in cache.stores for x in store.allocated)
-        step = RecordedStep(self.attachment.attender.tables, padding, capacity, self.model.device)
+        step = RecordedStep(self.attender.tables, padding, capacity, self.model.device)
         with torch.inference_mode(False), torch.no_grad():
             static_ids = ids.clone()
         step.move(past)
@@ -206,14 +242,11 @@ class _Decoding:
             raise
         except Exception as error:
             # A capture that fails ends by an error of its own, after that of what failed in it.
-            raise LongspanError(
-                f"{type(self.model).__name__} cannot be recorded: {error.__context__ or error}; leave longspan.graphed "
-                "out"
-            ) from error
+            raise Unrecordable(str(error.__context__ or error)) from error
         finally:
             cache.recorded = None
         leaves, form = tree_flatten(out)
-        leaves = [_CACHE if x is cache else x for x in leaves]  # which would keep itself alive
+        leaves = [CACHE if x is cache else x for x in leaves]  # which would keep itself alive
         recording = self._recordings[cache] = _GraphRecording(
             _memory(cache), padding, step, static_ids, leaves, form, replay
         )

@@ -1,0 +1,204 @@
+"""Decoding on a CPU from the calls of torch alone: the bits that the modules give, or a refusal with the reason."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import longspan
+from longspan.hf import graphs
+from longspan.methods import METHODS
+from support.hf_models import WINDOW, left_padded, make, prompts
+
+pytestmark = pytest.mark.skipif(
+    graphs.why_no_graph(torch.device("cpu")) is None, reason="a graph is recorded on the CPU here"
+)
+FAMILIES = (
+    "llama", "llama-mha", "mistral", "qwen2", "qwen3", "phi", "phi3", "olmo2", "granite", "glm4", "gpt_neox",
+    "stablelm", "hunyuan_v1_dense", "cohere", "nemotron",
+)  # fmt: skip
+STEPS = 7
+
+
+def steps(model, ids, mask=None, cache=None, n=STEPS):
+    """Logits of the prompt's last token and of ``n - 1`` greedy ones, and the cache."""
+    cache = longspan.new_cache(model) if cache is None else cache
+    found = []
+    with torch.no_grad():
+        for _ in range(n):
+            logits = model(input_ids=ids, attention_mask=mask, past_key_values=cache).logits[:, -1:]
+            found.append(logits)
+            ids = logits.argmax(dim=-1)
+            mask = mask if mask is None else torch.cat((mask, torch.ones_like(ids)), dim=1)
+    return torch.cat(found, dim=1), cache
+
+
+def flat(model):
+    """How many numbers of rows have a flat step."""
+    return len(model.forward.steps._flat)  # that later steps came from it shows nowhere else
+
+
+def assert_flat(model, ids, mask=None):
+    plain, cache = steps(model, ids, mask)
+    with longspan.graphed(model):
+        found, own = steps(model, ids, mask)
+        assert flat(model) == 1
+    assert torch.equal(found, plain)
+    for a, b in zip(own.stores, cache.stores, strict=True):
+        assert torch.equal(a.values, b.values) and all(map(torch.equal, a.keys, b.keys))
+    assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method(name):
+    """From inside the window to beyond it."""
+    model = make("llama")
+    longspan.extend(model, name)
+    assert_flat(model, prompts(1, WINDOW - 3))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family):
+    model = make(family)
+    longspan.extend(model, "esa")
+    assert_flat(model, prompts(2, WINDOW + 9))
+
+
+@pytest.mark.parametrize("pads", [[5, 5], [0, 7, 7]])
+def test_padded_rows(pads):
+    model = make("llama")
+    ids, mask, _ = left_padded(prompts(len(pads), WINDOW + 2), pads)
+    longspan.extend(model, "dca")
+    assert_flat(model, ids, mask)
+
+
+@pytest.mark.parametrize("options", [{"kv_tier": "disk"}, {"impl": "torch"}, {"impl": "flash_cpu"}])
+def test_tiers_and_implementations(options):
+    model = make("llama")
+    longspan.extend(model, "longheads", **options)
+    assert_flat(model, prompts(1, WINDOW + 5))
+
+
+def test_reduced_precision():
+    model = make("llama", torch.bfloat16)
+    longspan.extend(model, "dca")
+    assert_flat(model, prompts(1, WINDOW + 5))
+
+
+def test_generate_with_several_beams_and_other_numbers_of_rows():
+    model = make("llama")
+    longspan.extend(model, "longheads")
+    asked = [(prompts(rows, WINDOW + 5, seed=rows), {"num_beams": beams}) for rows, beams in ((1, 1), (3, 1), (1, 3))]
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    plain = [model.generate(ids, **options, **own) for ids, own in asked]
+    with longspan.graphed(model):
+        found = [model.generate(ids, **options, **own) for ids, own in asked]
+        assert flat(model) == 2  # of one row and of three
+    assert all(map(torch.equal, found, plain))
+
+
+def test_caches_in_turn_a_crop_and_a_prompt_between():
+    model = make("llama")
+    longspan.extend(model, "dca")
+
+    def run():
+        made = []
+        caches = [steps(model, prompts(1, n, seed=n), n=3)[1] for n in (WINDOW, WINDOW + 7)]
+        for n in range(6):
+            made.append(steps(model, torch.full((1, 1), 5 + n), cache=caches[n % 2], n=1)[0])
+        caches[0].crop(-3)
+        made.append(steps(model, prompts(1, 4, seed=3), cache=caches[0], n=4)[0])
+        return torch.cat(made, dim=1)
+
+    plain = run()
+    with longspan.graphed(model):
+        assert torch.equal(run(), plain) and flat(model) == 1
+
+
+def test_weights_that_change_in_place_are_read_anew():
+    model, ids = make("llama"), prompts(1, WINDOW + 3)
+    longspan.extend(model, "dca")
+    with longspan.graphed(model):
+        _, cache = steps(model, ids)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1.25)
+        found, _ = steps(model, ids[:, :1], cache=cache)
+        for store in cache.stores:
+            assert store.length == WINDOW + 3 + STEPS - 1 + STEPS
+    cache.crop(-STEPS)
+    assert torch.equal(steps(model, ids[:, :1], cache=cache)[0], found)
+
+
+class Odd(nn.Module):
+    """A norm that does something else beside."""
+
+    def __init__(self, norm, what):
+        super().__init__()
+        self.norm, self.what, self.calls = norm, what, count()
+
+    def forward(self, x):
+        return self.what(self.norm(x), next(self.calls))
+
+
+def in_place(x, n):
+    y = x + 1
+    y[..., :3].mul_(2)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        (lambda x, n: x * 2 if float(x.sum()) > 0 else x, r"looks into a tensor \(__float__\)"),
+        (lambda x, n: x * x.abs().max().item(), r"looks into a tensor \(item\)"),
+        (in_place, r"changes a tensor in place \(mul_\)"),
+        (lambda x, n: x * (1 + n), "its steps differ: .* in the next"),
+        (lambda x, n: x * (1.5 + n), "its steps differ: a float"),
+        (lambda x, n: x * torch.from_numpy(np.full(1, 2, np.float32)), "its steps differ: a Tensor"),
+        (lambda x, n: x + torch.arange(n, n + 1), "its steps differ: .* in the next"),
+        (lambda x, n: x.relu() if n % 2 else x.exp(), "its steps differ: a method_descriptor"),
+    ],
+)
+def test_what_differs_from_step_to_step_is_refused(what, match):
+    """The number of a call stands for a position that a model computes with."""
+    model = make("llama")
+    longspan.extend(model, "dca")
+    model.model.norm = Odd(model.model.norm, what)
+    ids, cache = prompts(1, WINDOW), longspan.new_cache(model)
+    refused = pytest.raises(longspan.LongspanError, match=f"LlamaForCausalLM: (it )?{match}.*without longspan.graphed")
+    with longspan.graphed(model), refused:
+        steps(model, ids, cache=cache)
+    lengths = {store.length for store in cache.stores}
+    assert len(lengths) == 1 and WINDOW < lengths.pop() <= WINDOW + 3, "whole tokens were taken in"
+    assert "forward" not in vars(model)
+    steps(model, ids[:, :1], cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("family", "match"), [("gemma2", "stayed stock"), ("mixtral", r"changes a tensor in place \(__setitem__\)")]
+)
+def test_models_that_cannot_be_recorded(family, match):
+    model = make(family)
+    longspan.extend(model, "dca")
+    with pytest.raises(longspan.LongspanError, match=match), longspan.graphed(model):
+        steps(model, prompts(1, WINDOW))
+    assert "forward" not in vars(model)
+
+
+def test_calls_that_are_no_steps_run_as_before():
+    model, ids = make("llama"), prompts(1, WINDOW)
+    longspan.extend(model, "longheads")
+    with longspan.graphed(model):
+        _, cache = steps(model, ids)
+        with pytest.warns(UserWarning, match="gradients are on"):
+            assert model(ids[:, :1], past_key_values=cache).logits.requires_grad
+        with torch.no_grad(), longspan.record(model) as choices:
+            with pytest.warns(UserWarning, match="a recording is active"):
+                model(input_ids=ids[:, :1], past_key_values=cache)
+            assert model(input_ids=ids[:, :1], past_key_values=cache, output_hidden_states=True).hidden_states
+    assert len(choices)
