@@ -3,7 +3,7 @@
     git worktree add OTHER COMMIT
     python benchmarks/against.py OTHER              # into results/against.json
     python benchmarks/against.py OTHER --methods dca esa --windows 8
-    python benchmarks/against.py OTHER --graphed --out benchmarks/results/against-graphed.json
+    python benchmarks/against.py OTHER --graphed
 
 Each checkout has a process of its own for each method, both on one thread and with the same weights, those bundled
 here. They are told in turns to read a prompt and to decode, so that a busy moment meets both; a figure is the median
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--graphed", action="store_true", help="decode inside longspan.graphed here")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help="results/against.json, or against-graphed.json, unless given")
     args = parser.parse_args()
     commit = subprocess.check_output(["git", "-C", args.other, "rev-parse", "--short", "HEAD"], text=True).strip()
     found: dict[str, dict[str, dict[str, float] | str]] = {}
@@ -159,7 +159,8 @@ def main() -> None:
                 args.other, spec, 512 * windows - DECODED - 1, args.rounds, args.graphed
             )
             print(f"{spec}, {windows} windows: {row}", flush=True)
-    args.out.write_text(
+    out = args.out or (RESULTS.with_stem("against-graphed") if args.graphed else RESULTS)
+    out.write_text(
         json.dumps({"against": commit, "graphed": args.graphed, "ratios": found, **machine(1)}, indent=1) + "\n"
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import count
 
 import numpy as np
@@ -119,9 +121,13 @@ def test_caches_in_turn_a_crop_and_a_prompt_between():
         assert torch.equal(run(), plain) and flat(model) == 1
 
 
-def test_weights_that_change_in_place_are_read_anew():
+@pytest.mark.parametrize("computed", [False, True])
+def test_weights_that_change_in_place_are_read_anew(computed):
     model, ids = make("llama"), prompts(1, WINDOW + 3)
     longspan.extend(model, "dca")
+    if computed:  # from the weights alone, as Gemma's norms do
+        norm = model.model.norm
+        model.model.norm = Odd(norm, lambda x, n: x * (1.0 + norm.weight[:, None].float()).mT)
     with longspan.graphed(model):
         _, cache = steps(model, ids)
         with torch.no_grad():
@@ -157,6 +163,11 @@ def in_place(x, n):
         (lambda x, n: x * 2 if float(x.sum()) > 0 else x, r"looks into a tensor \(__float__\)"),
         (lambda x, n: x * x.abs().max().item(), r"looks into a tensor \(item\)"),
         (in_place, r"changes a tensor in place \(mul_\)"),
+        (lambda x, n: torch.nn.functional.relu(x + 1, inplace=True), r"changes a tensor in place \(relu\)"),
+        (lambda x, n: x * (2 if 1.5 in x else 1), r"looks into a tensor \(__contains__\)"),
+        (lambda x, n: x * (1 + x[x > 9].numel()), r"looks into a tensor \(__getitem__\)"),
+        (lambda x, n: x * (1 + len(torch.where(x > 9)[0])), r"looks into a tensor \(where\)"),
+        (lambda x, n: x * torch.rand(1), "it draws random numbers"),
         (lambda x, n: x * (1 + n), "its steps differ: .* in the next"),
         (lambda x, n: x * (1.5 + n), "its steps differ: a float"),
         (lambda x, n: x * torch.from_numpy(np.full(1, 2, np.float32)), "its steps differ: a Tensor"),
@@ -177,6 +188,31 @@ def test_what_differs_from_step_to_step_is_refused(what, match):
     assert len(lengths) == 1 and WINDOW < lengths.pop() <= WINDOW + 3, "whole tokens were taken in"
     assert "forward" not in vars(model)
     steps(model, ids[:, :1], cache=cache)
+
+
+def test_a_scale_that_changes_is_refused():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    attention, calls = model.model.layers[1].self_attn, count()
+    hook = attention.register_forward_pre_hook(lambda *_: setattr(attention, "scaling", 0.25 + next(calls) / 8))
+    with longspan.graphed(model), pytest.raises(longspan.LongspanError, match="its steps differ: a float"):
+        steps(model, prompts(1, WINDOW))
+    hook.remove()
+
+
+def test_weights_are_freed_with_the_model():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    weight = weakref.ref(model.lm_head.weight)
+    gc.disable()
+    try:
+        with longspan.graphed(model):
+            steps(model, prompts(1, WINDOW))
+            assert flat(model) == 1
+        model.to("meta")  # has other weights
+        assert weight() is None, "a step that is no longer used holds them"
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -5,33 +5,37 @@ On a CPU the modules of a small model take longer than their matrices: most of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, count, zip_longest
+from types import MethodWrapperType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from longspan.attend import Attender, ForwardState, LayerCall
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache
+from longspan.rope import Rope
 from longspan.store import KVStore
 
 # What turns a tensor into numbers, or gives it a shape that depends on them: a replay would keep the recording's.
 _LOOKS = {"item", "tolist", "numpy", "nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "equal"}
 _LOOKS |= {"allclose", "bincount", "histc", "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__array__"}
-_IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__iand__", "__ior__"}
+_LOOKS |= {"__contains__"}
 _LITERALS = type(None), bool, int, str
-_NUMBERS = float, complex, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format
+# Values that are compared: numbers, and what reads an attribute of a tensor, such as its transpose.
+_EQUAL: tuple[type, ...] = (float, complex, range, torch.Size, torch.dtype, torch.device, MethodWrapperType)
 
 _TRIES = 2  # steps that may differ from the next: what a model sets up in its first ones is set up then
 CACHE = object()  # stands for the cache in what a model returns
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor, float, float | None, Tensor | None], Tensor]
 _Kind = tuple[int, torch.dtype]  # rows, and the dtype of their tokens
 
 
@@ -47,6 +51,7 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Any
+    random: bool = False
 
     @property
     def given(self) -> set[int]:
@@ -67,7 +72,37 @@ def _ids(tree: Any) -> set[int]:
 
 
 def _memory(x: Tensor) -> int:
-    return x.untyped_storage().data_ptr()
+    try:
+        return x.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError) as error:
+        raise Unrecordable(f"it computes with a tensor of layout {x.layout}") from error
+
+
+class _Operations(TorchDispatchMode):
+    """What the operations of a call do beside giving a result.
+
+    Attributes:
+        look: whether their result, or its shape, depends on a tensor's values and is a number for Python.
+        random: whether they draw numbers.
+        written: the tensors that they write to.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look = self.random = False
+        self.written: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, schema = kwargs or {}, func._schema
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags}:
+            # Indexing has the tag whatever the index; only a mask's values decide on a shape.
+            masked = any(x.dtype in (torch.bool, torch.uint8) for x in _tensors(args[1:]))
+            self.look = self.look or masked or schema.name != "aten::index"
+        self.random = self.random or torch.Tag.nondeterministic_seeded in func.tags
+        for n, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.written += _tensors(args[n] if n < len(args) else kwargs.get(argument.name))
+        return func(*args, **kwargs)
 
 
 class Tape(TorchFunctionMode):
@@ -75,28 +110,33 @@ class Tape(TorchFunctionMode):
 
     Args:
         ids: the token that the forward is given.
+        weights: the model's, and its buffers; what is computed from them is computed anew in every step.
     """
 
-    def __init__(self, ids: Tensor) -> None:
+    def __init__(self, ids: Tensor, weights: Iterable[Tensor]) -> None:
         super().__init__()
-        self.ids, self.calls = ids, list[_Call]()  # which keep their tensors, so that an id stays one tensor's
-        self.follows = {id(ids)}  # the tensors that depend on the token or on what is stored
-        self.layers: dict[int, LayerCall] = {}
+        self.calls = list[_Call]()  # which keep their tensors, so that an id stays one tensor's
+        self.follows = {id(ids), *map(id, weights)}  # the tensors that may change from step to step
+        self.ropes: dict[int, Rope] = {}
         self.reason: str | None = None  # why no other step can make the same calls
         self._changed: list[_Call] = []  # calls that change a tensor that they are given
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = _Call(func, tuple(args), kwargs or {}, func(*args, **(kwargs or {})))
+        with _Operations() as does:
+            out = func(*args, **(kwargs or {}))
+        call = _Call(func, tuple(args), kwargs or {}, out, does.random)
         name = getattr(func, "__name__", "")
+        looks = does.look or name in _LOOKS or name == "where" and len(args) + len(call.kwargs) == 1
         follows = not self.follows.isdisjoint(call.given)
-        if follows and name in _LOOKS:
+        if follows and looks:
             self.reason = f"it looks into a tensor ({name}), so that what it calls depends on the token"
-        if call.given and (name in _IN_PLACE or name.endswith("_") and name[-2:] != "__" or "out" in call.kwargs):
+        given = {_memory(x) for x in _tensors((call.args, call.kwargs))} if does.written else set()
+        if name == "__set__" or not given.isdisjoint(map(_memory, does.written)):
             self._changed.append(call)
         if call.made:
             self.calls.append(call)
             self.follows |= call.made if follows else set()
-        return call.out
+        return out
 
     def attention(
         self,
@@ -111,8 +151,9 @@ class Tape(TorchFunctionMode):
         """The attention of a layer, which every step computes anew; ``pads``: the padding of the cache's rows."""
         with torch._C.DisableTorchFunction():
             out = attender.run(q, k, v, replace(layer, padding=pads), store).contiguous()
-        self.layers[layer.number] = layer
-        self.calls.append(_Call(_attention, (layer.number, q, k, v), {}, out))
+        self.ropes[layer.number] = layer.rope
+        given = layer.number, q, k, v, layer.scale, layer.softcap, layer.sinks
+        self.calls.append(_Call(_attention, given, {}, out))
         self.follows.add(id(out))
         return out
 
@@ -126,11 +167,13 @@ class Tape(TorchFunctionMode):
         memory = {_memory(x) for call in live for x in _tensors((call.args, call.kwargs, call.out))}
         for call in self._changed:
             if not memory.isdisjoint(map(_memory, _tensors((call.args, call.kwargs, call.out)))):
-                self.reason = f"it changes a tensor in place ({getattr(call.run, '__name__', 'out=')})"
+                self.reason = f"it changes a tensor in place ({getattr(call.run, '__name__', call.run)})"
+        if any(call.random for call in live):
+            self.reason = "it draws random numbers"
         return live[::-1]
 
 
-class _Source:
+class _StepSource:
     """The source of a function ``step(ids, attend)`` that makes these calls.
 
     Attributes:
@@ -143,7 +186,7 @@ class _Source:
 
     def __init__(self, ids: Tensor, calls: Sequence[_Call], leaves: Sequence[Any]) -> None:
         self.values: dict[str, Any] = {}
-        self._names = {id(ids): "ids"}
+        self._names, self._made = {id(ids): "ids"}, count()
         self.lines = [self._line(call) for call in calls]
         self.lines.append(f"return {self._word(list(leaves))}")
 
@@ -151,16 +194,16 @@ class _Source:
         """The function, compiled: a loop over the calls would take half as long as they do."""
         space = dict(self.values)
         exec("\n    ".join(["def step(ids, attend):", *self.lines]), space)  # noqa: S102
-        step: Callable[[Tensor, Attend], list[Any]] = space["step"]
+        step: Callable[[Tensor, Attend], list[Any]] = space.pop("step")  # which would hold itself, and the weights
         return step
 
-    def difference(self, other: _Source) -> str | None:
+    def difference(self, other: _StepSource) -> str | None:
         """What this step calls otherwise than another one, or None."""
         for a, b in zip_longest(self.lines, other.lines):
             if a != b:
-                return f"{b} in one step and {a} in the next"
+                return f"{b or 'no call'} in one step and {a or 'no call'} in the next"
         for a, b in zip(self.values.values(), other.values.values(), strict=True):
-            if a is not b and not (isinstance(a, _NUMBERS) and type(a) is type(b) and a == b):
+            if a is not b and not (isinstance(a, _EQUAL) and type(a) is type(b) and a == b):
                 return f"a {type(a).__name__} that is another one in the next step"
         return None
 
@@ -169,7 +212,7 @@ class _Source:
         given = [self._word(x) for x in call.args] + [f"{name}={self._word(x)}" for name, x in call.kwargs.items()]
         made = []
         for x in [call.out] if isinstance(call.out, Tensor) else call.out:
-            made.append(f"v{len(self._names)}")
+            made.append(f"v{next(self._made)}")
             self._names[id(x)] = made[-1]
         return f"{', '.join(made)}{'' if isinstance(call.out, Tensor) else ','} = {run}({', '.join(given)})"
 
@@ -201,10 +244,10 @@ def _attention(*args: Any) -> Any:
 
 @dataclass
 class _Flat:
-    """A step of so many rows: its function, what each layer brings, and the form of what the model returns."""
+    """A step of so many rows: its function, the rotation of each layer, and the form of what the model returns."""
 
     run: Callable[[Tensor, Attend], list[Any]]
-    layers: dict[int, LayerCall]
+    ropes: dict[int, Rope]
     form: TreeSpec
 
 
@@ -215,12 +258,13 @@ class FlatSteps:
     numbers on the same weights, later ones make those calls and no others.
 
     Args:
-        forward: the model's own.
+        model: whose weights are read anew in every step.
+        forward: its own.
     """
 
-    def __init__(self, forward: Callable[..., Any], attender: Attender) -> None:
-        self._forward, self._attender = forward, attender
-        self._noted: dict[_Kind, list[_Source]] = {}
+    def __init__(self, model: nn.Module, forward: Callable[..., Any], attender: Attender) -> None:
+        self._model, self._forward, self._attender = model, forward, attender
+        self._noted: dict[_Kind, list[_StepSource]] = {}
         self._flat: dict[_Kind, _Flat] = {}
 
     def __call__(self, cache: LongspanCache, ids: Tensor) -> Any:
@@ -234,9 +278,10 @@ class FlatSteps:
             return self._note(cache, ids)
         state, padding, run = ForwardState(), cache.padding or (), self._attender.run
 
-        def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            own = flat.layers[number]
-            layer = LayerCall(own.rope, own.scale, padding, own.softcap, own.sinks, number, state)
+        def attend(
+            number: int, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+        ) -> Tensor:
+            layer = LayerCall(flat.ropes[number], scale, padding, softcap, sinks, number, state)
             return run(q, k, v, layer, cache.layers[number].store).contiguous()
 
         leaves = flat.run(ids, attend)
@@ -246,7 +291,7 @@ class FlatSteps:
         """What else is called changes nothing here."""
 
     def _note(self, cache: LongspanCache, ids: Tensor) -> Any:
-        tape = Tape(ids)
+        tape = Tape(ids, chain(self._model.parameters(), self._model.buffers()))
         cache.recorded = partial(tape.attention, self._attender, cache.padding or ())
         try:
             with tape:
@@ -258,11 +303,11 @@ class FlatSteps:
         calls, kind = tape.live(leaves), (ids.shape[0], ids.dtype)
         if tape.reason is not None:
             raise Unrecordable(tape.reason)
-        source, noted = _Source(ids, calls, leaves), self._noted.setdefault(kind, [])
+        source, noted = _StepSource(ids, calls, leaves), self._noted.setdefault(kind, [])
         if noted and (difference := source.difference(noted[-1])) is None:
-            del self._noted[kind]
+            self._noted.pop(kind, None)  # another thread may have been here
             changing = [call for call in calls if not call.made.isdisjoint(tape.follows)]
-            self._flat[kind] = _Flat(_Source(ids, changing, leaves).function(), tape.layers, form)
+            self._flat[kind] = _Flat(_StepSource(ids, changing, leaves).function(), tape.ropes, form)
         elif len(noted) == _TRIES:
             raise Unrecordable(f"its steps differ: {difference}")
         else:

@@ -43,10 +43,12 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     without a graph, up to rounding. Beam search reallocates the cache at every step and is refused.
 
     On a CPU, with any method, the first steps of a batch size are noted, and later ones make the same calls of torch
-    without the model's modules, which take longer than the matrices of a small model. The logits are the same bits.
+    without the model's modules, which take longer than the matrices of a small model: the same bits, unless the model
+    branches in Python on the length. A branch that the noted steps took is taken in all later ones.
 
     Other calls run as before: a prompt, several tokens at once, a call with labels or hidden states; and, with a
-    warning, calls with gradients or autocast. Hooks and adapters of the model are those of the recording.
+    warning, calls with gradients or autocast. Hooks, adapters and weights of the model are those of the recording; what
+    is written to a weight in place is read anew on a CPU.
 
     Args:
         model: extended, all of its layers, on one device; on a GPU, with a method that keeps keys by their index
@@ -55,8 +57,8 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
             used.
 
     Raises:
-        LongspanError: the model, its method or its device cannot be recorded; with the reason. What a model on a CPU
-            computes in a step shows in the second one, which raises after its token was taken in.
+        LongspanError: the model, its method or its device cannot be recorded; with the reason. On a CPU it
+            may show in the first steps only: one of the first three raises then, after its token was taken in.
         ValueError: ``room`` is less than 1.
     """
     room = check_count("room", room)
@@ -67,7 +69,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     steps: CudaGraphs | FlatSteps
     if model.device.type == "cpu" and why_no_graph(model.device) is not None:
         reason = unrecordable_model(model, attachment.layers)
-        steps = FlatSteps(model.forward, attachment.attender)
+        steps = FlatSteps(model, model.forward, attachment.attender)
     else:
         reason = (
             unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
