@@ -237,4 +237,10 @@ def test_calls_that_are_no_steps_run_as_before():
             with pytest.warns(UserWarning, match="a recording is active"):
                 model(input_ids=ids[:, :1], past_key_values=cache)
             assert model(input_ids=ids[:, :1], past_key_values=cache, output_hidden_states=True).hidden_states
+            model.config.output_hidden_states = True
+            assert model(input_ids=ids[:, :1], past_key_values=cache).hidden_states
+            model.config.output_hidden_states = False
+            model.config._attn_implementation = "sdpa"
+            with pytest.raises(longspan.LongspanError, match="attention was set to 'sdpa'"):
+                model(input_ids=ids[:, :1], past_key_values=cache)
     assert len(choices)

@@ -32,6 +32,7 @@ _WARM = 2  # runs before a recording: kernels are compiled and libraries take th
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache"}
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
 _TRUE = "use_cache", "return_dict"  # unless they are left out
+_MORE = "output_hidden_states", "output_attentions"  # that a config may ask for
 
 
 @contextmanager
@@ -152,6 +153,7 @@ class _Decoding:
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
         one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
         plain = not others and False not in (arguments.get(name, True) for name in _TRUE)
+        plain = plain and not any(getattr(self.model.config, name, False) for name in _MORE)
         if one and plain and isinstance(cache, LongspanCache) and cache.get_seq_length():
             if (reason := self._why_not_now()) is None:
                 return cache

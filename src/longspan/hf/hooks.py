@@ -239,6 +239,7 @@ class Attachment(NeverCopied):
 
     def stood_in(self) -> None:
         """A recorded step runs in place of the decoder."""
+        refuse_other_attention(self._config._attn_implementation, interface.NAME)
         for one in self._rotary:
             one.check()
         self._local.began = True
