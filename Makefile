@@ -67,7 +67,7 @@ test: $(READY)
 
 test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-seed=0 tests/longspan_eval/lm_eval_harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -n 2 --hypothesis-seed=0 tests/longspan_eval/lm_eval_harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
 
 # The system's Chromium: Playwright's own is a download from elsewhere.
 test-browser: $(BROWSER)

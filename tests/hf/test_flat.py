@@ -14,7 +14,7 @@ from torch import nn
 import longspan
 from longspan.hf import graphs
 from longspan.methods import METHODS
-from support.hf_models import WINDOW, left_padded, make, prompts
+from support.hf_models import STEPS, WINDOW, greedy_steps, left_padded, make, prompts
 
 pytestmark = pytest.mark.skipif(
     graphs.why_no_graph(torch.device("cpu")) is None, reason="a graph is recorded on the CPU here"
@@ -23,20 +23,6 @@ FAMILIES = (
     "llama", "llama-mha", "mistral", "qwen2", "qwen3", "phi", "phi3", "olmo2", "granite", "glm4", "gpt_neox",
     "stablelm", "hunyuan_v1_dense", "cohere", "nemotron",
 )  # fmt: skip
-STEPS = 7
-
-
-def steps(model, ids, mask=None, cache=None, n=STEPS):
-    """Logits of the prompt's last token and of ``n - 1`` greedy ones, and the cache."""
-    cache = longspan.new_cache(model) if cache is None else cache
-    found = []
-    with torch.no_grad():
-        for _ in range(n):
-            logits = model(input_ids=ids, attention_mask=mask, past_key_values=cache).logits[:, -1:]
-            found.append(logits)
-            ids = logits.argmax(dim=-1)
-            mask = mask if mask is None else torch.cat((mask, torch.ones_like(ids)), dim=1)
-    return torch.cat(found, dim=1), cache
 
 
 def flat(model):
@@ -45,9 +31,9 @@ def flat(model):
 
 
 def assert_flat(model, ids, mask=None):
-    plain, cache = steps(model, ids, mask)
+    plain, cache = greedy_steps(model, ids, mask=mask)
     with longspan.graphed(model):
-        found, own = steps(model, ids, mask)
+        found, own = greedy_steps(model, ids, mask=mask)
         assert flat(model) == 1
     assert torch.equal(found, plain)
     for a, b in zip(own.stores, cache.stores, strict=True):
@@ -109,11 +95,11 @@ def test_caches_in_turn_a_crop_and_a_prompt_between():
 
     def run():
         made = []
-        caches = [steps(model, prompts(1, n, seed=n), n=3)[1] for n in (WINDOW, WINDOW + 7)]
+        caches = [greedy_steps(model, prompts(1, n, seed=n), count=3)[1] for n in (WINDOW, WINDOW + 7)]
         for n in range(6):
-            made.append(steps(model, torch.full((1, 1), 5 + n), cache=caches[n % 2], n=1)[0])
+            made.append(greedy_steps(model, torch.full((1, 1), 5 + n), cache=caches[n % 2], count=1)[0])
         caches[0].crop(-3)
-        made.append(steps(model, prompts(1, 4, seed=3), cache=caches[0], n=4)[0])
+        made.append(greedy_steps(model, prompts(1, 4, seed=3), cache=caches[0], count=4)[0])
         return torch.cat(made, dim=1)
 
     plain = run()
@@ -129,15 +115,15 @@ def test_weights_that_change_in_place_are_read_anew(computed):
         norm = model.model.norm
         model.model.norm = Odd(norm, lambda x, n: x * (1.0 + norm.weight[:, None].float()).mT)
     with longspan.graphed(model):
-        _, cache = steps(model, ids)
+        _, cache = greedy_steps(model, ids)
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(1.25)
-        found, _ = steps(model, ids[:, :1], cache=cache)
+        found, _ = greedy_steps(model, ids[:, :1], cache=cache)
         for store in cache.stores:
             assert store.length == WINDOW + 3 + STEPS - 1 + STEPS
     cache.crop(-STEPS)
-    assert torch.equal(steps(model, ids[:, :1], cache=cache)[0], found)
+    assert torch.equal(greedy_steps(model, ids[:, :1], cache=cache)[0], found)
 
 
 class Odd(nn.Module):
@@ -183,11 +169,11 @@ def test_what_differs_from_step_to_step_is_refused(what, match):
     ids, cache = prompts(1, WINDOW), longspan.new_cache(model)
     refused = pytest.raises(longspan.LongspanError, match=f"LlamaForCausalLM: (it )?{match}.*without longspan.graphed")
     with longspan.graphed(model), refused:
-        steps(model, ids, cache=cache)
+        greedy_steps(model, ids, cache=cache)
     lengths = {store.length for store in cache.stores}
     assert len(lengths) == 1 and WINDOW < lengths.pop() <= WINDOW + 3, "whole tokens were taken in"
     assert "forward" not in vars(model)
-    steps(model, ids[:, :1], cache=cache)
+    greedy_steps(model, ids[:, :1], cache=cache)
 
 
 def test_a_scale_that_changes_is_refused():
@@ -196,7 +182,7 @@ def test_a_scale_that_changes_is_refused():
     attention, calls = model.model.layers[1].self_attn, count()
     hook = attention.register_forward_pre_hook(lambda *_: setattr(attention, "scaling", 0.25 + next(calls) / 8))
     with longspan.graphed(model), pytest.raises(longspan.LongspanError, match="its steps differ: a float"):
-        steps(model, prompts(1, WINDOW))
+        greedy_steps(model, prompts(1, WINDOW))
     hook.remove()
 
 
@@ -207,7 +193,7 @@ def test_weights_are_freed_with_the_model():
     gc.disable()
     try:
         with longspan.graphed(model):
-            steps(model, prompts(1, WINDOW))
+            greedy_steps(model, prompts(1, WINDOW))
             assert flat(model) == 1
         model.to("meta")  # has other weights
         assert weight() is None, "a step that is no longer used holds them"
@@ -222,7 +208,7 @@ def test_models_that_cannot_be_recorded(family, match):
     model = make(family)
     longspan.extend(model, "dca")
     with pytest.raises(longspan.LongspanError, match=match), longspan.graphed(model):
-        steps(model, prompts(1, WINDOW))
+        greedy_steps(model, prompts(1, WINDOW))
     assert "forward" not in vars(model)
 
 
@@ -230,7 +216,7 @@ def test_calls_that_are_no_steps_run_as_before():
     model, ids = make("llama"), prompts(1, WINDOW)
     longspan.extend(model, "longheads")
     with longspan.graphed(model):
-        _, cache = steps(model, ids)
+        _, cache = greedy_steps(model, ids)
         with pytest.warns(UserWarning, match="gradients are on"):
             assert model(ids[:, :1], past_key_values=cache).logits.requires_grad
         with torch.no_grad(), longspan.record(model) as choices:

@@ -15,10 +15,10 @@ import longspan
 from longspan.hf import graphs as module
 from longspan.kernels.gpu import tiles
 from longspan.store.buffer import SPARE
-from support.hf_models import _COMMON, FAMILIES, WINDOW, build, left_padded, make, prompts
+from support.hf_models import _COMMON, FAMILIES, WINDOW, build, greedy_steps, left_padded, make, prompts
 
 pytest.importorskip("triton")
-tape = pytest.importorskip("tape")
+from support import tape  # noqa: E402
 
 INTERPRETED = tiles.interpreting()
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -55,23 +55,10 @@ def ids_of(*sizes, **options):
     return prompts(*sizes, **options).to(DEVICE)
 
 
-def steps(model, ids, count, mask=None, cache=None):
-    """Logits of the prompt's last token and of ``count - 1`` greedy ones, and the cache."""
-    cache = cache or longspan.new_cache(model)
-    found = []
-    with torch.no_grad():
-        for _ in range(count):
-            logits = model(input_ids=ids, attention_mask=mask, past_key_values=cache).logits[:, -1:]
-            found.append(logits)
-            ids = logits.argmax(dim=-1)
-            mask = mask if mask is None else torch.cat((mask, torch.ones_like(ids)), dim=1)
-    return torch.cat(found, dim=1), cache
-
-
 def assert_replayed(model, ids, recorded, mask=None):
-    plain, _ = steps(model, ids, 4, mask)
+    plain, _ = greedy_steps(model, ids, 4, mask)
     with longspan.graphed(model):
-        found, _ = steps(model, ids, 4, mask)
+        found, _ = greedy_steps(model, ids, 4, mask)
     assert len(recorded) == 1
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
 
@@ -82,9 +69,9 @@ def test_replays_equal_calls(name, recorded):
     """From inside the window to beyond it."""
     model, ids = model_of(), ids_of(1, WINDOW - 3)
     longspan.extend(model, method(name))
-    plain, cache = steps(model, ids, 6)
+    plain, cache = greedy_steps(model, ids, 6)
     with longspan.graphed(model):
-        found, own = steps(model, ids, 6)
+        found, own = greedy_steps(model, ids, 6)
     assert len(recorded) == 1
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
     assert own.get_seq_length() == cache.get_seq_length()
@@ -121,12 +108,12 @@ def test_padded_rows(pads, recorded):
 def test_the_cache_grows_and_is_recorded_again(recorded):
     model, ids = model_of(), ids_of(1, WINDOW)
     longspan.extend(model, "dca")
-    _, cache = steps(model, ids, 1)
+    _, cache = greedy_steps(model, ids, 1)
     with longspan.graphed(model, room=1), torch.no_grad():
-        more, _ = steps(model, ids_of(1, SPARE - 2, seed=1), 5, cache=cache)  # room for SPARE tokens is left
+        more, _ = greedy_steps(model, ids_of(1, SPARE - 2, seed=1), 5, cache=cache)  # room for SPARE tokens is left
     assert len(recorded) == 2
-    _, cache = steps(model, ids, 1)
-    plain, _ = steps(model, ids_of(1, SPARE - 2, seed=1), 5, cache=cache)
+    _, cache = greedy_steps(model, ids, 1)
+    plain, _ = greedy_steps(model, ids_of(1, SPARE - 2, seed=1), 5, cache=cache)
     torch.testing.assert_close(more, plain, rtol=1e-4, atol=1e-4)
 
 
@@ -164,9 +151,9 @@ def test_a_crop_and_a_prompt_between_steps(recorded):
     found = []
     for inside in (False, True):
         with longspan.graphed(model) if inside else torch.no_grad():
-            _, cache = steps(model, ids, 5)
+            _, cache = greedy_steps(model, ids, 5)
             cache.crop(-3)
-            more, _ = steps(model, ids_of(1, 4, seed=3), 5, cache=cache)
+            more, _ = greedy_steps(model, ids_of(1, 4, seed=3), 5, cache=cache)
         found.append(more)
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
     assert len(recorded) == 1
@@ -184,7 +171,7 @@ def test_padding_that_changes_is_refused(recorded):
     ids, mask, _ = left_padded(ids_of(1, WINDOW), [4])
     longspan.extend(model, "dca")
     with longspan.graphed(model):
-        _, cache = steps(model, ids, 3, mask)
+        _, cache = greedy_steps(model, ids, 3, mask)
         with pytest.raises(longspan.CacheError, match="padding"), torch.no_grad():
             model(input_ids=ids[:, -1:], past_key_values=cache)
 
@@ -193,7 +180,7 @@ def test_two_caches_in_turn_have_a_recording_each(recorded):
     model, made = model_of(), []
     longspan.extend(model, "dca")
     with longspan.graphed(model), torch.inference_mode():
-        caches = [steps(model, ids_of(1, n, seed=n), 1)[1] for n in (WINDOW, WINDOW + 7)]
+        caches = [greedy_steps(model, ids_of(1, n, seed=n), 1)[1] for n in (WINDOW, WINDOW + 7)]
         for n in range(6):
             token = torch.full((1, 1), 5 + n, device=DEVICE)
             made.append(model(token, past_key_values=caches[n % 2]).logits)  # named by their place, too
@@ -202,7 +189,7 @@ def test_two_caches_in_turn_have_a_recording_each(recorded):
         gc.collect()
         assert gone() is None, "a recording keeps no cache"
     with torch.no_grad():
-        cache = steps(model, ids_of(1, WINDOW, seed=WINDOW), 1)[1]
+        cache = greedy_steps(model, ids_of(1, WINDOW, seed=WINDOW), 1)[1]
         for n in (0, 2, 4):
             plain = model(torch.full((1, 1), 5 + n, device=DEVICE), past_key_values=cache).logits
             torch.testing.assert_close(made[n], plain, rtol=1e-4, atol=1e-4)
@@ -215,7 +202,7 @@ def test_what_changes_the_model_runs_as_before(recorded):
     with longspan.graphed(model):
         with pytest.raises(longspan.LongspanError, match="already"), longspan.graphed(model):
             pass
-        _, cache = steps(model, ids, 2)
+        _, cache = greedy_steps(model, ids, 2)
         assert len(recorded) == 1
         longspan.extend(model, "rerope")
         refused = pytest.raises(longspan.CacheError, match="now runs ReRoPE")
@@ -227,7 +214,7 @@ def test_what_changes_the_model_runs_as_before(recorded):
 @pytest.mark.parametrize(
     ("family", "options", "match"),
     [
-        ("llama", {"method": "longheads"}, "longheads chooses keys"),
+        ("llama", {"method": "longheads"}, "longheads selects keys"),
         ("llama", {"method": "dynamic-ntk"}, "follow the length"),
         ("gemma2", {"method": "dca"}, "stayed stock"),
         ("llama", {"method": "dca", "kv_tier": "host"}, "kv_tier='host'"),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+import longspan
+
 WINDOW = 64
 VOCABULARY = 128
+STEPS = 7
 ALTERNATING = ["sliding_attention", "full_attention"]
 
 _COMMON = {
@@ -122,3 +127,18 @@ def left_padded(ids: torch.Tensor, pads: list[int]) -> tuple[torch.Tensor, torch
     for row, pad in enumerate(pads):
         ids[row, :pad], mask[row, :pad] = 0, 0
     return ids, mask, (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def greedy_steps(
+    model: PreTrainedModel, ids: torch.Tensor, count: int = STEPS, mask: torch.Tensor | None = None, cache: Any = None
+) -> tuple[torch.Tensor, Any]:
+    """Logits of the prompt's last token and of ``count - 1`` greedy ones, and the cache."""
+    cache = longspan.new_cache(model) if cache is None else cache
+    found = []
+    with torch.no_grad():
+        for _ in range(count):
+            logits = model(input_ids=ids, attention_mask=mask, past_key_values=cache).logits[:, -1:]
+            found.append(logits)
+            ids = logits.argmax(dim=-1)
+            mask = mask if mask is None else torch.cat((mask, torch.ones_like(ids)), dim=1)
+    return torch.cat(found, dim=1), cache
