@@ -93,9 +93,11 @@ class BlockIndex(UnitIndex):
                 self._finish(slice(first, last), pad, rope)
 
     def _take(self, q: Tensor, k: Tensor, rope: Rope) -> None:
-        slots = torch.arange(self._length, self._length + q.shape[2])
-        own = (slots - torch.tensor(self._pads)[:, None]).clamp(min=0)
-        own = own[0] if len(set(self._pads)) == 1 else own
+        start, stop = self._length, self._length + q.shape[2]
+        if (pad := max(self._pads)) <= start and pad == min(self._pads):
+            own: Tensor | slice = slice(start - pad, stop - pad)
+        else:
+            own = (torch.arange(start, stop) - torch.tensor(self._pads)[:, None]).clamp(min=0)
         turned = widen(rope.rotate_q(q, *cos_sin(rope.table, own, q.device)))
         self.tail.extend([turned.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
         self._length += q.shape[2]

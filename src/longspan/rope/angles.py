@@ -30,16 +30,19 @@ class Table:
         none = self.inv_freq.new_empty(0, self.inv_freq.numel())
         self._cos_sin = none, none  # cos and sin; replaced as one, since threads share a table
 
-    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device."""
+    def __call__(self, positions: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device.
+
+        Of a slice ``start : stop`` they are views, ``[stop - start, r / 2]``, which takes a tenth of the time.
+        """
         cos, sin = self._cos_sin
-        if positions.numel() == 0:
-            empty = cos.new_empty(*positions.shape, self.inv_freq.numel())
-            return empty, empty
-        top = int(positions.max())
-        if top >= cos.shape[0]:
-            self._cos_sin = cos, sin = self._grown(max(top + 1, 2 * cos.shape[0]))
-        positions = positions.to(self.inv_freq.device)
+        if isinstance(positions, slice):
+            size = positions.stop
+        else:
+            size = int(positions.max()) + 1 if positions.numel() else 0
+            positions = positions.to(self.inv_freq.device)
+        if size > cos.shape[0]:
+            self._cos_sin = cos, sin = self._grown(max(size, 2 * cos.shape[0]))
         return cos[positions], sin[positions]
 
     def _grown(self, size: int) -> tuple[Tensor, Tensor]:
@@ -48,8 +51,8 @@ class Table:
         return phase.cos() * self.factor, phase.sin() * self.factor
 
 
-def cos_sin(table: Table, positions: Tensor, device: torch.device) -> CosSin:
-    """cos and sin at ``positions`` (int64, CPU), ``[*positions.shape, r / 2]`` on ``device``.
+def cos_sin(table: Table, positions: Tensor | slice, device: torch.device) -> CosSin:
+    """cos and sin at ``positions`` (int64, CPU; or a slice), ``[*positions.shape, r / 2]`` on ``device``.
 
     The layers of a model may lie on several devices, its frequencies on one.
     """

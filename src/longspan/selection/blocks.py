@@ -52,8 +52,9 @@ class Blocks(BlockLayout, ByQueryChunk):
         Returns:
             ``[B, S, blocks · size]`` int64.
         """
-        best = scores.topk(self.blocks, dim=-1).indices.sort(dim=-1).values
-        return (best[..., None] * self.size + torch.arange(self.size, device=scores.device)).flatten(-2) + self.initial
+        best = scores.topk(self.blocks, dim=-1).indices.sort(dim=-1).values[..., None]
+        of_first = torch.arange(self.initial, self.initial + self.size, device=scores.device)
+        return (best * self.size + of_first).flatten(-2)
 
 
 class BlockSelector(BlockIndex, Selector):

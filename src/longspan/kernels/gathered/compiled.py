@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -130,12 +132,7 @@ def _pack_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
     tokens = _each(tokens.long().contiguous(), sharing)
     ends = ends.long().contiguous().expand(tokens.shape[0], sharing, len(edges) - 1, -1)
     cos_sin, each = [fp32_table(one) for one in job.cos_sin], cpu.tile_tokens(heads, sharing)
-    blocks = [
-        (first, min(first + each, stop), chunk)
-        for chunk, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True))
-        for first in range(start, stop, each)
-    ]
-    block_rows = torch.tensor(blocks, dtype=torch.int64, device="cpu")
+    block_rows = _row_blocks(edges, each)
     packing.expect("tokens", tokens, batch, sharing, len(edges) - 1, None, dtype=torch.int64)
     packing.expect("ends", ends, batch, sharing, len(edges) - 1, len(cos_sin), dtype=torch.int64)
     packed = _TOKENS.pack(
@@ -148,15 +145,26 @@ def _pack_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
         end_step=ends.stride()[:3],
         runs=len(cos_sin),
         chunks=len(edges) - 1,
-        row_blocks=len(blocks),
+        row_blocks=len(block_rows),
         each=each,
         count=tokens.shape[3],
         batch=batch,
     )
     tables = b"".join(packing.table(one, job.rope) for one in cos_sin)
-    most = max(stop - start for start, stop in zip(edges[:-1], edges[1:], strict=True))
+    most = max(stop - start for start, stop in pairwise(edges))
     owners = tokens, ends, block_rows, cos_sin
-    return _PackedChunks(packed[_OF_A_LAYER.size :] + tables, owners, len(blocks), most)
+    return _PackedChunks(packed[_OF_A_LAYER.size :] + tables, owners, len(block_rows), most)
+
+
+@lru_cache(maxsize=8)
+def _row_blocks(edges: tuple[int, ...], each: int) -> Tensor:
+    """``[n, 3]``: the first row of a block, one past its last, and the chunk, of at most ``each`` rows a block."""
+    blocks = [
+        (first, min(first + each, stop), chunk)
+        for chunk, (start, stop) in enumerate(pairwise(edges))
+        for first in range(start, stop, each)
+    ]
+    return torch.tensor(blocks, dtype=torch.int64, device="cpu")
 
 
 def _rotated(job: PerQueryChunk, cos_sin: CosSin) -> PerQueryChunk:
