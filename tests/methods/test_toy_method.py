@@ -69,8 +69,9 @@ def test_decoding_equals_prefill(case, dtype, rope):
 
 @of_each_case
 def test_a_model_runs_it_by_its_name(case):
-    text = ",".join(f"{key}={value}" for key, value in case.method.parameters().items() if isinstance(value, int))
+    text = ",".join(f"{key}={value}" for key, value in case.method.parameters().items() if isinstance(value, int | str))
     assert parse_spec(f"{LargestNorm.name}:{text}").method.resolve(case.window) == case.method
+    assert {key for key, value in case.method.parameters().items() if value is None} <= {"far"} - {case.method.remap}
     assert describe(LargestNorm.name, case.window)["parameters"]["top_k"] >= 1
     model = make("llama")
     longspan.extend(model, LargestNorm.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -81,6 +81,8 @@ class KeyNorms(Selector):
 
 # The method: methods/largest_keys.py
 
+Remap = Literal["slots", "far"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LargestNorm(Method):
@@ -88,7 +90,8 @@ class LargestNorm(Method):
 
     Args:
         initial, recent, top_k: how many first, last and chosen tokens.
-        far: the distance of initial and chosen tokens; None: moved together in their order.
+        remap: initial and chosen tokens are moved together in their order (``"slots"``), or seen at one distance.
+        far: that distance (default: half of the window).
     """
 
     name = "largest-norm"
@@ -96,14 +99,18 @@ class LargestNorm(Method):
     initial: int = 2
     recent: int | None = None
     top_k: int | None = None
+    remap: Remap = "slots"
     far: int | None = None
+
+    words = {"remap": Remap}
     selects = True
 
     def check(self) -> None:
         require("LargestNorm: initial ≥ 0", self.initial >= 0, initial=self.initial)
 
     def defaults(self, window: int) -> dict[str, Any]:
-        return {"recent": max(window // 2, 1), "top_k": max(window // 4, 1)}
+        sizes = {"recent": max(window // 2, 1), "top_k": max(window // 4, 1)}
+        return {**sizes, "far": window // 2} if self.remap == "far" else sizes
 
     def selection(self, window: int) -> LargestKeys:
         return LargestKeys(self.initial, self.recent, self.top_k, window)
@@ -143,7 +150,7 @@ class StatedLargestKeys:
 
 # What the tests run it with (tests/support/variants.py), and the line in METHODS (methods/__init__.py)
 
-VARIANTS = [{"initial": 0, "recent": 5, "top_k": 3}, {"initial": 3, "recent": 9, "top_k": 4, "far": 11}]
+VARIANTS = [{"initial": 0, "recent": 5, "top_k": 3}, {"initial": 3, "recent": 9, "top_k": 4, "remap": "far", "far": 11}]
 IMPOSSIBLE = [("largest-norm", {"initial": -1}, None, "initial ≥ 0")]
 
 

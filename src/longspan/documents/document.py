@@ -23,7 +23,6 @@ from longspan.documents.saving import save_document
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
-from longspan.methods import Full
 from longspan.methods.parse import written
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
@@ -247,7 +246,7 @@ class Document:
         report = self.attachment().report
         method, window = report.method, report.window
         most = method.longest(window)
-        if most is None and type(method) is Full and not method.angles.dynamic and self.tokens <= window:
+        if most is None and not (method.extends or method.angles.dynamic) and self.tokens <= window:
             # A longer text under full attention is the control of an experiment; nobody asks for it by an append.
             most = window
         return most, "" if most is None else f"{written(method)} was set for {most:,}"

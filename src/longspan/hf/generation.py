@@ -10,7 +10,6 @@ from transformers import MaxLengthCriteria, PreTrainedModel
 from longspan.errors import CacheError, LongspanError
 from longspan.hf.hooks import Attachment
 from longspan.hf.running import NeverCopied
-from longspan.methods import Full
 
 
 class _Shadow(NeverCopied):
@@ -59,7 +58,7 @@ class _OwnReach(_Shadow):
         criteria = self._stock(generation_config, stopping_criteria, *args, **kwargs)
         method, window = self._attachment.attender.method, self._attachment.attender.window
         longest = method.longest(window)
-        if longest is None and isinstance(method, Full):
+        if longest is None and not method.extends:
             return criteria  # the stock model on our cache, of which the warning is true
         for one in criteria:
             if isinstance(one, MaxLengthCriteria) and one not in (stopping_criteria or ()):

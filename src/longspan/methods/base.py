@@ -61,6 +61,7 @@ class Method:
         title: the method's name in errors about its parameters; by default the name of its class.
         least: the smallest valid value of a parameter, by name.
         words: the ``Literal`` with the valid words of a parameter, by name.
+        extends: false for the stock attention, which sets no limit to a text and extends no window.
     """
 
     name: ClassVar[str]
@@ -68,6 +69,7 @@ class Method:
     title: ClassVar[str] = ""
     least: ClassVar[Mapping[str, int]] = {}
     words: ClassVar[Mapping[str, Any]] = {}
+    extends: ClassVar[bool] = True
     angles: Angles = field(default_factory=Angles)
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ class Full(Method):
 
     name = "full"
     paper = "Su et al., 2021 (RoFormer), arXiv 2104.09864"
+    extends = False
 
     def selection(self, window: int) -> Everything:
         return Everything()
