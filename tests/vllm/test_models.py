@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
+from transformers import LlamaConfig
 
 import longspan
 from longspan.hf.report import Report
@@ -18,7 +21,7 @@ pytestmark = pytest.mark.long
 
 LENGTHS = (9, 63, 150, 333, 500)
 NEW = 6
-LONGEST = 512
+LONGEST = 512  # beyond what every model's config has, so vLLM has to be told that this is meant
 DUAL = {"chunk_size": 64, "local_size": 16, "original_max_position_embeddings": 64}
 LLAMA3 = {
     "rope_type": "llama3",
@@ -32,7 +35,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max
 
 # The model, what differs from the common sizes, what is asked of longspan in vLLM and on transformers.
 MODELS = {
-    "qwen2-1m": ("qwen2", {"dual_chunk_attention_config": DUAL, "max_position_embeddings": 1024}, None, "dca"),
+    "qwen2-1m": ("qwen2", {"dual_chunk_attention_config": DUAL, "max_position_embeddings": 256}, None, "dca"),
     "llama3-scaled": ("llama", {"rope_parameters": LLAMA3}, "dca", "dca"),
     "yarn-scaled": ("llama", {"rope_parameters": YARN}, "dca", "dca"),
     "key-and-query-norms": ("qwen3", {}, {"method": "dca", "chunk_size": 40}, longspan.DCA(chunk_size=40)),
@@ -100,6 +103,15 @@ def test_equals_transformers(name, tmp_path):
         assert answer["tokens"] == best
 
 
+def test_compiled_as_the_server_runs_it_by_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "compiled"))
+    found = run(tmp_path, model := made("llama", {}), "dca", enforce_eager=False)
+    assert "error" not in found, found["log"][-3000:]
+    longspan.extend(model, "dca", impl="reference")
+    for prompt, answer in zip(prompts(), found["batches"][0], strict=True):
+        assert answer["tokens"] == logprobs(model, prompt, answer["tokens"])[1]
+
+
 def test_the_config_of_dual_chunks_is_followed(tmp_path):
     """Nothing is asked but by the config: its chunks are those that run."""
     kind, own, _, _ = MODELS["qwen2-1m"]
@@ -125,6 +137,68 @@ def test_reduced_dtypes(dtype, tmp_path):
         plain, _ = logprobs(reduced, prompt, answer["tokens"])
         unit = 4 * torch.finfo(getattr(torch, dtype)).eps
         assert (torch.tensor(answer["logprobs"]) - truth).abs().max() <= 4 * (plain - truth).abs().max() + unit
+
+
+def engine(**stated):
+    parallel = ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size")
+    ranks = dict.fromkeys((*parallel, "tensor_parallel_size"), 1)
+    others = dict.fromkeys(("speculative_config", "kv_transfer_config"))
+    sizes = {name: stated.pop(name) for name in list(stated) if name in ranks}
+    return SimpleNamespace(parallel_config=SimpleNamespace(**ranks | sizes), **others | stated)
+
+
+def attached(config, **stated):
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    from longspan.vllm.settings import asked as read
+    from longspan.vllm.since_0_29.model import attach
+
+    class MambaMixer(nn.Module, AttentionLayerBase):
+        """Keeps a state in place of keys: vLLM gives it no ``impl``."""
+
+        def get_attn_backend(self):
+            raise NotImplementedError
+
+        def get_kv_cache_spec(self, vllm_config):
+            raise NotImplementedError
+
+    model = nn.ModuleDict({"mixer": MambaMixer(), "rest": nn.Linear(2, 2)})
+    facts = SimpleNamespace(hf_text_config=config, max_model_len=256, dtype=torch.float32)
+    return attach(model, engine(**stated), facts, read({"longspan": "dca"}))
+
+
+@pytest.mark.parametrize(
+    ("stated", "reason"),
+    [
+        ({"speculative_config": {}}, "speculative decoding is not supported"),
+        ({"pipeline_parallel_size": 2}, "pipeline parallelism is not supported"),
+        ({"decode_context_parallel_size": 2}, "context parallelism is not supported"),
+        ({"kv_transfer_config": {}}, "leave --kv-transfer-config out"),
+        ({}, "mixer: longspan runs vLLM's Attention, and this layer is MambaMixer; start vLLM with"),
+    ],
+)
+def test_what_it_cannot_do_is_said_in_one_line(stated, reason):
+    with pytest.raises(longspan.AttachError, match=reason) as error:
+        attached(LlamaConfig(max_position_embeddings=256), **stated)
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_of_dual_chunks_that_says_too_little_names_the_way_out():
+    config = LlamaConfig(dual_chunk_attention_config={"chunk_size": 64})
+    with pytest.raises(longspan.AttachError, match='both are needed.*"longspan": null'):
+        attached(config)
+
+
+def test_compiled_code_without_longspan_is_not_that_with_it():
+    from vllm.config import VllmConfig
+
+    from longspan.vllm.since_0_29 import register
+
+    register()
+    hashes = [VllmConfig(additional_config=asked(one)).compute_hash() for one in (None, "dca", "dca", "string")]
+    assert hashes[1] == hashes[2] and len(set(hashes)) == 3
+    plain = VllmConfig.compute_hash.__wrapped__
+    assert plain(VllmConfig()) == hashes[0] and plain(VllmConfig(additional_config=asked("dca"))) != hashes[1]
 
 
 # Of a model that vLLM runs by transformers' code, by the release: in 0.32 its attention is among the modules.

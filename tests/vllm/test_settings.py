@@ -21,6 +21,11 @@ def test_nothing_is_asked(additional):
     assert asked(additional, SimpleNamespace(dual_chunk_attention_config=None)) is None
 
 
+def test_a_key_that_is_misspelt_is_no_silence():
+    with pytest.raises(LongspanError, match="has 'longspann'; the key that longspan reads is 'longspan'"):
+        asked({"longspann": "dca"})
+
+
 def test_a_model_with_dual_chunks_asks_by_itself():
     found = asked({}, DUAL)
     assert found.method == DCA() and "dual_chunk_attention_config" in found.reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, get_args
 
 from longspan.errors import AttachError, LongspanError, check_count, did_you_mean
@@ -49,6 +50,8 @@ def asked(additional: Any, config: Any = None) -> Settings | None:
     if isinstance(additional, Mapping) and KEY in additional and given in (None, False):
         return None
     if given is None:
+        if isinstance(additional, Mapping) and (close := get_close_matches(KEY, map(str, additional), n=1, cutoff=0.8)):
+            raise LongspanError(f"additional_config has {close[0]!r}; the key that longspan reads is {KEY!r}")
         if getattr(config, DUAL, None):
             return Settings(DCA(), reason=f"the config has {DUAL}")
         return None

@@ -1,7 +1,8 @@
-"""vLLM 0.29 and 0.32: two functions of vLLM, which do what they did unless longspan is asked for."""
+"""vLLM 0.29 and 0.32: three functions of vLLM, which do what they did unless longspan is asked for."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 from longspan.errors import AttachError
+from longspan.version import __version__
 from longspan.vllm.settings import DUAL, asked
 
 _LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -19,13 +21,15 @@ _log = logging.getLogger("vllm.longspan")  # vLLM prints what loggers below its 
 
 
 def register() -> None:
-    """Wrap what reads a model's config, and what builds a model; once in a process."""
+    """Wrap what reads a model's config, what builds a model, and what names compiled code; once in a process."""
     import vllm.model_executor.model_loader.base_loader as base
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
 
     if getattr(base.initialize_model, "longspan", False):
         return
     EngineArgs.create_model_config = _with_long_texts(EngineArgs.create_model_config)
+    VllmConfig.compute_hash = _with_longspan(VllmConfig.compute_hash)
     original = base.initialize_model
     attaching = _attaching(original)
     for name, module in list(sys.modules.items()):
@@ -38,23 +42,59 @@ def _with_long_texts(original: Any) -> Any:
 
     @wraps(original)
     def create_model_config(self: Any) -> Any:
-        if asked(self.additional_config) is None:
-            return original(self)
-        if self.load_format in ("tensorizer", "ipc_cache"):  # the second builds a model without its angles
+        try:
+            with _long_texts(asked(self.additional_config) is not None):
+                config = original(self)
+        except ValueError as error:
+            # Perhaps a text beyond the window, of a model whose own config asks for longspan, which is not read yet.
+            config = _read_for_long_texts(original, self)
+            if config is None or asked(self.additional_config, config.hf_text_config) is None:
+                raise error from None
+        built_elsewhere = self.load_format in ("tensorizer", "ipc_cache")  # the second builds it without its angles
+        if built_elsewhere and asked(self.additional_config, config.hf_text_config) is not None:
             raise AttachError(
                 f"longspan in vLLM: models of load_format {self.load_format} are built without it; use another"
             )
-        before = os.environ.get(_LONG)
-        os.environ[_LONG] = "1"
-        try:
-            return original(self)
-        finally:
-            if before is None:
-                del os.environ[_LONG]
-            else:
-                os.environ[_LONG] = before
+        return config
 
     return create_model_config
+
+
+def _read_for_long_texts(original: Any, arguments: Any) -> Any:
+    """A model's config, with long texts allowed; None if it is refused all the same."""
+    try:
+        with _long_texts(True):
+            return original(arguments)
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _long_texts(allowed: bool) -> Iterator[None]:
+    before = os.environ.get(_LONG)
+    if allowed:
+        os.environ[_LONG] = "1"
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[_LONG] = before
+        elif allowed:
+            del os.environ[_LONG]
+
+
+def _with_longspan(original: Any) -> Any:
+    """Code that vLLM compiled without longspan, or with another version of it, is not taken for a model with it."""
+
+    @wraps(original)
+    def compute_hash(self: Any, *args: Any, **kwargs: Any) -> str:
+        found = str(original(self, *args, **kwargs))
+        settings = asked(self.additional_config, getattr(self.model_config, "hf_text_config", None))
+        if settings is None:
+            return found
+        return hashlib.sha256(f"{found} longspan {__version__} {settings}".encode()).hexdigest()[: len(found)]
+
+    return compute_hash
 
 
 def _attaching(original: Any) -> Any:

@@ -43,7 +43,10 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
         AttachError: the method, the engine's settings or a layer cannot; the model is unchanged.
     """
     name, config = type(model).__name__, model_config.hf_text_config
-    trained = trained_on(config, settings.window, model=name)
+    try:
+        trained = trained_on(config, settings.window, model=name)
+    except AttachError as error:
+        raise AttachError(f"{error}; {_OUT}") from error
     longest = model_config.max_model_len
     method = trained.resolve(settings.method.reaching(longest))
     check_pages(method, trained.window)
@@ -57,8 +60,8 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
     ropes: dict[int, Rope] = {}
     changes: dict[str, tuple[Any, nn.Module, str, LongspanImpl]] = {}
     for path, layer in layers:
-        if isinstance(layer.impl, LongspanImpl):  # of a model inside this one, which vLLM builds by the same function
-            continue
+        if isinstance(getattr(layer, "impl", None), LongspanImpl):
+            continue  # of a model inside this one, which vLLM builds by the same function
         if (reason := _layer_reason(layer, model_config.dtype)) is not None:
             raise AttachError(f"{path}: {reason}; {_OUT}")
         parent, own = model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
@@ -100,6 +103,8 @@ def _engine_reason(vllm_config: VllmConfig, method: Method) -> str | None:
     parallel = vllm_config.parallel_config
     if vllm_config.speculative_config is not None:
         return "speculative decoding is not supported; leave --speculative-config out"
+    if parallel.pipeline_parallel_size > 1:
+        return "pipeline parallelism is not supported; use --tensor-parallel-size"
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         return "context parallelism is not supported; use --tensor-parallel-size"
     if parallel.tensor_parallel_size > 1 and getattr(method, "share", None) == "layer":
