@@ -51,10 +51,12 @@ class Contents:
 
     @property
     def ids(self) -> Tensor:
+        """The token ids, ``[T]`` int64."""
         return self.encoded.ids
 
     @property
     def places(self) -> Tensor:
+        """``[T, 2]`` int64, the characters of each token in the text; ``NOWHERE`` of other tokens."""
         return self.encoded.places
 
     @property
@@ -96,7 +98,12 @@ class Contents:
                 )
 
     def with_text(self, ids: Tensor, places: Tensor, text: str | None, sources: Sequence[Source]) -> Contents:
-        """The same with further tokens, whose places and sources are counted in their own text."""
+        """The same with further tokens, whose places and sources are counted in their own text.
+
+        Args:
+            ids: ``[T]`` int64.
+            places: ``[T, 2]`` int64.
+        """
         past = len(self.text) if self.text is not None else max((s.stop for s in self.sources), default=0)
         moved = torch.where(places >= 0, places + past, places)
         both = None if self.text is None or text is None else self.text + text

@@ -56,7 +56,7 @@ class Conversation:
         return answer
 
     def ids(self) -> Tensor:
-        """All tokens so far, the document's first."""
+        """All tokens so far, ``[T]`` int64, the document's first."""
         return torch.cat([self.document.contents.ids, *(x for turn in self.turns for x in (turn.asked, turn.answered))])
 
     def undo(self) -> Turn:

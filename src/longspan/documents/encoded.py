@@ -128,10 +128,12 @@ class InFiles:
 
     @property
     def ids(self) -> Tensor:
+        """``[T]`` int64."""
         return self._tensors()[0]
 
     @property
     def places(self) -> Tensor:
+        """``[T, 2]`` int64."""
         return self._tensors()[1]
 
     @property

@@ -83,7 +83,7 @@ def tokenizer_of(tokenizer: Any) -> str:
 
 
 def ids_of(ids: torch.Tensor) -> str:
-    """SHA-256 over token ids, as int64."""
+    """SHA-256 over token ids ``[T]``, as int64."""
     return hashlib.sha256(ids.to(torch.int64).contiguous().numpy().tobytes()).hexdigest()
 
 

@@ -275,7 +275,7 @@ def state_from(data: bytes) -> State:
 
 
 def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
-    """The tensors of a safetensors file, and our entry of its header; raises ``DocumentError``."""
+    """The tensors of a safetensors file, of any shape, and our entry of its header; raises ``DocumentError``."""
     try:
         size = int.from_bytes(data[:8], "little")
         head = json.loads(data[8 : 8 + size]).get("__metadata__", {})
@@ -287,6 +287,6 @@ def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
 
 
 def tensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors as one safetensors file."""
+    """Tensors of any shape as one safetensors file."""
     data: bytes = save(dict(tensors))
     return data

@@ -90,7 +90,10 @@ def encode_text(tokenizer: Any, text: str) -> tuple[Tensor, Tensor]:
 
 
 def head_of(tokenizer: Any, layout: Layout) -> Tensor:
-    """Ids before a text: those of the layout, or where it has none the token that the model begins every text with."""
+    """Ids ``[T]`` int64 before a text.
+
+    They are those of the layout, or where it has none the token that the model begins every text with.
+    """
     if layout.name == "chat" or layout.head:
         own = encode(tokenizer, layout.head)
         if layout.name == "chat":

@@ -31,9 +31,11 @@ class StoreLayer(CacheLayerMixin):
         self.store, self.selects = store, selects
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate nothing for keys ``[B, Hkv, T, D]`` and values ``[B, Hkv, T, Dv]``: the store does that."""
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return the keys ``[B, Hkv, T, D]`` and values ``[B, Hkv, T, Dv]`` as they are."""
         # Here too and not at ``extend`` alone, since the model may have been moved after that.
         refuse_offloaded(self.store.tier, key_states.device, self.selects)
         self.is_initialized = True
@@ -54,12 +56,14 @@ class StoreLayer(CacheLayerMixin):
         self.store.crop(-n if n <= 0 else max(self.store.length - n, 0))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep rows ``beam_idx`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         self.store.select(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.store.repeat(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep rows ``indices`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         self.store.select(indices)
 
     def reset(self) -> None:
@@ -104,6 +108,12 @@ class LongspanCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Take in a layer's keys and values, as its model's attention asks for.
+
+        Args:
+            key_states, value_states: ``[B, Hkv, T, D]``, ``[B, Hkv, T, Dv]``.
+
+        Returns:
+            The same of an attached layer; of another layer the keys and values that transformers' own cache returns.
 
         Raises:
             CacheError: that model is not extended: keys of attached layers come and are kept by longspan's attention.
@@ -195,6 +205,7 @@ class LongspanCache(Cache):
             )
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep rows ``beam_idx`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         self._pad_rows(beam_idx.tolist())
         super().reorder_cache(beam_idx)
 
@@ -204,6 +215,11 @@ class LongspanCache(Cache):
         super().batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some rows of the batch.
+
+        Args:
+            indices: their numbers, ``[B]`` int64 of the new ``B``, or a bool mask ``[B]`` of the old ``B``.
+        """
         rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices  # stores take numbers
         self._pad_rows(rows.tolist())
         super().batch_select_indices(rows)

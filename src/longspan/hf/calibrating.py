@@ -63,8 +63,8 @@ def calibrate(
 
     Args:
         model: any model that ``extend`` can be called on.
-        texts: of the kind that the model will read, as strings with a ``tokenizer`` or as 1-D int64 tensors of token
-            ids. They are read in their order, and no further than ``tokens``.
+        texts: of the kind that the model will read, as strings with a ``tokenizer`` or as tensors ``[T]`` int64 of
+            token ids. They are read in their order, and no further than ``tokens``.
         reduced: ``d'``, numbers kept of the key of a token in a layer; an eighth of its channels unless given.
         reduced_per_head: ``d''``, the same for each key head; an eighth of its channels unless given.
         solver: ``"closed_form"``, ``"sgd"`` (the paper's) or ``"pca"``; see ``longspan.calibration.solvers``.
@@ -100,7 +100,7 @@ def calibrate_each(
     seed: int = 0,
     progress: bool = True,
 ) -> dict[Solver, Calibration]:
-    """``calibrate`` with several solvers on the same queries and keys, by solver."""
+    """``calibrate`` with several solvers on the same queries and keys, by solver; shapes as for ``calibrate``."""
     model = unwrap(model)
     for solver in solvers:
         if solver not in SOLVERS:
@@ -159,7 +159,7 @@ def measure_recall(
 
     Args:
         calibrations: for this model, of one size and different solvers.
-        texts: 1-D int64 tensors of token ids, all of one length, best such that no calibration was made from.
+        texts: token ids ``[T]`` int64 each, all of one length, best such that no calibration was made from.
         top: how many keys; ``L / 4``, ESA's own number, unless given.
         queries: how many at the end of each text.
         method: what the model reads the texts under, which are longer than its window.

@@ -24,11 +24,11 @@ def token_pieces(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tok
     """Cut texts, in their order, into pieces of at most ``window`` tokens until there are ``tokens``.
 
     Args:
-        texts: strings, or token ids as 1-D int64 tensors; read no further than needed.
+        texts: strings, or token ids ``[T]`` int64; read no further than needed.
         tokenizer: for strings. Where it begins texts with a token of its own, every piece gets that.
 
     Returns:
-        1-D int64 tensors. Fewer than ``tokens`` in all if the texts end before.
+        Token ids ``[T]`` int64 of each piece. Fewer than ``tokens`` in all if the texts end before.
     """
     if isinstance(texts, (str, Tensor)):
         raise CalibrationError(f"texts must be several texts, not one {type(texts).__name__}: pass [text]")
@@ -55,7 +55,7 @@ def encode(tokenizer: Any, text: str) -> Tensor:
 
 
 def beginning(tokenizer: Any) -> Tensor:
-    """The tokens, one or none, that the tokenizer begins a text with."""
+    """The ids, ``[1]`` or ``[0]`` int64, of the token that the tokenizer begins a text with, if there is one."""
     bos = getattr(tokenizer, "bos_token_id", None)
     begins = bos is not None and list(tokenizer("a")["input_ids"])[:1] == [bos]
     return torch.tensor([bos] if begins else [], dtype=torch.int64)
@@ -96,7 +96,7 @@ def collect(
     ``[B, Hkv, T, D]`` are unrotated; where a model normalises after its rotation they are normalised.
 
     Args:
-        pieces: 1-D token ids.
+        pieces: token ids ``[T]`` each.
         done: called with the number of tokens after each forward.
     """
     base, embedding = model.base_model, model.get_input_embeddings().weight

@@ -14,7 +14,7 @@ from longspan.hf.placement import runs_on
 
 
 def some_tokens(model: PreTrainedModel, count: int) -> Tensor:
-    """Token ids ``[count]`` of the model's vocabulary, where it takes them."""
+    """``count`` token ids ``[T]`` int64 of the model's vocabulary, where it takes them."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     return (torch.arange(count, device=runs_on(model)) * 7 + 1) % vocabulary
 
@@ -52,7 +52,7 @@ def failing_as(what: str) -> Iterator[None]:
 
 
 def error_of(a: Tensor, b: Tensor) -> float:
-    """Largest difference over the largest entry."""
+    """Largest difference of ``a`` and ``b``, of the same shape, over the largest entry of ``b``."""
     return float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-30))
 
 

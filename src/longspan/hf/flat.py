@@ -148,7 +148,15 @@ class Tape(TorchFunctionMode):
         layer: LayerCall,
         store: KVStore,
     ) -> Tensor:
-        """The attention of a layer, which every step computes anew; ``pads``: the padding of the cache's rows."""
+        """The attention of a layer, which every step computes anew.
+
+        Args:
+            pads: the padding of the cache's rows.
+            q, k, v: ``[B, H, 1, D]``, ``[B, Hkv, 1, D]``, ``[B, Hkv, 1, Dv]``, unrotated.
+
+        Returns:
+            ``[B, 1, H, Dv]``.
+        """
         with torch._C.DisableTorchFunction():
             out = attender.run(q, k, v, replace(layer, padding=pads), store).contiguous()
         self.ropes[layer.number] = layer.rope
@@ -268,7 +276,7 @@ class FlatSteps:
         self._flat: dict[_Kind, _Flat] = {}
 
     def __call__(self, cache: LongspanCache, ids: Tensor) -> Any:
-        """What the model returns for one token in each row.
+        """The output of the model for one token in each row, ``ids`` ``[B, 1]``.
 
         Raises:
             Unrecordable: its calls are not the same in every step. The token was taken in.

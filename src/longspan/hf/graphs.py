@@ -201,7 +201,7 @@ class CudaGraphs:
             recording.others_ran = True
 
     def __call__(self, cache: LongspanCache, ids: Tensor) -> Any:
-        """What the model returns for one token in each row."""
+        """The output of the model for one token in each row, ``ids`` ``[B, 1]``."""
         assert cache.padding is not None
         past = cache.stores[0].length
         recording = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)

@@ -78,7 +78,10 @@ class Mask:
 
 
 def left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...]:
-    """Padding tokens at the start of each row of a mask ``[batch, length]``.
+    """Padding tokens at the start of each row of a mask.
+
+    Args:
+        mask: ``[B, N]`` with ``B = batch`` and ``N = length``, zero at padding; None where there is none.
 
     Raises:
         LongspanError: it has another length, or a hole.
@@ -151,7 +154,14 @@ def register() -> None:
 def stock_attention(
     implementation: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """The layer's attention as the model ran it before, with the true mask."""
+    """The layer's attention as the model ran it before, with the true mask.
+
+    Args:
+        q, k, v: ``[B, H, T, D]``, ``[B, Hkv, N, D]``, ``[B, Hkv, N, Dv]``.
+
+    Returns:
+        ``[B, T, H, Dv]``, and the second result of ``implementation``: weights or None.
+    """
     run: Callable[..., tuple[Tensor, Tensor | None]] = (
         sys.modules[type(module).__module__].eager_attention_forward  # each model file has its own
         if implementation == "eager"
@@ -171,5 +181,8 @@ class _InferenceOnly(torch.autograd.Function):
 
 
 def inference_only(out: Tensor, query: Tensor) -> Tensor:
-    """``out``, computed without a graph, tied to ``query`` so that a backward pass raises and loses no gradient."""
+    """``out``, computed without a graph, tied to ``query`` so that a backward pass raises and loses no gradient.
+
+    Both have any shape.
+    """
     return _InferenceOnly.apply(out, query) if torch.is_grad_enabled() and query.requires_grad else out

@@ -28,7 +28,10 @@ def split_reason(model: nn.Module) -> str | None:
 
 
 def whole(weight: Tensor) -> Tensor:
-    """A weight with the parts that other processes hold; all of them call this, for the same weights in one order."""
+    """A weight of any shape with the parts that other processes hold.
+
+    All of them call this, for the same weights in one order.
+    """
     return weight.full_tensor() if _is_distributed(weight) else weight  # type: ignore[attr-defined]
 
 

@@ -17,7 +17,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # that a model may hav
 
 
 def frequencies(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    """Each set of frequencies that a model holds, where it runs: path and module, name in it, tensor."""
+    """Each set of frequencies that a model holds, where it runs: path and module, name in it, ``[r / 2]``."""
     for path, module in model.named_modules(remove_duplicate=False):  # one that is held twice may be replaced once
         with present(module):
             for name, freq in module.named_buffers(recurse=False):

@@ -17,5 +17,5 @@ class AcrossRanks:
     across: Callable[[Tensor], Tensor] | None = None
 
     def over_ranks(self, own: Tensor) -> Tensor:
-        """A sum over all heads of the layer, from this process' own."""
+        """A sum over all heads of the layer, from this process' own, of the same shape."""
         return own if self.across is None else self.across(own)

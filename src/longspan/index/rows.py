@@ -35,7 +35,7 @@ class UnitIndex(AcrossRanks):
         return self._buffer.nbytes + self.tail.nbytes
 
     def summaries(self, row: int) -> Tensor:
-        """``[He, n, W]``, the entries of a batch row's ``n`` finished units; there are some."""
+        """``[Hkv or S, n · per_unit, W]``, the entries of ``W`` numbers of a row's ``n > 0`` finished units."""
         return self._buffer.allocated[row, :, : self._finished[row] * self.per_unit]
 
     @property
@@ -44,7 +44,7 @@ class UnitIndex(AcrossRanks):
         return tuple(self._finished)
 
     def state(self) -> list[Tensor]:
-        """All that is kept: the summaries of each row, and the inputs of units that are not finished."""
+        """All that is kept: the ``summaries`` of each row, and the inputs ``[B, H, T, D]`` of unfinished units."""
         return [*(self.summaries(row) for row, count in enumerate(self._finished) if count), *self.tail.state()]
 
     def save(self) -> SavedIndex:
@@ -76,6 +76,7 @@ class UnitIndex(AcrossRanks):
         self._pads = tuple(pads)
 
     def select(self, rows: Tensor) -> None:
+        """Keep rows ``rows`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         order = rows.tolist()
         if self._finished:
             self._finished, self._pads = [self._finished[n] for n in order], tuple(self._pads[n] for n in order)

@@ -31,7 +31,7 @@ class Tail:
 
     @torch.inference_mode(False)  # written to later, perhaps outside inference mode
     def extend(self, new: Sequence[Tensor]) -> None:
-        """Add the tokens that follow, forgetting the oldest where room is short."""
+        """Add the tokens that follow, ``[B, H, T, D]`` of each tensor, forgetting the oldest where room is short."""
         tokens = new[0].shape[2]
         if not self.tensors:
             self.tensors = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in new]
@@ -58,7 +58,7 @@ class Tail:
         return bool(self.tensors) and self.stop - self.start < self.room
 
     def slice(self, which: int, start: int, stop: int) -> Tensor:
-        """Tokens ``start : stop`` of one of the tensors, a view."""
+        """Tokens ``start : stop`` of one of the tensors, ``[B, H, stop - start, D]``, a view."""
         if not self.start <= start <= stop <= self.stop:
             raise IndexError(f"tokens {start} to {stop} are not stored; {self.start} to {self.stop} are")
         return self.tensors[which][:, :, start - self.start : stop - self.start]
@@ -84,6 +84,7 @@ class Tail:
 
     @torch.inference_mode(False)
     def select(self, rows: Tensor) -> None:
+        """Keep rows ``rows`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         self.tensors = [x.index_select(0, rows.to(x.device)) for x in self.tensors]
 
     @torch.inference_mode(False)  # the copy is written to as well

@@ -101,6 +101,7 @@ class TokenIndex(AcrossRanks):
         self._length = length
 
     def select(self, rows: Tensor) -> None:
+        """Keep rows ``rows`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         self._buffer = self._buffer.selected(rows.tolist())
 
     def reset(self) -> None:

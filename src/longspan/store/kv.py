@@ -208,7 +208,7 @@ class KVStore:
         return length if self.index is None else self.index.croppable(length)
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
+        """Keep rows ``rows`` of the batch, in that order (repeats allowed): ``[B]`` int64, of the new ``B``."""
         chosen = rows.tolist()
         # Nothing is given up before the last of it was made.
         buffers = [buffer.selected(chosen) for buffer in self._buffers]

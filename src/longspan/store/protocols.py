@@ -41,10 +41,10 @@ class KeyIndex(Protocol):
         """The most tokens, at most ``length``, that ``crop`` can leave."""
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows ``rows`` of the batch, in that order (repeats allowed)."""
+        """Keep rows ``rows`` of the batch, in that order (repeats allowed): ``[B]`` int64, of the new ``B``."""
 
     def reset(self) -> None:
         """Forget everything."""
 
     def state(self) -> list[Tensor]:
-        """All that is kept, as views."""
+        """All that is kept, as views of any shape."""

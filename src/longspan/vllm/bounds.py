@@ -95,7 +95,10 @@ class Updates:
 
 
 def last_pages(pages: Tensor, chunks: int, length: int, size: int) -> Tensor:
-    """``[..., chunks]``: of pages ``[..., n]`` of texts those that hold the bounds of their first, full chunks."""
+    """``[P, chunks]`` int64: of the pages ``[P, n]`` of texts those that hold the bounds of their first, full chunks.
+
+    The pages of one text may be ``[n]``; the result then has no ``P`` either.
+    """
     each = length // size
     return pages[..., each - 1 : chunks * each : each]
 

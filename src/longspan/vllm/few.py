@@ -21,7 +21,7 @@ def indices(requests: Sequence[NewTokens]) -> Tensor:
 
 
 def rows_of(requests: Sequence[NewTokens], device: torch.device) -> slice | Tensor:
-    """The new tokens' rows in the batch; see ``as_slice``."""
+    """The new tokens' rows in the batch, ``[P]`` int64 or a slice; see ``as_slice``."""
     return as_slice(torch.cat([torch.arange(one.first, one.first + one.count) for one in requests]), device)
 
 

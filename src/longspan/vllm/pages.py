@@ -61,6 +61,9 @@ class Slots:
 def page_step(cache: Tensor) -> int:
     """The difference of the numbers of a token's place in two pages that follow one another.
 
+    Args:
+        cache: ``[pages, Hkv, size, 2D]``.
+
     Raises:
         LongspanError: the pages do not lie in memory as said above.
     """

@@ -45,7 +45,7 @@ class Step:
         self._key_cos_sin: dict[tuple[Table, torch.device], CosSin] = {}
 
     def few(self, cache: Tensor) -> FewTokens | FewChoosing | None:
-        """The tokens that read their keys in the pages of a layer; None if there are none."""
+        """The tokens that read their keys in a layer's pages ``[pages, Hkv, size, 2D]``; None if there are none."""
         if not self._few_requests:
             return None
         apart = page_step(cache)
@@ -75,6 +75,6 @@ class Step:
         return self._key_cos_sin[key]
 
     def many_cos_sin(self, span: TokenSpan, table: Table, device: torch.device) -> tuple[Plan, list[CosSin]]:
-        """The plan of a request with many new tokens, and its queries' cos and sin for each band."""
+        """The plan of a request with many new tokens, and for each band cos and sin ``[T, r / 2]`` of its queries."""
         plan = self._tables.ranges(span, 0, span.past, span.past + span.tokens).plan
         return plan, self._tables.queries(span, 0, plan, table, device)
