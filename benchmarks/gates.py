@@ -19,6 +19,7 @@ from longspan.rope import Rope, Table
 
 SHAPE = Shape(heads=4, kv_heads=2, width=64, layers=1, window=64)
 TOKENS, STEPS = 260, 3  # how many of them are decoded
+CUT = 151  # where a prefill is cut in two
 
 
 def gate(phases: dict[str, tuple[str, ...]], dtype: torch.dtype, device: str = "cpu") -> dict[str, str]:
@@ -69,7 +70,7 @@ def smaller(name: str, dtype: torch.dtype, device: str = "cpu") -> Longspan:
 
 def _pieces() -> list[tuple[int, int]]:
     """A prefill in two pieces of odd sizes, then token by token."""
-    cuts = [0, 151, TOKENS - STEPS, *range(TOKENS - STEPS + 1, TOKENS + 1)]
+    cuts = [0, CUT, TOKENS - STEPS, *range(TOKENS - STEPS + 1, TOKENS + 1)]
     return list(zip(cuts[:-1], cuts[1:], strict=True))
 
 

@@ -10,9 +10,9 @@ from longspan.methods import METHODS
 from longspan_eval.cell import Cell
 from longspan_eval.filler import FillerName
 from longspan_eval.in_window import tasks_in_window
-from longspan_eval.measure import Measure, Prompt, key_of
+from longspan_eval.measure import Measure, TaskPrompt, key_of
 from longspan_eval.reduce import count, found, ratio
-from longspan_eval.schedule import Plan
+from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
 from longspan_eval.subject import Subject
 from longspan_eval.task import Task
@@ -100,11 +100,11 @@ class Quality:
         }
         cells = [cell for filler in self.fillers for cell in self._cells(filler, counts)]
         cells += [cell for task in self.tasks for cell in self._cells_of(task, counts)]
-        self.plan = Plan(cells, self.key)
+        self.plan = CellPlan(cells, self.key)
 
     def key(self, measure: Measure) -> str:
         """The key of a sample. The versions of what computes it are no part of it: see ``--forget``."""
-        assert isinstance(measure, Prompt)
+        assert isinstance(measure, TaskPrompt)
         file = measure.spec.calibration
         task: dict[str, object] = {"task": measure.task.name, "version": measure.task.version}
         if measure.task.filler:
@@ -149,14 +149,14 @@ class Quality:
 
     def _asked(
         self, spec: MethodSpec, multiple: float, task: Task, prompts: int, depth: float | None = None
-    ) -> tuple[Prompt, ...]:
+    ) -> tuple[TaskPrompt, ...]:
         """Prompts at the depths of ``DEPTHS`` in turn, or all at one; a task without depths leaves them to the seed."""
         if not task.at_depths:
             length = round(multiple * self.subject.window)
-            return tuple(Prompt(spec, length, self._seed + n, task=task) for n in range(prompts))
+            return tuple(TaskPrompt(spec, length, self._seed + n, task=task) for n in range(prompts))
         depths = [DEPTHS[n % len(DEPTHS)] if depth is None else depth for n in range(prompts)]
         length = round(multiple * self.subject.window)
-        return tuple(Prompt(spec, length, self._seed + n, task=task, depth=where) for n, where in enumerate(depths))
+        return tuple(TaskPrompt(spec, length, self._seed + n, task=task, depth=where) for n, where in enumerate(depths))
 
 
 def _prompts(args: argparse.Namespace, spec: MethodSpec, multiple: float) -> int:

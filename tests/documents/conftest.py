@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import longspan
 from longspan.bundled import FOLDER, heldout_text
+from longspan.documents import fingerprint
 from support.hf_models import make
 
 VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
@@ -19,7 +21,7 @@ VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
 def remembered(tmp_path_factory, monkeypatch):
     """Hashes of weights are remembered in a folder of the test's own."""
     folder = tmp_path_factory.mktemp("remembered")
-    monkeypatch.setattr("longspan.documents.fingerprint._cache_folder", lambda: folder)
+    monkeypatch.setattr(fingerprint, "weights_of", partial(fingerprint.weights_of, cache=folder / "weights.json"))
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,10 @@ def test_processors_without_a_name_are_told_apart(fresh, tmp_path, monkeypatch):
     model, found = fresh(), []
     longspan.extend(model, "dca")
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    monkeypatch.setattr(fingerprint, "_CPUINFO", tmp_path / "cpuinfo")
+    read, known, own = Path.read_text, Path("/proc/cpuinfo"), tmp_path / "cpuinfo"
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, *given, **more: read(own if path == known else path, *given, **more)
+    )
     for parts in (["0xd0c"], ["0xd4f"], ["0xd0c", "0xd4f"], ["0xd0c"]):
         (tmp_path / "cpuinfo").write_text("\n".join(ARM.format(part) for part in parts))
         fingerprint._processor.cache_clear()

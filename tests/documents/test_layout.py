@@ -14,7 +14,7 @@ import longspan
 from longspan.documents.conversation import Conversation
 from longspan.documents.facts import layout_for
 from longspan.documents.folder import Folder
-from longspan.documents.layout import _render, encode_text, find_layout, head_of
+from longspan.documents.layout import encode_text, find_layout, head_of
 from longspan.errors import DocumentError
 from longspan.extract import extract, is_plain
 
@@ -63,9 +63,9 @@ def test_a_conversation_that_was_saved_goes_on_as_the_template_has_it(tokenizer,
 def test_a_template_that_prints_the_date(tokenizer, fresh, tmp_path, monkeypatch):
     """A document that was begun yesterday, finished or not, has yesterday's."""
     own, today = with_template(tokenizer, "{{ '<' + strftime_now('%d %b %Y') + '>' }}" + CHATML), "01 Jan 2026"
-    render = _render
-    moved = lambda *args: re.sub(r"<\d\d \w+ \d{4}>", f"<{today}>", render(*args))  # noqa: E731
-    monkeypatch.setattr("longspan.documents.layout._render", moved)
+    render = own.apply_chat_template
+    moved = lambda *args, **more: re.sub(r"<\d\d \w+ \d{4}>", f"<{today}>", render(*args, **more))  # noqa: E731
+    monkeypatch.setattr(own, "apply_chat_template", moved)
     path, other = tmp_path / "a.longspan", with_template(tokenizer, "<02 Feb 2026>" + CHATML)
     longspan.read(fresh(), own, TEXT, out=path)
     head = layout_for(own, "chat", Folder(path)).head
@@ -83,9 +83,9 @@ def test_a_reading_goes_on_the_day_after(tokenizer, fresh, tmp_path, monkeypatch
         "01 Jan 2026",
         [],
     )
-    render = _render
-    moved = lambda *args: re.sub(r"<\d\d \w+ \d{4}>", f"<{today}>", render(*args))  # noqa: E731
-    monkeypatch.setattr("longspan.documents.layout._render", moved)
+    render = own.apply_chat_template
+    moved = lambda *args, **more: re.sub(r"<\d\d \w+ \d{4}>", f"<{today}>", render(*args, **more))  # noqa: E731
+    monkeypatch.setattr(own, "apply_chat_template", moved)
 
     def stop(tokens, total):
         read.append(tokens)

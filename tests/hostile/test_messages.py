@@ -180,9 +180,9 @@ def test_who_answers_is_within_reach(nobody_there, monkeypatch):
 
 
 def test_silence_is_no_answer(monkeypatch):
-    monkeypatch.setattr(hub, "_TIMEOUT", 0.1)
     monkeypatch.setattr(hub.socket, "create_connection", lambda *args, **given: time.sleep(1) or socket.socket())
-    assert hub.unreachable_reason("https://slow.invalid") == "slow.invalid cannot be reached: no answer in 0.1 s"
+    reason = hub.unreachable_reason("https://slow.invalid", timeout=0.1)
+    assert reason == "slow.invalid cannot be reached: no answer in 0.1 s"
 
 
 def test_a_local_path_does_not_go_to_the_hub(nobody_there, monkeypatch, capsys, tmp_path):

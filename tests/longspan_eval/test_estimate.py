@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from longspan_eval.estimate import Pace, duration
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.spec import parse_spec
 from longspan_eval.subject import Subject
 from support.studies import DEEP, MADE, answer
 
 
 def prompt(task, spec, length):
-    return Prompt(parse_spec(spec), length, task=task)
+    return TaskPrompt(parse_spec(spec), length, task=task)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from longspan.bundled import load_bundled
 from longspan.hf import prefill
 from longspan.hf.prefill import Prefill
 from longspan_eval import workers
-from longspan_eval.measure import Prompt
-from longspan_eval.run import Bar, Watch
+from longspan_eval.measure import TaskPrompt
+from longspan_eval.run import Bar, PromptWatch
 from longspan_eval.schedule import Request
 from longspan_eval.session import Session, bundled
 from longspan_eval.spec import parse_spec
@@ -34,7 +34,7 @@ def slow():
 @pytest.mark.long
 def test_a_prompt_that_takes_long_is_told_about_and_answered_the_same():
     task = replace(TASKS["passkey"], new_tokens=2)
-    asked = [Request(str(n), Prompt(parse_spec("dca"), 600, n, task=task), 0) for n in range(2)]
+    asked = [Request(str(n), TaskPrompt(parse_spec("dca"), 600, n, task=task), 0) for n in range(2)]
     told = []
     seen = {"seen": lambda request, now: told.append((request.key, now))}
     watched, plain = (
@@ -51,8 +51,8 @@ def test_a_prompt_that_takes_long_is_told_about_and_answered_the_same():
 
 def test_the_line_below_the_bar():
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    request = Request("key", Prompt(parse_spec("dca:chunk_size=100"), 4096, task=TASKS["passkey"]), 0)
-    watch = Watch()
+    request = Request("key", TaskPrompt(parse_spec("dca:chunk_size=100"), 4096, task=TASKS["passkey"]), 0)
+    watch = PromptWatch()
     watch(request, Prefill(4088, 2044.0, 3, 4, 2.0, 0.0))  # nobody shows it yet
     with Bar(console=console) as bar:
         watch.show = lambda line: setattr(bar, "below", line)

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from longspan_eval.cell import Cell
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import count, found, ratio
-from longspan_eval.schedule import Plan
+from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import parse_spec
 from support.studies import MADE, SUBJECT, answer, plan_of, study
 
 
 def prompts(n, spec="dca", length=512, first=0):
-    return tuple(Prompt(parse_spec(spec), length, first + seed, task=MADE) for seed in range(n))
+    return tuple(TaskPrompt(parse_spec(spec), length, first + seed, task=MADE) for seed in range(n))
 
 
 def key(measure):
@@ -31,7 +31,7 @@ def parts(plan, samples=(), **more):
 
 
 def test_something_of_every_cell_comes_first_and_nothing_twice():
-    plan = Plan([cell("dca", 60), cell("rerope", 8), Cell("again", "x", count, prompts(60))], key)
+    plan = CellPlan([cell("dca", 60), cell("rerope", 8), Cell("again", "x", count, prompts(60))], key)
     assert parts(plan) == [("dca", 10), ("rerope", 8), ("dca", 40), ("dca", 10)]
     order = {"dca": 1, "again": 1, "rerope": 0}
     ranked = parts(plan, rank=lambda cell, part: (part, order[cell.row]))
@@ -42,12 +42,12 @@ def test_something_of_every_cell_comes_first_and_nothing_twice():
 
 
 def test_cells_take_turns_where_a_part_is_one_sample():
-    plan = Plan([cell("dca", 3), cell("rerope", 2)], key)
+    plan = CellPlan([cell("dca", 3), cell("rerope", 2)], key)
     assert parts(plan, steps=range(3)) == [("dca", 1), ("rerope", 1)] * 2 + [("dca", 1)]
 
 
 def test_what_is_done_is_left_out_and_an_error_ends_its_cell():
-    plan = Plan([cell("dca", 12), cell("rerope", 3)], key)
+    plan = CellPlan([cell("dca", 12), cell("rerope", 3)], key)
     samples = {key(one): answer(one) for one in prompts(8, first=3)}
     assert [request.measure.seed for request in plan.left(samples)[0]] == [0, 1, 2]
     bad = prompts(1, "rerope")[0]
@@ -58,7 +58,7 @@ def test_what_is_done_is_left_out_and_an_error_ends_its_cell():
 
 
 def test_figures_say_what_is_missing():
-    plan = Plan([cell("dca", 2), Cell("b", "x", missing="put it there", brief="needs a file")], key)
+    plan = CellPlan([cell("dca", 2), Cell("b", "x", missing="put it there", brief="needs a file")], key)
     samples = {key(one): replace(answer(one), correct=1.0) for one in prompts(1)}
     assert [str(figure) for _, figure in plan.figures({})] == ["·", "needs a file"]
     assert str(plan.figure(0, samples)) == "100% (21-100) n=1 …"
@@ -66,7 +66,7 @@ def test_figures_say_what_is_missing():
 
 def test_a_cell_is_compared_with_another():
     base = prompts(2, "stock")
-    plan = Plan([Cell("base", "x", count, base), Cell("dca", "x", ratio(9), prompts(3), base)], key)
+    plan = CellPlan([Cell("base", "x", count, base), Cell("dca", "x", ratio(9), prompts(3), base)], key)
     samples = {key(one): replace(answer(one), loss=loss, scored=9) for one, loss in zip(base, (1.0, 2.0), strict=True)}
     samples |= {key(one): replace(answer(one), loss=2.0, scored=9) for one in prompts(3)}
     figure = plan.figure(1, samples)
@@ -77,8 +77,8 @@ def test_a_cell_is_compared_with_another():
 
 def test_two_cells_in_one_place_are_a_mistake():
     with pytest.raises(RuntimeError, match="one place"):
-        Plan([Cell("a", "x", found), Cell("a", "x", found)], key)
-    assert len(Plan([Cell("a", "x", found), Cell("a", "x", found, table="other")], key).cells) == 2
+        CellPlan([Cell("a", "x", found), Cell("a", "x", found)], key)
+    assert len(CellPlan([Cell("a", "x", found), Cell("a", "x", found, table="other")], key).cells) == 2
 
 
 # Full attention that is not worth its time

@@ -12,7 +12,7 @@ from longspan import hf
 from longspan.errors import out_of_memory
 from longspan.methods import METHODS
 from longspan_eval import measure
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.session import Session
 from longspan_eval.spec import STOCK, parse_spec
 from longspan_eval.tasks import TASKS
@@ -24,7 +24,7 @@ PASSKEY = TASKS["passkey"]
 
 
 def prompt(spec="stock", length=320, seed=1, task=TASK, **more):
-    return Prompt(parse_spec(spec), length, seed, task=task, **more)
+    return TaskPrompt(parse_spec(spec), length, seed, task=task, **more)
 
 
 @pytest.fixture

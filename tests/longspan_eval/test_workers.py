@@ -10,10 +10,10 @@ import pytest
 
 from longspan.errors import LongspanError
 from longspan_eval.cell import Cell
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.pool import Queue
 from longspan_eval.reduce import count
-from longspan_eval.schedule import STEPS, Plan
+from longspan_eval.schedule import STEPS, CellPlan
 from longspan_eval.session import bundled
 from longspan_eval.spec import parse_spec
 from longspan_eval.tasks import TASKS
@@ -21,12 +21,12 @@ from longspan_eval.workers import run
 
 
 def cell(spec="stock", prompts=3):
-    measures = tuple(Prompt(parse_spec(spec), 512, n, task=TASKS["passkey"]) for n in range(prompts))
+    measures = tuple(TaskPrompt(parse_spec(spec), 512, n, task=TASKS["passkey"]) for n in range(prompts))
     return Cell(spec, "512", count, measures)
 
 
 def parts(*cells):
-    return Plan(cells, lambda one: f"{one.spec.label} {one.seed}").left({})
+    return CellPlan(cells, lambda one: f"{one.spec.label} {one.seed}").left({})
 
 
 def test_two_workers_answer_everything_once_and_agree_with_one_process():

@@ -54,8 +54,10 @@ def test_inside_the_window_nothing_is_left_out(method):
 def test_pairs_are_those_of_the_oracle(name, length, monkeypatch):
     one = ours(CHOOSING[name])
     monkeypatch.setattr(gates, "SHAPE", SMALL)
+    # One piece, none decoded.
     monkeypatch.setattr(gates, "TOKENS", length)
-    monkeypatch.setattr(gates, "_pieces", lambda: [(0, length)])
+    monkeypatch.setattr(gates, "STEPS", 0)
+    monkeypatch.setattr(gates, "CUT", 0)
     q, k, v = SMALL.qkv(length, torch.float32)
     keep, _ = gates._layout(one, [q, k, v], None, own_choice=False)
     assert floors.kept_pairs(one, length) == int(keep[0, 0].sum())

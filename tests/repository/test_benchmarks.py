@@ -117,7 +117,7 @@ def test_an_unknown_contestant_is_named():
 @pytest.fixture
 def small_gate(monkeypatch):
     monkeypatch.setattr(gates, "TOKENS", 110)
-    monkeypatch.setattr(gates, "_pieces", lambda: [(0, 71), (71, 107), (107, 108), (108, 109), (109, 110)])
+    monkeypatch.setattr(gates, "CUT", 71)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,15 +1,16 @@
-"""Names of the package: no two classes share one, and no file grows beyond what one subject needs."""
+"""Names of both packages: no two classes share one, and no file grows beyond what one subject needs."""
 
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 import longspan
+import longspan_eval
 
-PACKAGE = Path(longspan.__file__).parent
+PACKAGES = tuple(Path(one.__file__).parent for one in (longspan, longspan_eval))
 LONGEST = 350  # lines of a file
 # Names that several classes may share, with the reason, such as one implementation of a protocol for each backend.
 SHARED: dict[str, str] = {}
@@ -30,11 +31,17 @@ def shared_names(sources: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def modules() -> list[tuple[str, str]]:
-    return [(str(path.relative_to(PACKAGE)), path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
+    """Name, with the package's, and text of each file of both packages."""
+    return [
+        (str(path.relative_to(package.parent)), path.read_text("utf-8"))
+        for package in PACKAGES
+        for path in sorted(package.rglob("*.py"))
+    ]
 
 
 def test_no_two_classes_share_a_name():
-    assert len(modules()) > 200
+    found = Counter(Path(file).parts[0] for file, _ in modules())
+    assert found["longspan"] > 200 and found["longspan_eval"] > 60
     shared = shared_names(modules())
     assert {name: files for name, files in shared.items() if name not in SHARED} == {}
     assert SHARED.keys() <= shared.keys()  # a reason goes with the classes that it is for

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import longspan
 from longspan.bundled import heldout_text, load_bundled
+from longspan.documents import fingerprint
 from support.serving import NEEDLE, Served
 
 
@@ -14,7 +17,7 @@ def remembered(tmp_path_factory):
     """Hashes of weights are remembered in a folder of the tests' own."""
     folder = tmp_path_factory.mktemp("remembered")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("longspan.documents.fingerprint._cache_folder", lambda: folder)
+        patch.setattr(fingerprint, "weights_of", partial(fingerprint.weights_of, cache=folder / "weights.json"))
         yield
 
 

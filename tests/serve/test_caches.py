@@ -209,7 +209,7 @@ def test_conversations_leave_the_system_mappings_and_files(bundled, book, tmp_pa
     if not each:
         pytest.skip("nothing is mapped here")
     monkeypatch.setattr("longspan.serve.caches.most_mappings", lambda: 2 * (before + most * each))
-    monkeypatch.setattr("longspan.serve.caches._most_files", lambda: 8)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (8, 8))
     for n in range(3 * most):
         ids = document.prompt(f"Question {n}?")
         taken = caches.take(ids, [document])

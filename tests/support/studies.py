@@ -6,7 +6,7 @@ import hashlib
 
 from longspan_eval.datafile import DataFile
 from longspan_eval.measure import Keys
-from longspan_eval.schedule import Plan
+from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import parse_specs
 from longspan_eval.studies.eval import Evaluation
 from longspan_eval.studies.eval_report import EvalReport
@@ -40,7 +40,7 @@ def study(tasks=(MADE,), specs=("dca",), lengths=(512, 1024), **more):
 
 
 def plan_of(made, subject=SUBJECT, device="cpu"):
-    return Plan(made.cells(), Keys(subject, device), max_full_seconds=made.max_full_seconds)
+    return CellPlan(made.cells(), Keys(subject, device), max_full_seconds=made.max_full_seconds)
 
 
 def report_of(made, out, command="longspan eval"):

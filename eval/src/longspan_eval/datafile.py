@@ -90,7 +90,7 @@ class FileRef(str):
         return data
 
 
-class Reading(Protocol):
+class DataTask(Protocol):
     """A task, as far as its data goes; see ``longspan_eval.task.Task``."""
 
     @property
@@ -100,7 +100,7 @@ class Reading(Protocol):
     def data(self) -> DataFile | None: ...
 
 
-def read_records(task: Reading, data_dir: Path | str | None) -> list[Record]:
+def read_records(task: DataTask, data_dir: Path | str | None) -> list[Record]:
     """The records that a task builds prompts of, in the order of its file.
 
     Args:

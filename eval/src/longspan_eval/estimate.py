@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from longspan_eval.measure import Measure, Prompt
+from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.sample import Sample
 from longspan_eval.spec import STOCK, MethodSpec
 from longspan_eval.subject import Subject
@@ -78,7 +78,7 @@ class Pace:
 
 def takes_all(measure: Measure) -> bool:
     """Whether it is a prompt read under full attention. What is timed for its own sake is not."""
-    return isinstance(measure, Prompt) and measure.spec.name in FULL
+    return isinstance(measure, TaskPrompt) and measure.spec.name in FULL
 
 
 def over_limit(pace: Pace, measure: Measure, limit: float | None) -> str | None:

@@ -15,7 +15,7 @@ from longspan_eval.perplexity import sliced_losses
 
 
 @dataclass(frozen=True)
-class Reading:
+class Generated:
     """What a model made of one prompt.
 
     Attributes:
@@ -39,7 +39,7 @@ def read(
     scored: Sequence[int] = (),
     max_new_tokens: int,
     until: Callable[[str], bool] | None = None,
-) -> Reading:
+) -> Generated:
     """One pass over the prompt for the losses of its ``scored`` tokens, then greedy tokens until the text will do."""
     ids = torch.tensor([list(input_ids)], device=model.device)
     begun = time.perf_counter()
@@ -53,7 +53,7 @@ def read(
         if until is not None and until(tokenizer.decode(tokens, skip_special_tokens=True)):
             break
     text = tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
-    return Reading(text, losses, read_at - begun, time.perf_counter() - read_at)
+    return Generated(text, losses, read_at - begun, time.perf_counter() - read_at)
 
 
 @torch.inference_mode()

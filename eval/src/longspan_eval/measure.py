@@ -55,7 +55,7 @@ class Measure(ABC):
 
 
 @dataclass(frozen=True)
-class Prompt(Measure):
+class TaskPrompt(Measure):
     """A prompt of a task, read and answered; ``correct`` is its score.
 
     Attributes:

@@ -15,7 +15,7 @@ from rich.text import Text
 from longspan.hf.prefill import Prefill, following
 from longspan_eval.estimate import Pace, duration
 from longspan_eval.sample import Sample
-from longspan_eval.schedule import Plan, Request
+from longspan_eval.schedule import CellPlan, Request
 from longspan_eval.session import Session
 
 Skip = Callable[[Request], "str | None"]  # why a request's cell is not to be measured, or None
@@ -100,7 +100,7 @@ class Bar(Progress):
             yield Text(f"  {self.below}", style="dim")
 
 
-class Watch:
+class PromptWatch:
     """Told by what reads prompts how far they are.
 
     Attributes:
@@ -116,7 +116,7 @@ class Watch:
 
 
 def measure(
-    plan: Plan,
+    plan: CellPlan,
     parts: Sequence[Sequence[Request]],
     journal: Kept,
     pace: Pace,
@@ -125,7 +125,7 @@ def measure(
     console: Console,
     at_once: int = 1,
     finished: Callable[[], None] = lambda: None,
-    watch: Watch | None = None,
+    watch: PromptWatch | None = None,
 ) -> None:
     """Measure what is left.
 

@@ -35,7 +35,7 @@ class Request:
     cell: int
 
 
-class Plan:
+class CellPlan:
     """Cells, and the keys of what is measured for them.
 
     Args:

@@ -84,7 +84,7 @@ def find_windows(
     return Windows(tuple(texts), stride, mode, tuple(records))  # type: ignore[arg-type]  # it is one of the modes
 
 
-def windows_of(tokenizer: Any, text: Source, *, longest: int, stride: int, mode: Mode) -> list[Record]:
+def windows_of(tokenizer: Any, text: WindowText, *, longest: int, stride: int, mode: Mode) -> list[Record]:
     """The windows of one text, in its order, as ``build`` takes them; none where it is shorter than ``longest``."""
     first = longest if mode == "new" else 0
     starts = range(0, text.tokens(tokenizer) - longest + 1, stride)
@@ -127,7 +127,7 @@ PERPLEXITY = Task(
 
 
 @dataclass(frozen=True)
-class Source:
+class WindowText:
     """A text that windows are cut from: its name, and the SHA-256 of what is in it, by which it is found again."""
 
     name: str
@@ -138,21 +138,21 @@ class Source:
         return len(_tokens(tokenizer, self.ref))
 
 
-def sources(paths: Sequence[Path]) -> list[Source]:
+def sources(paths: Sequence[Path]) -> list[WindowText]:
     """The texts at these paths, as of ``find_windows``.
 
     Raises:
         DataError: a file cannot be read, a folder has no ``*.txt``, or two texts are the same.
     """
     if not paths:
-        return [Source(standard_name(), hashlib.sha256(standard_text().encode()).hexdigest())]
+        return [WindowText(standard_name(), hashlib.sha256(standard_text().encode()).hexdigest())]
     files: list[Path] = []
     for path in paths:
         inside = sorted(path.glob("*.txt")) if path.is_dir() else [path]
         if not inside:
             raise DataError(f"{path}: there are no *.txt in this folder")
         files += inside
-    found = [Source(str(file), FileRef.to(file)) for file in files]
+    found = [WindowText(str(file), FileRef.to(file)) for file in files]
     for n, one in enumerate(found):
         twin = next((other.name for other in found[:n] if other.ref == one.ref), None)
         if twin is not None:

@@ -31,22 +31,22 @@ def within_reach() -> Iterator[str | None]:
         constants.HF_HUB_OFFLINE = offline
 
 
-def unreachable_reason(endpoint: str) -> str | None:
+def unreachable_reason(endpoint: str, *, timeout: float = _TIMEOUT) -> str | None:
     """The reason why a connection to an address, or to its proxy, fails; None if it succeeds."""
     host, port = _address(endpoint)
     results: list[str | None] = []
 
     def connect() -> None:
         try:
-            socket.create_connection((host, port), timeout=_TIMEOUT).close()
+            socket.create_connection((host, port), timeout=timeout).close()
             results.append(None)
         except OSError as error:
             results.append(error.strerror or str(error))
 
     thread = threading.Thread(target=connect, daemon=True)  # the socket's timeout does not cover the DNS query
     thread.start()
-    thread.join(_TIMEOUT)
-    reason = results[0] if results else f"no answer in {_TIMEOUT:g} s"
+    thread.join(timeout)
+    reason = results[0] if results else f"no answer in {timeout:g} s"
     return None if reason is None else f"{host} cannot be reached: {reason}"
 
 

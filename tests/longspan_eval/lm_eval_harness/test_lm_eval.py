@@ -223,7 +223,7 @@ def test_prompts_are_read_as_the_tokens_they_were_made_of(tmp_path, monkeypatch,
     again = [tokenizer(doc[PROMPT])["input_ids"] for doc in docs]
     assert again != [doc[IDS] for doc in docs], "tokenized anew they were to be other tokens"
     lm, seen = model(batch_size=3), []
-    monkeypatch.setattr(lm, "_model_generate", lambda context, **more: (seen.append((context, more)), context)[1])
+    monkeypatch.setattr(lm.model, "generate", lambda input_ids, **more: (seen.append((input_ids, more)), input_ids)[1])
     gen, other = {"max_gen_toks": 8, "until": []}, text(tokenizer, 50)
     asked = [Instance("generate_until", doc, (doc[PROMPT], gen), n) for n, doc in enumerate(docs)]
     asked.append(Instance("generate_until", {}, (other, gen), 2))
@@ -244,7 +244,7 @@ def test_prompts_are_read_as_the_tokens_they_were_made_of(tmp_path, monkeypatch,
 
 def test_a_prompt_made_with_another_tokenizer_is_tokenized_anew(tokenizer, monkeypatch):
     lm, seen = model(), []
-    monkeypatch.setattr(lm, "_model_generate", lambda context, **more: (seen.append(context), context)[1])
+    monkeypatch.setattr(lm.model, "generate", lambda input_ids, **_: (seen.append(input_ids), input_ids)[1])
     doc = {PROMPT: "the pass key is", IDS: [5, 6, 7]}
     lm.generate_until(requests("generate_until", (doc[PROMPT], {"max_gen_toks": 1}), doc=doc), disable_tqdm=True)
     assert seen[0].tolist() == [tokenizer(doc[PROMPT])["input_ids"]]
@@ -252,7 +252,7 @@ def test_a_prompt_made_with_another_tokenizer_is_tokenized_anew(tokenizer, monke
 
 def test_what_is_too_long_is_cut_from_the_left_and_said(tokenizer, monkeypatch, caplog):
     lm, seen = model(max_length=100), []
-    monkeypatch.setattr(lm, "_model_generate", lambda context, **more: (seen.append(context), context)[1])
+    monkeypatch.setattr(lm.model, "generate", lambda input_ids, **_: (seen.append(input_ids), input_ids)[1])
     ids = tokenizer(text(tokenizer, 300))["input_ids"]
     doc = {PROMPT: tokenizer.decode(ids[1:]), IDS: ids}
     lm.generate_until(requests("generate_until", (doc[PROMPT], {"max_gen_toks": 10}), doc=doc), disable_tqdm=True)

@@ -10,14 +10,14 @@ import torch
 
 from longspan_eval.cell import Cell
 from longspan_eval.journal import Journal
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import found
 from longspan_eval.reproduce.cells import averaged, data_cells, grid, perplexity_cells
 from longspan_eval.reproduce.measures import Timed
-from longspan_eval.reproduce.memory import Peak
+from longspan_eval.reproduce.memory import PeakMemory
 from longspan_eval.reproduce.texts import Corpus
 from longspan_eval.sample import Sample
-from longspan_eval.schedule import Plan
+from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import parse_spec, parse_specs
 from longspan_eval.studies.eval import Evaluation, spread
 from longspan_eval.tasks import TASKS
@@ -26,7 +26,7 @@ from longspan_eval.windows import find_windows
 
 
 def passkeys(count, length=300):
-    return tuple(Prompt(parse_spec("stock"), length, n, task=TASKS["passkey"]) for n in range(count))
+    return tuple(TaskPrompt(parse_spec("stock"), length, n, task=TASKS["passkey"]) for n in range(count))
 
 
 BOOKS = Corpus("PG19", "perplexity/pg19", "somewhere")
@@ -59,8 +59,10 @@ def test_perplexity_is_that_of_the_eval_task(session, tmp_path, mode, samples):
     for place, figure in told.items():
         assert ours[place].value == pytest.approx(figure.value) and ours[place].n == figure.n
     assert told["stock", "64"].n == (samples or len(windows.records)) > 2
-    plan = Plan(study.cells(), session.keys)
-    assert {key for keys in Plan(cells, session.keys).keys for key in keys} == {k for keys in plan.keys for k in keys}
+    plan = CellPlan(study.cells(), session.keys)
+    assert {key for keys in CellPlan(cells, session.keys).keys for key in keys} == {
+        k for keys in plan.keys for k in keys
+    }
 
 
 def test_no_window_runs_over_the_end_of_a_document(session, tmp_path):
@@ -119,7 +121,7 @@ def test_timed(session, implementation):
 
 
 def test_memory_is_what_the_work_takes():
-    with Peak(torch.device("cpu")) as peak:
+    with PeakMemory(torch.device("cpu")) as peak:
         held = torch.ones(40_000_000)
         del held
     if math.isnan(peak.bytes):

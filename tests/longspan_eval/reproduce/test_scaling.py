@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reproduce import PAPERS
 from longspan_eval.reproduce.measures import Inspected, SplitPrompt, Timed
 from longspan_eval.reproduce.table import PaperPlan
@@ -32,13 +32,13 @@ def test_protocols_at_the_papers_own_window(at_4096, paper, table, lengths, each
     assert sorted({measure.length for cell in cells for measure in cell.measures}) == lengths
     single = [cell for cell in cells if len({measure.length for measure in cell.measures}) == 1]  # means aside
     assert {len(cell.measures) for cell in single} == {each}
-    assert {type(measure) for cell in cells for measure in cell.measures} <= {Prompt, SplitPrompt, Inspected, Timed}
+    assert {type(measure) for cell in cells for measure in cell.measures} <= {TaskPrompt, SplitPrompt, Inspected, Timed}
 
 
 @pytest.mark.parametrize(("paper", "table"), [(name, one.name) for name, own in PAPERS.items() for one in own.tables])
 def test_every_quick_table_of_prompts_has_stock_inside_the_window(at_window, paper, table):
     session = at_window(512, scale="quick", windows=PAPERS[paper].windows)
-    asked = [one for one in figures_of(paper, table, session) if isinstance(one, Prompt)]
+    asked = [one for one in figures_of(paper, table, session) if isinstance(one, TaskPrompt)]
     lengths = {one.length for one in asked if one.spec.label == "stock"}
     assert not asked or min(lengths) <= 512
 

@@ -17,7 +17,7 @@ from longspan_eval.cell import Cell
 from longspan_eval.datafile import SAMPLES
 from longspan_eval.errors import DataError
 from longspan_eval.journal import Journal
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import found, mean_of
 from longspan_eval.reproduce import PAPERS, esa
 from longspan_eval.reproduce.cells import INSIDE
@@ -25,7 +25,7 @@ from longspan_eval.reproduce.measures import Inspected
 from longspan_eval.reproduce.published import published
 from longspan_eval.reproduce.report import PaperReport, notes
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, PaperPlan, Table, select
+from longspan_eval.reproduce.table import Paper, PaperPlan, PaperTable, select
 from longspan_eval.reproduce.texts import PG19_VALIDATION
 from longspan_eval.run import here, measure
 from longspan_eval.spec import parse_spec
@@ -228,11 +228,11 @@ def test_full_attention_that_takes_too_long_is_marked(session, tmp_path, monkeyp
 
 
 def table_of(cells, **more):
-    return Table("Table 0", "A table", lambda session: "a protocol", lambda session: cells, **more)
+    return PaperTable("Table 0", "A table", lambda session: "a protocol", lambda session: cells, **more)
 
 
 def passkeys(count, row="stock", length=300):
-    return tuple(Prompt(parse_spec(row), length, n, task=TASKS["passkey"]) for n in range(count))
+    return tuple(TaskPrompt(parse_spec(row), length, n, task=TASKS["passkey"]) for n in range(count))
 
 
 def test_an_error_ends_its_cell_and_no_other(session, tmp_path):

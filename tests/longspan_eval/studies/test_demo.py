@@ -13,7 +13,7 @@ from longspan.errors import LongspanError
 from longspan.methods import METHODS
 from longspan_eval import workers
 from longspan_eval.estimate import Pace
-from longspan_eval.schedule import Plan
+from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import parse_specs
 from longspan_eval.studies import demo, demo_progress
 from longspan_eval.subject import Subject
@@ -36,11 +36,11 @@ def test_depths_are_spread_evenly(prompts, depths):
 def test_settings_that_cannot_be():
     for bad in ({"prompts": 0}, {"multiples": ()}, {"methods": ()}, {"methods": ("magic",)}):
         with pytest.raises(LongspanError):
-            demo.Settings(**bad)
+            demo.DemoSettings(**bad)
 
 
 def test_a_row_is_called_what_it_is_called_everywhere():
-    labels = [spec.label for spec in demo.Settings().specs]
+    labels = [spec.label for spec in demo.DemoSettings().specs]
     assert "longheads:score=bounds" in labels and "longheads" not in labels
     assert labels == [spec.label for spec in parse_specs(list(demo.methods_shown()))]
 
@@ -49,7 +49,7 @@ def test_a_row_is_called_what_it_is_called_everywhere():
 def ran(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     console = Console(file=io.StringIO(), width=100)
-    demo.run(demo.Settings(prompts=2, multiples=(1, 2), methods=("stock", "yarn", "dca")), out, console)
+    demo.run(demo.DemoSettings(prompts=2, multiples=(1, 2), methods=("stock", "yarn", "dca")), out, console)
     return out, console.file.getvalue(), json.loads((out / "results.json").read_text())
 
 
@@ -76,7 +76,7 @@ def test_says_what_it_measured(ran):
 @pytest.mark.parametrize("can", [True, False])
 def test_facts_are_asked_for_where_the_model_can_answer_them(monkeypatch, can):
     monkeypatch.setattr(demo, "tasks_in_window", lambda: (demo.FACTS,) if can else ())
-    cells = demo.cells(demo.Settings(prompts=3, multiples=(1, 4), methods=("stock", "dca")), 512)
+    cells = demo.cells(demo.DemoSettings(prompts=3, multiples=(1, 4), methods=("stock", "dca")), 512)
     assert {cell.table for cell in cells} == {demo.FOUND, demo.SURPRISE} | ({demo.FACT} if can else set())
     keys = {demo._key(one) for cell in cells for one in cell.measures}
     assert len(keys) == 12 * (1 + can)
@@ -96,8 +96,8 @@ def test_samples_are_in_the_order_of_the_plan_whichever_process_is_done_first(mo
         yield from reversed(list(measured(*args, **options)))
 
     monkeypatch.setattr(workers, "run", other_way_round)
-    settings = demo.Settings(prompts=2, multiples=(1,), methods=("stock", "dca"))
-    plan = Plan(demo.cells(settings, 512), demo._key)
+    settings = demo.DemoSettings(prompts=2, multiples=(1,), methods=("stock", "dca"))
+    plan = CellPlan(demo.cells(settings, 512), demo._key)
     pace = Pace(Subject.of(load_bundled()[0]))
     samples = demo_progress.measure(plan, pace, [demo.FOUND], Console(quiet=True), brief=True)
     assert list(samples) == [one.key for part in plan.left({}) for one in part]
@@ -107,7 +107,7 @@ def test_samples_are_in_the_order_of_the_plan_whichever_process_is_done_first(mo
 def test_the_seed_decides_the_prompts(tmp_path):
     runs = []
     for seed in (3, 3, 4):
-        settings = demo.Settings(prompts=1, multiples=(1,), methods=("dca",), seed=seed)
+        settings = demo.DemoSettings(prompts=1, multiples=(1,), methods=("dca",), seed=seed)
         demo.run(settings, tmp_path, Console(file=io.StringIO()))
         samples = json.loads((tmp_path / "results.json").read_text())["samples"]
         runs.append([(s["answer"], s["prediction"], s["loss"]) for s in samples])
@@ -116,7 +116,7 @@ def test_the_seed_decides_the_prompts(tmp_path):
 
 @pytest.mark.long
 def test_the_whole_demonstration_shows_what_it_is_for(tmp_path):
-    demo.run(demo.Settings(), tmp_path, Console(file=io.StringIO()))
+    demo.run(demo.DemoSettings(), tmp_path, Console(file=io.StringIO()))
     cells = {(c["method"], c["length"]): c for c in json.loads((tmp_path / "results.json").read_text())["cells"]}
     beyond = [round(512 * n) for n in demo.MULTIPLES if n > 2]
     assert sum(cells["stock", n]["found"] for n in beyond) <= 1

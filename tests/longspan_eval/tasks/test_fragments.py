@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from longspan.bundled import heldout_text
 from longspan_eval.filler import NOISE, encode
 from longspan_eval.tasks.fragments import fitting, inside, listed, opening, piece
-from longspan_eval.tasks.haystack import Hay, Needle, Source, hide, noise, noise_tail, prose
+from longspan_eval.tasks.haystack import Hay, HaySource, Needle, hide, noise, noise_tail, prose
 
 TEXTS = [" word", "\nA line.", ' "key": 1,', " two words", "\n\n\nthree", " word"]
 
@@ -68,13 +68,13 @@ def test_the_prose_is_the_bundled_text(byte_tokenizer):
 
 
 def test_a_text_ends_whole_and_is_read_round(byte_tokenizer):
-    source = Source([piece(byte_tokenizer, text) for text in (" One.", " Two.", " Three.")])
+    source = HaySource([piece(byte_tokenizer, text) for text in (" One.", " Two.", " Three.")])
     assert byte_tokenizer.decode(source.before(2, 8).ids) == "ne. Two."
     assert source.before(2, 8).gaps == [0, 3, 8]
     assert byte_tokenizer.decode(source.before(1, 20).ids) == "ne. Two. Three. One."
     assert source.before(0, 0) == Hay([], [0])
     with pytest.raises(ValueError, match="no tokens"):
-        Source([[]])
+        HaySource([[]])
 
 
 def test_a_passage_ends_alike_however_long(tokenizer):
@@ -105,7 +105,7 @@ def test_needles_at_one_gap_keep_their_order():
     ("depth", "nearest", "back"), [(0.0, 0, 0), (0.3, 5, 0), (0.5, 5, 5), (0.8, 10, 5), (1, 10, 10)]
 )
 def test_a_needle_goes_back_or_to_the_nearest_gap(byte_tokenizer, depth, nearest, back):
-    source = Source([piece(byte_tokenizer, text) for text in (" One.", " Two.")])
+    source = HaySource([piece(byte_tokenizer, text) for text in (" One.", " Two.")])
     for gap, way in ((nearest, False), (back, True)):
         ids, placed = hide(
             byte_tokenizer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter
 
@@ -147,8 +148,8 @@ def test_common_words(tokenizer, length, common, other, shown_common, shown_othe
 def test_common_words_repeat_more_where_words_run_out(tokenizer, monkeypatch):
     few = vocabulary()[:200]
     monkeypatch.setattr(ruler_words, "vocabulary", lambda: few)
-    monkeypatch.setattr(ruler_words, "_word_tokens", ruler_words._word_tokens.__wrapped__)
-    example, text = build(tokenizer, "cwe", 20_000, 2)
+    own = copy.copy(tokenizer)  # the words' tokens are remembered for each tokenizer
+    example, text = build(own, "cwe", 20_000, 2)
     asked = words_of(text.rpartition("Memorize the ones that appear most often.\n")[2].partition("\nQuestion")[0])
     by_times = Counter(asked.values())
     rare, often = sorted(by_times)

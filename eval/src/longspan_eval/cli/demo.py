@@ -29,7 +29,7 @@ def demo(
     from longspan_eval.studies import demo as show
 
     quiet_transformers()
-    settings = show.Settings(
+    settings = show.DemoSettings(
         prompts=prompts,
         multiples=tuple(_multiple(text) for text in lengths.split(",")),
         methods=show.methods_shown() if methods is None else tuple(split_specs(methods)),

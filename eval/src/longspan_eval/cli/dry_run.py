@@ -14,7 +14,7 @@ from longspan.tables import Column, Sheet
 from longspan_eval.estimate import Pace, duration
 from longspan_eval.measure import Measure
 from longspan_eval.sample import Sample
-from longspan_eval.schedule import Plan, Request
+from longspan_eval.schedule import CellPlan, Request
 from longspan_eval.spec import MethodSpec
 
 
@@ -35,7 +35,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ReadingLeft:
     """What is left to read, by method.
 
     Attributes:
@@ -84,7 +84,7 @@ class Estimate:
 
 
 def estimate(
-    plan: Plan,
+    plan: CellPlan,
     specs: Sequence[MethodSpec],
     requests: Sequence[Request],
     pace: Pace,
@@ -92,7 +92,7 @@ def estimate(
     *,
     at_once: int,
     console: Console,
-) -> Estimate:
+) -> ReadingLeft:
     """What is left and how long it takes, from what is known; of a method of which nothing is, one prompt is read now.
 
     Args:
@@ -125,7 +125,7 @@ def estimate(
             )
         )
     done = sum(map(len, plan.keys)) - len(requests)
-    return Estimate(tuple(planned), done, at_once, _basis(read, done))
+    return ReadingLeft(tuple(planned), done, at_once, _basis(read, done))
 
 
 def _basis(read: Sequence[Measure], done: int) -> str:

@@ -124,8 +124,8 @@ def evaluate(
     from longspan_eval.cli import dry_run as estimate
     from longspan_eval.journal import Journal, read_samples
     from longspan_eval.measure import Keys
-    from longspan_eval.run import Watch, measure
-    from longspan_eval.schedule import Plan
+    from longspan_eval.run import PromptWatch, measure
+    from longspan_eval.schedule import CellPlan
     from longspan_eval.session import Session
     from longspan_eval.studies.eval import Evaluation
     from longspan_eval.studies.eval_report import EvalReport
@@ -158,7 +158,7 @@ def evaluate(
         windows=windows,
     )
     keys = Keys(subject, place.type)
-    plan = Plan(study.cells(), keys, max_full_seconds=max_full_seconds)
+    plan = CellPlan(study.cells(), keys, max_full_seconds=max_full_seconds)
     study.check(tokenizer)
     for spec in study.specs:
         check_spec(spec, loaded, subject, study.lengths, window, tier)
@@ -189,7 +189,7 @@ def evaluate(
 
         write()  # better to hear now than after the measurement that nothing can be written there
         say(console, f"{sum(map(len, parts)):,} prompts to ask")
-        watch = Watch() if console.is_terminal and not quiet else None
+        watch = PromptWatch() if console.is_terminal and not quiet else None
         at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count, seen=watch)
         if ray is not None and parts:
             cluster = stack.enter_context(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.report.charts import Panel, on_tile
 from longspan_eval.sample import Sample
 
@@ -19,7 +19,7 @@ def by_depth(cell: Cell, figure: Figure, samples: Sequence[Sample]) -> list[tupl
 
     Nothing where its task has no depths, or nothing is measured for it.
     """
-    prompts = [measure for measure in cell.measures if isinstance(measure, Prompt)]
+    prompts = [measure for measure in cell.measures if isinstance(measure, TaskPrompt)]
     if cell.reduce is None or not prompts or not prompts[0].task.at_depths:
         return []
     samples = samples if figure.reason is None else []

@@ -7,7 +7,7 @@ from itertools import islice
 
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
-from longspan_eval.measure import Measure, Prompt
+from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import found, mean_of_tasks, perplexity
 from longspan_eval.reproduce.session import PaperSession, why_unbuilt
 from longspan_eval.reproduce.table import missing_file
@@ -15,7 +15,7 @@ from longspan_eval.reproduce.texts import Corpus
 from longspan_eval.spec import MethodSpec, parse_spec
 from longspan_eval.studies.eval import drawn
 from longspan_eval.tasks import TASKS
-from longspan_eval.windows import PERPLEXITY, Mode, Source, sources, windows_of
+from longspan_eval.windows import PERPLEXITY, Mode, WindowText, sources, windows_of
 
 INSIDE = "stock, inside the window"  # a row of what the model can do without any method, at one window
 SAID_INSIDE = "Stock inside the window is what the model can do at all: what it cannot do there, no method can add."
@@ -48,7 +48,7 @@ def grid(
             tokens = session.subject.window if label == INSIDE else length
             reason = session.unfit(spec, tokens) or session.unbuilt(task, tokens)
             prompts = () if reason else tuple(
-                Prompt(spec, tokens, n * len(depths) + d, task=task, depth=depth)
+                TaskPrompt(spec, tokens, n * len(depths) + d, task=task, depth=depth)
                 for n in range(samples)
                 for d, depth in enumerate(depths)
             )  # fmt: skip
@@ -120,7 +120,7 @@ def data_cells(
         unbuilt = {length: why_unbuilt(session.tokenizer, task, length, records[picked[0]]) for length in lengths}
         for column, spec, length in columns:
             reason = session.unfit(spec, length) or unbuilt[length]
-            prompts = tuple(Prompt(spec, length, n, task=task, record=records[n]) for n in picked)
+            prompts = tuple(TaskPrompt(spec, length, n, task=task, record=records[n]) for n in picked)
             cells.append(Cell(name, column, found, () if reason else prompts, missing=reason))
     for column, _, _ in columns if some else ():
         own = [cell for cell in cells if cell.column == column and cell.missing is None]
@@ -156,7 +156,7 @@ def perplexity_cells(
     Raises:
         DataError: a file is there, and cannot be used.
     """
-    texts: list[tuple[Corpus, list[Source]]] = []
+    texts: list[tuple[Corpus, list[WindowText]]] = []
     absent: list[Cell] = []
     for corpus in corpora:
         first = column.format(length=lengths[0], documents="")
@@ -165,7 +165,7 @@ def perplexity_cells(
             absent.append(missing)
         elif session.data_dir is not None:
             documents = sources([session.data_dir / corpus.folder])
-            texts.append((corpus, [Source(corpus.name, one.ref) for one in documents]))
+            texts.append((corpus, [WindowText(corpus.name, one.ref) for one in documents]))
     texts = texts or [(Corpus(one.name, "", ""), [one]) for one in sources([])]
     longest = max((length for length in lengths if session.too_long(length) is None), default=0)
     cells = []
@@ -183,17 +183,17 @@ def perplexity_cells(
         for label, spec in methods.items():
             for length in lengths:
                 reason = session.unfit(spec, length) or short
-                prompts = tuple(Prompt(spec, length, n, task=PERPLEXITY, record=records[n]) for n in picked)
+                prompts = tuple(TaskPrompt(spec, length, n, task=PERPLEXITY, record=records[n]) for n in picked)
                 named = {"corpus": corpus.name, "documents": count, "label": label, "length": length}
                 where = row.format(**named), column.format(**named)
                 cells.append(Cell(*where, perplexity, () if reason else prompts, missing=reason))
     return cells + absent
 
 
-def _long_enough(session: PaperSession, documents: Sequence[Source], tokens: int) -> Iterator[Source]:
+def _long_enough(session: PaperSession, documents: Sequence[WindowText], tokens: int) -> Iterator[WindowText]:
     return (one for one in documents if one.tokens(session.tokenizer) >= tokens)
 
 
-def _too_short(session: PaperSession, corpus: Corpus, documents: Sequence[Source], tokens: int) -> str:
+def _too_short(session: PaperSession, corpus: Corpus, documents: Sequence[WindowText], tokens: int) -> str:
     most = max(one.tokens(session.tokenizer) for one in documents)
     return f"{corpus.name} has {most:,} tokens, too few for a window of {tokens:,}"

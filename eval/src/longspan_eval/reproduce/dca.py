@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from longspan_eval.cell import Cell
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reproduce import dca_data, dca_shapes
 from longspan_eval.reproduce.cells import SAID_INSIDE, Methods, averaged, grid, inside, means, perplexity_cells
 from longspan_eval.reproduce.dca_methods import MISTRAL, WINDOW, K, methods, parts, some
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, Table
+from longspan_eval.reproduce.table import Paper, PaperTable
 from longspan_eval.reproduce.texts import PG19_VALIDATION
 from longspan_eval.studies.eval import spread
 from longspan_eval.windows import STRIDE
@@ -110,7 +110,7 @@ def _passkey(session: PaperSession) -> Sequence[Cell]:
     return [
         *cells,
         *means(cells, f"to {most:,}, all depths", lambda one: one.length <= most),
-        *means(cells, "middle depths", lambda one: isinstance(one, Prompt) and 0.3 < (one.depth or 0.0) < 0.7),
+        *means(cells, "middle depths", lambda one: isinstance(one, TaskPrompt) and 0.3 < (one.depth or 0.0) < 0.7),
     ]
 
 
@@ -157,13 +157,13 @@ DCA_PAPER = Paper(
     hardware="A100s of 80 GB",
     windows=(WINDOW, 8192, 16_384, MISTRAL),
     tables=(
-        Table("Table 1", "Perplexity", _perplexity_protocol, _perplexity),
-        Table("Table 2", "Perplexity to 192k", _long_protocol, _long_perplexity),
+        PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity),
+        PaperTable("Table 2", "Perplexity to 192k", _long_protocol, _long_perplexity),
         *dca_data.TABLES,
         *dca_shapes.TABLES,
-        Table("Figure 4", "What each part does", _parts_protocol, _parts),
-        Table("Figure 5", "Passkeys by depth", _passkey_protocol, _passkey, depths=True),
-        Table("Figure 6", "A needle in a haystack", _needle_protocol, _needle, depths=True),
-        Table("Figure 7", "Passkeys at random places", _far_protocol, _far),
+        PaperTable("Figure 4", "What each part does", _parts_protocol, _parts),
+        PaperTable("Figure 5", "Passkeys by depth", _passkey_protocol, _passkey, depths=True),
+        PaperTable("Figure 6", "A needle in a haystack", _needle_protocol, _needle, depths=True),
+        PaperTable("Figure 7", "Passkeys at random places", _far_protocol, _far),
     ),
 )

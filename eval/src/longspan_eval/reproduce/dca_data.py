@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from longspan_eval.cell import Cell
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import answers, found
 from longspan_eval.reproduce.cells import data_cells
 from longspan_eval.reproduce.dca_methods import WINDOW, K, some
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Table, missing_file
+from longspan_eval.reproduce.table import PaperTable, missing_file
 from longspan_eval.reproduce.unseen import EASY, FILE, PAPER, SOURCE, UNSEEN, records_of
 
 ROWS = ("stock", "dynamic NTK", "DCA")
@@ -72,7 +72,9 @@ def _unseen(session: PaperSession) -> Sequence[Cell]:
     cells = []
     for label, row in some(session, *ROWS).items():
         asked = (
-            () if reason else tuple(Prompt(row, length, n, task=UNSEEN, record=one) for n, one in enumerate(records))
+            ()
+            if reason
+            else tuple(TaskPrompt(row, length, n, task=UNSEEN, record=one) for n, one in enumerate(records))
         )
         for column, part in {**parts, "F1": slice(None)}.items():
             cells.append(Cell(label, column, found, asked[part], missing=reason))
@@ -91,8 +93,8 @@ def _unseen_protocol(session: PaperSession) -> str:
 
 
 TABLES = (
-    Table("Table 3", "Few-shot tasks", _few_shot_protocol, _few_shot),
-    Table("Table 4", "Zero-shot tasks", _zero_shot_protocol, _zero_shot),
-    Table("Table 5", "Choice of examples", _examples_protocol, _examples),
-    Table("Table 6", "A paper that the model has not seen", _unseen_protocol, _unseen, also=("Table 7",)),
+    PaperTable("Table 3", "Few-shot tasks", _few_shot_protocol, _few_shot),
+    PaperTable("Table 4", "Zero-shot tasks", _zero_shot_protocol, _zero_shot),
+    PaperTable("Table 5", "Choice of examples", _examples_protocol, _examples),
+    PaperTable("Table 6", "A paper that the model has not seen", _unseen_protocol, _unseen, also=("Table 7",)),
 )

@@ -15,7 +15,7 @@ from longspan_eval.reproduce.ablations import parse_spec
 from longspan_eval.reproduce.dca_methods import WINDOW, K, method
 from longspan_eval.reproduce.measures import Timed
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Table
+from longspan_eval.reproduce.table import PaperTable
 
 EXAMPLES = {  # of 12 tokens each
     "Figure 2": "dca:chunk_size=6,local_window=4,window=10",
@@ -91,6 +91,8 @@ def _matrix_pictures(session: PaperSession, out: Path) -> list[str]:
 
 
 TABLES = (
-    Table("Figure 2", "Relative positions", _matrix_protocol, _matrix, pictures=_matrix_pictures, also=("Figure 8",)),
-    Table("Figure 3", "Prefill time and memory", _efficiency_protocol, _efficiency, interleaved=True),
+    PaperTable(
+        "Figure 2", "Relative positions", _matrix_protocol, _matrix, pictures=_matrix_pictures, also=("Figure 8",)
+    ),
+    PaperTable("Figure 3", "Prefill time and memory", _efficiency_protocol, _efficiency, interleaved=True),
 )

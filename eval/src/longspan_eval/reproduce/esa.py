@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from longspan_eval.cell import Cell
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import found, mean_of_tasks
 from longspan_eval.reproduce import esa_scores
 from longspan_eval.reproduce.ablations import parse_spec
@@ -36,7 +36,7 @@ from longspan_eval.reproduce.esa_methods import (
     quick,
 )
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, Table
+from longspan_eval.reproduce.table import Paper, PaperTable
 from longspan_eval.spec import MethodSpec
 from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.longbench import LONGBENCH
@@ -231,7 +231,7 @@ def _counted(session: PaperSession, label: str, spec: MethodSpec, thousands: int
         context = session.subject.window
         lengths = [context] if session.unbuilt(task, context) is None else []
     reason = session.unfit(spec, max(lengths)) if lengths else session.unbuilt(task, context)
-    prompts = tuple(Prompt(spec, length, n, task=task) for n, length in enumerate(lengths))
+    prompts = tuple(TaskPrompt(spec, length, n, task=task) for n, length in enumerate(lengths))
     return Cell(label, column, mean_of_tasks, () if reason else prompts, missing=reason)
 
 
@@ -295,13 +295,13 @@ ESA_PAPER = Paper(
     hardware="four A800s",
     windows=(WINDOW, MISTRAL),
     tables=(
-        Table("Table 1", "LongBench", _longbench_protocol, _longbench),
-        Table("Table 2", "InfiniteBench", _infinitebench_protocol, _infinitebench),
-        Table("Table 3", "Counting-Stars", _stars_protocol, _stars),
-        Table("Table 4", "NeedleBench", _needles_protocol, _needles),
-        Table("Table 5", "Proximity influence", _proximity_protocol, _proximity, also=("Table 7",)),
-        Table("Table 6", "Heads that choose together", _heads_protocol, _heads, also=("Table 8",)),
-        Table("Table 9", "LM-Infinite with the top 5 middle tokens", _top_5_protocol, _top_5),
+        PaperTable("Table 1", "LongBench", _longbench_protocol, _longbench),
+        PaperTable("Table 2", "InfiniteBench", _infinitebench_protocol, _infinitebench),
+        PaperTable("Table 3", "Counting-Stars", _stars_protocol, _stars),
+        PaperTable("Table 4", "NeedleBench", _needles_protocol, _needles),
+        PaperTable("Table 5", "Proximity influence", _proximity_protocol, _proximity, also=("Table 7",)),
+        PaperTable("Table 6", "Heads that choose together", _heads_protocol, _heads, also=("Table 8",)),
+        PaperTable("Table 9", "LM-Infinite with the top 5 middle tokens", _top_5_protocol, _top_5),
         *esa_scores.TABLES,
     ),
 )

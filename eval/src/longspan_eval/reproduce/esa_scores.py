@@ -14,7 +14,7 @@ from longspan_eval.reproduce.counts import Counted, Recalled
 from longspan_eval.reproduce.esa_methods import INITIAL, LOCAL, REDUCED, TOP_K, WINDOW, K, own, sizes
 from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, limit, operation_ratio
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Table, missing_row
+from longspan_eval.reproduce.table import PaperTable, missing_row
 from longspan_eval.reproduce.texts import at_hand
 
 LLAMA = {
@@ -109,6 +109,6 @@ def _operations_protocol(session: PaperSession) -> str:
 
 
 TABLES = (
-    Table("Figure 2", "Recall of the reduced scores", _recall_protocol, _recall),
-    Table("Eq 9", "Operations and cache", _operations_protocol, _operations),
+    PaperTable("Figure 2", "Recall of the reduced scores", _recall_protocol, _recall),
+    PaperTable("Eq 9", "Operations and cache", _operations_protocol, _operations),
 )

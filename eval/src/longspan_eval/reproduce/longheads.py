@@ -11,7 +11,7 @@ from longspan_eval.reproduce.ablations import parse_spec
 from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, averaged, data_cells, grid, has_data, perplexity_cells
 from longspan_eval.reproduce.longheads_methods import WINDOW, ablations, few, half, halved, lengths_of, methods
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, Table, missing_row
+from longspan_eval.reproduce.table import Paper, PaperTable, missing_row
 from longspan_eval.reproduce.texts import PG19_TEST, PROOF_PILE
 from longspan_eval.studies.eval import spread
 
@@ -176,13 +176,13 @@ LONGHEADS = Paper(
     windows=(WINDOW,),
     numbering=" in the ACL submission (Table 8 is Table 5 of arXiv v2, which lacks the submission's Table 5)",
     tables=(
-        Table("Table 1", "Perplexity", _perplexity_protocol, _perplexity),
-        Table("Figure 4", "Passkeys found", _passkey_protocol, _passkey, lines=True),
-        Table("Table 2", "LongBench", _longbench_protocol, _longbench, also=("Table 8",)),
+        PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity),
+        PaperTable("Figure 4", "Passkeys found", _passkey_protocol, _passkey, lines=True),
+        PaperTable("Table 2", "LongBench", _longbench_protocol, _longbench, also=("Table 8",)),
         *longheads_heads.TABLES,
-        Table("Table 4", "Ablations", _ablations_protocol, _ablations),
+        PaperTable("Table 4", "Ablations", _ablations_protocol, _ablations),
         *longheads_takes.TABLES,
-        Table("Figure 6", "Passkeys to 128k", _far_protocol, _far),
-        Table("Figure 7", "Passkeys by depth", _depths_protocol, _depths, depths=True),
+        PaperTable("Figure 6", "Passkeys to 128k", _far_protocol, _far),
+        PaperTable("Figure 7", "Passkeys by depth", _depths_protocol, _depths, depths=True),
     ),
 )

@@ -15,7 +15,7 @@ from longspan_eval.reproduce.ablations import parse_spec
 from longspan_eval.reproduce.longheads_methods import WINDOW, half, halved, lengths_of
 from longspan_eval.reproduce.measures import Inspected, SplitPrompt
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Table, missing_file
+from longspan_eval.reproduce.table import PaperTable, missing_file
 from longspan_eval.reproduce.texts import Text
 from longspan_eval.spec import MethodSpec
 from longspan_eval.tasks import TASKS
@@ -157,7 +157,7 @@ def _held_protocol(session: PaperSession) -> str:
 
 
 TABLES = (
-    Table("Table 3", "What the heads look at", _analysis_protocol, _analysis),
-    Table("Table 7", "Answers that are split", _split_protocol, _split),
-    Table("Section 4.1", "The longest text that the heads can hold", _held_protocol, _held),
+    PaperTable("Table 3", "What the heads look at", _analysis_protocol, _analysis),
+    PaperTable("Table 7", "Answers that are split", _split_protocol, _split),
+    PaperTable("Section 4.1", "The longest text that the heads can hold", _held_protocol, _held),
 )

@@ -11,7 +11,7 @@ from longspan_eval.reproduce.ablations import parse_spec
 from longspan_eval.reproduce.longheads_methods import WINDOW, half, halved, lm_infinite, method
 from longspan_eval.reproduce.measures import Timed
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Table, missing_row
+from longspan_eval.reproduce.table import PaperTable, missing_row
 from longspan_eval.spec import MethodSpec
 
 NO_OFFLOAD = "offloading is from a GPU to the host's memory, and this model runs in that memory"
@@ -72,4 +72,4 @@ def _efficiency_protocol(session: PaperSession) -> str:
     )
 
 
-TABLES = (Table("Table 5", "Seconds, memory and accuracy", _efficiency_protocol, _efficiency, interleaved=True),)
+TABLES = (PaperTable("Table 5", "Seconds, memory and accuracy", _efficiency_protocol, _efficiency, interleaved=True),)

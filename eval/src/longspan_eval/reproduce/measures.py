@@ -14,8 +14,8 @@ from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Question, inspect
 from longspan_eval.generate import decode, prefill
-from longspan_eval.measure import Keys, Measure, Prompt
-from longspan_eval.reproduce.memory import Peak
+from longspan_eval.measure import Keys, Measure, TaskPrompt
+from longspan_eval.reproduce.memory import PeakMemory
 from longspan_eval.reproduce.texts import Text
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
@@ -23,7 +23,7 @@ from longspan_eval.task import Task
 
 
 @dataclass(frozen=True)
-class SplitPrompt(Prompt):
+class SplitPrompt(TaskPrompt):
     """A prompt of a synthetic task, and whether the border between two chunks cuts its answer; for stock, say.
 
     Attributes:
@@ -127,7 +127,7 @@ class Timed(Measure):
         example = passkey.build(session.tokenizer, length=self.length, seed=self.seed, answer_room=passkey.ANSWER_ROOM)
         session.attach(self.spec, self.length, implementation=self.implementation, kv_tier=self.kv_tier)
         ids = torch.tensor([example.input_ids], device=session.device)
-        with Peak(session.device) as peak:
+        with PeakMemory(session.device) as peak:
             begun = time.perf_counter()
             logits, cache = prefill(session.model, ids, 1)
             _wait(session.device)

@@ -14,8 +14,8 @@ import torch
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-class Peak:
-    """``with Peak(device) as peak: …``, and then ``peak.bytes``.
+class PeakMemory:
+    """``with PeakMemory(device) as peak: …``, and then ``peak.bytes``.
 
     That is how much more memory was in use at the highest point than before the work. On the CPU the system counts
     resident memory in whole pages, and what the process freed before may be used again without being counted; so what
@@ -27,7 +27,7 @@ class Peak:
         self.bytes = math.nan
         self._before = math.nan
 
-    def __enter__(self) -> Peak:
+    def __enter__(self) -> PeakMemory:
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

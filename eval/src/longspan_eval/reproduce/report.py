@@ -18,7 +18,7 @@ from longspan_eval.report.markdown import Figures
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.published import Published, published
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, PaperPlan, Table
+from longspan_eval.reproduce.table import Paper, PaperPlan, PaperTable
 from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import Samples
 
@@ -127,7 +127,7 @@ class PaperReport:
             parts.append("\n".join(remarks))
         return "\n\n".join([*parts, *map(_shown, self._published(table))])
 
-    def _published(self, table: Table) -> list[Published]:
+    def _published(self, table: PaperTable) -> list[Published]:
         return [one for number in table.numbers for one in published(self.paper.name, number)]
 
 

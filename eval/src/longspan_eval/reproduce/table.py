@@ -9,13 +9,13 @@ from pathlib import Path
 from longspan.errors import LongspanError, did_you_mean
 from longspan_eval.cell import Cell
 from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.schedule import Plan, Request, Samples
+from longspan_eval.schedule import CellPlan, Request, Samples
 
 STEPS = (1, 10, 50)  # so that a table whose time runs out says something of every cell
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """One table (or figure) of a paper.
 
     Attributes:
@@ -70,7 +70,7 @@ class Paper:
     models: str
     hardware: str
     windows: tuple[int, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[PaperTable, ...]
     numbering: str = ""
 
     @property
@@ -92,10 +92,10 @@ def missing_file(session: PaperSession, row: str, column: str, file: str, source
     return missing_row(row, column, f"`{file}`", f"put it under that name into {place}; it is from {source}")
 
 
-class PaperPlan(Plan):
+class PaperPlan(CellPlan):
     """A table's cells on a session, and the keys of what is measured for them."""
 
-    def __init__(self, table: Table, session: PaperSession, *, max_full_seconds: float | None = None) -> None:
+    def __init__(self, table: PaperTable, session: PaperSession, *, max_full_seconds: float | None = None) -> None:
         super().__init__(table.cells(session), session.keys, max_full_seconds=max_full_seconds)
         self.table, self.protocol = table, table.protocol(session)
 
@@ -106,7 +106,7 @@ class PaperPlan(Plan):
         return self.left(samples, retry_errors=retry_errors, steps=steps)
 
 
-def select(paper: Paper, names: Sequence[str] | None) -> tuple[Table, ...]:
+def select(paper: Paper, names: Sequence[str] | None) -> tuple[PaperTable, ...]:
     """The tables of these names, in the paper's order; all unless given.
 
     Raises:

@@ -22,11 +22,11 @@ from longspan_eval.cell import Cell
 from longspan_eval.estimate import Pace
 from longspan_eval.figure import Figure, wilson
 from longspan_eval.in_window import tasks_in_window
-from longspan_eval.measure import Measure, Prompt
+from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import Reduce, count, perplexity
 from longspan_eval.report import charts, terminal
 from longspan_eval.sample import Sample, environment, finite
-from longspan_eval.schedule import Plan
+from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
 from longspan_eval.studies.demo_answer import answer_beside
 from longspan_eval.studies.demo_progress import measure
@@ -54,7 +54,7 @@ def methods_shown() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """What to measure.
 
     Attributes:
@@ -96,12 +96,12 @@ def tables() -> dict[str, tuple[Task, Reduce]]:
     return {FOUND: (TASK, count), **facts, SURPRISE: (TASK, perplexity)}
 
 
-def cells(settings: Settings, window: int) -> list[Cell]:
+def cells(settings: DemoSettings, window: int) -> list[Cell]:
     """Pass keys found, facts found, and the perplexity of the prompts with pass keys, by method and length."""
     asked = {task.name: task for task, _ in tables().values()}
     prompts = {
         (name, spec, multiple): tuple(
-            Prompt(spec, round(multiple * window), settings.seed + n, task=task, depth=depth)
+            TaskPrompt(spec, round(multiple * window), settings.seed + n, task=task, depth=depth)
             for n, depth in enumerate(depths(settings.prompts))
         )
         for name, task in asked.items()
@@ -116,7 +116,7 @@ def cells(settings: Settings, window: int) -> list[Cell]:
     ]
 
 
-def run(settings: Settings, out: Path, console: Console, *, brief: bool = False) -> dict[str, Any]:
+def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = False) -> dict[str, Any]:
     """Measure, show, and leave ``results.json`` and ``heatmap.png`` in ``out``.
 
     Args:
@@ -140,7 +140,7 @@ def run(settings: Settings, out: Path, console: Console, *, brief: bool = False)
     except ValueError as error:
         raise LongspanError(str(error)) from error
     aside.print(_introduction(model, settings, window, max(lengths)))
-    plan = Plan(cells(settings, window), _key)
+    plan = CellPlan(cells(settings, window), _key)
     samples = measure(plan, Pace(subject), list(tables()), console, brief=brief)
     if not brief:
         task, lines = (FACTS, 2) if FACT in tables() else (TASK, 1)
@@ -186,7 +186,7 @@ def _key(measure: Measure) -> str:
     return f"{measure.name} {measure.spec.label} {measure.length} {measure.seed}"
 
 
-def _cells_json(plan: Plan, samples: Mapping[str, Sample]) -> list[dict[str, Any]]:
+def _cells_json(plan: CellPlan, samples: Mapping[str, Sample]) -> list[dict[str, Any]]:
     figures = {(cell.table, cell.row, cell.column): figure for cell, figure in plan.figures(samples)}
     body = []
     for n, cell in enumerate(plan.cells):
@@ -213,7 +213,7 @@ def _found_json(figure: Figure) -> dict[str, Any]:
     return {"n": figure.n, "found": right, "rate": figure.value, "interval": figure.interval}
 
 
-def _heat_map(plan: Plan, samples: Mapping[str, Sample], title: str, path: Path) -> None:
+def _heat_map(plan: CellPlan, samples: Mapping[str, Sample], title: str, path: Path) -> None:
     """A PNG of passkeys found by length and depth, a panel for each method."""
     panels: dict[str, list[list[Sample]]] = {}
     heads = list(dict.fromkeys(cell.column for cell in plan.cells))
@@ -239,7 +239,7 @@ def _heat_map(plan: Plan, samples: Mapping[str, Sample], title: str, path: Path)
     )
 
 
-def _introduction(model: PreTrainedModel, settings: Settings, window: int, longest: int) -> RenderableType:
+def _introduction(model: PreTrainedModel, settings: DemoSettings, window: int, longest: int) -> RenderableType:
     low, high = (wilson(found, settings.prompts) for found in (0, settings.prompts))
     n = settings.prompts
     return Panel(
@@ -265,7 +265,7 @@ def _facts_note() -> str:
     return 'Then one of twelve facts about people, in plain words: "Which town does Ada live in?"\n'
 
 
-def _parameters_note(settings: Settings) -> str:
+def _parameters_note(settings: DemoSettings) -> str:
     """Which rows run with other parameters than their defaults."""
     given = [spec for spec in settings.methods if ":" in spec]
     return f"[dim]not at their defaults: {', '.join(given)}[/]\n" if given else ""

@@ -14,13 +14,13 @@ from longspan_eval import workers
 from longspan_eval.estimate import Pace
 from longspan_eval.report import terminal
 from longspan_eval.sample import Sample
-from longspan_eval.schedule import Plan, Request
+from longspan_eval.schedule import CellPlan, Request
 from longspan_eval.session import bundled
 
 MOST_WORKERS = 8
 
 
-def measure(plan: Plan, pace: Pace, names: Sequence[str], console: Console, *, brief: bool) -> dict[str, Sample]:
+def measure(plan: CellPlan, pace: Pace, names: Sequence[str], console: Console, *, brief: bool) -> dict[str, Sample]:
     """Measure all of it, in as many processes as there are cores, under tables that fill as it goes.
 
     Args:
@@ -74,7 +74,7 @@ def measure(plan: Plan, pace: Pace, names: Sequence[str], console: Console, *, b
     return {one.key: samples[one.key] for part in parts for one in part if one.key in samples}
 
 
-def _column(plan: Plan, request: Request) -> str:
+def _column(plan: CellPlan, request: Request) -> str:
     return plan.cells[request.cell].column
 
 

@@ -13,7 +13,7 @@ from longspan.errors import LongspanError
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
 from longspan_eval.estimate import takes_all
-from longspan_eval.measure import Prompt
+from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import perplexity, score
 from longspan_eval.schedule import Rank
 from longspan_eval.spec import STOCK, MethodSpec
@@ -106,7 +106,7 @@ class Evaluation:
                 f"{length:,}",
                 score if task.measure == "score" else perplexity,
                 tuple(
-                    Prompt(spec, length, seed, task=task, depth=depth, record=record)
+                    TaskPrompt(spec, length, seed, task=task, depth=depth, record=record)
                     for seed, depth, record in self.prompts(task)
                 ),
                 table=task.name,

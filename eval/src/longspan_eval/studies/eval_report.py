@@ -13,12 +13,12 @@ from typing import Any
 from longspan import files
 from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
-from longspan_eval.measure import Keys, Prompt
+from longspan_eval.measure import Keys, TaskPrompt
 from longspan_eval.report import charts, markdown
 from longspan_eval.report.depths import by_depth, depth_panel
 from longspan_eval.report.markdown import Figures
 from longspan_eval.sample import Sample, environment, finite
-from longspan_eval.schedule import Plan, Samples
+from longspan_eval.schedule import CellPlan, Samples
 from longspan_eval.studies.eval import Evaluation
 from longspan_eval.task import Task
 
@@ -39,7 +39,7 @@ class EvalReport:
     out: Path
     study: Evaluation
     keys: Keys
-    plan: Plan
+    plan: CellPlan
     command: str
     device: str
     threads: int
@@ -112,7 +112,7 @@ class EvalReport:
     def _cell(self, cell: Cell, figure: Figure, samples: Sequence[Sample]) -> dict[str, Any]:
         own = [] if figure.reason is not None else samples
         (first, *_) = cell.measures
-        assert isinstance(first, Prompt)
+        assert isinstance(first, TaskPrompt)
         return {
             "task": cell.table,
             "row": cell.row,

@@ -141,7 +141,7 @@ def number(rng: random.Random) -> str:
 
 
 @dataclass(frozen=True)
-class Facts(Hiding):
+class HiddenFact(Hiding):
     """Twelve facts about as many people, all but the one asked for anywhere.
 
     Attributes:
@@ -166,7 +166,7 @@ class Facts(Hiding):
 
 
 FACTS = (
-    Facts().task(
+    HiddenFact().task(
         version=1,
         paper="longspan, 2026; no paper",
         summary=f"one of {COUNT} facts about people in prose, asked for in plain words",

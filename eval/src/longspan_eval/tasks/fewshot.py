@@ -30,7 +30,7 @@ NEXT = "Question:"
 Choice = Literal["random", "best", "worst"]
 
 
-class Dataset(NamedTuple):
+class FewShotDataset(NamedTuple):
     """A dataset: its name here, its file's, how many examples come first, the most tokens of an answer, its score."""
 
     title: str
@@ -41,10 +41,10 @@ class Dataset(NamedTuple):
 
 
 DATASETS = (
-    Dataset("narrativeqa", "narrative_qa", 0, 64, metrics.qa_f1),
-    Dataset("qasper", "qasper", 2, 64, metrics.qa_f1),
-    Dataset("quality", "quality", 2, 64, metrics.exact_match),
-    Dataset("qmsum", "qmsum", 1, 128, metrics.rouge_geometric_mean),
+    FewShotDataset("narrativeqa", "narrative_qa", 0, 64, metrics.qa_f1),
+    FewShotDataset("qasper", "qasper", 2, 64, metrics.qa_f1),
+    FewShotDataset("quality", "quality", 2, 64, metrics.exact_match),
+    FewShotDataset("qmsum", "qmsum", 1, 128, metrics.rouge_geometric_mean),
 )
 _CHOSEN = {
     "random": "at random",
@@ -54,7 +54,7 @@ _CHOSEN = {
 
 
 def build(
-    dataset: Dataset,
+    dataset: FewShotDataset,
     choice: Choice,
     tokenizer: Any,
     *,
@@ -85,7 +85,7 @@ def next_question(text: str) -> bool:
     return any(part.strip() for part in text.split(NEXT)[:-1])
 
 
-def _choose(dataset: Dataset, choice: Choice, record: Record, rng: random.Random) -> list[tuple[str, str]]:
+def _choose(dataset: FewShotDataset, choice: Choice, record: Record, rng: random.Random) -> list[tuple[str, str]]:
     if not dataset.shots:
         return []
     pool, index = _pool(record["training"])
@@ -127,7 +127,7 @@ def _check(record: Record) -> None:
         raise ValueError("field 'output' must hold an answer")
 
 
-def _unpack(dataset: Dataset, records: list[Record], path: Path) -> list[Record]:
+def _unpack(dataset: FewShotDataset, records: list[Record], path: Path) -> list[Record]:
     """One record a question, with all its answers: SCROLLS has a line for each of them."""
     merged: dict[str, dict[str, Any]] = {}
     training = {}
@@ -147,7 +147,7 @@ def _unpack(dataset: Dataset, records: list[Record], path: Path) -> list[Record]
     return list(merged.values())
 
 
-def _task(dataset: Dataset, choice: Choice) -> Task:
+def _task(dataset: FewShotDataset, choice: Choice) -> Task:
     examples = f"{dataset.shots} example{'s' if dataset.shots > 1 else ''} {_CHOSEN[choice]}"
     return Task(
         name=f"fewshot-{dataset.title}" + ("" if choice == "random" else f"-{choice}"),

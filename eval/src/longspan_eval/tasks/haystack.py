@@ -59,7 +59,7 @@ class Hay:
         return out + self.ids[done:]
 
 
-class Source:
+class HaySource:
     """Units of text, sentences or lines, as tokens. Read round again where more is asked than there is.
 
     Args:
@@ -88,13 +88,13 @@ class Source:
 
 
 @lru_cache(maxsize=8)
-def noise(tokenizer: Any) -> Source:
+def noise(tokenizer: Any) -> HaySource:
     """The sentences of the passkey task (Mohtashami & Jaggi, 2023), a line of them the unit."""
-    return Source([piece(tokenizer, NOISE_LINE)])
+    return HaySource([piece(tokenizer, NOISE_LINE)])
 
 
 @lru_cache(maxsize=8)
-def prose(tokenizer: Any) -> Source:
+def prose(tokenizer: Any) -> HaySource:
     """The prose that ships with longspan, a sentence the unit."""
     from longspan.bundled import heldout_text
 
@@ -102,7 +102,7 @@ def prose(tokenizer: Any) -> Source:
     for line in heldout_text().splitlines():
         first, *others = _SENTENCE_END.split(line.strip())
         texts += [f"\n{first}", *(f" {other}" for other in others)]
-    return Source(inside(tokenizer, texts))
+    return HaySource(inside(tokenizer, texts))
 
 
 def text_of(tokenizer: Any, kind: FillerName, rng: random.Random) -> Callable[[int], Hay]:

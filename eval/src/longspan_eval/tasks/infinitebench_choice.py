@@ -20,7 +20,7 @@ SOURCE = "xinrongzhang2022/InfiniteBench on Hugging Face"
 FIELDS = {"context": str, "input": str, "answer": (list[str], str), "options": list[str]}
 
 
-class Dataset(NamedTuple):
+class ChoiceDataset(NamedTuple):
     """What comes before the text, after it, and right before the answer; the most tokens of an answer; its score."""
 
     before: str
@@ -31,14 +31,14 @@ class Dataset(NamedTuple):
 
 
 _OPTIONS = "A. {0}\nB. {1}\nC. {2}\nD. {3}\n\n"
-BOOK = Dataset(
+BOOK = ChoiceDataset(
     "Read the book and answer the question.\n\n",
     "\n\nQuestion: {question}\n" + _OPTIONS,
     "The letter of the correct answer is",
     40,
     letters.book_choice,
 )
-DEBUG = Dataset(
+DEBUG = ChoiceDataset(
     "Following is a Python code where exactly one of the functions/methods has a deliberate error that makes it "
     "crash.\n\n",
     "\n\nOptions:\n" + _OPTIONS,
@@ -49,7 +49,7 @@ DEBUG = Dataset(
 
 
 def build(
-    dataset: Dataset,
+    dataset: ChoiceDataset,
     tokenizer: Any,
     *,
     length: int,
@@ -91,7 +91,7 @@ def _check(record: Record) -> None:
         raise ValueError(f"field 'answer' may go on with the right option's letter alone, not {texts[1:]!r}")
 
 
-def _task(name: str, summary: str, file: str, dataset: Dataset) -> Task:
+def _task(name: str, summary: str, file: str, dataset: ChoiceDataset) -> Task:
     return Task(
         name=f"infinitebench-{name}",
         version=1,

@@ -20,7 +20,7 @@ from typing import Any
 from longspan_eval.passkey import number_complete
 from longspan_eval.task import Build, Example, Record, Score, Task
 from longspan_eval.tasks.fragments import check_asked, fitting, listed, opening, piece, too_few
-from longspan_eval.tasks.haystack import Hay, Needle, Source, hide, noise, noise_tail
+from longspan_eval.tasks.haystack import Hay, HaySource, Needle, hide, noise, noise_tail
 from longspan_eval.tasks.scores import first_integer, first_number, word_in_answer
 
 KV, NUMBER, PASSKEY, MATH_FIND = (f"infinitebench-{name}" for name in ("kv", "number", "passkey", "math-find"))
@@ -71,7 +71,7 @@ class HiddenDigits:
         )
         return Example(ids, (digits,), seed, asked, placed[0])
 
-    def _noise(self, source: Source) -> Callable[[int], Hay]:
+    def _noise(self, source: HaySource) -> Callable[[int], Hay]:
         if self.lines is None:
             return partial(source.before, 0)
         lines = Hay.of(source.units * self.lines)

@@ -25,7 +25,7 @@ FIELDS = {"input": str, "context": str, "answers": list[str], "all_classes": (li
 
 
 @dataclass(frozen=True)
-class Dataset:
+class LongBenchDataset:
     """What LongBench says of a dataset.
 
     Attributes:
@@ -58,16 +58,18 @@ def code_line_complete(text: str) -> bool:
 
 
 DATASETS = (
-    Dataset("narrativeqa", "questions on a book or film script", 128, metrics.qa_f1, in_e=False),
-    Dataset("qasper", "questions on a scientific article", 128, metrics.qa_f1),
-    Dataset("multifieldqa_en", "questions on articles of many fields", 64, metrics.qa_f1),
-    Dataset("hotpotqa", "questions that take two of many passages", 32, metrics.qa_f1),
-    Dataset("2wikimqa", "questions that take several of many passages", 32, metrics.qa_f1),
-    Dataset("musique", "questions of up to four steps over many passages", 32, metrics.qa_f1, in_e=False),
-    Dataset("gov_report", "a summary of a government report", 512, metrics.rouge_l_by_sentence),
-    Dataset("qmsum", "a summary of what a meeting said on a query", 512, metrics.rouge_l_by_sentence, in_e=False),
-    Dataset("multi_news", "a summary of several news reports", 512, metrics.rouge_l_by_sentence),
-    Dataset(
+    LongBenchDataset("narrativeqa", "questions on a book or film script", 128, metrics.qa_f1, in_e=False),
+    LongBenchDataset("qasper", "questions on a scientific article", 128, metrics.qa_f1),
+    LongBenchDataset("multifieldqa_en", "questions on articles of many fields", 64, metrics.qa_f1),
+    LongBenchDataset("hotpotqa", "questions that take two of many passages", 32, metrics.qa_f1),
+    LongBenchDataset("2wikimqa", "questions that take several of many passages", 32, metrics.qa_f1),
+    LongBenchDataset("musique", "questions of up to four steps over many passages", 32, metrics.qa_f1, in_e=False),
+    LongBenchDataset("gov_report", "a summary of a government report", 512, metrics.rouge_l_by_sentence),
+    LongBenchDataset(
+        "qmsum", "a summary of what a meeting said on a query", 512, metrics.rouge_l_by_sentence, in_e=False
+    ),
+    LongBenchDataset("multi_news", "a summary of several news reports", 512, metrics.rouge_l_by_sentence),
+    LongBenchDataset(
         "trec",
         "the type of a question, after many examples",
         64,
@@ -75,7 +77,7 @@ DATASETS = (
         chat=False,
         until=first_line_complete,
     ),
-    Dataset(
+    LongBenchDataset(
         "triviaqa",
         "trivia questions on a passage, after examples",
         32,
@@ -83,7 +85,7 @@ DATASETS = (
         chat=False,
         until=first_line_complete,
     ),
-    Dataset(
+    LongBenchDataset(
         "samsum",
         "a summary of a chat, after examples",
         128,
@@ -91,12 +93,12 @@ DATASETS = (
         chat=False,
         until=first_line_complete,
     ),
-    Dataset("passage_count", "how many different passages there are", 32, metrics.count),
-    Dataset("passage_retrieval_en", "which of 30 passages an abstract is of", 32, metrics.retrieval),
-    Dataset(
+    LongBenchDataset("passage_count", "how many different passages there are", 32, metrics.count),
+    LongBenchDataset("passage_retrieval_en", "which of 30 passages an abstract is of", 32, metrics.retrieval),
+    LongBenchDataset(
         "lcc", "the next line of a file of code", 64, metrics.edit_similarity, chat=False, until=code_line_complete
     ),
-    Dataset(
+    LongBenchDataset(
         "repobench-p",
         "the next line of code, given other files",
         64,
@@ -141,7 +143,7 @@ def _check(name: str, record: Record) -> None:
                 raise ValueError(f"field 'answers[{n}]' must name a paragraph, such as 'Paragraph 7', not {answer!r}")
 
 
-def _task(dataset: Dataset, *, e: bool) -> Task:
+def _task(dataset: LongBenchDataset, *, e: bool) -> Task:
     title = dataset.name.replace("_", "-")
     return Task(
         name=f"longbench-e-{title}" if e else f"longbench-{title}",
