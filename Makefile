@@ -85,7 +85,8 @@ $(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt t
 	@touch $@
 
 test-vllm: $(VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" tests/vllm
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" --junitxml=build/vllm-tests.xml tests/vllm
+	$(VLLM)/bin/python benchmarks/vllm_tests.py build/vllm-tests.xml
 
 vllm-demo: $(VLLM)/.ready
 	OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
