@@ -53,7 +53,7 @@ def served(method: str, longest: int, seconds: float, more: Sequence[str] = ()) 
         model = Path(folder, "bundled")
         model.mkdir()
         command = [
-            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_folder(model)),
+            str(Path(sys.executable).with_name("vllm")), "serve", str(model_folder(model)),
             "--served-model-name", "bundled", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
             "--max-model-len", str(longest), "--enforce-eager", *own, *more,
         ]  # fmt: skip

@@ -1,6 +1,6 @@
-"""What `make test-vllm` found, by release of vLLM: `python benchmarks/vllm_tests.py REPORT`, with pytest's JUnit file.
+"""The tests that passed in vLLM, by release: `python benchmarks/vllm_tests.py REPORT`, with pytest's JUnit file.
 
-`make test-vllm` runs it at its end, in the environment of the tests, whose versions it writes beside the counts.
+`make test-vllm` runs it once all have passed, in their environment, whose versions it writes beside the counts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ OUT = Path(__file__).parent / "results" / "vllm" / "tests.json"
 
 
 def counted(report: Path) -> dict[str, object]:
-    """How many tests passed, failed and were skipped, and in which files they are."""
+    """How many tests passed and were skipped, and in which files they are; refuses a report with a failure."""
     suite = ElementTree.parse(report).getroot().find("testsuite")
     assert suite is not None, f"{report} has no tests"
     count = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
-    passed = count["tests"] - count["failures"] - count["errors"] - count["skipped"]
+    if count["failures"] or count["errors"]:
+        sys.exit(f"{report} has {count['failures'] + count['errors']} failures; nothing is written")
     files: dict[str, int] = {}
     for case in suite.iter("testcase"):
         name = case.get("classname", "").rpartition(".")[2]
         files[name] = files.get(name, 0) + 1
     minutes = round(float(suite.get("time", 0)) / 60, 1)
-    failed = count["failures"] + count["errors"]
-    return {"passed": passed, "failed": failed, "skipped": count["skipped"], "minutes": minutes, "tests": files}
+    passed = count["tests"] - count["skipped"]
+    return {"passed": passed, "skipped": count["skipped"], "minutes": minutes, "tests": files}
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
     saved[release] = {**counted(Path(sys.argv[1])), **machine(1), "python": sys.version.split()[0]}
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(dict(sorted(saved.items())), indent=1) + "\n", encoding="utf-8")
-    print(f"vLLM {release}: {saved[release]['passed']} passed, {saved[release]['failed']} failed; in {OUT}")
+    print(f"vLLM {release}: {saved[release]['passed']} passed; in {OUT}")
 
 
 if __name__ == "__main__":

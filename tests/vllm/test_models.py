@@ -147,7 +147,8 @@ def engine(**stated):
     return SimpleNamespace(parallel_config=SimpleNamespace(**ranks | sizes), **others | stated)
 
 
-def attached(config, **stated):
+def attached(config, layers=None, **stated):
+    """``attach`` on a model of these layers by path, or of one that keeps a state."""
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
     from longspan.vllm.settings import asked as read
@@ -162,7 +163,15 @@ def attached(config, **stated):
         def get_kv_cache_spec(self, vllm_config):
             raise NotImplementedError
 
-    model = nn.ModuleDict({"mixer": MambaMixer(), "rest": nn.Linear(2, 2)})
+    model = nn.Module()
+    model.rest = nn.Linear(2, 2)
+    for path, layer in (layers or {"mixer": MambaMixer()}).items():
+        *parents, last = path.split(".")
+        inner = model
+        for name in parents:
+            inner.add_module(name, nn.Module())
+            inner = getattr(inner, name)
+        inner.add_module(last, layer)
     facts = SimpleNamespace(hf_text_config=config, max_model_len=256, dtype=torch.float32)
     return attach(model, engine(**stated), facts, read({"longspan": "dca"}))
 
@@ -181,6 +190,41 @@ def test_what_it_cannot_do_is_said_in_one_line(stated, reason):
     with pytest.raises(longspan.AttachError, match=reason) as error:
         attached(LlamaConfig(max_position_embeddings=256), **stated)
     assert "\n" not in str(error.value)
+
+
+OTHER_LAYERS = {
+    "alibi": ({"alibi_slopes": [0.5]}, {}, "it has ALiBi slopes"),
+    "encoder": ({}, {"attn_type": "encoder_only"}, "this one is of type encoder_only"),
+    "sliding": ({}, {"sliding_window": 64}, "it sees a sliding window"),
+    "sinks": ({}, {"has_sink": True}, "it has sink logits"),
+    "shared": ({}, {"kv_sharing_target_layer_name": "other"}, "it shares the keys of another layer"),
+    "quantised": ({}, {"kv_cache_dtype": "fp8", "kv_cache_torch_dtype": torch.uint8}, "are stored as fp8"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_LAYERS)
+def test_a_layer_of_another_kind_is_refused_by_its_place(name):
+    from vllm.model_executor.layers.attention import Attention
+
+    of_impl, own, reason = OTHER_LAYERS[name]
+    layer = Attention.__new__(Attention)  # the facts that are asked for, without an engine
+    nn.Module.__init__(layer)
+    impl = SimpleNamespace(**{"scale": 1.0, "logits_soft_cap": None, "alibi_slopes": None} | of_impl)
+    facts = {"attn_type": "decoder", "sliding_window": None, "has_sink": False, "kv_sharing_target_layer_name": None}
+    facts |= {"head_size": 16, "head_size_v": 16, "use_mm_prefix": False, "kv_cache_dtype": "auto"}
+    for key, value in ({"impl": impl, "kv_cache_torch_dtype": torch.float32} | facts | own).items():
+        setattr(layer, key, value)
+    with pytest.raises(longspan.AttachError, match=f'layers.3.attn: .*{reason}; start vLLM with .*"longspan": null'):
+        attached(LlamaConfig(max_position_embeddings=256), {"layers.3.attn": layer})
+
+
+def test_mla_is_refused_by_its_place():
+    from vllm.model_executor.layers.attention import MLAAttention
+
+    layer = MLAAttention.__new__(MLAAttention)
+    nn.Module.__init__(layer)
+    with pytest.raises(longspan.AttachError, match="layers.3.attn: .*this layer is MLAAttention"):
+        attached(LlamaConfig(max_position_embeddings=256), {"layers.3.attn": layer})
 
 
 def test_a_config_of_dual_chunks_that_says_too_little_names_the_way_out():

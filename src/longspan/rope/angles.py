@@ -33,7 +33,7 @@ class Table:
     def __call__(self, positions: Tensor | slice) -> tuple[Tensor, Tensor]:
         """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device.
 
-        Of a slice ``start : stop`` they are views, ``[stop - start, r / 2]``, which takes a tenth of the time.
+        Of a slice ``start : stop`` they are views, ``[stop - start, r / 2]``.
         """
         cos, sin = self._cos_sin
         if isinstance(positions, slice):

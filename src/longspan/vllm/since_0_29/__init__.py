@@ -42,14 +42,17 @@ def _with_long_texts(original: Any) -> Any:
 
     @wraps(original)
     def create_model_config(self: Any) -> Any:
+        by_user = asked(self.additional_config) is not None
         try:
-            with _long_texts(asked(self.additional_config) is not None):
+            with _long_texts(by_user):
                 config = original(self)
-        except ValueError as error:
+        except ValueError:
+            if by_user:
+                raise
             # Perhaps a text beyond the window, of a model whose own config asks for longspan, which is not read yet.
             config = _read_for_long_texts(original, self)
             if config is None or asked(self.additional_config, config.hf_text_config) is None:
-                raise error from None
+                raise
         built_elsewhere = self.load_format in ("tensorizer", "ipc_cache")  # the second builds it without its angles
         if built_elsewhere and asked(self.additional_config, config.hf_text_config) is not None:
             raise AttachError(
