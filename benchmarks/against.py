@@ -7,7 +7,8 @@
 
 Each checkout has a process of its own for each method, both on one thread and with the same weights, those bundled
 here. They are told in turns to read a prompt and to decode, so that a busy moment meets both; a figure is the median
-over rounds of the ratio within a round. ``stock`` is the model as it is, in both: its ratio tells how much the machine
+over rounds of the ratio within a round, and over pairs of processes: where the memory of one pair lies makes up to
+15% for as long as the pair lives. ``stock`` is the model as it is, in both: its ratio tells how much the machine
 adds, and its token what transformers' own Python and matrices take. The clock is each process's own time. Where the
 other checkout does not run a method, its last word takes the place of the figures. With ``--graphed`` this checkout
 decodes inside ``longspan.graphed``.
@@ -24,6 +25,7 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from common import machine
 
@@ -110,8 +112,8 @@ class Checkout:
         return [float(x) for x in json.loads(line)]
 
 
-def compare(other: Path, spec: str, tokens: int, rounds: int, graphed: bool) -> dict[str, float] | str:
-    """Ratios of this checkout over the other one, or why that one does not run the method."""
+def compare(other: Path, spec: str, tokens: int, rounds: int, graphed: bool) -> list[dict[str, float]] | str:
+    """What each round of a pair of processes took; or why the other checkout does not run the method."""
     ours, theirs = Checkout(ROOT, spec, tokens, graphed and spec != "stock"), Checkout(other, spec, tokens, False)
     try:
         if ours.line() != "ready":
@@ -121,22 +123,30 @@ def compare(other: Path, spec: str, tokens: int, rounds: int, graphed: bool) -> 
         both = (ours, theirs)
         for side in both:
             side.times()  # what is made once
-        prefill, decode, seconds = [], [], []
+        taken = []
         for n in range(rounds):
             found = {side: side.times() for side in (both if n % 2 else both[::-1])}
-            prefill.append(found[ours][0] / found[theirs][0])
-            decode.append(found[ours][1] / found[theirs][1])
-            seconds.append(found[ours])
-        return {
-            "prefill": round(statistics.median(prefill), 3),
-            "decode": round(statistics.median(decode), 3),
-            "prefill_seconds": round(statistics.median(s[0] for s in seconds), 4),
-            "token_seconds": round(statistics.median(s[1] for s in seconds), 6),
-        }
+            (prefill, token), (other_prefill, other_token) = found[ours], found[theirs]
+            ratios = {"prefill": prefill / other_prefill, "decode": token / other_token}
+            taken.append({**ratios, "prefill_seconds": prefill, "token_seconds": token})
+        return taken
     finally:
         for side in (ours, theirs):
             side.process.kill()
             side.process.wait()
+
+
+def of_pairs(other: Path, spec: str, tokens: int, args: argparse.Namespace) -> dict[str, Any] | str:
+    """The medians over pairs of processes of the medians over their rounds, and each pair's ratios."""
+    pairs = []
+    for _ in range(args.pairs):
+        taken = compare(other, spec, tokens, args.rounds, args.graphed)
+        if isinstance(taken, str):
+            return taken
+        pairs.append({name: statistics.median(one[name] for one in taken) for name in taken[0]})
+    medians = {name: float(f"{statistics.median(pair[name] for pair in pairs):.4g}") for name in pairs[0]}
+    each = {f"{name}_by_pair": sorted(round(pair[name], 3) for pair in pairs) for name in ("prefill", "decode")}
+    return {**medians, **each}
 
 
 def main() -> None:
@@ -146,18 +156,17 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="in a pair of processes")
+    parser.add_argument("--pairs", type=int, default=5, help="of processes: where memory lies differs between them")
     parser.add_argument("--graphed", action="store_true", help="decode inside longspan.graphed here")
     parser.add_argument("--out", type=Path, help="results/against.json, or against-graphed.json, unless given")
     args = parser.parse_args()
     commit = subprocess.check_output(["git", "-C", args.other, "rev-parse", "--short", "HEAD"], text=True).strip()
-    found: dict[str, dict[str, dict[str, float] | str]] = {}
+    found: dict[str, dict[str, dict[str, Any] | str]] = {}
     for spec in args.methods:
         found[spec] = {}
         for windows in args.windows:
-            row = found[spec][str(windows)] = compare(
-                args.other, spec, 512 * windows - DECODED - 1, args.rounds, args.graphed
-            )
+            row = found[spec][str(windows)] = of_pairs(args.other, spec, 512 * windows - DECODED - 1, args)
             print(f"{spec}, {windows} windows: {row}", flush=True)
     out = args.out or (RESULTS.with_stem("against-graphed") if args.graphed else RESULTS)
     out.write_text(

@@ -73,7 +73,7 @@ class Attender:
 
     @property
     def observer(self) -> Observer | None:
-        """Who sees what is chosen; nobody unless set, and never where keys are not chosen."""
+        """What is told of every choice; None unless set, and always where no keys are chosen."""
         return self.chooser.observer if self.chooser is not None else None
 
     @observer.setter

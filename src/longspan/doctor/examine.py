@@ -29,7 +29,7 @@ from longspan.selection import Choosing
 from longspan.store import Tier
 
 SECONDS = 6.0
-WINDOWS = 8  # of a text whose length nobody said
+WINDOWS = 8  # of a text whose length was not given
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ class Document:
         method, window = report.method, report.window
         most = method.longest(window)
         if most is None and not (method.extends or method.angles.dynamic) and self.tokens <= window:
-            # A longer text under full attention is the control of an experiment; nobody asks for it by an append.
+            # A longer text under full attention is the control of an experiment; an append is not meant as one.
             most = window
         return most, "" if most is None else f"{written(method)} was set for {most:,}"
 

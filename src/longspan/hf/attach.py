@@ -32,7 +32,7 @@ from longspan.rope import Angles
 from longspan.store import KVTier
 
 _attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
-_changing = RLock()  # a probe sends the model's layers elsewhere for a while, so nobody else may change it meanwhile
+_changing = RLock()  # a probe sends the model's layers elsewhere for a while: no other thread may change it meanwhile
 
 
 def extend(
@@ -157,7 +157,7 @@ def inspect(model: PreTrainedModel, method: str | Method | Angles = "dca", **opt
 def examine(
     model: PreTrainedModel, method: str | Method | Angles, **options: Unpack[ExtendOptions]
 ) -> tuple[Report, Attender, list[Layer]]:
-    """``prepare`` for a model that is not extended, with nobody else in it meanwhile."""
+    """``prepare`` for a model that is not extended, while no other thread changes it."""
     inner = unwrap(model)
     with _changing:
         if inner in _attached:

@@ -57,7 +57,7 @@ class Prefill:
 
     @property
     def left(self) -> float | None:
-        """Seconds to go at this rate; None as long as nobody can say."""
+        """Seconds to go at this rate; None until that is known."""
         return max((self.total - self.read) / self.rate - self.waited, 0.0) if self.rate else None
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class _Expecting:
 
     @classmethod
     def take(cls, model: PreTrainedModel, block: Following) -> None:
-        """Tell ``block`` no more; the model's own is back when nobody is told."""
+        """Tell ``block`` no more; the model's own is back when no block is left."""
         with _opening:
             installed = vars(model).get("_prefill")
             if not isinstance(installed, cls):
@@ -245,7 +245,7 @@ class Watch:
 
     @property
     def now(self) -> Prefill:
-        """How far it is; what a layer has done before its end nobody knows."""
+        """How far it is; what a layer has done before its end is not known."""
         total = max(self._expected, self._read + self.tokens)
         read = min(self._read + self.tokens * self._done / self._layers, total)
         layer, ended = min(self._done + 1, self._layers), self._ended

@@ -118,7 +118,7 @@ def _hidden(out: Any) -> Tensor:
 
 
 def _same(what: str, ours: Tensor, stock: Tensor) -> None:
-    """Rows of padding are left out: nobody sees them, and attention to nothing is anything."""
+    """Rows of padding are left out: their output is not read, and attention to no key has no value."""
     if ours.shape != stock.shape:
         raise AttachError(f"{what}: of shape {tuple(ours.shape)} with longspan's cache, not {tuple(stock.shape)}")
     where = "one token after a prompt, with a cache"

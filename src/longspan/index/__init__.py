@@ -5,7 +5,7 @@ from longspan.index.chunks import ChunkIndex
 from longspan.index.ranks import AcrossRanks
 from longspan.index.rows import equal_runs
 from longspan.index.saved import Entries, SavableIndex, SavedIndex
-from longspan.index.tokens import TokenIndex, asked_scores, exact_asked
+from longspan.index.tokens import TokenIndex, dot_scores, summed_queries
 
 __all__ = [
     "AcrossRanks",
@@ -16,7 +16,7 @@ __all__ = [
     "SavableIndex",
     "SavedIndex",
     "TokenIndex",
-    "asked_scores",
+    "dot_scores",
     "equal_runs",
-    "exact_asked",
+    "summed_queries",
 ]

@@ -88,7 +88,7 @@ class TokenIndex(AcrossRanks):
             self.theta_q, self.theta_k = self.theta_q.to(device, dtype), self.theta_k.to(device, dtype)
         self._length = tokens
 
-    def asked(self, q: Tensor) -> Tensor:
+    def reduced_queries(self, q: Tensor) -> Tensor:
         """Queries ``[B, Hkv, T, D]`` (groups summed) as entries are scored by them: ``[B, 1, T, 1, d']``."""
         reduced = self._through(self.theta_q, q.transpose(1, 2).flatten(2).to(self.theta_q))
         return reduced[:, None, :, None]
@@ -109,8 +109,8 @@ class TokenIndex(AcrossRanks):
         self._buffer.reset()
 
 
-def exact_asked(q: Tensor, kv_heads: int, share: str) -> Tensor:
-    """Queries ``[B, H, T, D]`` as ``asked_scores`` takes them, for scores by the keys themselves.
+def summed_queries(q: Tensor, kv_heads: int, share: str) -> Tensor:
+    """Queries ``[B, H, T, D]`` as ``dot_scores`` takes them, for scores by the keys themselves.
 
     Args:
         q: unrotated or turned to the score's position.
@@ -125,7 +125,7 @@ def exact_asked(q: Tensor, kv_heads: int, share: str) -> Tensor:
     return summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]
 
 
-def asked_scores(q: Tensor, keys: Tensor) -> Tensor:
+def dot_scores(q: Tensor, keys: Tensor) -> Tensor:
     """``f`` of each query for each key: ``Σ q · k`` over the parts of a query.
 
     Args:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
-from longspan.index import asked_scores, exact_asked
+from longspan.index import dot_scores, summed_queries
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
 from longspan.selection.queries import QueryBlock
@@ -108,5 +108,5 @@ class MiddleSelector(Selector):
         selection = self.selection
         assert queries.scored is not None
         keys = queries.scored[:, :, selection.initial : r1 - selection.recent]
-        scores = asked_scores(exact_asked(queries.rotated(r0, r1, selection.score_at), keys.shape[1], "head"), keys)
+        scores = dot_scores(summed_queries(queries.rotated(r0, r1, selection.score_at), keys.shape[1], "head"), keys)
         return Chosen(selection.choose(scores, torch.arange(r0, r1)), lambda: scores)

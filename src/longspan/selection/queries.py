@@ -17,7 +17,7 @@ class Shared:
     """What the layers of one forward share: cos and sin by position, and positions that depend on queries alone."""
 
     positions: dict[Hashable, Tensor] = field(default_factory=dict)
-    turns: dict[Hashable, CosSin] = field(default_factory=dict)
+    angles: dict[Hashable, CosSin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class QueryBlock:
 
     def cos_sin(self, positions: Tensor, *key: Hashable, scaled: bool = True) -> CosSin:
         """cos and sin of the rows' angles, with their factor or without, at positions that ``key`` stands for."""
-        turns, place = self.shared.turns, (self.rope.table, self.q.device, scaled, *key)
-        if place not in turns:
+        known, place = self.shared.angles, (self.rope.table, self.q.device, scaled, *key)
+        if place not in known:
             cos, sin = cos_sin(self.rope.table, positions, self.q.device)
             factor = 1.0 if scaled else self.rope.table.factor
-            turns[place] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
-        return turns[place]
+            known[place] = (cos, sin) if factor == 1.0 else (cos / factor, sin / factor)
+        return known[place]

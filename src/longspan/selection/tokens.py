@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longspan.bands import Origin
 from longspan.calibration import Calibration
-from longspan.index import TokenIndex, asked_scores, exact_asked
+from longspan.index import TokenIndex, dot_scores, summed_queries
 from longspan.kernels import cpu
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.gathered import PerQueryChunk, gather_into
@@ -137,12 +137,12 @@ class TokenSelector(Selector):
         """
         assert queries.scored is not None
         q = self.rotated(queries, r0, r1)
-        return exact_asked(q, queries.keys.shape[1], self.selection.share), queries.scored, 1
+        return summed_queries(q, queries.keys.shape[1], self.selection.share), queries.scored, 1
 
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """``f(m; c)`` of the tokens ``low : high`` and the queries ``r0 : r1``: ``[B, S, T, M]``."""
         q, keys, _ = self.form(queries, r0, r1)
-        scores = asked_scores(q, keys[:, :, low:high])
+        scores = dot_scores(q, keys[:, :, low:high])
         return scores if self.thetas is not None else self.over_ranks(scores)
 
     def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
@@ -231,7 +231,7 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         self.selection = selection
 
     def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        return self.asked(self.rotated(queries, r0, r1)), self.entries[queries.batch, :, queries.padding :], 1
+        return self.reduced_queries(self.rotated(queries, r0, r1)), self.entries[queries.batch, :, queries.padding :], 1
 
     def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""

@@ -87,7 +87,7 @@ class Library:
             record = DocumentRecord(
                 path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path
             )
-        except FileNotFoundError:  # nobody was told that it was taken in
+        except FileNotFoundError:  # its upload was not confirmed yet
             shutil.rmtree(path, ignore_errors=True)
             return
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -22,7 +22,7 @@ def installed() -> str:
             return version(name)
         except PackageNotFoundError:
             continue
-    # A build of another name: vLLM is there, as it has called the plugin, and runs on where nobody asks for longspan.
+    # A build of another name: vLLM is there, as it has called the plugin, and runs on unless longspan is asked for.
     return str(getattr(import_module("vllm"), "__version__", "unknown"))
 
 

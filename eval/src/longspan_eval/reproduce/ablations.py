@@ -15,7 +15,7 @@ from torch import Tensor
 from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
-from longspan.index import asked_scores
+from longspan.index import dot_scores
 from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
 from longspan.positions import ChosenPositionMap, Chunked, InOrder, Unchanged
@@ -223,7 +223,7 @@ class LargestSelector(TokenSelector):
 
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         q, keys, heads_per_choice = self.form(queries, r0, r1)
-        return asked_scores(q, keys[:, :, low:high]).unflatten(1, (-1, heads_per_choice)).amax(dim=2)
+        return dot_scores(q, keys[:, :, low:high]).unflatten(1, (-1, heads_per_choice)).amax(dim=2)
 
 
 ABLATIONS: dict[str, type[Method]] = {"dca": AblatedDCA, "longheads": AblatedLongHeads, "esa": AblatedESA}
