@@ -7,11 +7,11 @@
 
 Each checkout has a process of its own for each method, both on one thread and with the same weights, those bundled
 here. They are told in turns to read a prompt and to decode, so that a busy moment meets both; a figure is the median
-over rounds of the ratio within a round, and over pairs of processes: where the memory of one pair lies makes up to
-15% for as long as the pair lives. ``stock`` is the model as it is, in both: its ratio tells how much the machine
-adds, and its token what transformers' own Python and matrices take. The clock is each process's own time. Where the
-other checkout does not run a method, its last word takes the place of the figures. With ``--graphed`` this checkout
-decodes inside ``longspan.graphed``.
+over rounds of the ratio within a round, and over pairs of processes: one pair may differ from the next by 15% in all
+of its rounds. ``stock`` is the model as it is, in both: its ratio tells how much the machine adds, and its token what
+transformers' own Python and matrices take. The clock is each process's own time. Where the other checkout does not
+run a method, its last word takes the place of the figures. With ``--graphed`` this checkout decodes inside
+``longspan.graphed``.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--rounds", type=int, default=7, help="in a pair of processes")
-    parser.add_argument("--pairs", type=int, default=5, help="of processes: where memory lies differs between them")
+    parser.add_argument("--pairs", type=int, default=5, help="of processes, since they differ more than rounds do")
     parser.add_argument("--graphed", action="store_true", help="decode inside longspan.graphed here")
     parser.add_argument("--out", type=Path, help="results/against.json, or against-graphed.json, unless given")
     args = parser.parse_args()
