@@ -169,9 +169,8 @@ def main() -> None:
             row = found[spec][str(windows)] = of_pairs(args.other, spec, 512 * windows - DECODED - 1, args)
             print(f"{spec}, {windows} windows: {row}", flush=True)
     out = args.out or (RESULTS.with_stem("against-graphed") if args.graphed else RESULTS)
-    out.write_text(
-        json.dumps({"against": commit, "graphed": args.graphed, "ratios": found, **machine(1)}, indent=1) + "\n"
-    )
+    asked = {"against": commit, "graphed": args.graphed, "pairs": args.pairs, "rounds": args.rounds}
+    out.write_text(json.dumps({**asked, "ratios": found, **machine(1)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

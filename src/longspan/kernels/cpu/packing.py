@@ -25,7 +25,7 @@ def expect(
     shape; None in ``shape`` is any size.
     """
     fits = x.dim() == len(shape)
-    for n, m in zip(shape, x.shape, strict=False):  # a loop: any() over a generator costs each tensor of a token more
+    for n, m in zip(shape, x.shape, strict=False):  # plain, since every tensor of a token comes here
         fits = fits and (n is None or n == m)
     if not fits:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
