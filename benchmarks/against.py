@@ -3,15 +3,14 @@
     git worktree add OTHER COMMIT
     python benchmarks/against.py OTHER              # into results/against.json
     python benchmarks/against.py OTHER --methods dca esa --windows 8
-    python benchmarks/against.py OTHER --graphed
 
 Each checkout has a process of its own for each method, both on one thread and with the same weights, those bundled
-here. They are told in turns to read a prompt and to decode, so that a busy moment meets both; a figure is the median
-over rounds of the ratio within a round, and over pairs of processes: one pair may differ from the next by 15% in all
-of its rounds. ``stock`` is the model as it is, in both: its ratio tells how much the machine adds, and its token what
+here; a third runs this checkout inside ``longspan.graphed``. They are told in turns to read a prompt and to decode, so
+that a busy moment meets all; a figure is the median over rounds of the ratio to the other checkout within a round, and
+over sets of processes: one set may differ from the next by 15% in all of its rounds. All have huge
+pages. ``stock`` is the model as it is, in both: its ratio tells how much the machine adds, and its token what
 transformers' own Python and matrices take. The clock is each process's own time. Where the other checkout does not
-run a method, its last word takes the place of the figures. With ``--graphed`` this checkout decodes inside
-``longspan.graphed``.
+run a method, its last word takes the place of the figures.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Clock:
 class Checkout:
     """A process that runs the code of a checkout."""
 
-    def __init__(self, root: Path, spec: str, tokens: int, graphed: bool) -> None:
+    def __init__(self, root: Path, spec: str, tokens: int, *, graphed: bool = False) -> None:
         paths = os.pathsep.join(str(root / part) for part in ("src", "eval/src", "benchmarks"))
         self.process = subprocess.Popen(
             [
@@ -90,7 +89,12 @@ class Checkout:
                 str(tokens),
                 "graphed" * graphed,
             ],
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": paths,
+                "OMP_NUM_THREADS": "1",
+                "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -112,41 +116,49 @@ class Checkout:
         return [float(x) for x in json.loads(line)]
 
 
-def compare(other: Path, spec: str, tokens: int, rounds: int, graphed: bool) -> list[dict[str, float]] | str:
-    """What each round of a pair of processes took; or why the other checkout does not run the method."""
-    ours, theirs = Checkout(ROOT, spec, tokens, graphed and spec != "stock"), Checkout(other, spec, tokens, False)
+def compare(other: Path, spec: str, tokens: int, rounds: int) -> list[dict[str, float]] | str:
+    """What each round of a set of processes took; or why the other checkout does not run the method."""
+    theirs = Checkout(other, spec, tokens)
+    ours = {"": Checkout(ROOT, spec, tokens)}
+    if spec != "stock":
+        ours["graphed_"] = Checkout(ROOT, spec, tokens, graphed=True)
+    sides = [*ours.values(), theirs]
     try:
-        if ours.line() != "ready":
-            raise SystemExit(ours.process.communicate()[1])
+        for side in ours.values():
+            if side.line() != "ready":
+                raise SystemExit(side.process.communicate()[1])
         if theirs.line() != "ready":
             return (theirs.process.communicate()[1].strip().splitlines() or ["it ended"])[-1]
-        both = (ours, theirs)
-        for side in both:
+        for side in sides:
             side.times()  # what is made once
         taken = []
         for n in range(rounds):
-            found = {side: side.times() for side in (both if n % 2 else both[::-1])}
-            (prefill, token), (other_prefill, other_token) = found[ours], found[theirs]
-            ratios = {"prefill": prefill / other_prefill, "decode": token / other_token}
-            taken.append({**ratios, "prefill_seconds": prefill, "token_seconds": token})
+            turn = n % len(sides)
+            found = {side: side.times() for side in sides[turn:] + sides[:turn]}
+            prefill, token = found[theirs]
+            ratios = {}
+            for name, side in ours.items():
+                ratios[f"{name}prefill"] = found[side][0] / prefill
+                ratios[f"{name}decode"] = found[side][1] / token
+            taken.append({**ratios, "prefill_seconds": found[ours[""]][0], "token_seconds": found[ours[""]][1]})
         return taken
     finally:
-        for side in (ours, theirs):
+        for side in sides:
             side.process.kill()
             side.process.wait()
 
 
-def of_pairs(other: Path, spec: str, tokens: int, args: argparse.Namespace) -> dict[str, Any] | str:
-    """The medians over pairs of processes of the medians over their rounds, and each pair's ratios."""
-    pairs = []
-    for _ in range(args.pairs):
-        taken = compare(other, spec, tokens, args.rounds, args.graphed)
+def of_sets(other: Path, spec: str, tokens: int, args: argparse.Namespace) -> dict[str, Any] | str:
+    """The medians over sets of processes of the medians over their rounds, and each set's ratios."""
+    sets = []
+    for _ in range(args.sets):
+        taken = compare(other, spec, tokens, args.rounds)
         if isinstance(taken, str):
             return taken
-        pairs.append({name: statistics.median(one[name] for one in taken) for name in taken[0]})
-    medians = {name: float(f"{statistics.median(pair[name] for pair in pairs):.4g}") for name in pairs[0]}
-    each = {f"{name}_by_pair": sorted(round(pair[name], 3) for pair in pairs) for name in ("prefill", "decode")}
-    return {**medians, **each}
+        sets.append({name: statistics.median(one[name] for one in taken) for name in taken[0]})
+    medians = {name: float(f"{statistics.median(one[name] for one in sets):.4g}") for name in sets[0]}
+    ratios = [name for name in medians if not name.endswith("seconds")]
+    return {**medians, "by_set": {name: sorted(round(one[name], 3) for one in sets) for name in ratios}}
 
 
 def main() -> None:
@@ -156,21 +168,19 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=7, help="in a pair of processes")
-    parser.add_argument("--pairs", type=int, default=5, help="of processes, since they differ more than rounds do")
-    parser.add_argument("--graphed", action="store_true", help="decode inside longspan.graphed here")
-    parser.add_argument("--out", type=Path, help="results/against.json, or against-graphed.json, unless given")
+    parser.add_argument("--rounds", type=int, default=3, help="of a set of processes")
+    parser.add_argument("--sets", type=int, default=7, help="of processes, since they differ more than rounds do")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     commit = subprocess.check_output(["git", "-C", args.other, "rev-parse", "--short", "HEAD"], text=True).strip()
     found: dict[str, dict[str, dict[str, Any] | str]] = {}
     for spec in args.methods:
         found[spec] = {}
         for windows in args.windows:
-            row = found[spec][str(windows)] = of_pairs(args.other, spec, 512 * windows - DECODED - 1, args)
+            row = found[spec][str(windows)] = of_sets(args.other, spec, 512 * windows - DECODED - 1, args)
             print(f"{spec}, {windows} windows: {row}", flush=True)
-    out = args.out or (RESULTS.with_stem("against-graphed") if args.graphed else RESULTS)
-    asked = {"against": commit, "graphed": args.graphed, "pairs": args.pairs, "rounds": args.rounds}
-    out.write_text(json.dumps({**asked, "ratios": found, **machine(1)}, indent=1) + "\n")
+    asked = {"against": commit, "sets": args.sets, "rounds": args.rounds}
+    args.out.write_text(json.dumps({**asked, "ratios": found, **machine(1)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
