@@ -1,29 +1,33 @@
-"""This checkout against another one: prefill and decoding of one model by every method, in turns, in one run.
+"""This checkout against another one: prefill and decoding of one model by every method, in turns, in one process.
 
     git worktree add OTHER COMMIT
     python benchmarks/against.py OTHER              # into results/against.json
     python benchmarks/against.py OTHER --methods dca esa --windows 8
 
-Each checkout has a process of its own for each method, both on one thread and with the same weights, those bundled
-here; a third runs this checkout inside ``longspan.graphed``. They are told in turns to read a prompt and to decode, so
-that a busy moment meets all; a figure is the median over rounds of the ratio to the other checkout within a round, and
-over sets of processes: one set may differ from the next by 15% in all of its rounds. All have huge
-pages. ``stock`` is the model as it is, in both: its ratio tells how much the machine adds, and its token what
-transformers' own Python and matrices take. The clock is each process's own time. Where the other checkout does not
-run a method, its last word takes the place of the figures.
+Both checkouts are loaded into one process, on one thread, where they share torch, the weights (those bundled here) and
+the allocator: two processes of the same code differ by up to 15% in all of their rounds, by where their memory lies.
+Three models read a prompt and decode in turns: the other checkout's, this one's, and this one's inside
+``longspan.graphed``. A figure is the median over rounds of the ratio to the other checkout within a round, and then
+the median over sets, each a process of its own. ``stock`` is the model as it is in place of both checkouts: its ratio
+tells how much the machine adds, and its token what transformers' own Python and matrices take. The clock is the
+process's own time. Where the other checkout does not run a method, its last word takes the place of the figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from common import machine
@@ -38,27 +42,30 @@ METHODS = (
 DECODED = 32  # tokens in a round
 
 
-def child(folder: str, spec: str, tokens: int, graphed: bool) -> None:
-    """Read the prompt and decode each time a line comes; print the seconds of both."""
-    import torch
-    import transformers
+class Checkout:
+    """The modules of a checkout's ``longspan``, of which only one can be in ``sys.modules`` at a time."""
 
-    import longspan
+    def __init__(self, root: Path) -> None:
+        self.modules: dict[str, ModuleType] = {}
+        self.source = str(root / "src")
+        with self.loaded() as longspan:
+            found = Path(longspan.__file__ or "")
+            if not found.is_relative_to(self.source):
+                raise SystemExit(f"longspan was loaded from {found}, not from {self.source}")
 
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    if spec != "stock":
-        longspan.extend(model, spec)
-    ids = torch.randint(3, model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))
-    settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": 2}
-    print("ready", flush=True)
-    with torch.inference_mode(), longspan.graphed(model) if graphed else nullcontext():
-        for _ in sys.stdin:
-            clock = Clock()
-            model.generate(ids, max_new_tokens=1 + DECODED, streamer=clock, **settings)
-            _, first, *_, last = clock.times
-            print(json.dumps([first - clock.begun, (last - first) / DECODED]), flush=True)
+    @contextmanager
+    def loaded(self) -> Iterator[ModuleType]:
+        """This checkout is what ``import longspan`` gives, and what transformers calls for attention."""
+        sys.path.insert(0, self.source)
+        sys.modules.update(self.modules)
+        try:
+            longspan = importlib.import_module("longspan")
+            importlib.import_module("longspan.hf.interface").register()
+            yield longspan
+        finally:
+            sys.path.remove(self.source)
+            names = [name for name in sys.modules if name.partition(".")[0] == "longspan"]
+            self.modules = {name: sys.modules.pop(name) for name in names}
 
 
 class Clock:
@@ -74,82 +81,73 @@ class Clock:
         """Nothing is left to note."""
 
 
-class Checkout:
-    """A process that runs the code of a checkout."""
+def child(other: Path, spec: str, tokens: int, rounds: int) -> None:
+    """Print what each round took, or why the other checkout does not run the method."""
+    import torch
+    import transformers
 
-    def __init__(self, root: Path, spec: str, tokens: int, *, graphed: bool = False) -> None:
-        paths = os.pathsep.join(str(root / part) for part in ("src", "eval/src", "benchmarks"))
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                __file__,
-                "--child",
-                str(ROOT / "src/longspan/bundled"),
-                spec,
-                str(tokens),
-                "graphed" * graphed,
-            ],
-            env={
-                **os.environ,
-                "PYTHONPATH": paths,
-                "OMP_NUM_THREADS": "1",
-                "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    theirs, ours = Checkout(other.resolve()), Checkout(ROOT)
+    sides = {"other": theirs, "": ours}
+    if spec != "stock":
+        sides["graphed_"] = ours
+    first = transformers.LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    models = {name: transformers.LlamaForCausalLM(deepcopy(first.config)).eval() for name in sides}
+    for name, checkout in sides.items():
+        models[name].load_state_dict(first.state_dict(), assign=True)
+        models[name].generation_config = first.generation_config
+        if spec == "stock":
+            continue
+        with checkout.loaded() as longspan:
+            try:
+                longspan.extend(models[name], spec)
+            except Exception as error:
+                if checkout is ours:
+                    raise
+                print(json.dumps(f"{type(error).__name__}: {error}"))
+                return
+    ids = torch.randint(3, first.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))
+    settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": 2}
 
-    def line(self) -> str | None:
-        """The next line; None where the process has ended."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip() or None
+    def seconds(name: str) -> tuple[float, float]:
+        """Of a prefill, and of a token."""
+        with sides[name].loaded():
+            clock = Clock()
+            models[name].generate(ids, max_new_tokens=1 + DECODED, streamer=clock, **settings)
+        _, prompt_read, *_, last = clock.times
+        return prompt_read - clock.begun, (last - prompt_read) / DECODED
 
-    def times(self) -> list[float]:
-        """Seconds of a prefill, and of a token."""
-        assert self.process.stdin is not None
-        print(file=self.process.stdin, flush=True)
-        line = self.line()
-        if line is None:
-            raise SystemExit(self.process.stderr.read() if self.process.stderr else "the process has ended")
-        return [float(x) for x in json.loads(line)]
+    with torch.inference_mode(), ExitStack() as stack:
+        if spec != "stock":
+            with ours.loaded() as longspan:
+                stack.enter_context(longspan.graphed(models["graphed_"]))
+        for name in sides:
+            seconds(name)  # what is made once
+        taken, names = [], list(sides)
+        for n in range(rounds):
+            turn = n % len(names)
+            found = {name: seconds(name) for name in names[turn:] + names[:turn]}
+            prefill, token = found.pop("other")
+            ratios = {}
+            for name, (our_prefill, our_token) in found.items():
+                ratios |= {f"{name}prefill": our_prefill / prefill, f"{name}decode": our_token / token}
+            taken.append({**ratios, "prefill_seconds": found[""][0], "token_seconds": found[""][1]})
+    print(json.dumps(taken))
 
 
 def compare(other: Path, spec: str, tokens: int, rounds: int) -> list[dict[str, float]] | str:
-    """What each round of a set of processes took; or why the other checkout does not run the method."""
-    theirs = Checkout(other, spec, tokens)
-    ours = {"": Checkout(ROOT, spec, tokens)}
-    if spec != "stock":
-        ours["graphed_"] = Checkout(ROOT, spec, tokens, graphed=True)
-    sides = [*ours.values(), theirs]
-    try:
-        for side in ours.values():
-            if side.line() != "ready":
-                raise SystemExit(side.process.communicate()[1])
-        if theirs.line() != "ready":
-            return (theirs.process.communicate()[1].strip().splitlines() or ["it ended"])[-1]
-        for side in sides:
-            side.times()  # what is made once
-        taken = []
-        for n in range(rounds):
-            turn = n % len(sides)
-            found = {side: side.times() for side in sides[turn:] + sides[:turn]}
-            prefill, token = found[theirs]
-            ratios = {}
-            for name, side in ours.items():
-                ratios[f"{name}prefill"] = found[side][0] / prefill
-                ratios[f"{name}decode"] = found[side][1] / token
-            taken.append({**ratios, "prefill_seconds": found[ours[""]][0], "token_seconds": found[ours[""]][1]})
-        return taken
-    finally:
-        for side in sides:
-            side.process.kill()
-            side.process.wait()
+    """What each round of one process took; or why the other checkout does not run the method."""
+    command = [sys.executable, __file__, "--child", str(other), spec, str(tokens), str(rounds)]
+    run = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(run.stderr)
+    taken: list[dict[str, float]] | str = json.loads(run.stdout.splitlines()[-1])
+    return taken
 
 
 def of_sets(other: Path, spec: str, tokens: int, args: argparse.Namespace) -> dict[str, Any] | str:
-    """The medians over sets of processes of the medians over their rounds, and each set's ratios."""
+    """The medians over sets of the medians over their rounds, and each set's ratios."""
     sets = []
     for _ in range(args.sets):
         taken = compare(other, spec, tokens, args.rounds)
@@ -163,13 +161,13 @@ def of_sets(other: Path, spec: str, tokens: int, args: argparse.Namespace) -> di
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        return child(sys.argv[2], sys.argv[3], int(sys.argv[4]), bool(sys.argv[5]))
+        return child(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=3, help="of a set of processes")
-    parser.add_argument("--sets", type=int, default=7, help="of processes, since they differ more than rounds do")
+    parser.add_argument("--rounds", type=int, default=9, help="of a set")
+    parser.add_argument("--sets", type=int, default=5, help="processes")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     commit = subprocess.check_output(["git", "-C", args.other, "rev-parse", "--short", "HEAD"], text=True).strip()

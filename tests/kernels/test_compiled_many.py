@@ -90,9 +90,12 @@ def test_bands_of_any_ranges(kv_heads, dtype):
     out, lse = banded(q, [keys] * 3, v, impl="compiled", **run)
     truth, true_lse = banded(q.double(), [keys.double()] * 3, v.double(), impl="reference", **run)
     seen = (high > low).any(dim=0)
-    assert (out[:, :, ~seen] == 0).all() and (lse[:, :, ~seen] == float("-inf")).all()
-    plain, _ = banded(q, [keys] * 3, v, impl="torch", **run)
-    assert_within_budget(out[:, :, seen], plain[:, :, seen], truth[:, :, seen])
+    plain, plain_lse = banded(q, [keys] * 3, v, impl="torch", **run)
+    flash, flash_lse = banded(q, [keys] * 3, v, impl="flash_cpu", **run)
+    for own, own_lse in ((out, lse), (plain, plain_lse), (flash, flash_lse), (truth, true_lse)):
+        assert (own[:, :, ~seen] == 0).all() and (own_lse[:, :, ~seen] == float("-inf")).all()
+    assert_within_budget(out, plain, truth)
+    assert_within_budget(flash, plain, truth)
     assert (lse - true_lse)[:, :, seen].abs().max() <= 40 * torch.finfo(dtype).eps
 
 

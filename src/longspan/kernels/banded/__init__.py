@@ -55,7 +55,8 @@ def banded(
         impl: see ``longspan.kernels.dispatch``.
 
     Returns:
-        ``[B, H, T, Dv]`` in q's dtype, and the log-sum-exp ``[B, H, T]`` in fp32 (fp64 for fp64).
+        ``[B, H, T, Dv]`` in q's dtype, and the log-sum-exp ``[B, H, T]`` in fp32 (fp64 for fp64): 0 and ``-inf`` for a
+        query that no band gives a key.
 
     Raises:
         ValueError: the named implementation cannot run here.

@@ -31,6 +31,9 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     # In memory tokens come before heads, as the op returns it and as the caller's projection wants it.
     out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
     for block in blocks:
+        if not block.spans:
+            out[:, :, block.r0 : block.r1], lse[:, :, block.r0 : block.r1] = 0, float("-inf")
+            continue
         rotated = _rotations(job, block, width)
         parts = [
             _flash(rotated[s.band], keys[s.band][:, :, s.k0 : s.k1], v[:, :, s.k0 : s.k1], s, job.scale)

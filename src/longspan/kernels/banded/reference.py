@@ -22,5 +22,6 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
         scores.append(band.masked_fill(~seen, float("-inf")))
         values.append(v.double().repeat_interleave(fold, dim=1))
     joined = torch.cat(scores, dim=-1)
-    out = joined.softmax(dim=-1) @ torch.cat(values, dim=-2)
-    return out.to(q.dtype), joined.logsumexp(dim=-1)
+    lse = joined.logsumexp(dim=-1)
+    weights = (joined - lse[..., None]).exp().masked_fill(lse.isneginf()[..., None], 0)
+    return (weights @ torch.cat(values, dim=-2)).to(q.dtype), lse
