@@ -38,6 +38,32 @@ ALL = {
     "esa": "`esa`",
     "esa:calibration=bundled": "`esa` with a calibration",
 }
+TASKS = {
+    "ruler-niah-single-1": "one number in noise",
+    "ruler-niah-single-2": "one number in prose",
+    "ruler-niah-single-3": "one UUID in prose",
+    "ruler-niah-multikey-1": "one of four keys",
+    "ruler-niah-multiquery": "four keys at once",
+    "facts": "facts in plain words",
+    "key-value": "one of 16 JSON pairs",
+    "vt-2-hops": "a chain of two hops",
+    "vt-2-hops-2-chains": "one of two such chains",
+}
+# Columns of the tables of tasks: all rows but those that are at 0%, or nearly, in every task.
+OF_TASKS = {
+    "dca": "DCA",
+    "longheads:score=bounds": 'LongHeads, `score="bounds"`',
+    "esa": "ESA",
+    "rerope": "ReRoPE",
+    "self-extend": "Self-Extend",
+    "yarn": "YaRN",
+    "longheads": "LongHeads, the paper's score",
+    "esa:calibration=bundled": "ESA, calibrated",
+    "streaming-llm": "StreamingLLM",
+    "lm-infinite": "LM-Infinite",
+    "infllm": "InfLLM",
+}
+TASKS_AT = (4, 16)  # windows, in docs/results.md
 DOCUMENTS = {
     ROOT / "README.md": (FEW, (4, 16, 64)),
     ROOT / "docs" / "results.md": (ALL, (4, 8, 16, 64)),
@@ -57,6 +83,32 @@ def table(cells: Sequence[Mapping[str, Any]], rows: Mapping[str, str], multiples
     return lines
 
 
+def task_table(cells: Sequence[Mapping[str, Any]], multiple: int) -> list[str]:
+    """Scores of the tasks beside pass keys: of the stock model in the window, and of every method at ``multiple``."""
+    here = {(cell["task"], cell["row"], cell["multiple"]): cell for cell in cells if cell["n"]}
+    lines = ["| task | in the window | " + " | ".join(OF_TASKS.values()) + " |"]
+    lines.append("| --- |" + " ---: |" * (1 + len(OF_TASKS)))
+    for task, label in TASKS.items():
+        own = [here.get((task, "stock", 1)), *(here.get((task, row, multiple)) for row in OF_TASKS)]
+        scores = ("" if cell is None else f"{cell['score']:.0%}" for cell in own)
+        lines.append(f"| {label} (`{task}`) | " + " | ".join(scores) + " |")
+    return lines
+
+
+def task_marks(multiple: int) -> tuple[str, str]:
+    """What a table of tasks stands between."""
+    return f"<!-- tasks at {multiple}x -->", f"<!-- /tasks at {multiple}x -->"
+
+
+def filled(path: Path, results: Mapping[str, Any]) -> str:
+    """The text of one of ``DOCUMENTS`` with the tables of these results."""
+    rows, multiples = DOCUMENTS[path]
+    text = between(path.read_text(encoding="utf-8"), MARKS, table(results["cells"], rows, multiples))
+    for multiple in TASKS_AT if rows is ALL else ():
+        text = between(text, task_marks(multiple), task_table(results["tasks"], multiple))
+    return text
+
+
 def _found(cell: Mapping[str, Any] | None) -> str:
     return "" if cell is None or not cell["n"] else f"{cell['found']}/{cell['n']}"
 
@@ -70,10 +122,9 @@ def _perplexity(cell: Mapping[str, Any] | None) -> str:
 
 
 def main() -> int:
-    cells = json.loads(RESULTS.read_text(encoding="utf-8"))["cells"]
-    for path, (rows, multiples) in DOCUMENTS.items():
-        text = path.read_text(encoding="utf-8")
-        path.write_text(between(text, MARKS, table(cells, rows, multiples)), encoding="utf-8")
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for path in DOCUMENTS:
+        path.write_text(filled(path, results), encoding="utf-8")
     return 0
 
 

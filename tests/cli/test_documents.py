@@ -263,6 +263,7 @@ def test_a_log_tells_how_far_a_reading_is(run, folder, book, tmp_path, monkeypat
     assert told and all(re.fullmatch(r"[\d,]+ of [\d,]+ tokens, [\d,]+ tokens/s, \d+:\d\d left", line) for line in told)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
 def test_a_log_that_is_lost_ends_no_reading(folder, book, tmp_path):
     code = "import longspan.cli.read as r; r.RETOLD = 0.001; from longspan.cli import main; main()"

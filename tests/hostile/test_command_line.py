@@ -44,6 +44,11 @@ COMMANDS = ["demo", "generate", "methods", "inspect", "doctor", "calibrate", "an
 COMMANDS += ["read", "ask", "chat", "documents", "verify", "serve"]
 
 
+def some_long(names):
+    """The names, with those marked that compute for seconds."""
+    return [pytest.param(name, marks=pytest.mark.long) if name in ("calibrate", "demo") else name for name in names]
+
+
 class Ran(NamedTuple):
     code: int
     out: str
@@ -71,7 +76,7 @@ def test_help_is_asked_for_in_two_ways(run, command):
     assert all(option in short.out for option in (wanted if command else COMMANDS))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", some_long(RUNS))
 def test_json_is_one_document_on_stdout(run, name):
     ran = run(*RUNS[name], "--json")
     assert ran.code == 0, ran.err
@@ -79,7 +84,7 @@ def test_json_is_one_document_on_stdout(run, name):
     assert isinstance(body, (dict, list)) and body
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", some_long(RUNS))
 def test_quiet_prints_the_result_alone(run, name):
     ran = run(*RUNS[name], "--quiet")
     assert ran.code == 0 and ran.err == ""
@@ -98,7 +103,7 @@ NARROW = ["methods", "methods --window", "inspect", "doctor", "calibrate", "anal
 NARROW += ["eval --list", "reproduce --list", "demo"]
 
 
-@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("name", some_long(NARROW))
 def test_forty_columns_break_and_cut_nothing(run, name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     wide = run(*RUNS[name], "--quiet")

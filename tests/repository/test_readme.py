@@ -149,12 +149,23 @@ def test_the_table_of_methods_is_of_all_methods():
 
 @pytest.mark.parametrize("path", front.DOCUMENTS, ids=lambda path: path.name)
 def test_tables_of_results_are_those_of_the_file(path):
-    rows, multiples = front.DOCUMENTS[path]
-    cells = json.loads(front.RESULTS.read_text(encoding="utf-8"))["cells"]
+    rows, _ = front.DOCUMENTS[path]
     text = path.read_text(encoding="utf-8")
-    assert front.between(text, front.MARKS, front.table(cells, rows, multiples)) == text
+    assert front.filled(path, json.loads(front.RESULTS.read_text(encoding="utf-8"))) == text
     table = text.split(front.MARKS[0])[1].split(front.MARKS[1])[0].strip().splitlines()
     assert len(table) == 2 + len(rows)
+
+
+def test_tables_of_tasks_have_all_that_are_measured():
+    results = json.loads(front.RESULTS.read_text(encoding="utf-8"))
+    assert {cell["task"] for cell in results["tasks"] if cell["n"]} == set(front.TASKS)
+
+
+def test_a_table_of_tasks_by_hand():
+    cell = {"task": "facts", "row": "dca", "multiple": 16.0, "n": 10, "score": 0.425}
+    cells = [cell, {**cell, "row": "stock", "multiple": 1.0, "score": 1.0}, {**cell, "row": "esa", "n": 0}]
+    line = next(line for line in front.task_table(cells, 16) if "`facts`" in line)
+    assert line.split("|")[2:6] == [" 100% ", " 42% ", "  ", "  "]
 
 
 def test_a_table_of_results_by_hand():
