@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy, deepcopy
 
 import pytest
 import torch
@@ -309,3 +309,18 @@ def test_default_dtypes_change_nothing(name, options, given, dtype):
             torch.set_default_dtype(torch.float32)
     (out, single), (other, as_many) = outs
     assert single == as_many > 0 and torch.equal(out, other)
+
+
+@pytest.mark.parametrize("given", [None, 8], ids=["exact", "reduced"])
+@pytest.mark.parametrize("name, options", [("esa", {}), ("longheads", {"chunk_length": 4, "score": "bounds"})])
+def test_what_derives_from_a_selector_is_not_taken_for_it(name, options, given):
+    """C knows the selectors of the library alone: one that chooses otherwise has its own choice."""
+    if given and name != "esa":
+        pytest.skip("it has no use for a calibration")
+    case = build(name, options)
+    maps = calibration(given, 2 * HEAD, 2) if given else None
+    selector = case.method.selection(case.window).selector(0, rope := ROPES["half-all"](), maps)
+    assert selector.in_one_call(rope.table)
+    derived = copy(selector)
+    derived.__class__ = type("Derived", (type(selector),), {})
+    assert not derived.in_one_call(rope.table)

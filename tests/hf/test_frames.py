@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import longspan
+from longspan.errors import LongspanError
 from longspan.kernels import cpu
 from support.hf_models import make, prompts
 
@@ -68,6 +69,20 @@ def test_the_report_says_why_a_token_takes_more_calls(family, options, why):
     report = longspan.extend(make(family), **options)
     assert report.decode.startswith("separate kernels per layer: ") and why in report.decode
     assert report.decode == report.to_dict()["decode"] and "decoding" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [("infllm", "C has no single-token kernel"), ("longheads:score=submeans", "C has no"), ("dynamic-ntk", "length")],
+)
+def test_compiled_by_name_refuses_what_takes_more_calls(method, why):
+    model = make("llama")
+    longspan.extend(model, "dca")
+    with pytest.raises(LongspanError, match=f"impl='compiled' cannot compute .* layers 0, 1 .*{why}.*leave impl out"):
+        longspan.extend(model, method, impl="compiled")
+    with pytest.raises(LongspanError, match="extended already"):  # what was attached stays
+        longspan.inspect(model, "dca")
+    assert longspan.extend(model, "dca", impl="compiled").decode == "compiled: one C call per layer"
 
 
 def test_frames_are_seen():

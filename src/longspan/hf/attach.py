@@ -59,9 +59,9 @@ def extend(
         window: the trained window in tokens; default: ``max_position_embeddings`` of the config.
         angles: scaled angles for the method.
         impl: the implementation of attention; see ``longspan.kernels.dispatch``. A named implementation runs or raises.
-            ``"compiled"`` computes a single token in one C call per layer where the method and the layer support it,
-            and in separate C kernels elsewhere; ``Report.decode`` has the reason. Scores and choices take what
-            ``"auto"`` takes, without C under ``"torch"``, ``"flash_cpu"`` and ``"reference"``.
+            ``"compiled"`` requires that C computes a single token in one call per layer; ``"auto"`` takes separate
+            kernels where it cannot, and ``Report.decode`` has the reason. Scores and choices take what ``"auto"``
+            takes, without C under ``"torch"``, ``"flash_cpu"`` and ``"reference"``.
         calibration: reduced scores for methods that select keys by them: the result of ``longspan.calibrate``, or the
             path of its file. ``extend`` then hashes the weights, about one second per gigabyte.
         kv_tier: where the cache keeps keys and values: ``"device"``, the model's; ``"host"``, the memory of the CPU
@@ -82,7 +82,7 @@ def extend(
         AttachError: a layer is not supported; the model is unchanged.
         CalibrationError: the calibration cannot be read or belongs to another model; the model is unchanged.
         CacheError: ``kv_tier`` does not support this method on this device; the model is unchanged.
-        ValueError: a parameter is invalid, ``kv_dir`` included.
+        ValueError: a parameter is invalid, ``kv_dir`` included, or the named ``impl`` cannot run.
     """
     inner = unwrap(model)
     with _changing, alone(inner):

@@ -105,7 +105,11 @@ def unrecordable_model(model: PreTrainedModel, layers: Sequence[Layer]) -> str |
 
 
 def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str:
-    """How the attached layers compute a single token, for the report; empty if no layer is attached."""
+    """How the attached layers compute a single token, for the report; empty if no layer is attached.
+
+    Raises:
+        LongspanError: ``impl="compiled"``, and C has no single-token kernel for a layer.
+    """
     reasons: dict[str | None, list[int]] = {}
     for layer in layers:
         if layer.rope is not None:
@@ -116,6 +120,11 @@ def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequen
         reason = unrecordable(model, attender, layers, kv_tier)
         graph = "longspan.graphed can record it" if reason is None else f"no CUDA graph: {reason}"
         return f"separate kernels per token; {graph}"
+    if attender.impl == "compiled" and (reason := next(filter(None, reasons), None)) is not None:
+        raise LongspanError(
+            f"impl='compiled' cannot compute a single token of layers {', '.join(map(str, reasons[reason]))} in one C "
+            f"call: {reason}; leave impl out, and separate kernels compute it"
+        )
     ways = []
     for reason, numbers in reasons.items():
         where = "" if len(reasons) == 1 else f"layers {', '.join(map(str, numbers))}: "

@@ -181,8 +181,7 @@ class Attachment(NeverCopied):
             with torch.autocast(kind, enabled=False):
                 return self.attend(layer, cache, running, module, q, k, v, mask, kwargs)
         if not isinstance(mask, interface.Mask):
-            name = layer.name
-            raise LongspanError(f"{name} received a mask that longspan did not create; pass a 2D attention_mask")
+            raise LongspanError(f"{layer.name} received a mask that is not longspan's; pass a 2D attention_mask")
         if running.cache is not cache or layer.norms is not None:
             _refuse_strange(layer, running, cache)
         running.attended.append(layer.index)

@@ -108,25 +108,17 @@ def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: li
             f"{name} ({type(module).__name__}) receives no position_embeddings, so it has no rotary positions that "
             "longspan could replace"
         )
-    layer = Layer(
-        module,
-        name,
-        index,
-        rotated.q.shape[1],
-        rotated.k.shape[1],
-        rotated.k.shape[-1],
-        rotated.v.shape[-1],
-        rotated.k.element_size(),
-    )
+    q, k, v = rotated.q, rotated.k, rotated.v
+    layer = Layer(module, name, index, q.shape[1], k.shape[1], k.shape[-1], v.shape[-1], k.element_size())
     sliding = rotated.kwargs.get("sliding_window")
     types: list[str] | None = getattr(getattr(module, "config", None), "layer_types", None)
     if sliding is not None or (types is not None and "full" not in types[index]):
         layer.sliding = sliding or 0
         layer.reason = f"sliding-window attention ({sliding} tokens)" if types is None or sliding else types[index]
-    elif torch.equal(rotated.q, bare.q) and torch.equal(rotated.k, bare.k):
+    elif torch.equal(q, bare.q) and torch.equal(k, bare.k):
         layer.reason = NO_POSITIONS
     else:
-        layer.rope = _find_rope(rotated.q, rotated.k, bare.q, bare.k, tables)
+        layer.rope = _find_rope(q, k, bare.q, bare.k, tables)
     return layer
 
 

@@ -108,27 +108,25 @@ class Report:
         source = self.window_source
         if self.original_window is not None:
             source += f"; original_max_position_embeddings {self.original_window}"
-        rows: list[tuple[str | Text, str]] = [
+        size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
+        covered = f"at most {self.heads_hold:,} tokens per query, in all layers together" if self.heads_hold else None
+        rows: list[tuple[str | Text, str | None]] = [
             ("model", self.model),
             ("method", self.method.name if self.reason is None else f"{self.method.name} ({self.reason})"),
             *((f"  {name}", str(value)) for name, value in self.method.parameters().items()),
+            ("  calibration", self.calibration),
+            ("window", f"{self.window} tokens ({source})"),
+            ("heads cover", covered),
+            ("attached", _summary(self.attached, "rope") or "no layer"),
+            ("stock", _summary(self.stock, "reason") or "no layer"),
+            ("heads", self.ranks and "those of rank {}, one of {} equal shares".format(*self.ranks)),
+            ("cache", f"{size}, {self._place}"),
+            ("kernels", self.kernels),
+            ("decoding", self.decode),
+            *((Text("note", "yellow"), warning) for warning in self.warnings),
         ]
-        if self.calibration is not None:
-            rows.append(("  calibration", self.calibration))
-        rows.append(("window", f"{self.window} tokens ({source})"))
-        if self.heads_hold is not None:
-            rows.append(("heads cover", f"at most {self.heads_hold:,} tokens per query, in all layers together"))
-        rows.append(("attached", _summary(self.attached, "rope") or "no layer"))
-        rows.append(("stock", _summary(self.stock, "reason") or "no layer"))
-        if self.ranks is not None:
-            rows.append(("heads", f"those of rank {self.ranks[0]}, one of {self.ranks[1]} equal shares"))
-        size = f"{self.kv_bytes_per_token * 1000 / 2**20:.2f} MiB per 1,000 tokens and row"
-        rows.append(("cache", f"{size}, {self._place}"))
-        rows.append(("kernels", self.kernels))
-        if self.decode:
-            rows.append(("decoding", self.decode))
-        rows += [(Text("note", "yellow"), warning) for warning in self.warnings]
-        yield Sheet([Column("", style="bold"), Column("")], rows, headed=False)
+        shown = [(name, value) for name, value in rows if value]
+        yield Sheet([Column("", style="bold"), Column("")], shown, headed=False)
 
     def __str__(self) -> str:
         return plain_text(self, 110)

@@ -239,7 +239,7 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         return q.unflatten(1, (queries.keys.shape[1], -1)).sum(dim=2)
 
     def in_one_call(self, table: Table) -> bool:
-        return self.theta_k.shape[0] % cpu.LANES == 0
+        return type(self) is ReducedTokenSelector and self.theta_k.shape[0] % cpu.LANES == 0
 
     def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:
         return self.entries[rows, :, padding:]

@@ -13,8 +13,7 @@ from longspan.attend.observing import Observer
 from longspan.attend.sinks import with_sinks
 from longspan.attend.tables import AHEAD, DecodeTables, Tables
 from longspan.index import equal_runs
-from longspan.kernels import cpu
-from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
+from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec, unsupported_reason
 from longspan.kernels.dispatch import Impl
 from longspan.rope import Rope
 from longspan.selection.selector import Chosen, Selector
@@ -121,19 +120,15 @@ class TokenStep:
 
     def layer_reason(self, rope: Rope, number: int, dtype: torch.dtype, device: torch.device) -> str | None:
         """Why no token of a layer can, whatever is stored, or None; for reports."""
-        if self._never is not None:
-            return self._never
-        if (reason := cpu.unsupported_reason(torch.empty(0, rope.head_dim, dtype=dtype, device=device))) is not None:
-            return f"C cannot run here: {reason}"
-        return self._kernel_reason(rope, None if self._chooser is None else self._chooser.selector(number, rope))
+        selector = None if self._chooser is None else self._chooser.selector(number, rope)
+        like = torch.empty(0, rope.head_dim, dtype=dtype, device=device)
+        return self._never or self._kernel_reason(rope, selector, like)
 
-    def _kernel_reason(self, rope: Rope, selector: Selector | None) -> str | None:
-        """Why C lacks a part of what this rotation and this selector take, or None."""
-        if rope.norm_q is not None or rope.norm_k is not None:
-            return "the layer normalises queries or keys after rotation"
+    def _kernel_reason(self, rope: Rope, selector: Selector | None, *tensors: Tensor) -> str | None:
+        """Why C lacks a part of what this rotation, this selector and a layer's queries, keys and values take."""
         if selector is not None and not selector.in_one_call(self._tables.angles(rope.table)):
             return "C has no single-token kernel for its scores, or for these under its angles or positions"
-        return None
+        return unsupported_reason(rope, *tensors)
 
     def _method_reason(self, impl: Impl) -> str | None:
         method, chooser = self._tables.method, self._chooser
@@ -164,7 +159,7 @@ class TokenStep:
         if max(pads) > past:
             return "a row has only padding so far"
         selector = None if self._chooser is None else self._chooser.selector_in(store, layer.number, rope)
-        if (reason := self._kernel_reason(rope, selector) or cpu.unsupported_reason(q, k, v)) is not None:
+        if (reason := self._kernel_reason(rope, selector, q, k, v)) is not None:
             return reason
         runs, start, stop = [], 0, past + AHEAD
         for a, b, pad in equal_runs(pads):

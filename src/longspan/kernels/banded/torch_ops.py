@@ -18,12 +18,11 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     batch, heads, rows, _ = q.shape
     kv_heads = v.shape[1]
     wide = accumulator(q)
-    out = q.new_empty(batch, heads, rows, v.shape[-1])
-    lse = torch.empty(batch, heads, rows, dtype=wide, device=q.device)
+    out = q.new_zeros(batch, heads, rows, v.shape[-1])
+    lse = torch.full((batch, heads, rows), float("-inf"), dtype=wide, device=q.device)
     reach = sum(max(int(hi.max()) - int(lo.min()), 1) for lo, hi in zip(plan.lo, plan.hi, strict=True))
     step = max(1, min(rows, SCORES_AT_ONCE // max(batch * heads * reach, 1)))
     keyless = torch.stack([hi <= lo for lo, hi in zip(plan.lo, plan.hi, strict=True)]).all(dim=0)
-    some_keyless = bool(keyless.any())
     for r0 in range(0, rows, step):
         r1 = min(r0 + step, rows)
         scores, spans = [], []
@@ -42,12 +41,11 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
             scores.append(band.masked_fill_(unseen, float("-inf")))
             spans.append((k0, k1))
         if not scores:
-            out[:, :, r0:r1], lse[:, :, r0:r1] = 0, float("-inf")
             continue
         joined = scores[0] if len(scores) == 1 else torch.cat(scores, dim=-1)
         lse[:, :, r0:r1] = joined.logsumexp(dim=-1)
         weights = joined.softmax(dim=-1).to(q.dtype)
-        if some_keyless:
+        if keyless.any():
             # NaN so far, and not in these rows alone: products in bf16 on AMX carry a NaN into the row before.
             weights = weights.masked_fill(keyless[r0:r1, None].to(q.device), 0)
         weights = weights.view(batch, kv_heads, -1, joined.shape[-1])

@@ -7,8 +7,19 @@ of the chosen units. ``kernels.scores``, ``topk`` and ``gathered`` have a call f
 the calls take longer than the work.
 """
 
+from torch import Tensor
+
+from longspan.kernels import cpu
 from longspan.kernels.decode.compiled import DecodeKernel
 from longspan.kernels.decode.contract import BandRange, ChosenPositions, ScoreSpec
 from longspan.kernels.decode.reference import DecodeReference
+from longspan.rope import Rope
 
-__all__ = ["BandRange", "ChosenPositions", "DecodeKernel", "DecodeReference", "ScoreSpec"]
+__all__ = ["BandRange", "ChosenPositions", "DecodeKernel", "DecodeReference", "ScoreSpec", "unsupported_reason"]
+
+
+def unsupported_reason(rope: Rope, *tensors: Tensor) -> str | None:
+    """Why ``DecodeKernel`` cannot run on a layer's queries, keys and values of any shape, or None."""
+    if rope.norm_q is not None or rope.norm_k is not None:
+        return "the layer normalises queries or keys after rotation"
+    return cpu.unsupported_reason(*tensors)

@@ -167,8 +167,7 @@ def _attend(job: Gathered, q: Tensor, k: Tensor, v: Tensor, flash: bool) -> tupl
 
 def _merged_from(out: Tensor, lse: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
     """``merged`` ``[T, G, Dv]`` and ``[T, G]``, with the parts of row ``t`` at rows ``back[t]`` of ``[T · m, G]``."""
-    rows, count = back.shape
-    group = lse.shape[1]
+    (rows, count), group = back.shape, lse.shape[1]
     part_lse = lse.index_select(0, back.flatten()).view(rows, count, group).transpose(1, 2)  # [T, G, m]
     total = part_lse.logsumexp(dim=-1)
     weights = (part_lse - total[..., None]).exp_().flatten(0, 1)
