@@ -46,7 +46,8 @@ COMMANDS += ["read", "ask", "chat", "documents", "verify", "serve"]
 
 def some_long(names):
     """The names, with those marked that compute for seconds."""
-    return [pytest.param(name, marks=pytest.mark.long) if name in ("calibrate", "demo") else name for name in names]
+    slow = ("calibrate", "demo", "eval", "analyze")
+    return [pytest.param(name, marks=pytest.mark.long) if name in slow else name for name in names]
 
 
 class Ran(NamedTuple):

@@ -121,7 +121,7 @@ def test_two_processes_at_once(tmp_path):
     assert not list((tmp_path / "longspan").glob("building-*"))
 
 
-@pytest.mark.parametrize("why", ["file", "denied"])
+@pytest.mark.parametrize("why", [pytest.param("file", marks=pytest.mark.long), "denied"])
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, quick, why):
     """It is made for this process alone."""
     place = tmp_path / "cache"
@@ -176,6 +176,7 @@ def test_a_compiler_that_hangs_is_ended(cache, monkeypatch, tmp_path, unbuilt):
     assert [path.suffix for path in cache.iterdir()] == [".failed"]
 
 
+@pytest.mark.long
 def test_a_compiler_has_arguments(cache, quick, monkeypatch):
     monkeypatch.setenv("CC", f"{build.compiler()[0]} -g")
     assert build.compiler()[1:] == ("-g",)

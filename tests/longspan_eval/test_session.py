@@ -47,12 +47,11 @@ def fails(monkeypatch):
 
 @pytest.mark.parametrize("name", [STOCK, *METHODS])
 def test_every_method_runs_at_every_length(session, name):
-    for length in LENGTHS:
-        for depth in (0.0, 1.0):
-            sample = session.measure(prompt(name, length, depth=depth))
-            assert sample.error is None and sample.loss > 0 and sample.scored >= 63
-            assert (sample.method, sample.length, sample.seed) == (name, length, 1)
-            assert (sample.depth, sample.filler, sample.task) == (depth, "prose", "passkey")
+    for length, depth in zip(LENGTHS, (0.0, 1.0), strict=True):
+        sample = session.measure(prompt(name, length, depth=depth))
+        assert sample.error is None and sample.loss > 0 and sample.scored >= 63
+        assert (sample.method, sample.length, sample.seed) == (name, length, 1)
+        assert (sample.depth, sample.filler, sample.task) == (depth, "prose", "passkey")
 
 
 def test_stock_is_the_model_without_longspan_and_full_agrees_with_it(session, model):

@@ -76,7 +76,10 @@ def test_the_last_query(model, name):
         assert not any(((tokens >= a) & (tokens < b)).any() for a, b in one.kept)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    ["longheads", "esa", *(pytest.param(n, marks=pytest.mark.long) for n in METHODS if n not in ("longheads", "esa"))],
+)
 def test_every_query_is_what_each_call_records(model, name):
     """All queries at once are those of a text that arrives token by token, or for pieces, in its pieces."""
     longspan.extend(model, METHODS[name])

@@ -28,6 +28,7 @@ from support.cases import (
     assert_same,
     build,
     in_pieces,
+    in_turn,
     inv_freq,
     make_qkv,
     recorded,
@@ -39,8 +40,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "longheads_chunks.safetensors"
 SCORED = [c for c in all_cases(windows=(24, 7), selecting=True) if getattr(c.values[0].method, "pick", "") != "random"]
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
-@pytest.mark.parametrize("case", SCORED)
+@pytest.mark.parametrize(("case", "kv_heads"), in_turn(SCORED, {"mha": (4,), "gqa": (2,), "mqa": (1,)}))
 def test_choices_equal_the_oracle(case, kv_heads, rope):
     assert_oracle_chooses(case, kv_heads, rope)
 

@@ -13,7 +13,7 @@ from longspan.vllm.settings import check_pages
 from longspan.vllm.step import FEW, Step
 from support.attention import DTYPES, setting
 from support.attention import N as TOKENS
-from support.cases import HEAD, all_cases, assert_within_budget, build
+from support.cases import HEAD, all_cases, assert_within_budget, build, in_turn
 from support.paged import STEPS, paged
 
 IMPLS = ("torch", "reference", *(() if cpu.unavailable_reason() else ("compiled",)))
@@ -43,8 +43,7 @@ def test_the_steps_use_both_ways():
     assert {1, FEW} <= counts and max(counts) > FEW and sum(a for a, _ in STEPS) <= TOKENS >= sum(b for _, b in STEPS)
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "dtype"), in_turn(CASES, {name: (dtype,) for name, dtype in DTYPES.items()}))
 def test_equals_the_oracle(case, dtype):
     for impl in IMPLS:
         check(case, impl, dtype)
