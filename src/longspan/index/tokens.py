@@ -113,7 +113,7 @@ def summed_queries(q: Tensor, kv_heads: int, share: str) -> Tensor:
     """Queries ``[B, H, T, D]`` as ``dot_scores`` takes them, for scores by the keys themselves.
 
     Args:
-        q: unrotated or turned to the score's position.
+        q: unrotated, or rotated to the score's position.
         share: ``"layer"``, ``"group"`` or ``"head"``: the heads whose queries are summed.
 
     Returns:
