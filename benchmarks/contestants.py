@@ -161,13 +161,13 @@ class Stock(Contestant):
         past = self.cache.get_seq_length()
         cos, sin = self.rotary(q, torch.arange(past, past + q.shape[2], device=self.device)[None])
         for n, module in enumerate(self.modules):
-            turned_q, turned_k = apply_rotary_pos_emb(q, k, cos, sin)
-            keys, values = self.cache.update(turned_k, v, n)
-            out, _ = sdpa_attention_forward(module, turned_q, keys, values, None, scaling=self.shape.scale)
+            rotated_q, rotated_k = apply_rotary_pos_emb(q, k, cos, sin)
+            keys, values = self.cache.update(rotated_k, v, n)
+            out, _ = sdpa_attention_forward(module, rotated_q, keys, values, None, scaling=self.shape.scale)
             self.attended(module, (cos, sin), out)
         return out.transpose(1, 2)
 
-    def attended(self, module: nn.Module, turns: QKV | tuple[Tensor, Tensor], out: Tensor) -> None:
+    def attended(self, module: nn.Module, cos_sin: QKV | tuple[Tensor, Tensor], out: Tensor) -> None:
         """After each layer."""
 
 
@@ -193,7 +193,7 @@ class KVPress(Stock):
         """What it leaves of ``length`` tokens; which ones they are does not change what a step costs."""
         super().fill(min(length, self.budget))
 
-    def attended(self, module: nn.Module, turns: Any, out: Tensor) -> None:
+    def attended(self, module: nn.Module, cos_sin: Any, out: Tensor) -> None:
         tokens = out.shape[1]
         held = self.cache.layers[module.layer_idx].keys.shape[2]
         if tokens != held or tokens <= self.budget:
@@ -202,7 +202,7 @@ class KVPress(Stock):
             "hidden_states": self.hidden.expand(1, tokens, -1),
             "past_key_values": self.cache,
             "cache_position": torch.arange(tokens, device=self.device),
-            "position_embeddings": turns,
+            "position_embeddings": cos_sin,
         }
         press = self.press(compression_ratio=1 - (self.budget + 0.5) / tokens)
         press.forward_hook(module, [], given, [out, None])
@@ -245,8 +245,8 @@ class Longspan(Contestant):
         for store in self.stores:
             store.append([k] * self.attender.stored_rotations, v)
         if first.index is not None:
-            pair, turn = self.rope.pair, self.rope.paired()
-            first.index.extend(pair(q), pair(k), v, [0], turn, self.shape.scale)
+            pair, paired = self.rope.pair, self.rope.paired()
+            first.index.extend(pair(q), pair(k), v, [0], paired, self.shape.scale)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         state = ForwardState()

@@ -1,10 +1,11 @@
 """How wrong `longspan doctor` is: its estimate beside what reading and writing took, at 8 to 64 windows.
 
-The bundled model. For each method the doctor's own run, and then a text that is read in the doctor's pieces up to 64
-windows, with tokens decoded at each length. The estimate for a length is fitted to the pieces up to half of it, which
-is what the doctor would have measured if asked for that length, so no estimate is of a length that was measured. On one
-thread the clock is the process's own; tokens are compared by the lower quartile, as the doctor takes them. A shared
-machine is half as fast again in some seconds as in others, so both take turns, and of each point the fastest counts.
+The bundled model. For each method the doctor's own run, and then a text that is read in the doctor's prefill chunks up
+to 64 windows, with tokens decoded at each length. The estimate for a length is fitted to the prefill chunks up to half
+of it, which is what the doctor would have measured if asked for that length, so no estimate is of a length that was
+measured. On one thread the clock is the process's own; tokens are compared by the lower quartile, as the doctor takes
+them. A shared machine is half as fast again in some seconds as in others, so both take turns, and of each point the
+fastest counts.
 
     python benchmarks/doctor.py
     python benchmarks/doctor.py --methods dca --windows 8 16 --no-save

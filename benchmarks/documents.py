@@ -110,7 +110,7 @@ def read_child(kind: str, tokens: int, path: str, limit: int) -> dict:
     began = time.perf_counter()
     method = FEW if kind == "large" else METHOD
     longspan.extend(model, parse_method(method))
-    piece = 512 if kind == "large" else 4096  # what is new in a piece is in memory
+    piece = 512 if kind == "large" else 4096  # what is new in a prefill chunk is in memory
     document = longspan.read(model, tokenizer, text, layout="plain", piece=piece, out=path)
     return {"tokens": document.tokens, "seconds": time.perf_counter() - began, "bytes": size_of(path)}
 

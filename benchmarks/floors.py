@@ -76,7 +76,7 @@ def decode_bytes(one: Contestant, length: int) -> int:
             scored = _summaries(method, shape.heads, shape.kv_heads) * _candidates(method, length - 1) * shape.width * 4
         elif isinstance(method, ESA):
             initial, local, top_k, _ = method._sizes
-            keys = initial + local + top_k + 1  # a token alone is a piece of its own
+            keys = initial + local + top_k + 1  # a token alone is a query chunk of its own
             middle = length - 1 - local - initial
             scored = middle * (one.reduced * size if one.reduced else shape.kv_heads * shape.width * size)
     return shape.layers * (2 * keys * shape.kv_heads * shape.width * size + scored)

@@ -57,7 +57,7 @@ def gate(phases: dict[str, tuple[str, ...]], dtype: torch.dtype, device: str = "
 
 
 def smaller(name: str, dtype: torch.dtype, device: str = "cpu") -> Longspan:
-    """The contestant, its chunks and pieces in proportion to the small window."""
+    """The contestant, its chunks and query chunks in proportion to the small window."""
     one = make("prefill", name, Shape(), dtype, device)
     assert isinstance(one, Longspan)
     method = one.method
@@ -69,13 +69,13 @@ def smaller(name: str, dtype: torch.dtype, device: str = "cpu") -> Longspan:
 
 
 def _pieces() -> list[tuple[int, int]]:
-    """A prefill in two pieces of odd sizes, then token by token."""
+    """A prefill in two chunks of odd sizes, then token by token."""
     cuts = [0, CUT, TOKENS - STEPS, *range(TOKENS - STEPS + 1, TOKENS + 1)]
     return list(zip(cuts[:-1], cuts[1:], strict=True))
 
 
 def _run(one: Contestant, qkv: tuple[Tensor, ...]) -> Tensor:
-    # transformers' causal flag knows no prefill in pieces.
+    # transformers' causal flag knows no prefill in chunks.
     pieces = _pieces() if isinstance(one, Longspan) else [(0, TOKENS - STEPS), *_pieces()[-STEPS:]]
     return torch.cat([one(*(x[:, :, a:b] for x in qkv)) for a, b in pieces], dim=2)
 

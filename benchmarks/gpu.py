@@ -99,7 +99,7 @@ def read_and_go_on(
     device: str,
     graph: bool = False,
 ) -> dict[str, Any]:
-    """Read ``tokens`` random tokens in pieces and go on for ``steps``; ``method`` None is the stock model.
+    """Read ``tokens`` random tokens in prefill chunks and go on for ``steps``; ``method`` None is the stock model.
 
     With ``graph`` the steps are replayed from a CUDA graph (``longspan.graphed``).
 

@@ -1,7 +1,7 @@
 """A context whose keys and values are larger than the memory allowed, held in mapped files, against a run in memory.
 
 A random Llama of 4 layers with 8 key-value heads of 128 in fp32, 32 KiB a token: 98,304 tokens are 3 GiB. Each run is a
-process of its own that reads the same prompt in pieces and goes on greedily:
+process of its own that reads the same prompt in prefill chunks and goes on greedily:
 
 - ``memory``: ``kv_tier="device"``, no limit;
 - ``disk``: ``kv_tier="disk"`` under RLIMIT_DATA, which limits a process's private writable memory and does not count
@@ -170,7 +170,7 @@ def growth(args: argparse.Namespace, console: Console) -> int:
     """CPU microseconds a token for appending to one layer's store, by tier."""
     torch.set_num_threads(args.threads)
     table = Table(title=f"One layer of {KV_HEADS} heads of {HEAD}, bf16, {args.tokens:,} tokens; CPU time")
-    for column in ("tier", "append in pieces of 512", "append one by one"):
+    for column in ("tier", "append in chunks of 512", "append one by one"):
         table.add_column(column, justify="right" if column != "tier" else "left")
     for tier in ("device", "host", "disk"):
         costs = []
@@ -192,7 +192,7 @@ def main() -> int:
     parser.add_argument("--method", default="longheads", help="name or name:key=value,…")
     parser.add_argument("--tokens", type=int, default=98_304)
     parser.add_argument("--new", type=int, default=32, help="tokens generated")
-    parser.add_argument("--piece", type=int, default=2048, help="tokens of a piece of the prompt")
+    parser.add_argument("--piece", type=int, default=2048, help="tokens of a prefill chunk")
     parser.add_argument("--window", type=int, default=4096)
     parser.add_argument("--heads", type=int, default=8, help="query heads")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

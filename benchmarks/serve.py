@@ -124,7 +124,7 @@ def again(served: Served, tokenizer, windows: int) -> dict:
 
 
 def meanwhile(served: Served, model, tokenizer, windows: int) -> dict:
-    """First tokens of short questions while a text is read, beside the time that the model takes for a piece of it."""
+    """First tokens of short questions while a text is read, beside the time that the model takes for a chunk."""
     served.ask("warm", max_tokens=1)
     with timed_forwards(model) as forwards:
         id, pieces, seconds = served.add(long_text(tokenizer, windows), wait=False), [], []
@@ -154,7 +154,7 @@ def bars(found: dict) -> Iterator[tuple[str, str, str, str, bool | None]]:
         times = during["first_most"] / during["piece"]
         yield (
             "meanwhile", f"short question while {during['windows']} windows are read",
-            "first token within 3 pieces' time",
+            "first token within the time of 3 prefill chunks",
             f"at most {times:.2f}: {during['first_most'] * 1000:.0f} ms beside {during['piece'] * 1000:.0f} ms, median "
             f"{during['first'] * 1000:.0f} ms, of {during['questions']} questions", times <= 3,
         )  # fmt: skip

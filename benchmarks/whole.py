@@ -1,11 +1,11 @@
 """The whole model through ``generate``: what longspan costs besides its attention, and where the time goes.
 
 The bundled model at 8k to 64k tokens and a random Llama of 1.1 billion parameters at 16k, fp32, under three methods.
-The cache is filled with random keys and values, then ``generate`` reads the last pieces of the prompt, one after the
-other, and goes on token by token. The seconds of each forward are split by part (``parts.py``). Hooks, masks and store
-are what longspan costs besides attention; they are counted whole, also what the stock model would spend on its own
-cache and masks. torch.profiler then says which operators the time goes to, in a run of its own, since it slows down
-small ones.
+The cache is filled with random keys and values, then ``generate`` reads the last prefill chunks of the prompt, one
+after the other, and goes on token by token. The seconds of each forward are split by part (``parts.py``). Hooks, masks
+and store are what longspan costs besides attention; they are counted whole, also what the stock model would spend on
+its own cache and masks. torch.profiler then says which operators the time goes to, in a run of its own, since it slows
+down small ones.
 
     python benchmarks/whole.py
     python benchmarks/whole.py --models bundled --lengths 8192 --no-save
@@ -99,12 +99,12 @@ def filled(model: PreTrainedModel, length: int) -> Any:
 
 
 def go_on(model: PreTrainedModel, length: int, piece: int, steps: int) -> None:
-    """``generate`` over a filled cache: the last pieces of a prompt of ``length`` tokens, then ``steps`` tokens."""
+    """``generate`` over a filled cache: the last prefill chunks of ``length`` tokens, then ``steps`` tokens."""
     g = torch.Generator().manual_seed(0)
     ids = torch.randint(3, model.config.vocab_size, (1, length), generator=g)
     cache = filled(model, length - PIECES * piece)
     for a in range(length - PIECES * piece, length, piece):
-        # As a user reads a long prompt in pieces; the last one's token is followed by ``steps`` more.
+        # As a user reads a long prompt in chunks; the last one's token is followed by ``steps`` more.
         last = a + piece == length
         new = steps + 1 if last else 1
         model.generate(
@@ -220,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--methods", nargs="+", choices=(STOCK, *METHODS), default=list(METHODS_RUN))
     parser.add_argument("--lengths", type=int, nargs="+", help="of all models, instead of each one's own")
-    parser.add_argument("--piece", type=int, default=128, help="tokens of a piece of the prompt")
+    parser.add_argument("--piece", type=int, default=128, help="tokens of a prefill chunk")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-save", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")

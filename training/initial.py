@@ -7,7 +7,7 @@ small model finds this by chance after millions of tokens. Structured weights to
 initialization, Trockman & Kolter, 2023). They know nothing of any text: every direction is random.
 
 - Embeddings share a direction that is the same for all tokens, which serves as the bias that a Llama does not have.
-- Layer 0: queries and keys see only that direction, turned by RoPE's angles of one to six positions, so that each head
+- Layer 0: queries and keys see only that direction, rotated by RoPE's angles of one to six positions, so that each head
   attends that far back. Values are a random code of the token; each head writes it to a place of its own.
 - Layer 1: keys read the codes of the tokens before, queries those of the token at hand and before it, in the same
   coordinates, which lie in RoPE's slow dimensions. Heads of the first group compare one or two tokens, those of the
@@ -27,7 +27,7 @@ from llama import THETA, Llama
 CONSTANT = 0.83  # length of the shared direction, and about that of a token's own part
 SHARP = 5.0  # length of a query's and a key's part in each of the fast dimensions that tell distances apart
 FAST = 4
-SLOW = 8  # dimensions from this pair on turn slowly enough to compare tokens
+SLOW = 8  # dimensions from this pair on rotate slowly enough to compare tokens
 CODE = 16  # length of a token's code
 WRITE = 0.3  # what a look back adds to the residual stream
 MATCH = 3.0
@@ -97,7 +97,7 @@ def match(model: Llama, places: list[Tensor], first: Tensor, second: Tensor, gro
 
 
 def _slow(coordinates: Tensor, half: int) -> Tensor:
-    """Coordinates in the dimensions of a head that RoPE turns slowly: (CODE, hidden) to (head, hidden)."""
+    """Coordinates in the dimensions of a head that RoPE rotates slowly: (CODE, hidden) to (head, hidden)."""
     out = torch.zeros(2 * half, coordinates.shape[1])
     out[SLOW:half], out[half + SLOW :] = coordinates.split(half - SLOW)
     return out

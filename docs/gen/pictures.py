@@ -1,4 +1,4 @@
-"""Pictures of methods as SVG: which keys each query keeps, at which relative position, and how fast channels turn."""
+"""Pictures of methods as SVG: which keys each query keeps, at which relative position, and how fast channels rotate."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def draw_slowed(factors: Sequence[float]) -> str:
     for n, factor in enumerate(factors):
         tall = high * factor / most
         parts.append(
-            f"<g><title>pair {n}: turns {factor:.3g} times as slowly</title>"
+            f"<g><title>pair {n}: rotates {factor:.3g} times as slowly</title>"
             f'<rect x="{left + n * wide + 1}" y="{top + high - tall:.1f}" width="{wide - 2}" height="{tall:.1f}"/></g>'
         )
     parts.append(f'<text x="{left}" y="{top + high + 22}">pairs of channels, the fastest first →</text>')

@@ -93,7 +93,7 @@ def last_words(code: int = 0) -> None:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def deferred_signals() -> Iterator[None]:
     """Delay signals to the end of the block, which therefore runs to completion.
 
     In other threads than the main one this does nothing, as Python raises no signal there.

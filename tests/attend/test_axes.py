@@ -17,7 +17,7 @@ from longspan.positions import (
     Capped,
     CappedOrFar,
     Chunked,
-    FarNear,
+    FarPosition,
     GroupedBeyond,
     InOrder,
     PositionMap,
@@ -28,8 +28,8 @@ from longspan.positions import (
 from longspan.selection import Everything, Selection, SinksAndRecent
 from longspan.selection.blocks import Blocks
 from longspan.selection.chunks import Chunks
-from longspan.selection.middle import Middle
 from longspan.selection.tokens import Tokens
+from longspan.selection.top_k_tokens import TopKTokens
 from longspan_eval.reproduce.ablations import SameChunk
 from support import steps
 from support.attention import IMPLS, check
@@ -45,8 +45,8 @@ CHOOSING = [
     Tokens(0, 5, 4, 7, proximity=3, dense_rows=WINDOW),
     Blocks(2, 6, 3, 2, 4, representatives=2, dense_rows=WINDOW),
     Blocks(0, 5, 4, 3, 5, dense_rows=WINDOW),
-    Middle(3, 7, 4, score_at=5),
-    Middle(0, 9, 1),
+    TopKTokens(3, 7, 4, score_at=5),
+    TopKTokens(0, 9, 1),
 ]
 
 
@@ -55,7 +55,7 @@ def unit_of(selection):
     return selection.query_chunk if selection.by_query_chunk else selection.size
 
 
-SEEING = [InOrder(), FarNear(7), lambda selection: Chunked.over(unit_of(selection), WINDOW), CappedOrFar(11, 5)]
+SEEING = [InOrder(), FarPosition(7), lambda selection: Chunked.over(unit_of(selection), WINDOW), CappedOrFar(11, 5)]
 BY_INDEX = [Unchanged(), Capped(5), GroupedBeyond(7, 3), ShiftedBeyond(9, 4), RankedAfterSinks(3, 7), Chunked(7, 4, 20)]
 
 
@@ -122,7 +122,7 @@ def test_a_single_token_in_one_call(case):
     qkv = make_qkv(steps.N, batch=2, dtype=torch.float32)
     out, other, store, longer, single = steps.both(case, ROPES["half-all"](), qkv)
     steps.assert_alike(out, other)
-    fixed = isinstance(case.method.seen_by, FarNear | CappedOrFar)
+    fixed = isinstance(case.method.seen_by, FarPosition | CappedOrFar)
     in_c = isinstance(case.method.chosen_by, Chunks | Tokens)
     by_row = isinstance(case.method.chosen_by, Chunks) and isinstance(case.method.seen_by, InOrder)
     assert bool(single) == (in_c and (fixed or by_row))
@@ -151,19 +151,19 @@ def test_selections_of_indices(selection, positions):
 @pytest.mark.parametrize("positions", BY_INDEX[:-1], ids=str)
 @pytest.mark.parametrize("selection", [CHOOSING[0], CHOOSING[4], CHOOSING[8], CHOOSING[10]], ids=str)
 def test_a_map_that_sees_nothing_chosen_is_refused(selection, positions):
-    with pytest.raises(ValueError, match=f"{type(positions).__name__} has no positions for chosen keys.*FarNear"):
+    with pytest.raises(ValueError, match=f"{type(positions).__name__} has no positions for chosen keys.*FarPosition"):
         pair(selection, positions).resolve(WINDOW)
 
 
 @pytest.mark.parametrize(
     ("selection", "positions"),
     [
-        (CHOOSING[0], FarNear(WINDOW)),
+        (CHOOSING[0], FarPosition(WINDOW)),
         (CHOOSING[4], CappedOrFar(7, WINDOW + 3)),
-        (CHOOSING[10], FarNear(-1)),
+        (CHOOSING[10], FarPosition(-1)),
         (CHOOSING[8], Chunked(16, 8, WINDOW + 1)),
         (Chunks(5, 6, 2, dense_rows=WINDOW), InOrder()),
-        (Middle(2, WINDOW, 4), InOrder()),
+        (TopKTokens(2, WINDOW, 4), InOrder()),
     ],
     ids=str,
 )
@@ -208,7 +208,7 @@ def paper_of(case, q, k, v, rope):
         sizes = {"dense_rows": own.dense_rows, "length": own.size, "local": own.local, "first": own.first}
         lowest = getattr(method, "pick", "best") == "lowest"
         return exact.slots(exact.topk_chunks(scores, count=own.count, lowest=lowest, **sizes), **sizes)
-    if isinstance(own, Middle):
+    if isinstance(own, TopKTokens):
         sizes = {"sinks": own.initial, "recent": own.recent}
         chosen = exact.topk_middle(q, k, rope, top_k=own.top_k, distance=own.score_at, **sizes)
         return exact.sinks_recent_and_middle(chosen, cap=method.cap, distance=method.middle_at, **sizes)

@@ -13,7 +13,7 @@ from longspan.errors import CacheError
 from longspan.index import BlockIndex
 from longspan.methods import InfLLM, LMInfinite
 from longspan.selection.blocks import Blocks
-from longspan.selection.middle import Middle
+from longspan.selection.top_k_tokens import TopKTokens
 from longspan.store import KVStore
 from support.cases import HEAD, assert_same, build, in_pieces, make_qkv, marks
 
@@ -163,7 +163,7 @@ MIDDLE = {"sinks": 3, "recent": 7, "cap": 11, "middle_top_k": 4, "middle_at": 5}
 
 def test_runs_cover_every_query_once():
     for top_k, start, stop, most in ((1, 0, 30, 7), (4, 0, 30, 7), (4, 11, 30, 50), (4, 29, 30, 1), (4, 0, 9, 5)):
-        middle = Middle(3, 7, top_k)
+        middle = TopKTokens(3, 7, top_k)
         runs = middle.runs(start, stop, most)
         assert [i for a, b in runs for i in range(a, b)] == list(range(max(start, 10), stop))
         for a, b in runs:

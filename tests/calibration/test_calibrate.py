@@ -11,7 +11,7 @@ from longspan.calibration import Calibration, recall
 from longspan.errors import CalibrationError
 from longspan.hf import calibrate_each, calibrating, measure_recall
 from longspan.hf.attach import attachment_of
-from longspan.hf.collect import collect, encode, token_pieces
+from longspan.hf.collect import collect, encode, token_chunks
 from longspan.hf.weights import weights_hash
 from support.hf_models import VOCABULARY, WINDOW, falcon, make, prompts
 
@@ -30,13 +30,13 @@ def bundled():
 @pytest.mark.parametrize("name", ["llama", "llama-mha", "phi", "gemma3_text", "gpt_neox", "hunyuan_v1_dense"])
 def test_what_is_gathered_gives_the_models_own_scores(name):
     """A token's score for itself is the same unrotated; under norms that follow the rotation, at position 0 alone."""
-    model, piece = make(name), prompts(1, 12)[0]
+    model, chunk = make(name), prompts(1, 12)[0]
     seen, stock = {}, {}
 
     def sink(layer, q, k):
         seen[layer.index] = (q * k.repeat_interleave(q.shape[1] // k.shape[1], 1)).sum(-1)
 
-    collect(model, [piece], sink, window=WINDOW)
+    collect(model, [chunk], sink, window=WINDOW)
 
     def record(module, q, k, v, mask, kwargs):
         from longspan.hf import interface
@@ -49,7 +49,7 @@ def test_what_is_gathered_gives_the_models_own_scores(name):
     interface.register()
     model.set_attn_implementation(interface.NAME)
     with torch.no_grad(), interface.recording(record):
-        model(piece[None])
+        model(chunk[None])
     assert seen
     tokens = 1 if name.startswith("hunyuan") else 12
     for index, scores in seen.items():
@@ -119,11 +119,11 @@ def test_layers_that_do_not_fit_the_memory_are_done_in_turns(monkeypatch):
 
 
 def test_pieces_of_unequal_length_go_through_one_by_one():
-    lengths, pieces = [], [TEXTS[0], TEXTS[1], TEXTS[2][:30], TEXTS[3][:30], TEXTS[4]]
+    lengths, chunks = [], [TEXTS[0], TEXTS[1], TEXTS[2][:30], TEXTS[3][:30], TEXTS[4]]
     batched, single = ([], [])
-    collect(make("llama"), pieces, lambda layer, q, k: batched.append(k) if layer.index else None, done=lengths.append)
-    for piece in pieces:
-        collect(make("llama"), [piece], lambda layer, q, k: single.append(k) if layer.index else None)
+    collect(make("llama"), chunks, lambda layer, q, k: batched.append(k) if layer.index else None, done=lengths.append)
+    for chunk in chunks:
+        collect(make("llama"), [chunk], lambda layer, q, k: single.append(k) if layer.index else None)
     assert lengths == [2 * WINDOW, 60, WINDOW]
     rows = [row for keys in batched for row in keys]
     assert len(rows) == len(single)
@@ -159,11 +159,11 @@ def test_pieces_begin_as_the_tokenizer_begins_texts(bundled):
     _, tokenizer = bundled
     text = heldout_text()[:4000]
     ids = tokenizer(text)["input_ids"]
-    pieces = token_pieces([text], tokenizer, 100, 350)
-    assert [piece.numel() for piece in pieces] == [100, 100, 100, 50]
-    assert all(int(piece[0]) == tokenizer.bos_token_id for piece in pieces)
-    assert [ids[0], *torch.cat([piece[1:] for piece in pieces]).tolist()] == ids[:347]
-    short = token_pieces([text[:30], text[:30], ids_of(tokenizer, text)[:30]], tokenizer, 100, 1000)
+    chunks = token_chunks([text], tokenizer, 100, 350)
+    assert [chunk.numel() for chunk in chunks] == [100, 100, 100, 50]
+    assert all(int(chunk[0]) == tokenizer.bos_token_id for chunk in chunks)
+    assert [ids[0], *torch.cat([chunk[1:] for chunk in chunks]).tolist()] == ids[:347]
+    short = token_chunks([text[:30], text[:30], ids_of(tokenizer, text)[:30]], tokenizer, 100, 1000)
     assert short[0].equal(short[1]) and short[2].numel() == 30 and int(short[2][0]) != tokenizer.bos_token_id
 
 

@@ -13,7 +13,7 @@ from longspan.errors import LongspanError
 from longspan.methods import METHODS, LMInfinite
 from longspan.selection import Choosing
 from longspan.selection.cost import UnitCost
-from longspan.selection.middle import Middle
+from longspan.selection.top_k_tokens import TopKTokens
 from support.cases import WINDOW, all_cases, build, make_qkv
 
 N = 83
@@ -108,7 +108,7 @@ def test_a_selection_that_is_not_one_of_ours_states_its_own_cost():
     """What a method of somebody else states is counted; without a statement scores are those of the stored keys."""
 
     @dataclass(frozen=True)
-    class Summed(Middle):
+    class Summed(TopKTokens):
         def unit_cost(self, layer, reduced):
             return UnitCost(stored=3, read=5, products=7)
 

@@ -214,7 +214,7 @@ def test_interface_helpers_do_not_depend_on_the_common_sizes():
     assert report.kv_bytes_per_token == 3 * 2 * 8 * 4
 
 
-def test_gathered_keys_are_not_turned_after_a_normalisation():
+def test_gathered_keys_are_not_rotated_after_a_normalisation():
     model = make("hunyuan_v1_dense")
     with pytest.raises(longspan.AttachError, match=r"normalises keys after their rotation.*remap='far'"):
         longspan.extend(model, longspan.ESA(remap="slots"))

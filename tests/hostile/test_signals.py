@@ -183,17 +183,17 @@ def test_one_that_is_ignored_stays_so():
     assert (done.returncode, done.stdout) == (0, "went on\n")
 
 
-def test_held_signals_come_at_the_end():
+def test_deferred_signals_come_at_the_end():
     came = []
     before = signal.signal(TERM, lambda number, frame: came.append("handled"))
     try:
-        with signals.held():
+        with signals.deferred_signals():
             os.kill(os.getpid(), TERM)
             time.sleep(0.05)
             came.append("inside")
         assert came == ["inside", "handled"]
         assert signal.getsignal(TERM) is not before
-        threading.Thread(target=lambda: signals.held().__enter__()).start()  # nothing to hold elsewhere
+        threading.Thread(target=lambda: signals.deferred_signals().__enter__()).start()  # nothing to defer elsewhere
     finally:
         signal.signal(TERM, before)
 

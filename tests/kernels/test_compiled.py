@@ -58,9 +58,9 @@ def test_lengths_of_units(size):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
-@pytest.mark.parametrize("runs, turned", [(1, False), (1, True), (2, False), (4, False), (4, True)])
-def test_pieces(runs, turned, rows):
-    check(per_chunk(rows, 33, runs=runs, turned=turned, batch=2))
+@pytest.mark.parametrize("runs, rotated", [(1, False), (1, True), (2, False), (4, False), (4, True)])
+def test_pieces(runs, rotated, rows):
+    check(per_chunk(rows, 33, runs=runs, rotated=rotated, batch=2))
 
 
 @pytest.mark.parametrize("share", [1, 2, 8])
@@ -73,7 +73,7 @@ def test_sharing_and_batches(share):
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 def test_layouts(rope):
     check(per_row(2, 16, 2, rope=rope()))
-    check(per_chunk(2, 20, turned=True, rope=rope()))
+    check(per_chunk(2, 20, rotated=True, rope=rope()))
 
 
 def test_softcap_and_large_scores():
@@ -123,13 +123,13 @@ def test_bands(dtype, threads):
             plan = make_plan(bands, first, stop)
             options = common(stop - first, stop, batch=2, group=3, dtype=dtype, rope=rope)
             q, keys, v = (options.pop(name) for name in ("q", "keys", "v"))
-            turns = [rope.table(at) for at in plan.q_pos]
+            cos_sin = [rope.table(at) for at in plan.q_pos]
             options.pop("rope")
             with cpu.settings(numbers_per_thread=1):
-                out, lse = banded(q, [keys, keys], v, plan, turns, rope, impl="compiled", **options)
-            plain, plain_lse = banded(q, [keys, keys], v, plan, turns, rope, impl="torch", **options)
+                out, lse = banded(q, [keys, keys], v, plan, cos_sin, rope, impl="compiled", **options)
+            plain, plain_lse = banded(q, [keys, keys], v, plan, cos_sin, rope, impl="torch", **options)
             q, keys, v = q.double(), keys.double(), v.double()
-            truth, true_lse = banded(q, [keys, keys], v, plan, turns, rope, impl="reference", **options)
+            truth, true_lse = banded(q, [keys, keys], v, plan, cos_sin, rope, impl="reference", **options)
             assert_within_budget(out, plain, truth)
             assert_lse_within_budget(lse, plain_lse, true_lse)
     finally:

@@ -64,7 +64,7 @@ def test_blocks_of_rows_shared_by_threads(share, threads, monkeypatch):
 def test_layouts(rope):
     if rope().norm_q is None:
         check(per_row(20, 16, 3, dk=rope().head_dim, dv=rope().head_dim, rope=rope()))
-        check(per_chunk(20, 45, dk=rope().head_dim, dv=rope().head_dim, rope=rope(), turned=True))
+        check(per_chunk(20, 45, dk=rope().head_dim, dv=rope().head_dim, rope=rope(), rotated=True))
 
 
 def test_softcap():
@@ -85,8 +85,8 @@ def test_bands_of_any_ranges(kv_heads, dtype):
     high[:, 100:110] = low[:, 100:110]
     at = torch.randint(0, PLACES, (3, rows), generator=g)
     plan = Plan(stored - rows, stored, (0, 1, 2), tuple(low), tuple(high), tuple(at))
-    turns = [rope.table(own) for own in at]
-    run = {"plan": plan, "cos_sin": turns, "rope": rope, "scale": options["scale"]}
+    cos_sin = [rope.table(own) for own in at]
+    run = {"plan": plan, "cos_sin": cos_sin, "rope": rope, "scale": options["scale"]}
     out, lse = banded(q, [keys] * 3, v, impl="compiled", **run)
     truth, true_lse = banded(q.double(), [keys.double()] * 3, v.double(), impl="reference", **run)
     seen = (high > low).any(dim=0)

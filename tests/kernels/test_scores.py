@@ -111,7 +111,7 @@ def test_representations_of_every_layout(impl, name):
     assert (representations(q, k, v, rope, 0.3, impl=impl).cpu() - truth).abs().max() < 2e-5
     if rope.order is None:
         return
-    # Queries and keys with the channels that turn together side by side, values as they are.
+    # Queries and keys with the channels that rotate together side by side, values as they are.
     paired = representations(
         rope.pair(q), rope.pair(k), v, rope.paired(), 0.3, order=rope.order, impl=impl
     ).cpu()  # fmt: skip

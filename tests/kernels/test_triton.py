@@ -53,13 +53,13 @@ class Ranges:
         return Interval(lambda i: torch.tensor(self.lo)[i], lambda i: torch.tensor(self.hi)[i])
 
 
-def plain(q, keys, v, plan, turns, rope, *, scale, softcap):
+def plain(q, keys, v, plan, cos_sin, rope, *, scale, softcap):
     """A dense run in q's dtype, softmax in fp32."""
     fold = q.shape[1] // v.shape[1]
     j = torch.arange(v.shape[2], device=q.device)
     parts = []
-    for lo, hi, turn, k in zip(plan.lo, plan.hi, turns, keys, strict=True):
-        scores = (rope.rotate_q(q, *turn) @ k.repeat_interleave(fold, dim=1).mT).float() * scale
+    for lo, hi, (cos, sin), k in zip(plan.lo, plan.hi, cos_sin, keys, strict=True):
+        scores = (rope.rotate_q(q, cos, sin) @ k.repeat_interleave(fold, dim=1).mT).float() * scale
         scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
         seen = (j >= lo.to(q.device)[:, None]) & (j < hi.to(q.device)[:, None])
         parts.append(scores.masked_fill(~seen, float("-inf")))
@@ -79,16 +79,16 @@ def setting(bands, start, stop, *, batch=1, heads=4, kv_heads=2, dk=HEAD, dv=HEA
     used = [bands[n] for n in plan.bands]
     made = {band.k_pos: random(batch, kv_heads, stop, dk) for band in used}
     q, v = random(batch, heads, stop - start, dk), random(batch, kv_heads, stop, dv)
-    turns = [tuple(x.to(DEVICE) for x in rope.table(positions)) for positions in plan.q_pos]
-    return q, [made[band.k_pos] for band in used], v, plan, turns, rope
+    cos_sin = [tuple(x.to(DEVICE) for x in rope.table(positions)) for positions in plan.q_pos]
+    return q, [made[band.k_pos] for band in used], v, plan, cos_sin, rope
 
 
-def check(q, keys, v, plan, turns, rope, *, softcap=None, rows=slice(None)):
+def check(q, keys, v, plan, cos_sin, rope, *, softcap=None, rows=slice(None)):
     options = {"scale": SCALE * (HEAD / q.shape[-1]) ** 0.5, "softcap": softcap}
-    out, lse = banded(q, keys, v, plan, turns, rope, impl="triton", **options)
-    wide = q.double(), [k.double() for k in keys], v.double(), plan, turns, rope
+    out, lse = banded(q, keys, v, plan, cos_sin, rope, impl="triton", **options)
+    wide = q.double(), [k.double() for k in keys], v.double(), plan, cos_sin, rope
     truth, true_lse = reference.run(Banded(*wide, **options))
-    dense, dense_lse = plain(q, keys, v, plan, turns, rope, **options)
+    dense, dense_lse = plain(q, keys, v, plan, cos_sin, rope, **options)
     assert out.dtype == q.dtype and out.shape == truth.shape and lse.dtype == torch.float32
     assert_within_budget(out[:, :, rows], dense[:, :, rows], truth[:, :, rows])
     assert_lse_within_budget(lse[:, :, rows], dense_lse[:, :, rows], true_lse[:, :, rows])
@@ -136,7 +136,7 @@ def test_softcap():
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-def test_queries_that_are_normalised_after_they_are_turned(dtype):
+def test_queries_that_are_normalised_after_they_are_rotated(dtype):
     norm = torch.nn.RMSNorm(HEAD, dtype=dtype, device=DEVICE)
     norm.weight.data = torch.linspace(-1, 2, HEAD).to(norm.weight)
     rope = Rope(Table(inv_freq()), HEAD, norm_q=lambda x: norm.to(x.dtype)(x).detach())
@@ -155,8 +155,8 @@ def test_decoding_in_parts(start, stop, parts, monkeypatch):
 
 @pytest.mark.parametrize("cuts", [(7, 14, 21), (1, 6, 8, 27), (13,)])
 def test_pieces_equal_one_call(cuts):
-    q, keys, v, plan, turns, rope = setting(DCA, 0, 28)
-    whole, whole_lse = check(q, keys, v, plan, turns, rope)
+    q, keys, v, plan, cos_sin, rope = setting(DCA, 0, 28)
+    whole, whole_lse = check(q, keys, v, plan, cos_sin, rope)
     for a, z in zip((0, *cuts), (*cuts, 28), strict=True):
         own = make_plan(DCA, a, z)
         pairs = [tuple(x.to(DEVICE) for x in rope.table(at)) for at in own.q_pos]
@@ -220,11 +220,11 @@ class Apart:
 def test_keys_apart_are_brought_by_range(name):
     options = {"streaming-llm": {"sinks": 2, "recent": 6}, "lm-infinite": {"sinks": 2, "recent": 6}}.get(name, {})
     bands = build(name, options).method.bands(24)
-    q, keys, v, plan, turns, rope = setting(bands, 60, 63)
-    wanted = banded(q, keys, v, plan, turns, rope, scale=SCALE, impl="triton")
+    q, keys, v, plan, cos_sin, rope = setting(bands, 60, 63)
+    wanted = banded(q, keys, v, plan, cos_sin, rope, scale=SCALE, impl="triton")
     stands = {id(k): Apart(k) for k in keys}
     held = Apart(v)
-    out, lse = banded(q, [stands[id(k)] for k in keys], held, plan, turns, rope, scale=SCALE, impl="triton")
+    out, lse = banded(q, [stands[id(k)] for k in keys], held, plan, cos_sin, rope, scale=SCALE, impl="triton")
     torch.testing.assert_close(out, wanted[0])
     torch.testing.assert_close(lse, wanted[1])
     if options:

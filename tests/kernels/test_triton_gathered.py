@@ -85,22 +85,22 @@ def per_row(rows, size, count, available=6, *, share=2, own_positions=True, **op
     return PerRow(units=units.to(DEVICE), size=size, positions=positions.to(DEVICE), table=table, **base)
 
 
-def per_chunk(rows, count, stored=50, *, share=2, runs=1, turned=False, **options):
+def per_chunk(rows, count, stored=50, *, share=2, runs=1, rotated=False, **options):
     base = common(rows, stored, **options)
     g = torch.Generator().manual_seed(5)
     batch, rope = base["q"].shape[0], base["rope"]
     tokens = torch.rand(batch, share, stored, generator=g).argsort(dim=-1)[..., :count].sort(dim=-1).values
 
-    def turn(n):
+    def table(n):
         return tuple(x.to(DEVICE) for x in rope.table(torch.randint(0, PLACES, (n,), generator=g)))
 
     ends = torch.randint(0, count + 1, (batch, share, runs), generator=g).sort(dim=-1).values
     ends[..., -1] = count
     return PerQueryChunk(
         tokens=tokens.to(DEVICE),
-        cos_sin=tuple(turn(rows) for _ in range(runs)),
+        cos_sin=tuple(table(rows) for _ in range(runs)),
         ends=ends.to(DEVICE) if runs > 1 else None,
-        key_cos_sin=turn(count) if turned else None,
+        key_cos_sin=table(count) if rotated else None,
         **base,
     )
 
@@ -116,9 +116,9 @@ def test_rows(way, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("runs, turned", [(1, False), (1, True), (3, False), (4, True)])
-def test_pieces(runs, turned, dtype):
-    check(per_chunk(5, 33, runs=runs, turned=turned, dtype=dtype))
+@pytest.mark.parametrize("runs, rotated", [(1, False), (1, True), (3, False), (4, True)])
+def test_pieces(runs, rotated, dtype):
+    check(per_chunk(5, 33, runs=runs, rotated=rotated, dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_head_sizes(width, dv):
         check(per_row(3, 17, 2, **options))
         check(per_row(9, 16, 1, 2, **options))
         check(per_row(3, 2, 3, **options))
-        check(per_chunk(5, 20, turned=True, **options))
+        check(per_chunk(5, 20, rotated=True, **options))
 
 
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 def test_layouts(rope):
     check(per_row(2, 16, 2, rope=rope()))
     check(per_row(2, 1, 3, rope=rope()))
-    check(per_chunk(3, 20, turned=True, rope=rope()))
+    check(per_chunk(3, 20, rotated=True, rope=rope()))
 
 
 @pytest.mark.parametrize("heads, kv_heads, share", [(4, 2, 1), (4, 2, 4), (3, 1, 1), (3, 1, 3), (14, 2, 2), (18, 1, 1)])
@@ -168,7 +168,7 @@ def test_softcap():
         check(job)
 
 
-def test_queries_that_are_normalised_after_they_are_turned():
+def test_queries_that_are_normalised_after_they_are_rotated():
     rope = Rope(Table(inv_freq()), HEAD, norm_q=lambda x: torch.nn.functional.normalize(x, dim=-1) * 4)
     check(per_row(2, 16, 3, rope=rope))
     check(per_row(9, 16, 3, rope=rope))
@@ -178,7 +178,7 @@ def test_queries_that_are_normalised_after_they_are_turned():
         gathered(per_row(2, 4, 3, rope=rope), "triton")
     rope.norm_k = torch.nn.functional.normalize
     with pytest.raises(ValueError, match="triton.*normalises keys"):
-        gathered(per_chunk(4, 20, turned=True, rope=rope), "triton")
+        gathered(per_chunk(4, 20, rotated=True, rope=rope), "triton")
     check(per_chunk(4, 20, rope=rope))
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from longspan_eval import measure as measures
 from longspan_eval.journal import Journal, read_samples
 from longspan_eval.measure import Keys
-from longspan_eval.run import here, measure
+from longspan_eval.run import in_process, measure
 from longspan_eval.session import Session
 from longspan_eval.studies.eval_report import EvalReport
 from longspan_eval.subject import Subject
@@ -52,7 +52,7 @@ class Run:
                     parts,
                     journal,
                     pace,
-                    partial(here, session=session),
+                    partial(in_process, session=session),
                     console=self.console,
                     finished=write,
                 )
@@ -172,4 +172,4 @@ def test_a_first_prompt_over_its_time_ends_the_cell(tmp_path):
 def test_after_the_deadline_nothing_is_begun():
     session = Answering()
     parts = plan_of(STUDY).left({})
-    assert list(here(parts, session=session, deadline=0.0)) == session.measured == []
+    assert list(in_process(parts, session=session, deadline=0.0)) == session.measured == []

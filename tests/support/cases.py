@@ -192,21 +192,21 @@ def eager(
         k_pos = torch.where(rel == i - j, j, 0) if size is None else (j % size).expand_as(rel)
         (qc, qs), (kc, ks) = rope.table((rel + k_pos).clamp(min=0)), rope.table(k_pos)
         pairs = (q.unsqueeze(3).expand(-1, -1, -1, n, -1), k.unsqueeze(2).expand(-1, -1, n, -1, -1))
-        turned_q, turned_k = (
+        rotated_q, rotated_k = (
             rotate(x.flatten(2, 3), c.flatten(2, 3), s.flatten(2, 3), layout=rope.layout, start=rope.start)
             for x, c, s in zip(pairs, (qc, kc), (qs, ks), strict=True)
         )
-        scores = (turned_q[..., None, :] @ turned_k[..., None])[..., 0, 0].view(*q.shape[:3], n)
+        scores = (rotated_q[..., None, :] @ rotated_k[..., None])[..., 0, 0].view(*q.shape[:3], n)
         scores = bounded(scores).masked_fill(~keep, float("-inf"))
     else:
         scores = q.new_full((*q.shape[:3], n), float("-inf"))
         for band in case.method.bands(case.window):
             qc, qs = (x * factor for x in rope.table(band.q_pos(i[:, 0])))
             kc, ks = rope.table(band.k_pos(j[0]))
-            turned_q = rotate(q, qc, qs, layout=rope.layout, start=rope.start)
-            turned_k = rotate(k, kc, ks, layout=rope.layout, start=rope.start)
+            rotated_q = rotate(q, qc, qs, layout=rope.layout, start=rope.start)
+            rotated_k = rotate(k, kc, ks, layout=rope.layout, start=rope.start)
             inside = (j >= band.keys.lo(i)) & (j < band.keys.hi(i)) & (j <= i)
-            scores = torch.where(inside, bounded(turned_q @ turned_k.mT), scores)
+            scores = torch.where(inside, bounded(rotated_q @ rotated_k.mT), scores)
     if sinks is not None:
         scores = torch.cat((scores, sinks.to(scores)[None, :, None, None].expand(*q.shape[:3], 1)), dim=-1)
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)

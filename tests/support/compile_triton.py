@@ -63,9 +63,9 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     padded = tiles.power(width)
     common = {"D": width, "DV": width, "DP": padded, "DVP": padded, "SOFTCAP": 0.0, **ROTATED}
 
-    def of(rows: int, keys: int = 1 << 20, turned: bool = False, **more):
+    def of(rows: int, keys: int = 1 << 20, rotated: bool = False, **more):
         tile = tiles.fitting(dtype.itemsize, padded, padded, rows, MEMORY[arch])
-        tile = replace(tile, stages=1) if turned else tile
+        tile = replace(tile, stages=1) if rotated else tile
         size = min(tile.keys, tiles.power(keys))
         heads = {"GROUP": GROUP, "TILE_HEADS": min(GROUP, tile.rows), "HALF": width // 2, "KEY_HALF": 0}
         return tile, common | heads | SHARED | {"R": tile.rows, "K": size, "MAPS": 1} | more
@@ -79,7 +79,7 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     tile = replace(tile, stages=min(tile.stages, 2))
     for tops in (True, False):
         yield "token_scores", scores.token_scores, constants | {"TOPS": tops}, True, tile
-    tile, constants = of(256, 256, turned=True, SIZE=256, KV_SHARE=GROUP)
+    tile, constants = of(256, 256, rotated=True, SIZE=256, KV_SHARE=GROUP)
     yield "representations", scores.representations, constants, True, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, SOFTCAP=30.0, INTERLEAVED=True)
     yield "banded, all options", banded.banded, constants, False, tile
@@ -87,9 +87,9 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     yield "banded, rotated before", banded.banded, constants, False, tile
     tile, constants = of(GROUP, 256, SIZE=256, SLOTS=False)
     yield "by_row", gathered.by_row, constants, True, tile
-    tile, constants = of(4096 * GROUP, turned=True, KEY_HALF=width // 2)
+    tile, constants = of(4096 * GROUP, rotated=True, KEY_HALF=width // 2)
     yield "by_query_chunk, keys rotated", gathered_chunk.by_query_chunk, constants, False, tile
-    tile, constants = of(GROUP, 5, turned=True, SIZE=1, SLOTS=True)
+    tile, constants = of(GROUP, 5, rotated=True, SIZE=1, SLOTS=True)
     yield "by_row slots", gathered.by_row, constants, False, tile
     tile, constants = of(4096, 256, SIZE=256)
     yield "by_unit", gathered.by_unit, constants, False, tile

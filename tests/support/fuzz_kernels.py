@@ -131,11 +131,11 @@ def run_banded(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     near = Band("near", Index(), Index(), Interval(lambda i: i - 20, lambda i: i + 1))
     far = Band("far", lambda i: 0 * i + 3, Index(), Interval(lambda i: 0 * i, lambda i: i - 20))
     plan = make_plan([near, far], 30, 30 + drawn["rows"])
-    turns = [base["rope"].table(at) for at in plan.q_pos]
+    cos_sin = [base["rope"].table(at) for at in plan.q_pos]
     bands = {"q": base["q"], "keys": [base["keys"]] * len(plan.bands), "v": base["v"], "lo": plan.lo, "hi": plan.hi}
-    bands = harm({**bands, "turns": turns})
+    bands = harm({**bands, "cos_sin": cos_sin})
     plan = replace(plan, lo=bands.pop("lo"), hi=bands.pop("hi"), derived={})
-    banded.run(Banded(*(bands[name] for name in ("q", "keys", "v")), plan, bands["turns"], base["rope"], scale=1))
+    banded.run(Banded(*(bands[name] for name in ("q", "keys", "v")), plan, bands["cos_sin"], base["rope"], scale=1))
 
 
 def run_units(chance: random.Random, harm: Callable[[Any], Any]) -> None:
@@ -209,8 +209,8 @@ def run_decode(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     room, ahead, heads, kv_heads, width = 96, 8, 4, 2, 16
     rope = common(1, 1)["rope"]
     table, steps = rope.table(torch.arange(50)), torch.arange(ahead)
-    turn, kind = rope.table(steps), chance.choice(("none", "bounds", "tokens", "reduced"))
-    seen = BandRange(low=steps * 0, high=steps + 57, cos_sin=turn, rotation=0)
+    cos_sin, kind = rope.table(steps), chance.choice(("none", "bounds", "tokens", "reduced"))
+    seen = BandRange(low=steps * 0, high=steps + 57, cos_sin=cos_sin, rotation=0)
     entries, scoring = torch.randn(1, kv_heads, 2 * 24, width), None
     positions = ChosenPositions(0, torch.randint(0, 50, (ahead, 5)), table)
     common_to_all = {"choosing": kv_heads, "first": 1, "count": 5, "positions": positions}
@@ -226,7 +226,7 @@ def run_decode(chance: random.Random, harm: Callable[[Any], Any]) -> None:
         {
             "keys": [torch.randn(1, kv_heads, room, width)],
             "values": torch.randn(1, kv_heads, room, width),
-            "key_cos_sin": [turn],
+            "key_cos_sin": [cos_sin],
             "bands": [seen],
             "order": chance.choice((None, torch.arange(width))),
             "kept": [None, torch.randn(1, kv_heads, 30, width), None],

@@ -42,7 +42,7 @@ def per_row(rows, size, count, available=5, *, share=2, own_positions=True, **op
     return PerRow(units=units, size=size, positions=positions, table=base["rope"].table(torch.arange(PLACES)), **base)
 
 
-def per_chunk(rows, count, stored=90, *, share=2, runs=1, turned=False, edges=None, **options):
+def per_chunk(rows, count, stored=90, *, share=2, runs=1, rotated=False, edges=None, **options):
     base = common(rows, stored, **options)
     table = base["rope"].table
     chunks = () if edges is None else (len(edges) - 1,)
@@ -52,7 +52,7 @@ def per_chunk(rows, count, stored=90, *, share=2, runs=1, turned=False, edges=No
         tokens=tokens,
         cos_sin=tuple(table(torch.arange(rows) + 3 * n) for n in range(runs)),
         ends=ends if runs > 1 else None,
-        key_cos_sin=table(torch.arange(count)) if turned else None,
+        key_cos_sin=table(torch.arange(count)) if rotated else None,
         edges=edges,
         **base,
     )

@@ -19,7 +19,7 @@ from longspan.calibration import Calibration
 from longspan.methods import METHODS
 from longspan.methods.base import Method, require
 from longspan.oracle import Inputs, states
-from longspan.positions import ChosenPositionMap, FarNear, InOrder
+from longspan.positions import ChosenPositionMap, FarPosition, InOrder
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
 from longspan.selection.queries import QueryBlock
@@ -116,7 +116,7 @@ class LargestNorm(Method):
         return LargestKeys(self.initial, self.recent, self.top_k, window)
 
     def positions(self, window: int) -> ChosenPositionMap:
-        return InOrder() if self.far is None else FarNear(self.far)
+        return InOrder() if self.far is None else FarPosition(self.far)
 
     def plain_rows(self, window: int) -> int:
         return window

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from longspan.hf.prefill import Prefill
-from longspan.signals import held
+from longspan.signals import deferred_signals
 from longspan_eval.run import Measured, Seen, Skip
 from longspan_eval.sample import Sample
 from longspan_eval.schedule import Request
@@ -115,14 +115,14 @@ def together(
                     queue.put_back(following)
                     join(crew, start)
     finally:
-        with held():
+        with deferred_signals():
             for worker in crew:
                 worker.kill()
 
 
 def join(crew: list[W], start: Callable[[], W]) -> None:
     """Start one more; a signal finds it among the crew, or not begun."""
-    with held():
+    with deferred_signals():
         crew.append(start())
 
 

@@ -37,7 +37,7 @@ class Kept(Protocol):
 
 
 class Answers(Protocol):
-    """Measures requests, as ``here``, ``workers.run`` and ``Cluster.run`` do.
+    """Measures requests, as ``in_process``, ``workers.run`` and ``Cluster.run`` do.
 
     After an error, or a reason of ``skip``, which is then the sample's error, no more of a cell is measured.
     """
@@ -45,7 +45,7 @@ class Answers(Protocol):
     def __call__(self, parts: Sequence[Sequence[Request]], *, skip: Skip) -> Measured: ...
 
 
-def here(
+def in_process(
     parts: Sequence[Sequence[Request]],
     *,
     session: Session,

@@ -37,7 +37,7 @@ class Session:
         self, model: PreTrainedModel, tokenizer: Any, *, window: int | None = None, kv_tier: KVTier = "device"
     ) -> None:
         self.model, self.tokenizer, self.window, self.kv_tier = model, tokenizer, window, kv_tier
-        self.made: dict[str, object] = {}  # what measures of one kind share, such as a calibration made for them
+        self.shared: dict[str, object] = {}  # what measures of one kind share, such as a calibration made for them
         self._attached: tuple[Any, ...] | None = None
         self._stock_attention: str | None = None  # transformers' own, while another one is set
 

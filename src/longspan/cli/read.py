@@ -172,7 +172,7 @@ def _progress(model: PreTrainedModel, console: Console, before: int) -> Iterator
         before: tokens that an earlier run has read, which count for no rate.
 
     Yields:
-        What the reading calls after each piece: with the tokens that are kept, and how many there are.
+        What the reading calls after each prefill chunk: with the tokens that are kept, and how many there are.
     """
     if console.quiet:
         yield lambda stop, total: None

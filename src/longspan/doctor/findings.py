@@ -48,7 +48,7 @@ class Estimate:
     """What reading and writing will take at the length that was asked for.
 
     Attributes:
-        prefill_seconds: for all of it, read in pieces of ``piece`` tokens.
+        prefill_seconds: for all of it, read in prefill chunks of ``piece`` tokens.
         token_seconds: for the token after it.
     """
 

@@ -1,4 +1,4 @@
-"""Times a live model for a few seconds: pieces of a prompt and single tokens, at growing lengths."""
+"""Times a live model for a few seconds: prefill chunks of a prompt and single tokens, at growing lengths."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from longspan.errors import LongspanError
 from longspan.hf import LongspanCache, Report, new_cache
 from longspan.hf.logits import last_logits
 
-PIECE = 2048  # the most tokens of a piece; the first ones are shorter, so that a slow model is not asked for too much
+PIECE = 2048  # tokens of a prefill chunk at most; the first are shorter, so that a slow model is not asked for too much
 FIRST = 128
 WARM = 16  # that are read before anything is timed
-TOKENS = 16  # that are decoded after a piece
+TOKENS = 16  # that are decoded after a prefill chunk
 FILLED = 2**28  # bytes of keys and values, at most, that a cache is filled up with to time a token after more of them
-PASSES = 2  # over the same pieces, of which the faster one counts: others use the machine too
+PASSES = 2  # over the same prefill chunks, of which the faster one counts: others use the machine too
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Point:
     """One measurement.
 
     Attributes:
-        start, stop: a piece of a prompt is the tokens ``start : stop``; a single token comes after ``start`` others.
+        start, stop: a prefill chunk is the tokens ``start : stop``; a single token comes after ``start`` others.
         seconds: of the fastest pass.
     """
 
@@ -44,9 +44,9 @@ class Run:
 
     Attributes:
         clock: ``"cpu"``, the process's own time on one thread, which leaves out what other programs had; or ``"wall"``.
-        pieces: of a prompt.
-        tokens: decoded ones; of those after a piece the lower quartile, since the first find the processor's caches
-            full of other things. After those of the pieces may come others, of a cache that was filled up.
+        pieces: prefill chunks of a prompt.
+        tokens: decoded ones; of those after a prefill chunk the lower quartile, since the first find the processor's
+            caches full of other things. After those may come others, of a cache that was filled up.
         passes: how many there were.
         seconds: of it all, by the wall.
     """
@@ -84,7 +84,7 @@ class Rates:
 
 
 def ladder(length: int) -> list[tuple[int, int]]:
-    """Pieces of a prompt of ``length`` tokens, doubling up to ``PIECE``."""
+    """Prefill chunks of a prompt of ``length`` tokens, doubling up to ``PIECE``."""
     edges = [0]
     while edges[-1] < length:
         edges.append(edges[-1] + min(max(FIRST, edges[-1]), PIECE, length - edges[-1]))
@@ -117,7 +117,7 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
     Args:
         device: where it takes its tokens.
         most: tokens that the run reads at most.
-        seconds: about how long it may take, by its clock; one piece and one token are measured however slow it is.
+        seconds: about how long it may take, by its clock; a prefill chunk and a token are measured however slow it is.
 
     Returns:
         What was measured, and the cache of the last pass.
@@ -130,7 +130,7 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
         left = seconds - (now() - begun)
         first, cache = _read(model, ids, ladder(most), now, lambda spent, last: PASSES * (spent + 2 * last) < left)
         passes, spent = [first], now() - begun
-        # A model that is so slow that one piece takes all of the time has one pass.
+        # A model that is so slow that one prefill chunk takes all of the time has one pass.
         while len(passes) < PASSES and spent * (1 + 1 / len(passes)) < 1.5 * seconds:
             again, cache = _read(model, ids, [(p.start, p.stop) for p in first[0]], now, lambda *_: True)
             passes.append(again)
@@ -142,7 +142,7 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
 
 
 def rates(run: Run, counter: Counter) -> Rates:
-    """The laws of a run. Its last piece is what they are tested at."""
+    """The laws of a run. Its last prefill chunk is what they are tested at."""
     works = [counter.call(point.start, point.stop) for point in run.pieces]
     each = [counter.token(point.start) for point in run.tokens]
     seconds, waits = [p.seconds for p in run.pieces], [p.seconds for p in run.tokens]
@@ -150,7 +150,7 @@ def rates(run: Run, counter: Counter) -> Rates:
     unscored = not any(work.scored for work in works)
     if len(works) < 4:
         return Rates(prefill, decode, None, None, None, None, unscored)
-    # At half of the length, which is the last piece where pieces still double.
+    # At half of the length, which is the last prefill chunk where these still double.
     kept = max(n for n, point in enumerate(run.pieces) if n < 3 or point.stop <= run.length // 2) + 1
     early, soon = fit(works[:kept], seconds[:kept]), fit(each[:kept], waits[:kept])
     said = sum(early.seconds(work) for work in works)
@@ -178,7 +178,7 @@ def _read(
     now: Callable[[], float],
     goes_on: Callable[[float, float], bool],
 ) -> tuple[tuple[list[Point], list[Point]], LongspanCache]:
-    """Read pieces, with some tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last piece)."""
+    """Read prefill chunks, with tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last one)."""
     cache, at, spent, last_one = new_cache(model), 0, 0.0, last_logits(model, 1)
     read, decoded = [], []
     for start, stop in pieces:

@@ -76,7 +76,7 @@ def needs(
 ) -> Needs:
     """What a prompt of ``length`` tokens and its answer take in a store that is as large as they are.
 
-    A store that fills up grows by half, so one that is filled piece by piece may take up to 1.5 times as much.
+    A store that fills up grows by half, so one that is filled by prefill chunks may take up to 1.5 times as much.
 
     Args:
         method: a resolved one.

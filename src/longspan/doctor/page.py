@@ -141,7 +141,8 @@ def _speed(found: Findings) -> Iterator[_Row]:
     rate = found.length / estimate.prefill_seconds
     yield (
         "reading",
-        f"about {duration(estimate.prefill_seconds)}, {rate:,.0f} tokens a second, in pieces of {estimate.piece:,}",
+        f"about {duration(estimate.prefill_seconds)}, {rate:,.0f} tokens a second, "
+        f"in prefill chunks of {estimate.piece:,}",
     )
     yield "writing", f"about {duration(estimate.token_seconds)} a token, {1 / estimate.token_seconds:,.1f} a second"
     clock = "rates are of the process's own time" if run.clock == "cpu" else "rates are of time by the wall"

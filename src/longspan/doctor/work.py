@@ -128,7 +128,7 @@ class Counter:
         return torch.where(i >= selection.first_row, between, 0)
 
     def call(self, first: int, stop: int) -> Work:
-        """The work of queries ``first : stop``, which arrive together: a piece of a prompt."""
+        """The work of queries ``first : stop``, which arrive together: a prefill chunk."""
         layers, work = self._layers, Work(1, (stop - first) * self._weights, 0, 0)
         for a in range(first, stop, _AT_ONCE):
             i = torch.arange(a, min(a + _AT_ONCE, stop))
@@ -154,7 +154,7 @@ class Counter:
         return work
 
     def prompt(self, length: int, piece: int) -> Work:
-        """The work of a prompt that is read in pieces of so many tokens.
+        """The work of a prompt that is read in prefill chunks of so many tokens.
 
         Raises:
             LongspanError: it is longer than is counted.

@@ -31,13 +31,14 @@ def append_texts(
 ) -> Document:
     """Let a model read texts after a saved document, and keep them there.
 
-    What was read is on the disk after every piece. The same call takes up an append that was stopped, and changes
-    nothing where the document ends with these texts already: a process may end after it has replaced the manifest.
+    What was read is on the disk after every prefill chunk. The same call takes up an append that was stopped, and
+    changes nothing where the document ends with these texts already: a process may end after it has replaced the
+    manifest.
 
     Args:
         path: the document's folder, which has the document as it was until all of the texts are in it.
         texts: the name and text of each.
-        done: told after every piece how many tokens were read, of how many.
+        done: told after every prefill chunk how many tokens were read, of how many.
 
     Raises:
         DocumentError: see ``Document.open``; the texts are empty, or an append of other texts was stopped here.

@@ -203,7 +203,7 @@ class Document:
 
         Args:
             source: where it is from, for passages.
-            done: told after every piece how many tokens were read, of how many.
+            done: told after every prefill chunk how many tokens were read, of how many.
         """
         if not text:
             raise DocumentError("there is no text to append")

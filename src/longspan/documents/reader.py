@@ -74,10 +74,10 @@ def read(
             or ``"auto"``, the tokenizer's chat template where it has one.
         piece: tokens that are read at a time.
         keep_text: whether the text itself is kept too, so that passages of it can be shown.
-        out: the folder to keep it in from the first piece on. A reading that was broken off there goes on from its last
-            whole piece; one that is done is opened.
+        out: the folder to keep it in from the first prefill chunk on. A reading that was broken off there goes on from
+            its last whole prefill chunk; one that is done is opened.
         source: what `longspan ask` loads the model from; where this one was loaded from unless given.
-        done: told after every piece how many tokens were read, of how many.
+        done: told after every prefill chunk how many tokens were read, of how many.
 
     Raises:
         DocumentError: the text is empty, ``out`` holds something else, or the model is extended otherwise than asked.
@@ -99,7 +99,7 @@ def read(
 
 
 Steps = Generator[tuple[int, int], None, Document]
-"""A reading that is taken piece by piece: gives tokens read, of how many, and at its end the document."""
+"""A reading by prefill chunks: after each it gives tokens read, of how many, and at its end the document."""
 
 
 def begin(
@@ -119,9 +119,9 @@ def begin(
     out: str | os.PathLike[str] | None = None,
     source: str | None = None,
 ) -> Steps:
-    """``read``, up to where the model begins: the text is encoded, and each step of what is returned reads a piece.
+    """``read``, up to where the model begins: the text is encoded, and each step reads a prefill chunk.
 
-    For who has other work between two pieces. The steps hold the folder until they end or are closed.
+    For who has other work between two prefill chunks. The steps hold the folder until they end or are closed.
     """
     piece = check_count("piece", piece)
     texts = _texts(text)

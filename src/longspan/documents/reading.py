@@ -1,4 +1,4 @@
-"""A model reads a text piece by piece, each from what is kept of those before, and what it makes of it is kept."""
+"""A model reads a text by prefill chunks, each from what is kept of those before, and keeps what it makes of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from longspan.hf.logits import last_logits
 PIECE = 4096  # tokens that are read at a time unless said
 
 Done = Callable[[int, int], None]
-"""Told after every piece how many tokens were read, of how many."""
+"""Told after every prefill chunk how many tokens were read, of how many."""
 
 
 class Target(Protocol):
@@ -32,7 +32,7 @@ class Target(Protocol):
         """The file of this segment, empty, to read and write."""
 
     def keep(self, contents: Contents) -> None:
-        """A whole piece is in the file: keep it so that a reading can be taken up from here."""
+        """A whole prefill chunk is in the file: keep it so that a reading can be taken up from here."""
 
     def path(self, number: int) -> str:
         """The file of this segment in errors."""
@@ -58,10 +58,10 @@ class Unnamed:
 def pieces(
     model: PreTrainedModel, attachment: Attachment, contents: Contents, piece: int, target: Target
 ) -> Iterator[Contents]:
-    """Let the model read the ids of ``contents`` that its segments do not hold yet; yields after every piece.
+    """Let the model read the ids of ``contents`` that its segments do not hold yet; yields after every prefill chunk.
 
-    Every piece begins from what the files have, so a reading that was taken up again is the same to the bit.
-    On a GPU whose cache is on the device, that is copied there before every piece: N² / (2 · piece) tokens in all.
+    Every prefill chunk begins from what the files have, so a reading that was taken up again is the same to the bit.
+    On a GPU whose cache is on the device, that is copied there before each of them: N² / (2 · piece) tokens in all.
 
     Args:
         contents: its last segment may be one that ``target`` kept before all of its tokens were read.
@@ -95,7 +95,7 @@ def read_on(
 
 
 def _next(contents: Contents, piece: int) -> int:
-    """Where the next piece ends: pieces are counted from the first token of a segment."""
+    """Where the next prefill chunk ends: these are counted from the first token of a segment."""
     start = contents.segments[-1].start if _open(contents) else contents.tokens
     return start + ((contents.tokens - start) // piece + 1) * piece
 

@@ -108,7 +108,7 @@ def edges(stream: Stream, part: Part) -> str:
 class SegmentChecksums:
     """Checksums of a segment that is being written: of each stream, over the SHA-256 of each of its heads.
 
-    Only what is new is read, so keeping a reading after every piece reads each byte once.
+    Only what is new is read, so keeping a reading after every prefill chunk reads each byte once.
     """
 
     def __init__(self) -> None:

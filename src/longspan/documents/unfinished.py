@@ -1,4 +1,4 @@
-"""A reading that is kept in a folder after every piece, and taken up again from there."""
+"""A reading that is kept in a folder after every prefill chunk, and taken up again from there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from longspan.errors import DocumentError
 
 
 class Reading:
-    """Keeps a reading in a folder after every piece, so that it can be taken up again; see ``reading.Target``.
+    """Keeps a reading in a folder after every prefill chunk, so that it can be taken up again; see ``reading.Target``.
 
     Args:
         facts: of the document that the reading ends in.

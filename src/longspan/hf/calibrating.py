@@ -31,7 +31,7 @@ from longspan.calibration import (
 from longspan.calibration.solvers import Solver
 from longspan.errors import CalibrationError, check_count
 from longspan.hf.attach import attachment_of, examine
-from longspan.hf.collect import collect, token_pieces
+from longspan.hf.collect import collect, token_chunks
 from longspan.hf.fitting import dtype_name, model_name, shapes_of
 from longspan.hf.layer import Layer
 from longspan.hf.parallel import split_reason
@@ -111,8 +111,8 @@ def calibrate_each(
     channels = [heads * dim for heads, dim in shapes.values()]
     reduced = _size("reduced", reduced, min(channels))
     reduced_per_head = _size("reduced_per_head", reduced_per_head, min(dim for _, dim in shapes.values()))
-    pieces = token_pieces(texts, tokenizer, size, tokens)
-    count = sum(piece.numel() for piece in pieces)
+    chunks = token_chunks(texts, tokenizer, size, tokens)
+    count = sum(chunk.numel() for chunk in chunks)
     if count < max(channels):
         raise CalibrationError(
             f"the texts have {count} tokens ({tokens} requested), and keys of {max(channels)} channels need at "
@@ -125,7 +125,7 @@ def calibrate_each(
     with _bar("calibrating", count * len(groups), progress) as advance:
         for group in groups:
             gathered = _LayerStatistics(group, keep="sgd" in solvers)
-            collect(model, pieces, gathered, window=size, done=advance)
+            collect(model, chunks, gathered, window=size, done=advance)
             for name in solvers:
                 for index in group:
                     maps[name]["layers"][index] = gathered.solve(index, name, reduced, per_head=False, seed=seed)

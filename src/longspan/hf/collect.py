@@ -20,33 +20,33 @@ _SLICE = 1 << 18  # characters encoded at once, so that of a long text no more i
 _AT_ONCE = 4096  # tokens a forward, where the window is shorter
 
 
-def token_pieces(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tokens: int) -> list[Tensor]:
-    """Cut texts, in their order, into pieces of at most ``window`` tokens until there are ``tokens``.
+def token_chunks(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tokens: int) -> list[Tensor]:
+    """Cut texts, in their order, into chunks of at most ``window`` tokens until there are ``tokens``.
 
     Args:
         texts: strings, or token ids ``[T]`` int64; read no further than needed.
-        tokenizer: for strings. Where it begins texts with a token of its own, every piece gets that.
+        tokenizer: for strings. Where it begins texts with a token of its own, every chunk gets that.
 
     Returns:
-        Token ids ``[T]`` int64 of each piece. Fewer than ``tokens`` in all if the texts end before.
+        Token ids ``[T]`` int64 of each chunk. Fewer than ``tokens`` in all if the texts end before.
     """
     if isinstance(texts, (str, Tensor)):
         raise CalibrationError(f"texts must be several texts, not one {type(texts).__name__}: pass [text]")
-    pieces: list[Tensor] = []
+    chunks: list[Tensor] = []
     left = tokens
     for head, ids in _encoded(texts, tokenizer):
         step = window - head.numel()
         if step < 1:
             raise CalibrationError(f"a window of {window} tokens is too small for text")
         for first in range(0, ids.numel(), step):
-            piece = torch.cat((head, ids[first : first + step]))[:left]
+            chunk = torch.cat((head, ids[first : first + step]))[:left]
             # What a text's end leaves over is worth a forward only if it is more than the tokenizer's own token.
-            if piece.numel() > head.numel():
-                pieces.append(piece)
-                left -= piece.numel()
+            if chunk.numel() > head.numel():
+                chunks.append(chunk)
+                left -= chunk.numel()
             if left <= head.numel():
-                return pieces
-    return pieces
+                return chunks
+    return chunks
 
 
 def encode(tokenizer: Any, text: str) -> Tensor:
@@ -81,14 +81,14 @@ def _encoded(texts: Iterable[str | Tensor], tokenizer: Any) -> Iterator[tuple[Te
 
 def collect(
     model: PreTrainedModel,
-    pieces: Sequence[Tensor],
+    chunks: Sequence[Tensor],
     sink: Sink,
     *,
     method: str | Method = "full",
     window: int | None = None,
     done: Callable[[int], None] | None = None,
 ) -> None:
-    """Run each piece through the model and give ``sink`` the queries and keys of every attached layer.
+    """Run each chunk through the model and give ``sink`` the queries and keys of every attached layer.
 
     What other threads run through the model meanwhile is not handed out.
 
@@ -96,12 +96,12 @@ def collect(
     ``[B, Hkv, T, D]`` are unrotated; where a model normalises after its rotation they are normalised.
 
     Args:
-        pieces: token ids ``[T]`` each.
+        chunks: token ids ``[T]`` each.
         done: called with the number of tokens after each forward.
     """
     base, embedding = model.base_model, model.get_input_embeddings().weight
-    for piece in pieces:
-        if piece.numel() and not 0 <= int(piece.min()) <= int(piece.max()) < embedding.shape[0]:
+    for chunk in chunks:
+        if chunk.numel() and not 0 <= int(chunk.min()) <= int(chunk.max()) < embedding.shape[0]:
             raise CalibrationError(f"a text has token ids outside the model's vocabulary of {embedding.shape[0]}")
 
     thread = get_ident()
@@ -115,20 +115,20 @@ def collect(
 
     with torch.no_grad(), extended(model, method, window=window):
         attached_to(model).observer = observe
-        for batch in _batches(pieces):
+        for batch in _batches(chunks):
             # The decoder without the head: logits of every token would take more memory than all else.
             base(input_ids=batch.to(embedding.device), use_cache=False)
             if done is not None:
                 done(batch.numel())
 
 
-def _batches(pieces: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Consecutive pieces of equal length as ``[B, T]``, so that nothing is padded."""
+def _batches(chunks: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Consecutive chunks of equal length as ``[B, T]``, so that nothing is padded."""
     batch: list[Tensor] = []
-    for piece in pieces:
-        if batch and (piece.numel() != batch[0].numel() or (len(batch) + 1) * piece.numel() > _AT_ONCE):
+    for chunk in chunks:
+        if batch and (chunk.numel() != batch[0].numel() or (len(batch) + 1) * chunk.numel() > _AT_ONCE):
             yield torch.stack(batch)
             batch = []
-        batch.append(piece)
+        batch.append(chunk)
     if batch:
         yield torch.stack(batch)

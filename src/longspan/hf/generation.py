@@ -23,16 +23,16 @@ class _OurCache(_Shadow):
     """In place of ``_prepare_cache_for_generation``."""
 
     def __call__(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        given = model_kwargs.get("past_key_values")
-        if given is not None:
-            self._attachment.check(given)
+        passed = model_kwargs.get("past_key_values")
+        if passed is not None:
+            self._attachment.check(passed)
         elif generation_config.cache_implementation not in (None, "dynamic"):
             raise CacheError(
                 f"cache_implementation={generation_config.cache_implementation!r} is not available on an extended "
                 "model, which keeps longspan's own cache; leave it out"
             )
         result = self._stock(generation_config, model_kwargs, *args, **kwargs)
-        if given is None and model_kwargs.get("past_key_values") is not None:
+        if passed is None and model_kwargs.get("past_key_values") is not None:
             cache = model_kwargs["past_key_values"] = self._attachment.new_cache()
             if getattr(generation_config, "is_assistant", False):
                 cache.activate_past_recording()

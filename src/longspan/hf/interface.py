@@ -50,7 +50,7 @@ class Mask:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._arguments = arguments
-        self.given = arguments["attention_mask"] is not None  # whether the caller passed a mask
+        self.passed = arguments["attention_mask"] is not None  # whether the caller passed a mask
         self.state = ForwardState()  # a mask is made once a forward and reaches every attached layer
         self._dense: dict[str, Any] = {}
 
@@ -62,13 +62,13 @@ class Mask:
     @cached_property
     def padding(self) -> tuple[int, ...]:
         """Padding tokens at the start of each row of the batch."""
-        given = self._arguments
-        if given["mask_function"] is not causal_mask_function:
+        kwargs = self._arguments
+        if kwargs["mask_function"] is not causal_mask_function:
             raise LongspanError(
                 "this forward modifies the causal mask (packed sequences, image blocks or a prefix); "
                 "longspan attends causally: pass one sequence per row, with an attention_mask for padding"
             )
-        return left_padding(given["attention_mask"], given["batch_size"], given["kv_length"])
+        return left_padding(kwargs["attention_mask"], kwargs["batch_size"], kwargs["kv_length"])
 
     def dense(self, implementation: str) -> Any:
         """The mask as the named attention implementation wants it."""

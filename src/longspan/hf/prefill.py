@@ -2,7 +2,8 @@
 
 A forward runs its layers one after the other, and over many tokens they are nearly all of it and cost the same. So the
 layers that are done say how far a forward is, with any method and with none. Where ``generate`` reads a prompt in
-pieces (``prefill_chunk_size``), each is a forward, and how many tokens there are in all is known before the first one.
+prefill chunks (``prefill_chunk_size``), each is a forward, and how many tokens there are in all is known before the
+first one.
 """
 
 from __future__ import annotations

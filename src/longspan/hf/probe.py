@@ -1,4 +1,4 @@
-"""Find out, by running it, how a model turns queries and keys: no list of model families.
+"""Find out, by running it, how a model rotates queries and keys: no list of model families.
 
 Two tiny forwards see the same hidden states: one stock, one in which every layer gets ``cos = 1, sin = 0`` and the
 stock layer's output is replayed. The first gives rotated queries and keys, the second unrotated ones; the rotation that
@@ -123,7 +123,7 @@ def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: li
 
 
 def _find_rope(q: Tensor, k: Tensor, bare_q: Tensor, bare_k: Tensor, tables: list[Table]) -> Rope | None:
-    """The rotation that turns the bare queries and keys ``[1, H, T, D]`` into the others, or None."""
+    """The rotation from the bare queries and keys ``[1, H, T, D]`` to the others, or None."""
     positions = torch.arange(q.shape[2])
     best, best_error = None, tolerance(q.dtype)
     for table, layout in product(tables, get_args(Layout)):
@@ -148,13 +148,13 @@ def _find_norms(
     tables: list[Table],
 ) -> None:
     """Layers that normalise after the rotation: compare what goes into their norms instead of what comes out."""
-    rotated = _replayed(model, stock, identity=False)
+    replayed = _replayed(model, stock, identity=False)
     for layer in unknown:
-        turned, plain = rotated[layer.module], bare[layer.module]
-        norm_q, norm_k = (_maker(turned.children, x) for x in (turned.q, turned.k))
+        rotated, plain = replayed[layer.module], bare[layer.module]
+        norm_q, norm_k = (_maker(rotated.children, x) for x in (rotated.q, rotated.k))
         if norm_q is None or norm_k is None:
             continue
-        (q, k), (bare_q, bare_k) = ([seen.children[n][0] for n in (norm_q, norm_k)] for seen in (turned, plain))
+        (q, k), (bare_q, bare_k) = ([seen.children[n][0] for n in (norm_q, norm_k)] for seen in (rotated, plain))
         rope = _find_rope(q, k, bare_q, bare_k, tables)
         if rope is not None:
             layer.norms = (norm_q, norm_k)

@@ -33,7 +33,7 @@ def factor_of(module: nn.Module, name: str) -> float:
 
 
 class Watched:
-    """One set of frequencies that turns attached layers.
+    """One set of frequencies that rotates queries and keys of attached layers.
 
     A forward compares which tensor it is and how often that was written to, which takes no look at its values; those
     are compared only where one of these changed, as by ``model.to``.

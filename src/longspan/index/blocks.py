@@ -98,8 +98,8 @@ class BlockIndex(UnitIndex):
             own: Tensor | slice = slice(start - pad, stop - pad)
         else:
             own = (torch.arange(start, stop) - torch.tensor(self._pads)[:, None]).clamp(min=0)
-        turned = widen(rope.rotate_q(q, *cos_sin(rope.table, own, q.device)))
-        self.tail.extend([turned.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
+        rotated = widen(rope.rotate_q(q, *cos_sin(rope.table, own, q.device)))
+        self.tail.extend([rotated.unflatten(1, (k.shape[1], -1)).sum(dim=2), k])
         self._length += q.shape[2]
 
     def _last_seen(self, tokens: Tensor, pad: int) -> Tensor:
@@ -130,8 +130,8 @@ class BlockIndex(UnitIndex):
         keys = self.tail.slice(1, pad + low, pad + high)[rows]
         sums = torch.nn.functional.pad(queries.cumsum(dim=2), (0, 0, 1, 0))
         after = sums.index_select(2, (stops - low).to(sums.device)) - sums[:, :, 1 : high - low + 1]
-        turned = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
-        means = self.over_ranks((after * turned).sum(dim=(1, 3))) / (stops - tokens - 1).to(turned.device)
+        rotated = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
+        means = self.over_ranks((after * rotated).sum(dim=(1, 3))) / (stops - tokens - 1).to(rotated.device)
         best = means.unflatten(-1, (-1, size)).topk(self.layout.representatives, dim=-1).indices
         bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
         summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)

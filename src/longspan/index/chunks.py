@@ -28,7 +28,7 @@ class ChunkIndex(UnitIndex):
     score                     kept of a chunk                                                 of a query
     ========================  ==============================================================  ==================
     ``representation``        per query head ``c = softmax(q^c Kᵀ/√d) K`` (Eq 1), where       ``q · c``
-                              ``q^c = mean(softmax(QKᵀ/√d) V)`` (Eq 2), Q and K turned to
+                              ``q^c = mean(softmax(QKᵀ/√d) V)`` (Eq 2), Q and K rotated to
                               ``index mod l``
     ``mean``                  the mean of the keys                                            ``q · mean``
     ``submeans``              the means of four parts                                         the best part's

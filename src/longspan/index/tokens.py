@@ -13,7 +13,7 @@ from longspan.kernels.scores import products
 from longspan.rope import Rope
 from longspan.store import Buffer, Slot
 
-_PIECE = 2048  # tokens reduced at a time
+_BLOCK = 2048  # tokens reduced at a time
 
 
 class TokenIndex(AcrossRanks):
@@ -41,8 +41,8 @@ class TokenIndex(AcrossRanks):
         k = rope.norm_k(k) if rope.norm_k is not None else k
         self.theta_k, self.theta_q = self.theta_k.to(k), self.theta_q.to(k)
         # Some tokens at a time: on a CPU, memory that is new for all of them costs more than the products.
-        pieces = k.transpose(1, 2).flatten(2).split(_PIECE, dim=1)
-        reduced = torch.cat([self._through(self.theta_k, x) for x in pieces], dim=1)[:, None]
+        blocks = k.transpose(1, 2).flatten(2).split(_BLOCK, dim=1)
+        reduced = torch.cat([self._through(self.theta_k, x) for x in blocks], dim=1)[:, None]
         stop = self._length + k.shape[2]
         self._buffer.reserve(reduced, stop)
         self._buffer.write(self._length, reduced)
@@ -113,7 +113,7 @@ def summed_queries(q: Tensor, kv_heads: int, share: str) -> Tensor:
     """Queries ``[B, H, T, D]`` as ``dot_scores`` takes them, for scores by the keys themselves.
 
     Args:
-        q: unrotated or turned to the score's position.
+        q: unrotated, or rotated to the score's position.
         share: ``"layer"``, ``"group"`` or ``"head"``: the heads whose queries are summed.
 
     Returns:

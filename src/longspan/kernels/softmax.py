@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_PIECE = 256  # tokens merged at once on a CPU
+_BLOCK = 256  # tokens merged at once on a CPU
 
 
 def bounded(products: Tensor, scale: float, softcap: float | None) -> Tensor:
@@ -31,8 +31,8 @@ def merged(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tens
 
 def merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
     """Merge another part ``[B, H, T, Dv]`` with its log-sum-exp ``[B, H, T]`` into ``out`` and ``lse``, in place."""
-    # Piece by piece on a CPU: what is computed on the way stays in its cache, and no new memory is touched.
-    step = _PIECE if out.device.type == "cpu" else max(out.shape[2], 1)
+    # Block by block on a CPU: what is computed on the way stays in its cache, and no new memory is touched.
+    step = _BLOCK if out.device.type == "cpu" else max(out.shape[2], 1)
     for first in range(0, out.shape[2], step):
         rows = slice(first, first + step)
         mine, own_lse, theirs, their_lse = (x[:, :, rows] for x in (out, lse, other, other_lse))

@@ -182,7 +182,7 @@ class Method:
         if not isinstance(selection, Choosing):
             return None
         if not isinstance(positions, ChosenPositionMap):
-            maps = "FarNear, InOrder, Chunked, CappedOrFar or a ChosenPositionMap of your own"
+            maps = "FarPosition, InOrder, Chunked, CappedOrFar or a ChosenPositionMap of your own"
             name = f"{type(self).__name__}: {type(positions).__name__}"
             raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: {maps}")
         return selection, positions

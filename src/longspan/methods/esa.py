@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from longspan.errors import CalibrationError
 from longspan.methods.base import Method, resolved
 from longspan.methods.dense import check_dense, dense_rows
-from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
+from longspan.positions import ChosenPositionMap, Chunked, FarPosition, InOrder
 from longspan.terms import Dense, Share
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class ESA(Method):
     def positions(self, window: int) -> ChosenPositionMap:
         if self.remap == "dca":
             return Chunked.over(self._sizes[3], window)
-        return InOrder() if self.far is None else FarNear(self.far)
+        return InOrder() if self.far is None else FarPosition(self.far)
 
     def plain_rows(self, window: int) -> int:
         return dense_rows(self, self.dense, kept=sum(self._sizes[:3]), window=window)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from longspan.methods.base import Method, resolved
 from longspan.methods.dense import check_dense, dense_rows
-from longspan.positions import FarNear
+from longspan.positions import FarPosition
 from longspan.terms import Dense
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class InfLLM(Method):
         own = self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives
         return Blocks(*map(resolved, (*own, self.plain_rows(window))))
 
-    def positions(self, window: int) -> FarNear:
-        return FarNear(resolved(self.far))
+    def positions(self, window: int) -> FarPosition:
+        return FarPosition(resolved(self.far))
 
     def plain_rows(self, window: int) -> int:
         return dense_rows(self, self.dense, kept=self._kept, window=window)

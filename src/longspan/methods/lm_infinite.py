@@ -10,7 +10,7 @@ from longspan.positions import CappedOrFar
 from longspan.selection import SinksAndRecent
 
 if TYPE_CHECKING:
-    from longspan.selection.middle import Middle
+    from longspan.selection.top_k_tokens import TopKTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +56,13 @@ class LMInfinite(Method):
     def selects(self) -> bool:
         return self.middle_top_k > 0
 
-    def selection(self, window: int) -> SinksAndRecent | Middle:
-        from longspan.selection.middle import Middle
+    def selection(self, window: int) -> SinksAndRecent | TopKTokens:
+        from longspan.selection.top_k_tokens import TopKTokens
 
         recent = resolved(self.recent)
         if not self.selects:
             return SinksAndRecent(self.sinks, recent)
-        return Middle(self.sinks, recent, self.middle_top_k, resolved(self.middle_at), self.from_layer)
+        return TopKTokens(self.sinks, recent, self.middle_top_k, resolved(self.middle_at), self.from_layer)
 
     def positions(self, window: int) -> CappedOrFar:
         return CappedOrFar(resolved(self.cap), resolved(self.middle_at))

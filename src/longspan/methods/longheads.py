@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from longspan.errors import AttachError
 from longspan.methods.base import LayerFacts, Method, resolved
 from longspan.methods.dense import check_dense, dense_rows
-from longspan.positions import ChosenPositionMap, Chunked, FarNear, InOrder
+from longspan.positions import ChosenPositionMap, Chunked, FarPosition, InOrder
 from longspan.terms import ChunkScore, Dense, Share
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class LongHeads(Method):
     def positions(self, window: int) -> ChosenPositionMap:
         if self.remap == "dca":
             return Chunked.over(self._lk[0], window)
-        return InOrder() if self.far is None else FarNear(self.far)
+        return InOrder() if self.far is None else FarPosition(self.far)
 
     def plain_rows(self, window: int) -> int:
         size, count = self._lk

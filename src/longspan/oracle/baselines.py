@@ -119,7 +119,7 @@ class StatedBlocks:
         return first_and_local(own, n)
 
 
-@states("Middle")
+@states("TopKTokens")
 class StatedMiddle:
     """The selection of LM-Infinite with middle tokens."""
 

@@ -53,7 +53,7 @@ def stated_in_order(positions: Any, kept: KeptMask) -> Tensor:
     return seen_ranked(kept.keep)
 
 
-@states("FarNear")
+@states("FarPosition")
 def stated_far(positions: Any, kept: KeptMask) -> Tensor:
     return seen_far(kept.keep, kept.borders, positions.far)
 

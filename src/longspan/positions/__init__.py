@@ -2,15 +2,15 @@
 
 from longspan.positions.base import ChosenPositionMap, Gather, PositionMap
 from longspan.positions.chunked import Chunked
-from longspan.positions.far import FarNear
-from longspan.positions.near_far import Capped, CappedOrFar, GroupedBeyond, RankedAfterSinks, ShiftedBeyond, Unchanged
+from longspan.positions.far import FarPosition
+from longspan.positions.piecewise import Capped, CappedOrFar, GroupedBeyond, RankedAfterSinks, ShiftedBeyond, Unchanged
 from longspan.positions.ranked import InOrder
 
 __all__ = [
     "Capped",
     "CappedOrFar",
     "Chunked",
-    "FarNear",
+    "FarPosition",
     "Gather",
     "GroupedBeyond",
     "InOrder",

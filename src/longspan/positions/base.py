@@ -60,7 +60,7 @@ class Gather:
     Attributes:
         q_pos: ``[T]`` int64, the queries' positions, one tensor for each run of tokens that are seen alike.
         ends: ``[B, S, len(q_pos)]`` int64, one past the last token of each run; None where there is one run.
-        k_pos: ``[M]`` int64, what the gathered keys are turned to, or None if they stay as stored.
+        k_pos: ``[M]`` int64, the positions that the gathered keys are rotated to, or None if they stay as stored.
     """
 
     q_pos: tuple[Tensor, ...]

@@ -9,7 +9,7 @@ from longspan.positions.base import AtOneDistance, constant, near
 
 
 @dataclass(frozen=True)
-class FarNear(AtOneDistance):
+class FarPosition(AtOneDistance):
     """Local keys at their true distance, all others at ``far``: the query at ``far``, the key unrotated."""
 
     far: int

@@ -181,8 +181,8 @@ class DynamicNTK(Angles):
 class YaRN(Angles):
     """YaRN (Peng et al., 2023): slow frequencies interpolated, fast ones kept, and cos and sin times a factor.
 
-    Between ``beta_fast`` and ``beta_slow`` turns in the trained window the two are blended linearly by channel; cos and
-    sin are multiplied by ``attention_factor``, ``0.1 · ln(factor) + 1`` unless given. ``factor`` defaults to
+    Between ``beta_fast`` and ``beta_slow`` rotations in the trained window the two are blended linearly by channel; cos
+    and sin are multiplied by ``attention_factor``, ``0.1 · ln(factor) + 1`` unless given. ``factor`` defaults to
     ``target_length / window``, that to four windows.
     """
 
@@ -220,7 +220,7 @@ class YaRN(Angles):
         assert self.factor is not None and self.attention_factor is not None
         freq = own.inv_freq.double()
         half = freq.numel()
-        # The log of a channel's turns in the window falls linearly with the channel; the borders lie on that line.
+        # The log of a channel's rotations in the window falls linearly with the channel; the borders lie on that line.
         # Where the config already scales the angles, the line through the first and last channel stands in for it.
         line = torch.log(window * freq / (2 * math.pi))
         slope = float(line[-1] - line[0]) / max(half - 1, 1)

@@ -1,8 +1,9 @@
 """One thread that owns the model; requests and readings take turns there.
 
-A step is one token of an answer, or one piece of a prompt or text. Those that have but a token or a last piece to
-compute take turns one by one. Whole pieces of long prompts and of texts come between, one at a time and for at most
-half of the time while somebody waits: so a short question waits for one piece, and its answer is never half as fast.
+A step is one token of an answer, or one prefill chunk of a prompt or text. Those that have but a token or a last
+prefill chunk to compute take turns one by one. Whole prefill chunks of long prompts and of texts come between, one at a
+time and for at most half of the time while somebody waits: so a short question waits for one of them, and its answer is
+never half as fast.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Job(Protocol):
 
     Attributes:
         cancelled: set by any thread when nobody waits for it any more.
-        long: whether the next step is a whole piece of a prompt or a text.
+        long: whether the next step is a whole prefill chunk of a prompt or a text.
     """
 
     cancelled: bool
@@ -51,7 +52,7 @@ class Engine:
         max_running: requests that take turns; the others wait. max_queue: requests that wait at most.
 
     Attributes:
-        pieces: whole pieces that were read so far.
+        pieces: whole prefill chunks that were read so far.
     """
 
     def __init__(self, max_running: int, max_queue: int) -> None:
@@ -110,7 +111,7 @@ class Engine:
         return len(self._readings)
 
     def drain(self) -> None:
-        """Take no more pieces of texts, and wait until all requests are answered."""
+        """Take no more prefill chunks of texts, and wait until all requests are answered."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
@@ -156,7 +157,7 @@ class Engine:
         return bool(self._readings) and not self._draining
 
     def _piece(self) -> None:
-        """One piece of the job that has waited longest for one."""
+        """One prefill chunk of the job that has waited longest for one."""
         candidates = [job for job in self._running if job.long]
         if self._readings_go_on():
             candidates.append(self._readings[0])

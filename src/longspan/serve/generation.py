@@ -1,4 +1,4 @@
-"""The generation of one answer, step by step: prefill in pieces of the prompt, then one token a step."""
+"""The generation of one answer, step by step: prefill chunks of the prompt, then one token a step."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Generation:
             self._prefix = self._host.caches.take(self._request.ids, self._host.documents())
             self._reused = self._prefix.tokens
             if self.long:
-                return None  # what is left takes turns with other pieces
+                return None  # what is left takes turns with other prefill chunks
         prefix, piece = self._prefix, self._host.piece
         stop = min(prefix.tokens + piece, self._length)
         with ExitStack() as stack:

@@ -154,7 +154,7 @@ class Host:
         gauge("requests_waiting", "Requests that wait for their turn.", lambda: engine.waiting)
         gauge("requests_running", "Requests that are being answered.", lambda: engine.running)
         gauge("texts_waiting", "Texts that are being read or wait for that.", lambda: engine.readings)
-        gauge("pieces", "Whole pieces of prompts and texts that were read.", lambda: engine.pieces)
+        gauge("pieces", "Whole prefill chunks of prompts and texts that were read.", lambda: engine.pieces)
         gauge("conversations", "Caches of conversations.", lambda: len(caches))
         gauge("conversations_bytes", "Bytes of those in memory.", lambda: caches.nbytes)
         gauge("conversations_disk_bytes", "Bytes of those on disk.", lambda: caches.disk_nbytes)

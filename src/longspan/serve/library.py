@@ -202,7 +202,7 @@ class Library:
                 job.opener = lambda: Document.open(out, self._model, self._tokenizer_of_engine)
             else:
                 text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(out).unfinished()
-                # A reading goes on as it began, whatever the server's pieces and the document's name are now.
+                # A reading goes on as it began, whatever the server's prefill chunks and the document's name are now.
                 name, piece = record.name, self._piece
                 if begun is not None:
                     name, piece = begun.facts.sources[0].name, begun.facts.piece

@@ -38,7 +38,7 @@ class Mirror:
         kept = min(self.stop - self.start, self.window)
         wanted = max(2 * self.window, kept + tokens) + SPARE
         room = self._streams[0].shape[2] if self._streams else 0
-        # A long piece made it large and what follows is short, or it is full.
+        # A long prefill chunk made it large and what follows is short, or it is full.
         if not self._streams or room > 2 * wanted + 128 or self.stop - self.start + tokens > room:
             with torch.inference_mode(False):  # written to later, perhaps outside inference mode
                 new = [x.new_empty(*x.shape[:2], wanted, x.shape[3]) for x in streams]

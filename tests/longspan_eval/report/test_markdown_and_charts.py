@@ -27,6 +27,11 @@ def test_a_table():
     assert [line.split("|")[1].strip() for line in ordered[2:]] == ["`c`", "`a`"]
 
 
+def test_a_table_of_texts():
+    assert markdown.table_of(["", "x"], [["a", ""]]) == "| | x |\n| --- | ---: |\n| a |  |"
+    assert markdown.table_of(["model", "x"], []) == "| model | x |\n| --- | ---: |"
+
+
 def test_what_is_unfinished():
     (line,) = markdown.unfinished(FIGURES)
     assert line.startswith("- 1 of 4 cells are unfinished") and markdown.unfinished(FIGURES[:3]) == []

@@ -27,7 +27,7 @@ from longspan_eval.reproduce.report import PaperReport, notes
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, PaperPlan, PaperTable, select
 from longspan_eval.reproduce.texts import PG19_VALIDATION
-from longspan_eval.run import here, measure
+from longspan_eval.run import in_process, measure
 from longspan_eval.spec import parse_spec
 from longspan_eval.tasks import TASKS
 
@@ -49,7 +49,7 @@ def quietly(plans, session, path, deadline=None):
     console = Console(file=io.StringIO())
     with Journal(path) as journal:
         for plan in plans:
-            answers = partial(here, session=session, deadline=deadline)
+            answers = partial(in_process, session=session, deadline=deadline)
             pace = plan.pace(session.subject, journal.samples)
             measure(plan, plan.missing(journal.samples), journal, pace, answers, console=console)
         return dict(journal.samples)

@@ -108,8 +108,8 @@ class Inspection:
 def inspect(model: PreTrainedModel, tokenizer: Any, prompt: Question, *, chunk: int | None = None) -> Inspection:
     """Read a prompt, answer, and record what is chosen where the answer begins.
 
-    The prompt's last token is read alone, so that it chooses for itself also where the queries of a piece choose
-    together.
+    The prompt's last token is read alone, so that it chooses for itself also where the queries of a query
+    chunk choose together.
 
     Args:
         model: extended with a method that chooses.

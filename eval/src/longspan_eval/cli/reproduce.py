@@ -102,7 +102,7 @@ def reproduce(
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.session import PaperSession
     from longspan_eval.reproduce.table import PaperPlan, select
-    from longspan_eval.run import PromptWatch, here, measure
+    from longspan_eval.run import PromptWatch, in_process, measure
     from longspan_eval.subject import Subject
 
     chosen = PAPERS[paper]
@@ -144,7 +144,7 @@ def reproduce(
     deadline = None if max_minutes is None else begun + 60 * max_minutes
     stopped: int | None = None
     watch = PromptWatch() if console.is_terminal and not quiet else None
-    answers = partial(here, session=session, deadline=deadline, seen=watch)
+    answers = partial(in_process, session=session, deadline=deadline, seen=watch)
     with Journal(folder / "samples.jsonl") as journal:
 
         def write() -> None:

@@ -207,7 +207,7 @@ def _extend(
     """What was attached; None for the stock model."""
     where: dict[str, Any] = {"window": window, "kv_tier": kv_tier, "kv_dir": kv_dir, "impl": impl}
     if row is None:
-        # ``row_of`` knows what ``calibration=bundled`` is; the method is of no matter.
+        # ``row_of`` resolves ``calibration=bundled``; it does so in the same way for every method.
         calibration = row_of("esa", more).calibration
         return longspan.extend(model, AUTO, length=length, calibration=calibration, **where)
     if row.method is None:

@@ -1,4 +1,4 @@
-"""Figures as pictures: tiles coloured from bad to good, and lines with intervals."""
+"""Pictures: tiles coloured from bad to good, lines with intervals, and matrices of kinds or numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.patches import Patch, Rectangle
 
 from longspan.files import save_figure
 from longspan_eval.figure import Figure, change
@@ -16,6 +17,8 @@ from longspan_eval.report.markdown import Figures
 
 GOOD, MIDDLE, BAD, NONE = "#2a8c82", "#f2d9a0", "#d9553f", "#e4e4e4"
 LINES = ("#8a8f94", BAD, "#17736b", "#c98a1b", "#3b6fb6", "#7b4fa3", "#5f8f3a")
+KINDS, OUTLINE = ("#f1f1ee", "#b9c8d3", LINES[2]), "#d1432b"
+_NUMBERS = 24  # a matrix of at most so many rows has its numbers written in
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,78 @@ def lines(figures: Figures, title: str, path: Path) -> bool:
     axis.set_xlabel("tokens", fontsize=8)
     save_figure(chart, path, dpi=150)
     return True
+
+
+def kinds(
+    values: Sequence[Sequence[int]],
+    names: Sequence[str],
+    groups: Mapping[int, str],
+    title: str,
+    path: str | Path,
+    *,
+    outlined: Sequence[int] = (),
+    outline: str = "",
+    x: str = "",
+    y: str = "",
+) -> None:
+    """A PNG of a matrix whose entries are kinds.
+
+    Args:
+        values: of each row, 0 for the background or the number of a kind, from 1.
+        names: of the kinds from 1 on, for the legend.
+        groups: of consecutive rows: each group's name by its first row.
+        outlined: columns with an outline, which the legend calls ``outline``.
+        x, y: what columns and rows are.
+    """
+    rows, columns = len(values), len(values[0])
+    size = min(max(0.09 * columns, 5.0), 24.0) + 1.2, min(max(0.16 * rows, 1.2), 20.0) + 1.5
+    figure, axis = _matrix(size, title, x, y)
+    colours = matplotlib.colors.ListedColormap(KINDS)
+    axis.imshow(values, cmap=colours, vmin=0, vmax=len(KINDS) - 1, aspect="auto", interpolation="nearest")
+    axis.set_yticks(list(groups), list(groups.values()), fontsize=7)
+    for n in list(groups)[1:]:
+        axis.axhline(n - 0.5, color="white", linewidth=1.5)
+    for n in outlined:
+        axis.add_patch(Rectangle((n - 0.5, -0.5), 1, rows, fill=False, edgecolor=OUTLINE, linewidth=1.8, zorder=3))
+    axis.spines[:].set_visible(False)
+    legend = [Patch(color=colour, label=name) for colour, name in zip(KINDS[1:], names, strict=True)][::-1]
+    if outlined:
+        legend.append(Patch(fill=False, edgecolor=OUTLINE, label=outline))
+    figure.legend(handles=legend, loc="outside lower right", ncols=3, fontsize=8, frameon=False)
+    save_figure(figure, path, dpi=150)
+
+
+def numbers(
+    values: Sequence[Sequence[float]], title: str, path: str | Path, *, x: str = "", y: str = "", label: str = ""
+) -> None:
+    """A PNG of a square matrix of integers, which are written in where they are few.
+
+    Args:
+        values: of each row; NaN where a place is empty.
+        x, y: what columns and rows are.
+        label: what the colours mean.
+    """
+    side = min(max(0.32 * len(values), 3.5), 8.0)
+    figure, axis = _matrix((side + 1.2, side + 0.6), title, x, y)
+    colours = pyplot().get_cmap("YlGnBu").with_extremes(bad="#ffffff")
+    image = axis.imshow(values, cmap=colours, interpolation="nearest")
+    if len(values) <= _NUMBERS:
+        places = [(i, j, n) for i, line in enumerate(values) for j, n in enumerate(line) if not math.isnan(n)]
+        dark = 0.55 * max(n for _, _, n in places)
+        for i, j, n in places:
+            axis.text(j, i, f"{n:.0f}", ha="center", va="center", fontsize=7, color="w" if n > dark else "k")
+    figure.colorbar(image, ax=axis, shrink=0.8, label=label)
+    save_figure(figure, path, dpi=150)
+
+
+def _matrix(size: tuple[float, float], title: str, x: str, y: str) -> tuple[Any, Any]:
+    """A figure with one axis for a matrix."""
+    figure, axis = pyplot().subplots(figsize=size, layout="constrained")
+    axis.set_xlabel(x, fontsize=8)
+    axis.set_ylabel(y, fontsize=8)
+    axis.tick_params(labelsize=7, length=2)
+    figure.suptitle(title, fontsize=10)
+    return figure, axis
 
 
 def pyplot() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
@@ -21,11 +21,16 @@ def table(figures: Figures, *, code: bool = False, rows: Sequence[str] = ()) -> 
     rows = rows or list(dict.fromkeys(cell.row for cell, _ in figures))
     columns = list(dict.fromkeys(cell.column for cell, _ in figures))
     by_place = {(cell.row, cell.column): str(figure) for cell, figure in figures}
-    lines = ["| | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
-    for row in rows:
-        texts = (by_place.get((row, column), "") for column in columns)
-        lines.append(f"| {f'`{row}`' if code else row} | " + " | ".join(texts) + " |")
-    return "\n".join(lines)
+    labels = [f"`{row}`" if code else row for row in rows]
+    texts = [[by_place.get((row, column), "") for column in columns] for row in rows]
+    return table_of(["", *columns], [[label, *line] for label, line in zip(labels, texts, strict=True)])
+
+
+def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts: the first column is aligned left, all others right."""
+    corner, *columns = head
+    lines = [" | ".join([f"| {corner}" if corner else "|", *columns]) + " |", "| --- |" + " ---: |" * len(columns)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def unfinished(figures: Figures) -> list[str]:

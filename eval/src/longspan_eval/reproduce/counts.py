@@ -109,16 +109,16 @@ COMPONENTS = 50_000  # tokens that a calibration is made of, as in the paper
 
 def _components(session: Session, text: Text, size: int) -> Calibration:
     """The principal components of a model's keys, as many as a calibration has numbers, made once for a session."""
-    made = session.made.get("components")
-    if made is None:
+    components = session.shared.get("components")
+    if components is None:
         tokens = min(COMPONENTS, len(text.ids) // 2)
-        made = calibrate(
+        components = calibrate(
             session.model, [torch.tensor(text.ids[-tokens:])], reduced=size, solver="pca", tokens=tokens,
             window=session.window, progress=False,
         )  # fmt: skip
-        session.made["components"] = made
-    assert isinstance(made, Calibration)
-    return made
+        session.shared["components"] = components
+    assert isinstance(components, Calibration)
+    return components
 
 
 def _tokens(choice: Choice) -> int:

@@ -186,12 +186,12 @@ def _infinitebench(session: PaperSession) -> Sequence[Cell]:
     read = data_cells(session, made, READ, lengths, session.at_most(5))
     absent = [cell for cell in read if cell.brief.startswith("needs")]
     labels = {f"{label}, {length:,}": (label, length) for label in made for length in lengths}
-    turned = [
+    transposed = [
         replace(cell, row=labels[cell.column][0], column=f"{cell.row}, {labels[cell.column][1]:,}")
         for cell in read
         if cell.column in labels and not cell.row.startswith("mean") and cell not in absent
     ]
-    rows = sorted([*synthetic, *turned], key=lambda cell: list(_inside(session, made)).index(cell.row))
+    rows = sorted([*synthetic, *transposed], key=lambda cell: list(_inside(session, made)).index(cell.row))
     files = [replace(cell, column=rows[0].column) for cell in absent]
     return [*averaged(rows, of=len(MADE) + len(READ)), *_standing(session, made, "Table 2"), *files]
 

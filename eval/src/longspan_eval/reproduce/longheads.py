@@ -134,7 +134,7 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
     if has_data(session, _names()):
         lengths = session.lengths([4 * WINDOW], WINDOW)
         made = data_cells(session, {**stock, **ablations(session)}, _names(), lengths, session.at_most(2))
-        # Turned round: what is compared are the settings, of which the paper gives the mean alone.
+        # Transposed: what is compared are the settings, of which the paper gives the mean alone.
         return [replace(cell, row=cell.column, column=cell.row) for cell in made if cell.row.startswith("mean")]
     window = session.subject.window
     lengths = session.lengths([WINDOW * n for n in session.choose((4, 8), (4,))], WINDOW)

@@ -155,8 +155,8 @@ def _shown(one: Published) -> str:
         why = "A picture, of which the text says no figure" if one.unread is None else f"Not at hand: {one.unread}"
         return f"**Published, {one.number}**: {one.title}. {why}.{f' {one.remark}' if one.remark else ''}"
     lines = [f"**Published, {one.number}**: {one.title}{f'; {one.unit}' if one.unit else ''}.", ""]
-    lines += ["| " + " | ".join(one.columns) + " |", "| --- |" + " ---: |" * (len(one.columns) - 1)]
-    lines += ["| " + " | ".join("" if value is None else str(value) for value in row) + " |" for row in one.rows]
+    rows = [["" if value is None else str(value) for value in row] for row in one.rows]
+    lines.append(markdown.table_of(one.columns, rows))
     return "\n".join([*lines, "", one.remark] if one.remark else lines)
 
 

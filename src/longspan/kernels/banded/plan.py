@@ -126,10 +126,10 @@ def _breaks(lo: Tensor, hi: Tensor) -> list[int]:
     # An empty row may neighbour a full one by a step of one, so emptiness has to break a run by itself.
     empty = hi <= lo
     jump |= empty[1:] != empty[:-1]
-    turn = torch.zeros_like(jump)
-    turn[1:] = (d_lo[1:] != d_lo[:-1]) | (d_hi[1:] != d_hi[:-1])
+    bend = torch.zeros_like(jump)
+    bend[1:] = (d_lo[1:] != d_lo[:-1]) | (d_hi[1:] != d_hi[:-1])
     breaks, run = [], 0
-    for t in torch.nonzero(jump | turn).flatten().tolist():
+    for t in torch.nonzero(jump | bend).flatten().tolist():
         # The step right after a run's first row sets the run's slope, whatever led into it.
         if bool(jump[t]) or t != run:
             run = t + 1

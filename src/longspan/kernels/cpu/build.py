@@ -18,7 +18,7 @@ from pathlib import Path
 
 from longspan import files
 from longspan.kernels.cpu import failures, structs
-from longspan.signals import held
+from longspan.signals import deferred_signals
 
 SOURCES = Path(__file__).parent / "src"
 COMPILERS = ("cc", "gcc", "clang")
@@ -220,7 +220,7 @@ def _run(command: Sequence[str], temporary: Path | None = None) -> tuple[int, st
         environment["TMPDIR"] = str(temporary)
     process = None
     try:
-        with held():  # a signal finds it begun and ends it, or not begun
+        with deferred_signals():  # a signal finds it begun and ends it, or not begun
             process = subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,

@@ -147,8 +147,8 @@ def test_rotation_as_complex_numbers(any_rope):
     x, positions = torch.randn(2, 3, 9, HEAD, dtype=torch.float64), torch.arange(4, 13)
     size, start = any_rope.rotated, any_rope.start
     out = any_rope.rotate_k(x, *any_rope.table(positions))
-    turned = torch.arange(start, start + size)
-    pairs = turned.view(-1, 2).mT if any_rope.layout == "interleaved" else turned.view(2, -1)
+    rotated = torch.arange(start, start + size)
+    pairs = rotated.view(-1, 2).mT if any_rope.layout == "interleaved" else rotated.view(2, -1)
     phase = positions[:, None].double() * any_rope.table.inv_freq.double()
     expected = torch.complex(x[..., pairs[0]], x[..., pairs[1]]) * torch.polar(torch.ones_like(phase), phase)
     expected = expected * any_rope.table.factor
@@ -176,21 +176,21 @@ def test_reduced_dtypes_round_once():
 
 def test_normalisation_after_the_rotation():
     rope = Rope(Table(inv_freq(HEAD)), HEAD, norm_q=lambda x: 2 * x, norm_k=lambda x: 3 * x)
-    turn = rope.table(torch.arange(5))
+    cos_sin = rope.table(torch.arange(5))
     x = torch.randn(1, 1, 5, HEAD)
-    assert torch.equal(rope.rotate_q(x, *turn), 2 * rotate(x, *turn))
-    assert torch.equal(rope.with_table(rope.table).rotate_k(x, *turn), 3 * rotate(x, *turn))
+    assert torch.equal(rope.rotate_q(x, *cos_sin), 2 * rotate(x, *cos_sin))
+    assert torch.equal(rope.with_table(rope.table).rotate_k(x, *cos_sin), 3 * rotate(x, *cos_sin))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_paired_channels_give_the_same_scores(any_rope, dtype):
-    """Queries and keys in paired order, turned in that order, multiply to what they do in the layer's own."""
+    """Queries and keys in paired order, rotated in that order, multiply to what they do in the layer's own."""
     q, k, _ = make_qkv(9, dtype=dtype, kv_heads=4)
     cos, sin = any_rope.table(torch.arange(9))
     plain = any_rope.rotate_q(q, cos, sin) @ any_rope.rotate_k(k, cos, sin).mT
     paired = any_rope.paired()
-    turned = paired.rotate_q(any_rope.pair(q), cos, sin) @ paired.rotate_k(any_rope.pair(k), cos, sin).mT
-    assert_same(turned, plain)
+    rotated = paired.rotate_q(any_rope.pair(q), cos, sin) @ paired.rotate_k(any_rope.pair(k), cos, sin).mT
+    assert_same(rotated, plain)
     assert paired.layout == "interleaved" and paired.pair(q) is q
     with torch.enable_grad():
         assert torch.equal(any_rope.pair(q.clone().requires_grad_()), any_rope.pair(q))

@@ -1,4 +1,4 @@
-"""Middle tokens chosen by each query: LM-Infinite's optional part."""
+"""The top k tokens of each query between the first and the recent ones: LM-Infinite's optional part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from longspan.selection.selector import Chosen, Selector
 
 
 @dataclass(frozen=True)
-class Middle(ByRow):
+class TopKTokens(ByRow):
     """The ``top_k`` best of the tokens ``initial <= j <= i - recent``, for each query ``i`` and head by itself.
 
     Args:
@@ -63,7 +63,7 @@ class Middle(ByRow):
         return layer >= self.from_layer
 
     def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
-        return MiddleSelector(self)
+        return TopKTokenSelector(self)
 
     def stops(self, i: Tensor) -> Tensor:
         return i - self.recent + 1
@@ -98,10 +98,10 @@ class Middle(ByRow):
         return scores.topk(count, dim=-1).indices.sort(dim=-1).values + self.initial
 
 
-class MiddleSelector(Selector):
+class TopKTokenSelector(Selector):
     """Scores tokens by their logits."""
 
-    def __init__(self, selection: Middle) -> None:
+    def __init__(self, selection: TopKTokens) -> None:
         self.selection = selection
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
