@@ -157,6 +157,7 @@ def test_a_gpu_needs_a_method_that_selects(tier):
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """Layers count as a GPU's, which nothing is run on."""
+    # No GPU is at hand.
     monkeypatch.setattr(tiers, "devices_of", lambda module: [torch.device("cuda:1")])
 
 
@@ -186,6 +187,7 @@ def test_one_tier_is_asked_of_several_methods(model, on_a_gpu):
 
 def test_files_are_brought_to_a_gpu_while_there_is_room(monkeypatch):
     free = {"cuda": 1000, "cpu": 0}  # the host's memory is not asked for: the files are mapped there
+    # The test sets how much memory is free.
     monkeypatch.setattr(tiers, "free_memory", lambda device: free[device.type])
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert [tiers.stays_on_host(tier, gpu, 800) for tier in ("device", "host", "disk", "auto")] == [
@@ -194,6 +196,7 @@ def test_files_are_brought_to_a_gpu_while_there_is_room(monkeypatch):
     with pytest.warns(UserWarning, match="memory of cuda runs short, so keys and values move from tier 'device' to 'h"):
         assert tiers.stays_on_host("auto", gpu, 801)
     assert tiers.stays_on_host("auto", cpu, 10**9)  # one memory, in which they are mapped
+    # A system that does not say.
     monkeypatch.setattr(tiers, "free_memory", lambda device: None)
     assert not tiers.stays_on_host("auto", gpu, 10**12)
 
