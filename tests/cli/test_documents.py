@@ -46,6 +46,23 @@ def test_ask(run, document):
     assert quiet.out == ran.out and quiet.err == ""
 
 
+@pytest.mark.parametrize("command", ["read", "ask", "chat", "generate"])
+def test_help_names_every_tier(run, command):
+    said = " ".join(re.sub(r"[│|]", " ", run(command, "--help").out).split())
+    assert "device, host or disk; auto moves it when memory is nearly full" in said
+    assert ("for --kv-tier disk or auto" in said) is (command in ("read", "generate"))
+
+
+def test_a_cache_that_may_move(run, document, folder, book, tmp_path):
+    """``--kv-tier auto`` reads and answers as the device does."""
+    expected = run("ask", document, ASK, "--max-new-tokens", "6", "--quiet").out
+    moved = tmp_path / "moved.longspan"
+    options = ["--kv-tier", "auto", "--device", "cpu"]
+    ran = run("read", book, "--model", folder, "--out", moved, *options, "--kv-dir", tmp_path)
+    assert ran.code == 0, ran.err
+    assert run("ask", moved, ASK, "--max-new-tokens", "6", "--quiet", *options).out == expected
+
+
 def test_ask_for_passages(run, document, tmp_path):
     ran = run("ask", document, ASK, "--max-new-tokens", "4", "--passages", "--html", tmp_path / "page.html")
     assert ran.code == 0 and "which is no proof" in ran.out and "book.txt, characters" in ran.out

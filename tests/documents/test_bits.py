@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import longspan
+from longspan.documents import streams
 from longspan.documents.contents import Contents, attached
 from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, forward, read_on
 from longspan.methods import METHODS
+from longspan.store import Spill
 from support.cases import WINDOW, build
 from support.hf_models import make, prompts
 from support.variants import VARIANTS
@@ -80,7 +82,7 @@ def test_every_dtype(question, name, dtype):
         same(model, question)
 
 
-@pytest.mark.parametrize("tier", ["host", "disk"])
+@pytest.mark.parametrize("tier", ["host", "disk", "auto"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_tier(model, question, name, tier, tmp_path):
     with longspan.extended(model, name, kv_tier=tier, kv_dir=tmp_path if tier == "disk" else None):
@@ -161,3 +163,54 @@ def test_without_mapping(model, question, monkeypatch):
     for name in ("dca", "longheads", "infllm"):
         with longspan.extended(model, name):
             same(model, question)
+
+
+@pytest.fixture
+def laid(monkeypatch):
+    """Where each stream of a document was asked to lie: True for the host."""
+    places, lay = [], streams.lay
+
+    def told(kind, parts, length, *, host, access):
+        places.append(host)
+        return lay(kind, parts, length, host=host, access=access)
+
+    monkeypatch.setattr(streams, "lay", told)
+    return places
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_document_begins_on_a_gpu_that_has_room_for_it(model, question, laid, monkeypatch, room):
+    """With ``kv_tier="auto"``; the device is the CPU, and what is asked about it is answered as for a GPU."""
+    monkeypatch.setattr(streams, "stays_on_host", lambda tier, device, needed: tier != "auto" or not room)
+    with longspan.extended(model, "longheads", kv_tier="auto"):
+        same(model, question)
+    assert laid and any(laid) is not room
+
+
+def test_a_gpu_that_refuses_memory_leaves_a_document_on_the_host(model, question, laid, monkeypatch):
+    asked, lay = [], streams.lay
+
+    def refuses(kind, parts, length, *, host, access):
+        asked.append(host)
+        if not host and len(asked) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return lay(kind, parts, length, host=host, access=access)
+
+    class OnGPU(Spill):
+        def below(self, tier, device):
+            return super().below(tier, torch.device("cuda"))
+
+    ids = prompts(1, TOKENS)[0]
+    with longspan.extended(model, "longheads", kv_tier="auto"):
+        expected = said(model, in_one_process(model, ids), question)
+        contents = read(model, ids)
+        monkeypatch.setattr(streams, "stays_on_host", lambda *_: False)
+        monkeypatch.setattr(streams, "new_spill", lambda: OnGPU(lambda device: None))
+        monkeypatch.setattr(streams, "lay", refuses)
+        with pytest.warns(UserWarning, match="was refused, so keys and values move from tier 'device' to 'host'"):
+            cache = contents.cache(model, attached(model))
+        assert asked[:3] == [False] * 3 and any(asked[3:])
+        assert torch.equal(said(model, cache, question), expected)
+    asked.clear()
+    with longspan.extended(model, "longheads"), pytest.raises(torch.OutOfMemoryError):
+        read(model, ids).cache(model, attached(model))  # it was told to keep them there

@@ -154,6 +154,53 @@ def test_a_gpu_needs_a_method_that_selects(tier):
     tiers.prepare_tier(static, [layer], tier, None)
 
 
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """Layers count as a GPU's, which nothing is run on."""
+    # No GPU is at hand.
+    monkeypatch.setattr(tiers, "devices_of", lambda module: [torch.device("cuda:1")])
+
+
+@pytest.mark.parametrize("method", ["full", "dca", "streaming-llm"])
+def test_auto_stays_on_a_gpu_whose_method_reads_every_key_there(model, on_a_gpu, method, tmp_path):
+    report = longspan.inspect(model, method, kv_tier="auto", kv_dir=tmp_path)
+    assert (report.kv_tier, report.kv_dir) == ("device", None)
+    (said,) = (one for one in report.warnings if "kv_tier" in one)
+    assert said.startswith(f"kv_tier='auto' keeps the cache on cuda:1 however short its memory runs: {method} reads")
+    with pytest.raises(CacheError, match="kv_tier='host' keeps the cache off cuda:1"):
+        longspan.inspect(model, method, kv_tier="host")
+
+
+@pytest.mark.parametrize("method", ["longheads", "esa", "infllm"])
+def test_auto_may_leave_a_gpu_whose_method_selects(model, on_a_gpu, method, tmp_path):
+    report = longspan.inspect(model, method, kv_tier="auto", kv_dir=tmp_path)
+    assert (report.kv_tier, report.kv_dir) == ("auto", tmp_path)
+    assert not [one for one in report.warnings if "kv_tier" in one]
+
+
+def test_one_tier_is_asked_of_several_methods(model, on_a_gpu):
+    """As of ``longspan eval --methods dca,longheads --kv-tier auto``."""
+    for name in ("dca", "longheads"):
+        with longspan.extended(model, name, kv_tier="auto"):
+            assert longspan.new_cache(model).layers[0].store.spill is None or name == "longheads"
+
+
+def test_files_are_brought_to_a_gpu_while_there_is_room(monkeypatch):
+    free = {"cuda": 1000, "cpu": 0}  # the host's memory is not asked for: the files are mapped there
+    # The test sets how much memory is free.
+    monkeypatch.setattr(tiers, "free_memory", lambda device: free[device.type])
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert [tiers.stays_on_host(tier, gpu, 800) for tier in ("device", "host", "disk", "auto")] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="memory of cuda runs short, so keys and values move from tier 'device' to 'h"):
+        assert tiers.stays_on_host("auto", gpu, 801)
+    assert tiers.stays_on_host("auto", cpu, 10**9)  # one memory, in which they are mapped
+    # A system that does not say.
+    monkeypatch.setattr(tiers, "free_memory", lambda device: None)
+    assert not tiers.stays_on_host("auto", gpu, 10**12)
+
+
 def test_a_model_that_was_moved_afterwards():
     k = torch.empty(1, 2, 3, 4, device="meta")
     with pytest.raises(CacheError, match="kv_tier='host' keeps the cache off meta"):

@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from longspan_eval.reproduce import PAPERS
+from longspan.bundled import FOLDER, load_bundled
+from longspan_eval.in_window import tasks_in_window
+from longspan_eval.reproduce import PAPERS, texts
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.published import published
+from longspan_eval.reproduce.session import PaperSession
+from longspan_eval.subject import Subject
+from longspan_eval.windows import STANDARD
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "reproduce"
 EVERY = pytest.mark.parametrize("paper", PAPERS.values(), ids=list(PAPERS))
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return load_bundled()
 
 
 @lru_cache(maxsize=len(PAPERS))
@@ -51,6 +61,27 @@ def test_only_figures_that_nobody_could_read_are_not_at_hand(paper):
     for one in unread:
         assert f"**Published, {one.number}**: {one.title}. Not at hand: {one.unread}." in text
     assert "fine-tuned: quoted" not in text
+
+
+@EVERY
+def test_protocols_are_those_of_the_code(paper, bundled, monkeypatch):
+    """Where one differs, what stands below it was measured by other rules: run its table again."""
+    model, tokenizer = bundled
+    python = ".".join(results(paper)["environment"]["python"].split(".")[:2])  # whose documentation was read
+    monkeypatch.setattr(texts, "standard_name", lambda: f"{STANDARD} of Python {python}")
+    session = PaperSession(
+        model,
+        tokenizer,
+        Subject.of(model, tokenizer),
+        scale="quick",
+        windows=paper.windows,
+        calibration=FOLDER / "calibration.safetensors",
+        able=frozenset(task.name for task in tasks_in_window()),
+    )
+    text = summary(paper)
+    for table in paper.tables:
+        protocol = table.protocol(session)
+        assert results(paper)["tables"][table.name]["protocol"] == protocol and protocol in text, table.name
 
 
 @pytest.mark.skipif((ROOT / "PKG-INFO").exists(), reason="an sdist leaves the results' pictures out")

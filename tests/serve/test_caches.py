@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -48,6 +49,17 @@ def test_turns_are_kept_in_memory_or_on_disk(start, alone, tmp_path, disk):
         assert after[1] == before[2] + 6 - 1
     assert (served.host.caches.disk_nbytes > 0) == disk and (served.host.caches.nbytes == 0) == disk
     assert len(served.host.caches) == 1, "the turns before are part of the last one"
+
+
+@pytest.mark.parametrize(("tier", "device", "mapped"), [
+    ("device", "cuda", 0), ("auto", "cuda", 0), ("host", "cuda", 7), ("disk", "cuda", 7), ("auto", "cpu", 7),
+])  # fmt: skip
+def test_tokens_that_a_gpu_may_have_a_copy_of_are_counted(tier, device, mapped):
+    caches = SimpleNamespace(
+        _attachment=SimpleNamespace(report=SimpleNamespace(kv_tier=tier)),
+        _model=SimpleNamespace(device=torch.device(device)),
+    )
+    assert Caches._mapped(caches, 7) == mapped
 
 
 def test_a_question_asked_again_and_another_way(start, alone):

@@ -24,10 +24,7 @@ def generate(
     settings: options.Parameters = None,
     angles: options.ScaledAngles = None,
     calibration: options.CalibrationFile = None,
-    kv_tier: Annotated[
-        str,
-        typer.Option(help="The storage of the cache: device, host or disk; auto moves it when memory is nearly full."),
-    ] = "device",
+    kv_tier: options.KvTier = "device",
     kv_dir: Annotated[
         Path | None,
         typer.Option(

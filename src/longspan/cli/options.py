@@ -42,7 +42,9 @@ Device = Annotated[
     str,
     typer.Option(help="The device of the model: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU."),
 ]
-KvTier = Annotated[str, typer.Option(help="The storage of the cache: device, host or disk.")]
+KvTier = Annotated[
+    str, typer.Option(help="The storage of the cache: device, host or disk; auto moves it when memory is nearly full.")
+]
 AnswerTokens = Annotated[int, typer.Option(help="The largest length of an answer in tokens.", min=1)]
 
 # Commands on a document.

@@ -50,7 +50,9 @@ def read(
     kv_tier: options.KvTier = "device",
     kv_dir: Annotated[
         Path | None,
-        typer.Option(help="The folder for --kv-tier disk, on a fast disk; default: the folder for temporary files."),
+        typer.Option(
+            help="The folder for --kv-tier disk or auto, on a fast disk; default: the folder for temporary files."
+        ),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the texts to the document in PATH.")] = False,
     dtype: options.Dtype = "auto",

@@ -31,7 +31,7 @@ from longspan.hf.attach import attachment_of
 from longspan.hf.hooks import Attachment
 from longspan.methods import LongHeads, Method
 from longspan.rope import Angles
-from longspan.store import Tier
+from longspan.store import KVTier
 
 _ROOM = 4096  # tokens of questions and answers that methods reach beyond the text
 
@@ -44,7 +44,7 @@ def read(
     method: str | Method | Angles | None = None,
     window: int | None = None,
     calibration: Calibration | str | Path | None = None,
-    kv_tier: Tier = "device",
+    kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
     layout: str = "auto",
@@ -110,7 +110,7 @@ def begin(
     method: str | Method | Angles | None = None,
     window: int | None = None,
     calibration: Calibration | str | Path | None = None,
-    kv_tier: Tier = "device",
+    kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
     layout: str = "auto",

@@ -17,6 +17,7 @@ from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
+from longspan.hf.tiers import new_spill, stays_on_host
 from longspan.index import Entries, SavableIndex, SavedIndex
 from longspan.selection.selector import Selector
 from longspan.store.memory import Kind, TokenBlock
@@ -128,18 +129,9 @@ def new_cache(
     cache = attachment.new_cache()
     if not tokens:
         return cache
-    on_host, selects = attachment.report.kv_tier != "device", attachment.attender.method.selects
-    blocks: dict[tuple[int, str], TokenBlock] = {}
-    entries: dict[int, int] = {}
-    for stream, own in zip(streams, parts, strict=True):
-        kind = Kind(1, stream.heads, stream.width, getattr(torch, stream.dtype), device)
-        count = max((part.stop for part in own), default=0)
-        if stream.name == ENTRIES:
-            entries[stream.layer] = count
-        if count:
-            host = on_host and stream.name != ENTRIES and stream.name not in _STOCK
-            access: Access = "whole" if stream.name == ENTRIES else "few" if selects else "in order"
-            blocks[stream.layer, stream.name] = lay(kind, own, count, host=host, access=access)
+    counts = [max((part.stop for part in own), default=0) for own in parts]
+    entries = {one.layer: count for one, count in zip(streams, counts, strict=True) if one.name == ENTRIES}
+    blocks = _laid(attachment, device, streams, parts, counts)
     ropes = {layer.index: layer.rope for layer in attachment.layers}
     try:
         for number, layer in enumerate(cache.layers):
@@ -156,6 +148,37 @@ def new_cache(
         ) from error
     cache.padding = (0,)
     return cache
+
+
+def _laid(
+    attachment: Attachment,
+    device: torch.device,
+    streams: Sequence[Stream],
+    parts: Sequence[Sequence[Part]],
+    counts: Sequence[int],
+) -> dict[tuple[int, str], TokenBlock]:
+    """The streams that have tokens, on the device or in the host's memory, as the cache's tier says and allows."""
+    tier, selects = attachment.report.kv_tier, attachment.attender.method.selects
+    kinds = [Kind(1, one.heads, one.width, getattr(torch, one.dtype), device) for one in streams]
+
+    def all_of_them(on_host: bool) -> dict[tuple[int, str], TokenBlock]:
+        blocks: dict[tuple[int, str], TokenBlock] = {}
+        for stream, kind, own, count in zip(streams, kinds, parts, counts, strict=True):
+            if count:
+                host = on_host and stream.name != ENTRIES and stream.name not in _STOCK
+                access: Access = "whole" if stream.name == ENTRIES else "few" if selects else "in order"
+                blocks[stream.layer, stream.name] = lay(kind, own, count, host=host, access=access)
+        return blocks
+
+    needed = sum(kind.nbytes(count) for kind, count in zip(kinds, counts, strict=True))
+    on_host = stays_on_host(tier, device, needed)
+    try:
+        return all_of_them(on_host)
+    except (MemoryError, RuntimeError) as error:
+        if on_host or tier != "auto":
+            raise
+        new_spill().after_refusal(error, "device", device)  # raises what is about something else than memory
+    return all_of_them(True)
 
 
 def _fill_store(

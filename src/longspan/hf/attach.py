@@ -69,7 +69,8 @@ def extend(
             that; ``"auto"``, the device until its memory is nearly full, then the host's, then files: a cache moves
             there in place, with a warning. The tokens do not depend on the tier. For a model on a GPU, all tiers but
             ``"device"`` require a method that selects keys: the selected keys are fetched, and the last ``window``
-            tokens stay on the device as well.
+            tokens stay on the device as well. Under another method ``"auto"`` is ``"device"`` there, and the report
+            says so.
         kv_dir: for ``"disk"`` and ``"auto"``, an existing folder, best on a fast local disk; default: the system's
             folder for temporary files. The files have no names and are deleted with the cache or the process.
         length: tokens of the longest prompt and its answer, for ``"auto"`` and for methods with a target length

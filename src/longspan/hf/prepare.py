@@ -97,7 +97,7 @@ def prepare(
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
         kv_dir = kv_dir if kv_tier in ("auto", "disk") else None
     resolved.check_layers(size, attachable)
-    directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
+    kv_tier, directory, tier_notes = prepare_tier(resolved, layers, kv_tier, kv_dir)
     ranks = ranks_of(model, layers, resolved.selects)
     shares = 1 if ranks is None else ranks.size
     maps = fitting(calibration, model, layers, ranks)

@@ -31,17 +31,39 @@ def refuse_offloaded(tier: KVTier, device: torch.device, selecting: bool) -> Non
 def new_store(tier: KVTier, directory: Path | None, window: int) -> KVStore:
     """An empty store of one layer; see ``KVStore``."""
     if tier == "auto":
-        return KVStore("device", directory, window=window, spill=Spill(free_memory))
+        return KVStore("device", directory, window=window, spill=new_spill())
     return KVStore(tier, directory, window=window)
+
+
+def new_spill() -> Spill:
+    """What says for ``kv_tier="auto"`` when a cache has to move."""
+    return Spill(free_memory)
+
+
+def stays_on_host(tier: KVTier, device: torch.device, needed: int) -> bool:
+    """Whether keys and values that lie in files stay in the CPU's memory, where those are mapped.
+
+    Args:
+        needed: bytes that they would take on the device. ``"auto"`` has them there while there is room, and says so
+            where there is none.
+    """
+    if tier != "auto" or device.type == "cpu":
+        return tier != "device"
+    spill = new_spill()
+    if spill.has_room("device", device, needed):
+        return False
+    spill.report("device", "host", device)
+    return True
 
 
 def prepare_tier(
     method: Method, layers: list[Layer], tier: KVTier, directory: str | os.PathLike[str] | None
-) -> tuple[Path | None, tuple[str, ...]]:
+) -> tuple[KVTier, Path | None, tuple[str, ...]]:
     """Raise unless the tier can hold the layers' cache.
 
     Returns:
-        The folder for ``"disk"`` as an absolute path, None for the system's; and what a user should know.
+        The tier, which is ``"device"`` where ``"auto"`` could never leave it; the folder for ``"disk"`` as an absolute
+        path, None for the system's; and what a user should know.
 
     Raises:
         ValueError: see ``check_tier``; a folder that cannot be written to.
@@ -56,11 +78,17 @@ def prepare_tier(
         except OSError as error:
             where, why = path or tempfile.gettempdir(), error.strerror or error
             raise ValueError(f"kv_dir {where} cannot be written to ({why}); pass a folder that can") from error
-    for layer in layers:
-        if layer.rope is not None:
-            for device in devices_of(layer.module):
-                refuse_offloaded(tier, device, method.selects)
-    return path, tuple(_notes(layers, tier, path))
+    devices = [device for layer in layers if layer.rope is not None for device in devices_of(layer.module)]
+    away = next((device for device in devices if device.type != "cpu"), None)
+    if tier == "auto" and away is not None and not method.selects:
+        note = (
+            f"kv_tier='auto' keeps the cache on {away} however short its memory runs: {method.name} reads all of it "
+            "there for every token; a method that selects keys, such as longheads or esa, could have it moved"
+        )
+        return "device", None, (note,)
+    for device in devices:
+        refuse_offloaded(tier, device, method.selects)
+    return tier, path, tuple(_notes(layers, tier, path))
 
 
 def _notes(layers: list[Layer], tier: KVTier, path: Path | None) -> Iterator[str]:

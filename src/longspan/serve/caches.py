@@ -141,7 +141,7 @@ class Caches:
 
     def _mapped(self, tokens: int) -> int:
         """How many of the first ``tokens`` take no memory of their own: none where the device needs a copy of them."""
-        on_device = self._attachment.report.kv_tier == "device" and self._model.device.type != "cpu"
+        on_device = self._attachment.report.kv_tier in ("device", "auto") and self._model.device.type != "cpu"
         return 0 if on_device else tokens
 
     def keep(self, ids: Tensor, prefix: PrefixCache) -> None:

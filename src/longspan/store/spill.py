@@ -30,12 +30,14 @@ class Spill:
             return None
         return "host" if tier == "device" and device.type != "cpu" else "disk"
 
+    def has_room(self, tier: Tier, device: torch.device, needed: int) -> bool:
+        """Whether a tier has memory for ``needed`` bytes more, as far as the system says."""
+        free = self._free(device if tier == "device" else torch.device("cpu"))
+        return free is None or needed <= SHARE * free
+
     def with_room(self, tier: Tier, device: torch.device, needed: int) -> Tier:
         """The first tier from ``tier`` on with memory for ``needed`` bytes more; says so if it is another."""
-        while (to := self.below(tier, device)) is not None:
-            free = self._free(device if tier == "device" else torch.device("cpu"))
-            if free is None or needed <= SHARE * free:
-                break
+        while (to := self.below(tier, device)) is not None and not self.has_room(tier, device, needed):
             self.report(tier, to, device)
             tier = to
         return tier

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -42,8 +44,11 @@ def test_counts_cover_and_gini():
 
 @pytest.mark.parametrize(
     ("answers", "top", "rate"),
-    [([0], 1, 0.5), ([2], 1, 0.25), ([4], 1, 0.25), ([3], 1, 0.0), ([2, 4], 1, 0.5), ([3], 2, 0.25), ([3], 3, 0.5),
-     ([3], 4, 1.0), ([3], 5, 1.0), ([5], 5, 0.0), ([5], 6, 0.0)],
+    # Chosen among are chunks 1 to 3. Best of each head: 2 and 3 in one layer, 2 and 1 in the other.
+    [([1], 1, 0.25), ([2], 1, 0.5), ([3], 1, 0.25), ([1, 3], 1, 0.5), ([1], 2, 0.25), ([2], 2, 1.0), ([3], 2, 0.75),
+     ([1], 3, 1.0), ([1], 5, 1.0),
+     # A part of the answer that is kept anyway, as chunks 0, 4 and 5 are, changes nothing.
+     ([0, 2], 1, 0.5), ([1, 4], 1, 0.25)],
 )  # fmt: skip
 def test_hit_rate(answers, top, rate):
     assert hit_rate(TWO_LAYERS, SIX, answers, top) == rate
@@ -52,10 +57,10 @@ def test_hit_rate(answers, top, rate):
 @pytest.mark.parametrize(
     ("answers", "top", "layer", "model"),
     [
-        # Best of each head: chunks 0 and 4 in one layer, 2 and 0 in the other. What ties counts against an answer.
-        ([0], 1, 0.0, 1.0), ([2], 1, 0.0, 0.0), ([0, 4], 1, 0.5, 1.0),
-        # Best two: 0 2 and 4 3 in one, 2 4 and 0 1 in the other; of all, 0, 2 and 4 have two votes each.
-        ([2], 2, 0.0, 0.0), ([0, 2], 2, 0.0, 1.0), ([1], 5, 1.0, 1.0), ([5], 5, 0.0, 0.0),
+        # Best of each head: chunks 2 and 3 in one layer, 2 and 1 in the other. What ties counts against an answer.
+        ([2], 1, 0.0, 1.0), ([3], 1, 0.0, 0.0), ([2, 3], 1, 0.5, 1.0), ([2, 0], 1, 0.0, 1.0),
+        # Best two: 2 3 and 3 2 in one, 2 3 and 1 2 in the other.
+        ([2], 2, 1.0, 1.0), ([3], 2, 0.5, 1.0), ([1], 2, 0.0, 0.0), ([1], 5, 1.0, 1.0),
     ],
 )  # fmt: skip
 def test_hits_of_heads_that_vote(answers, top, layer, model):
@@ -63,7 +68,23 @@ def test_hits_of_heads_that_vote(answers, top, layer, model):
 
 
 def test_hits_by_head():
-    assert hits(TWO_LAYERS[0], SIX, [0], 1).tolist() == [True, False]
+    assert hits(TWO_LAYERS[0], SIX, [2], 1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("answers", [[0], [4], [5], [0, 5]])
+def test_there_is_nothing_to_find_in_what_is_kept_anyway(answers):
+    """The best score of a head is that of chunk 0, and that of another that of chunk 4: both are taken without it."""
+    assert math.isnan(hit_rate(TWO_LAYERS, SIX, answers, 1))
+    assert all(math.isnan(rate) for rate in vote_rates(TWO_LAYERS, SIX, answers, 5))
+    assert not hits(TWO_LAYERS[0], SIX, answers, 5).any()
+
+
+def test_tokens_that_are_kept_anyway_are_not_a_chunks_score():
+    """Tokens 0 to 5 are kept, of chunk 1 the last two are chosen among."""
+    one = choice([[6]], [[0, 0, 0, 0, 9, 8, 3, 2]], size=1, kept=((0, 6), (20, 22)))
+    assert chunk_scores(one, SIX)[0, :2].tolist() == [0, 9]
+    assert chunk_scores(one, SIX, forced=False)[0, :2].tolist() == [float("-inf"), 3]
+    assert one.scores.max() == 9  # what was recorded stays
 
 
 @pytest.mark.parametrize(
@@ -155,5 +176,7 @@ def test_what_cannot_be_measured():
     for answers in ([], [6], [-1]):
         with pytest.raises(ValueError, match="the answer lies"):
             hit_rate(TWO_LAYERS, SIX, answers, 1)
+        with pytest.raises(ValueError, match="the answer lies"):
+            vote_rates(TWO_LAYERS, SIX, answers, 1)
     with pytest.raises(ValueError, match="from 1"):
         hit_rate(TWO_LAYERS, SIX, [0], 0)

@@ -11,6 +11,7 @@ from longspan.methods import DCA, ReRoPE
 from longspan_eval.datafile import SAMPLES
 from longspan_eval.reproduce import PAPERS, dca, dca_methods
 from longspan_eval.reproduce.cells import INSIDE
+from longspan_eval.reproduce.unseen import UNSEEN, records_of
 from support.tables import figures_of, made, measured, table_of
 
 K = 1024
@@ -129,6 +130,23 @@ def test_the_papers_questions_have_a_figure_for_each_of_its_tables(at_4096, tmp_
     assert (cells["F1, easy (Table 6)"], cells["F1, hard (Table 7)"], cells["F1"]) == (6, 4, 10)
     shutil.copy(SAMPLES / "unseen" / "questions.jsonl", tmp_path / "unseen")
     assert not [cell for cell in measured("dca", "table-6", at_4096) if "easy" in cell.column]  # others' questions
+
+
+@pytest.mark.parametrize("said", ["CodeLlama and Together's Llama2", "The Llama2 70B"])
+def test_a_question_with_two_answers_takes_either(at_4096, tmp_path, said):
+    """Table 6 marks the second as wrong for no model."""
+    (tmp_path / "unseen").mkdir()
+    (tmp_path / "unseen" / "paper.txt").write_text("A paper on dual chunk attention.")
+    (record,) = (one for one in records_of(tmp_path) if "192k" in one["question"])
+    example = UNSEEN.build(at_4096.tokenizer, length=1000, seed=0, record=record)
+    assert UNSEEN.score(said, example.references) == 1.0
+    assert UNSEEN.score("Llama2 13B", example.references) < 1.0
+
+
+def test_a_row_that_the_paper_has_not_is_named(at_4096):
+    for name in ("table-1", "figure-5"):
+        assert "ynamic NTK" in table_of("dca", name).protocol(at_4096)
+    assert "dynamic NTK a row that its table has not" in table_of("dca", "table-1").protocol(at_4096)
 
 
 def test_relative_positions_of_the_papers_examples(at_4096):

@@ -11,6 +11,8 @@ from longspan.methods import DCA, ESA, InfLLM
 from longspan_eval.datafile import SAMPLES
 from longspan_eval.reproduce import PAPERS, esa, esa_methods
 from longspan_eval.reproduce.cells import INSIDE
+from longspan_eval.reproduce.counts import components_from
+from longspan_eval.reproduce.texts import Text
 from support.tables import figures_of, made, measured, table_of
 
 K = 1024
@@ -173,3 +175,7 @@ def test_recall_is_of_2000_queries_up_to_token_25000(at_window, monkeypatch):
     session = at_window(32_768, windows=PAPERS["esa"].windows, calibration=FOLDER / "calibration.safetensors")
     asked = set(figures_of("esa", "figure-2", session))
     assert asked and {(one.length, one.queries, one.top) for one in asked} == {(25_000, 2_000, 2_048)}
+    # Four prompts would fit the text of 120,001 tokens, the last two of which are what the components are made of.
+    (text,) = {one.text for one in asked}
+    assert components_from(text) == 70_001 and {one.seed for one in asked} == {0, 25_000}
+    assert components_from(Text.of("short", [1] * 1000)) == 500

@@ -8,6 +8,7 @@ import pytest
 
 from longspan.methods import LMInfinite, LongHeads
 from longspan_eval.datafile import SAMPLES
+from longspan_eval.passkey import TASK
 from longspan_eval.reproduce import longheads, longheads_methods
 from longspan_eval.reproduce.longheads_heads import split_lengths
 from longspan_eval.reproduce.longheads_takes import rows as takes_rows
@@ -39,6 +40,8 @@ def test_the_factor_of_ntk_is_another_for_chat_models(at_4096, monkeypatch, temp
     assert rows["NTK"].name == "dynamic-ntk" and rows["NTK"].method.angles.factor == factor
     initial = rows["LongHeads w/ NTK init"].method
     assert initial.prefill == "full" and initial.angles.dynamic and initial.angles.factor == factor
+    for name in ("table-1", "figure-4", "figure-7", "table-2"):
+        assert f"NTK: dynamic, factor {factor:.1f}, as the model is a" in table_of("longheads", name).protocol(at_4096)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,25 @@ def test_longheads_depths_are_of_the_pass_key(at_4096):
 def test_heads_are_looked_at_in_the_papers_noise(at_4096, name):
     tasks = {one.task.name for cell in measured("longheads", name, at_4096) for one in cell.measures}
     assert tasks == {"passkey"}
+
+
+@pytest.mark.parametrize("name", ["figure-4", "figure-6", "figure-7", "table-3", "table-7"])
+def test_another_word_of_the_instruction_is_said(at_4096, name):
+    protocol = table_of("longheads", name).protocol(at_4096)
+    assert "“memorize it”, where the paper's Table 6 prints “memorize them”" in protocol and "memorize it." in TASK
+
+
+def test_hits_are_said_to_be_of_what_is_chosen_among(at_4096):
+    protocol = table_of("longheads", "table-3").protocol(at_4096)
+    assert "of the chunks that are chosen among (Eq 3)" in protocol
+    assert "Prompts whose answer lies in chunks that are kept anyway have no hit and no miss" in protocol
+
+
+@pytest.mark.usefixtures("unbuilt")
+@pytest.mark.parametrize("name", ["figure-4", "figure-7"])
+def test_quick_tables_have_the_row_that_their_published_figures_are_of(at_window, name):
+    rows = {cell.row for cell in measured("longheads", name, at_window(512, scale="quick"))}
+    assert {"stock", "NTK", "LM-Infinite", "LongHeads"} < rows
 
 
 @pytest.mark.usefixtures("unbuilt")

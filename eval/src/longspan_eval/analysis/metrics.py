@@ -6,6 +6,7 @@ All of it is of one query, at which every layer's heads (or groups, or the layer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,8 +16,11 @@ from longspan.attend import Choice
 from longspan.recording.chunks import Chunking, check_covers, chosen, one_moment
 
 
-def chunk_scores(choice: Choice, chunks: Chunking) -> Tensor:
+def chunk_scores(choice: Choice, chunks: Chunking, *, forced: bool = True) -> Tensor:
     """The score of each chunk, the best of its units': ``[S, n]`` fp32; -inf where nothing in it has one.
+
+    Args:
+        forced: also score the tokens that are kept whatever is chosen, the first and the last ones.
 
     Raises:
         ValueError: no scores were recorded, or none decided (random picks, layers that take another's choice).
@@ -28,8 +32,12 @@ def chunk_scores(choice: Choice, chunks: Chunking) -> Tensor:
     units = choice.scored_from + torch.arange(count)
     tokens = choice.origin + units[:, None] * choice.size + torch.arange(choice.size)
     at = chunks.of_tokens(tokens).flatten().expand(sharing, -1)
+    scores = choice.scores.repeat_interleave(choice.size, dim=1)
+    if not forced:
+        for first, stop in choice.kept:
+            scores[:, (tokens.flatten() >= first) & (tokens.flatten() < stop)] = float("-inf")
     best = torch.full((sharing, len(chunks)), float("-inf"))
-    return best.scatter_reduce_(1, at, choice.scores.repeat_interleave(choice.size, dim=1), "amax")
+    return best.scatter_reduce_(1, at, scores, "amax")
 
 
 def counts(choices: Sequence[Choice], chunks: Chunking, *, forced: bool = True) -> Tensor:
@@ -62,47 +70,62 @@ def uniformity(choices: Sequence[Choice], chunks: Chunking, *, forced: bool = Tr
 
 
 def hits(choice: Choice, chunks: Chunking, answers: Sequence[int], top: int) -> Tensor:
-    """Whether each one's ``top`` best-scored chunks include one of ``answers``: ``[S]`` bool. See ``hit_rate``."""
+    """Whether each one's ``top`` best chunks of those chosen among include one of ``answers``: ``[S]`` bool."""
     if top < 1:
         raise ValueError(f"top is a number of chunks from 1, not {top}")
-    if not answers or not all(0 <= one < len(chunks) for one in answers):
-        raise ValueError(f"the answer lies in one or more of the chunks 0 to {len(chunks) - 1}, not in {list(answers)}")
-    scores = chunk_scores(choice, chunks)
-    best = scores.topk(min(top, len(chunks)), dim=-1)
+    _check_answers(chunks, answers)
+    best = chunk_scores(choice, chunks, forced=False).topk(min(top, len(chunks)), dim=-1)
     among = (best.indices[..., None] == torch.tensor(list(answers))).any(dim=-1)
     return (among & (best.values > float("-inf"))).any(dim=-1)
 
 
 def hit_rate(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int], top: int) -> float:
-    """Share of (layer, head) whose ``top`` best chunks by score include a chunk with the answer: 0 to 1.
+    """Share of (layer, head) whose ``top`` best chunks by score include a chunk with the answer: 0 to 1, or NaN.
 
-    Chunks that are kept anyway are ranked with the others where they have a score: LongHeads' and ESA's have, but for
-    the query's own chunk; InfLLM's initial and local tokens have none, since only blocks further back are scored.
+    Ranked are the chunks that are chosen among (LongHeads' Eq 3 takes the first and the local ones whatever their
+    scores). Chunks with the answer that are kept anyway count neither for nor against: nobody has to choose them. Where
+    no other chunk has the answer there is nothing to find, and the rate is NaN.
 
     Args:
         choices: of the query that the first token of the answer comes from.
         answers: the chunks that hold it, see ``Chunking.holding``.
     """
     one_moment(choices)
-    return float(torch.cat([hits(one, chunks, answers, top) for one in choices]).double().mean())
+    found = torch.cat([hits(one, chunks, answers, top) for one in choices])
+    return float(found.double().mean()) if _to_choose(choices, chunks, answers) else math.nan
 
 
 def vote_rates(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int], top: int) -> tuple[float, float]:
     """Hit rates over all heads: the share of layers whose heads find the answer together, and whether the model's do.
 
     Each head votes for its ``top`` best chunks by score. The answer is found where it is among the ``top`` chunks with
-    the most votes, those of a layer's heads or of all layers' heads; chunks with as many votes count against it.
+    the most votes, those of a layer's heads or of all layers' heads; chunks with as many votes count against it. Both
+    are NaN where ``hit_rate`` is.
     """
     one_moment(choices)
+    if not _to_choose(choices, chunks, answers):
+        return math.nan, math.nan
     found = [_votes(one, chunks, top) for one in choices]
     total = sum(found, torch.zeros(len(chunks)).long())
     layers = [_elected(votes, answers, top) for votes in found]
     return sum(layers) / len(layers), float(_elected(total, answers, top))
 
 
+def _check_answers(chunks: Chunking, answers: Sequence[int]) -> None:
+    if not answers or not all(0 <= one < len(chunks) for one in answers):
+        raise ValueError(f"the answer lies in one or more of the chunks 0 to {len(chunks) - 1}, not in {list(answers)}")
+
+
+def _to_choose(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int]) -> bool:
+    """Whether a chunk with the answer is among those that some layer chooses among."""
+    _check_answers(chunks, answers)
+    best = torch.stack([chunk_scores(one, chunks, forced=False)[:, list(answers)].amax() for one in choices])
+    return bool((best > float("-inf")).any())
+
+
 def _votes(choice: Choice, chunks: Chunking, top: int) -> Tensor:
     """How many of a layer's heads have each chunk among their ``top`` best: ``[n]`` int64."""
-    best = chunk_scores(choice, chunks).topk(min(top, len(chunks)), dim=-1)
+    best = chunk_scores(choice, chunks, forced=False).topk(min(top, len(chunks)), dim=-1)
     return torch.bincount(best.indices[best.values > float("-inf")], minlength=len(chunks))
 
 

@@ -76,7 +76,8 @@ class Inspection:
         chunks, choices: the chunks of those, and each layer's choice.
         answers: the chunks that hold the answer.
         cover, gini: ``cover_rate`` and ``uniformity``.
-        hit1, hit5: ``hit_rate``; NaN where it is not known where the answer lies, or no score decided.
+        hit1, hit5: ``hit_rate``; NaN where it is not known where the answer lies, where it lies in chunks that are
+            kept anyway, or where no score decided.
         prediction: what the model answered.
         score: how right that is; NaN where nobody can say.
     """
@@ -193,7 +194,7 @@ class LengthSummary:
     Attributes:
         length: tokens asked for. tokens: of a prompt, on average. chunks: of a prompt, on average.
         n: prompts.
-        cover, gini, hit1, hit5: means over the prompts; NaN where nobody can say.
+        cover, gini, hit1, hit5: means over the prompts that have them; NaN where none has.
         found: right answers. split, whole: the same where a chunk's border cuts the answer, and where none does.
     """
 

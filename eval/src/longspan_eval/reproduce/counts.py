@@ -27,7 +27,8 @@ class Recalled(Measure):
     """How many of the best-scored keys the reduced scores find for the last ``queries`` of a text, layer by layer.
 
     Attributes:
-        text: of which ``length`` tokens are read from token ``seed`` on; its end makes the principal components.
+        text: of which ``length`` tokens are read from token ``seed`` on, none of those that the principal components
+            are made of (``components_from``).
         sha256: of the file ``calibration``.
     """
 
@@ -107,14 +108,19 @@ class Counted(Measure):
 COMPONENTS = 50_000  # tokens that a calibration is made of, as in the paper
 
 
+def components_from(text: Text) -> int:
+    """The token of a text from which on the principal components are made of it: at most half, and at its end."""
+    return len(text.ids) - min(COMPONENTS, len(text.ids) // 2)
+
+
 def _components(session: Session, text: Text, size: int) -> Calibration:
     """The principal components of a model's keys, as many as a calibration has numbers, made once for a session."""
     components = session.shared.get("components")
     if components is None:
-        tokens = min(COMPONENTS, len(text.ids) // 2)
+        ids = text.ids[components_from(text) :]
         components = calibrate(
-            session.model, [torch.tensor(text.ids[-tokens:])], reduced=size, solver="pca", tokens=tokens,
-            window=session.window, progress=False,
+            session.model, [torch.tensor(ids)], reduced=size, solver="pca", tokens=len(ids), window=session.window,
+            progress=False,
         )  # fmt: skip
         session.shared["components"] = components
     assert isinstance(components, Calibration)

@@ -59,7 +59,7 @@ def _perplexity(session: PaperSession) -> Sequence[Cell]:
 def _perplexity_protocol(session: PaperSession) -> str:
     said = (
         "The paper: 256 apart, 2,048 for 70B; PI, NTK and YaRN follow the length; its PI-Yarn is a row of no method "
-        "here."
+        "here, and dynamic NTK a row that its table has not."
     )
     return _slid_protocol(session, 8, said)
 

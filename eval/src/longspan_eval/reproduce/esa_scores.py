@@ -10,7 +10,7 @@ from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
 from longspan_eval.reduce import mean_of, median_of
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.counts import Counted, Recalled
+from longspan_eval.reproduce.counts import Counted, Recalled, components_from
 from longspan_eval.reproduce.esa_methods import INITIAL, LOCAL, REDUCED, TOP_K, WINDOW, K, own, sizes
 from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, limit, operation_ratio
 from longspan_eval.reproduce.session import PaperSession
@@ -32,10 +32,11 @@ def _recall(session: PaperSession) -> Sequence[Cell]:
         return [missing_row("every layer", "reduced scores", "a calibration", how)]
     made = Calibration.load(session.calibration)
     count = session.prompts(5, 2)
-    begins = range(0, len(text.ids) - length + 1, length)[:count]
+    free = components_from(text)
+    begins = range(0, free - length + 1, length)[:count]
     reason = session.too_long(length)
     if reason is None and not begins:
-        reason = f"{text.name} has {len(text.ids):,} tokens, fewer than {length:,}"
+        reason = f"{text.name} has {free:,} tokens beside those of the {PCA}, fewer than {length:,}"
     sha256 = hashlib.sha256(session.calibration.read_bytes()).hexdigest()
     top = session.tokens(TOP_K, WINDOW)
     measures = () if reason else tuple(
@@ -58,7 +59,7 @@ def _recall_protocol(session: PaperSession) -> str:
         f"Of the {session.tokens(TOP_K, WINDOW):,} best-scored keys, how many are among as many under the reduced "
         f"scores, for the queries from {session.tokens(23_000, WINDOW):,} to {session.tokens(25_000, WINDOW):,} of "
         f"{at_hand(session.tokenizer).name} (the paper: 2,048, for 23k to 25k of Books3); read under DCA. The {PCA} "
-        "are of the end of that text, as large as the calibration."
+        "are of the end of that text, which no prompt reaches into, and as large as the calibration."
     )
 
 

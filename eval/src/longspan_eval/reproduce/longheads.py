@@ -9,7 +9,17 @@ from longspan_eval.cell import Cell
 from longspan_eval.reproduce import longheads_heads, longheads_takes
 from longspan_eval.reproduce.ablations import parse_spec
 from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, averaged, data_cells, grid, has_data, perplexity_cells
-from longspan_eval.reproduce.longheads_methods import WINDOW, ablations, few, half, halved, lengths_of, methods
+from longspan_eval.reproduce.longheads_methods import (
+    SAID_THEM,
+    WINDOW,
+    ablations,
+    few,
+    half,
+    halved,
+    lengths_of,
+    methods,
+    ntk_said,
+)
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, PaperTable, missing_row
 from longspan_eval.reproduce.texts import PG19_TEST, PROOF_PILE
@@ -54,7 +64,7 @@ def _perplexity_protocol(session: PaperSession) -> str:
         "paper: 100 test documents of each). "
         f"The paper's row is k = 8, an attention window of {half(session):,} tokens (2k); LongHeads without more has "
         f"{session.tokens(WINDOW, WINDOW):,} (4k). Inside the model's window all rows are stock's, as the paper's "
-        "are at 4k."
+        f"are at 4k. {ntk_said(session)}"
     )
 
 
@@ -71,7 +81,7 @@ def _passkey_protocol(session: PaperSession) -> str:
         f"Five digits in noise, at a random place; prompts a length: {session.prompts(50, 6)} "
         "(the paper: 50, at 4k to 32k by 4k, which are 1 to 8 windows). The paper does not say which of its attention "
         "windows this is of: the rows have 4k (k = 16), as its Table 2; at 2k (k = 8) Figure 6 begins with the same "
-        "prompts. The instruction says “memorize it”, where the paper's Table 6 prints “memorize them”."
+        f"prompts. {SAID_THEM} {ntk_said(session)}"
     )
 
 
@@ -84,7 +94,8 @@ def _far(session: PaperSession) -> Sequence[Cell]:
 def _far_protocol(session: PaperSession) -> str:
     return (
         f"Passkeys as in Figure 4, 4k to 128k, {session.prompts(50, 2)} a length, at an attention window of "
-        f"{half(session):,} tokens (the paper: 2k), which is k = 8 and chooses inside the model's window too."
+        f"{half(session):,} tokens (the paper: 2k), which is k = 8 and chooses inside the model's window too. "
+        f"{SAID_THEM}"
     )
 
 
@@ -102,7 +113,7 @@ def _depths(session: PaperSession) -> Sequence[Cell]:
 def _depths_protocol(session: PaperSession) -> str:
     return (
         f"Five digits in noise at {session.choose(10, 4)} depths, {session.prompts(10, 1)} prompts a depth "
-        "(the paper: 10, at 1k to 50k by 3k)."
+        f"(the paper: 10, at 1k to 50k by 3k). {SAID_THEM} {ntk_said(session)}"
     )
 
 
@@ -122,7 +133,7 @@ def _longbench(session: PaperSession) -> Sequence[Cell]:
 def _longbench_protocol(session: PaperSession) -> str:
     return (
         "LongBench, and LongBench-E where it has the task, cut in the middle to 4 and 8 windows (16k and 32k); for a "
-        "chat model this is Table 8."
+        f"chat model this is Table 8. {ntk_said(session)}"
     )
 
 

@@ -12,7 +12,7 @@ from longspan_eval.filler import encode, start
 from longspan_eval.measure import Measure
 from longspan_eval.reduce import Reduce, found, found_where, mean_of
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.longheads_methods import WINDOW, half, halved, lengths_of
+from longspan_eval.reproduce.longheads_methods import SAID_THEM, WINDOW, half, halved, lengths_of
 from longspan_eval.reproduce.measures import Inspected, SplitPrompt
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import PaperTable, missing_file
@@ -72,10 +72,12 @@ def _analysis_protocol(session: PaperSession) -> str:
     return (
         f"Passkeys in noise, {_prompts(session)} a length (the paper: 50), and the first tokens of "
         f"{session.prompts(5, 2)} government reports a length at their last token (the paper: 5), at an attention "
-        f"window of {half(session):,} tokens (the paper: 2,048): 8 chunks of {session.tokens(256, WINDOW)}. Of all "
-        "layers and heads, where the answer begins: the share of chunks that any chooses, and the Gini coefficient of "
-        "how often. Hits of *a head*: how many heads have the answer among their best 1 or 5 chunks; of *a layer*, of "
-        "*the model*: whether it is among the 1 or 5 chunks that most heads of the layer, or of all layers, have there."
+        f"window of {half(session):,} tokens (the paper: 2,048): 8 chunks of {session.tokens(256, WINDOW)}. "
+        f"{SAID_THEM} Of all layers and heads, where the answer begins: the share of chunks that any keeps, and the "
+        "Gini coefficient of how often. Hits are of the chunks that are chosen among (Eq 3), without the first and the "
+        "local ones, which are kept whatever is chosen: of *a head*, how many heads have the answer among their best 1 "
+        "or 5 of them; of *a layer*, of *the model*, whether it is among the 1 or 5 that most heads of the layer, or "
+        "of all layers, have there. Prompts whose answer lies in chunks that are kept anyway have no hit and no miss."
     )
 
 
@@ -127,7 +129,8 @@ def _split(session: PaperSession) -> Sequence[Cell]:
 def _split_protocol(session: PaperSession) -> str:
     return (
         f"Passkeys in noise, {session.prompts(100, 8)} prompts a length, {len(split_lengths(session))} lengths (the "
-        "paper: 800 in all), by whether a chunk's border cuts the digits at one of the two places where they stand."
+        "paper: 800 in all), by whether a chunk's border cuts the digits at one of the two places where they stand. "
+        f"{SAID_THEM}"
     )
 
 

@@ -7,6 +7,7 @@ from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.spec import MethodSpec
 
 WINDOW = 4096
+SAID_THEM = "The instruction says “memorize it”, where the paper's Table 6 prints “memorize them”."
 
 ABLATIONS = {  # after the two of chunk length and number of chunks that all share
     "the method": "",
@@ -40,6 +41,15 @@ def ntk(session: PaperSession) -> float:
     return 1.0 if session.chat else 2.0
 
 
+def ntk_said(session: PaperSession) -> str:
+    """What a protocol says of the rows with NTK."""
+    kind = "chat" if session.chat else "base"
+    return (
+        f"NTK: dynamic, factor {ntk(session):.1f}, as the model is a {kind} one (the paper: 2.0 for base models, 1.0 "
+        "for chat models)."
+    )
+
+
 def methods(session: PaperSession) -> dict[str, MethodSpec]:
     """The rows that the paper compares without fine-tuning, Eq 3 to the letter, and one of longspan's own."""
     factor = ntk(session)
@@ -58,7 +68,7 @@ def methods(session: PaperSession) -> dict[str, MethodSpec]:
 def few(session: PaperSession) -> dict[str, MethodSpec]:
     """The rows; at the scale "quick" those that say most."""
     every = methods(session)
-    quick = ("stock", "LM-Infinite", "LongHeads", "LongHeads, local_chunks = 1", "LongHeads, scored by bounds")
+    quick = ("stock", "NTK", "LM-Infinite", "LongHeads", "LongHeads, local_chunks = 1", "LongHeads, scored by bounds")
     return session.choose(every, {name: every[name] for name in quick})
 
 

@@ -64,7 +64,7 @@ class Inspected(Measure):
             "seed": self.seed,
             "task": None if self.task is None else [self.task.name, self.task.version],
             "text": None if self.text is None else self.text.sha256,
-            "measure": 3,
+            "measure": 4,
         }
 
     def run(self, session: Session) -> Sample:
