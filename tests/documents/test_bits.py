@@ -12,6 +12,7 @@ from longspan.documents import streams
 from longspan.documents.contents import Contents, attached
 from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, forward, read_on
+from longspan.hf import tiers
 from longspan.methods import METHODS
 from longspan.store import Spill
 from support.cases import WINDOW, build
@@ -185,6 +186,22 @@ def test_a_document_begins_on_a_gpu_that_has_room_for_it(model, question, laid, 
     with longspan.extended(model, "longheads", kv_tier="auto"):
         same(model, question)
     assert laid and any(laid) is not room
+
+
+def test_files_are_brought_to_a_gpu_while_there_is_room(monkeypatch):
+    free = {"cuda": 1000, "cpu": 0}  # the host's memory is not asked for: the files are mapped there
+    # The test sets how much memory is free.
+    monkeypatch.setattr(tiers, "free_memory", lambda device: free[device.type])
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert [streams.stays_on_host(tier, gpu, 800) for tier in ("device", "host", "disk", "auto")] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="memory of cuda runs short, so keys and values move from tier 'device' to 'h"):
+        assert streams.stays_on_host("auto", gpu, 801)
+    assert streams.stays_on_host("auto", cpu, 10**9)  # one memory, in which they are mapped
+    # A system that does not say.
+    monkeypatch.setattr(tiers, "free_memory", lambda device: None)
+    assert not streams.stays_on_host("auto", gpu, 10**12)
 
 
 def test_a_gpu_that_refuses_memory_leaves_a_document_on_the_host(model, question, laid, monkeypatch):

@@ -185,22 +185,6 @@ def test_one_tier_is_asked_of_several_methods(model, on_a_gpu):
             assert longspan.new_cache(model).layers[0].store.spill is None or name == "longheads"
 
 
-def test_files_are_brought_to_a_gpu_while_there_is_room(monkeypatch):
-    free = {"cuda": 1000, "cpu": 0}  # the host's memory is not asked for: the files are mapped there
-    # The test sets how much memory is free.
-    monkeypatch.setattr(tiers, "free_memory", lambda device: free[device.type])
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert [tiers.stays_on_host(tier, gpu, 800) for tier in ("device", "host", "disk", "auto")] == [
-        False, True, True, False,
-    ]  # fmt: skip
-    with pytest.warns(UserWarning, match="memory of cuda runs short, so keys and values move from tier 'device' to 'h"):
-        assert tiers.stays_on_host("auto", gpu, 801)
-    assert tiers.stays_on_host("auto", cpu, 10**9)  # one memory, in which they are mapped
-    # A system that does not say.
-    monkeypatch.setattr(tiers, "free_memory", lambda device: None)
-    assert not tiers.stays_on_host("auto", gpu, 10**12)
-
-
 def test_a_model_that_was_moved_afterwards():
     k = torch.empty(1, 2, 3, 4, device="meta")
     with pytest.raises(CacheError, match="kv_tier='host' keeps the cache off meta"):

@@ -17,9 +17,10 @@ from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
-from longspan.hf.tiers import new_spill, stays_on_host
+from longspan.hf.tiers import new_spill
 from longspan.index import Entries, SavableIndex, SavedIndex
 from longspan.selection.selector import Selector
+from longspan.store import KVTier
 from longspan.store.memory import Kind, TokenBlock
 from longspan.store.segments import Access, Part, lay
 
@@ -148,6 +149,22 @@ def new_cache(
         ) from error
     cache.padding = (0,)
     return cache
+
+
+def stays_on_host(tier: KVTier, device: torch.device, needed: int) -> bool:
+    """Whether keys and values that lie in files stay in the CPU's memory, where those are mapped.
+
+    Args:
+        needed: bytes that they would take on the device. ``"auto"`` has them there while there is room, and says so
+            where there is none.
+    """
+    if tier != "auto" or device.type == "cpu":
+        return tier != "device"
+    spill = new_spill()
+    if spill.has_room("device", device, needed):
+        return False
+    spill.report("device", "host", device)
+    return True
 
 
 def _laid(

@@ -188,15 +188,8 @@ class Attachment(NeverCopied):
         store, step, padding = None, None, mask.padding
         if cache is not None:
             store, step = cache.layers[layer.index].store, cache.recorded
-        call = LayerCall(
-            cast(Rope, layer.rope),
-            scaling(module, kwargs),
-            padding,
-            kwargs.get("softcap"),
-            kwargs.get("s_aux"),
-            layer.index,
-            mask.state,
-        )
+        rope, scale = cast(Rope, layer.rope), scaling(module, kwargs)
+        call = LayerCall(rope, scale, padding, kwargs.get("softcap"), kwargs.get("s_aux"), layer.index, mask.state)
         if step is not None and store is not None:  # whoever records has checked padding and cache
             return step(q, k, v, call, store).contiguous(), None
         if self.observer is not None:

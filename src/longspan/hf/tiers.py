@@ -40,22 +40,6 @@ def new_spill() -> Spill:
     return Spill(free_memory)
 
 
-def stays_on_host(tier: KVTier, device: torch.device, needed: int) -> bool:
-    """Whether keys and values that lie in files stay in the CPU's memory, where those are mapped.
-
-    Args:
-        needed: bytes that they would take on the device. ``"auto"`` has them there while there is room, and says so
-            where there is none.
-    """
-    if tier != "auto" or device.type == "cpu":
-        return tier != "device"
-    spill = new_spill()
-    if spill.has_room("device", device, needed):
-        return False
-    spill.report("device", "host", device)
-    return True
-
-
 def prepare_tier(
     method: Method, layers: list[Layer], tier: KVTier, directory: str | os.PathLike[str] | None
 ) -> tuple[KVTier, Path | None, tuple[str, ...]]:
