@@ -69,7 +69,14 @@ def test_one_token_after_mapped_memory(model, question, name, tokens):
         same(model, question[:1], prompts(1, tokens)[0], piece=PAGE)
 
 
-@pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{words(o)}" for name, o in CASES])
+# Each method at its defaults, and every other of its variants.
+SOME = [
+    pytest.param(name, options, id=f"{name}-{words(options)}", marks=() if not options or n % 2 else pytest.mark.long)
+    for n, (name, options) in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize(("name", "options"), SOME)
 def test_every_method(model, question, name, options):
     with longspan.extended(model, build(name, options).method, window=WINDOW):
         same(model, question)

@@ -12,7 +12,7 @@ from support.killed_documents import KINDS, Killing
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 
-@pytest.mark.parametrize("kills", [9, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed(fresh, tokenizer, text, tmp_path, kills):
     threads = torch.get_num_threads()

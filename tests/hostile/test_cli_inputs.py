@@ -36,7 +36,7 @@ REPRODUCE = ["reproduce", "dca", "--model", "MODEL", "--out", "out", "--tables",
 QUICK = {
     "methods": (["methods"], {"--window": NUMBERS}),
     "positions": (["analyze", "--method", "dca", "--window", "64", "--out", "out"], {"--window": NUMBERS[:-2]}),
-    "inspect": (["inspect", "MODEL"], {"--set": SETTINGS, "--window": NUMBERS, "--length": NUMBERS, "--method": TEXTS}),
+    "inspect": (["inspect", "MODEL"], {"--window": NUMBERS, "--length": NUMBERS, "--method": TEXTS}),
     "generate": (GENERATE, {"--window": NUMBERS, "--prompt": ["", "\udcff", " ", "\0"], "--device": DEVICES,
                             "--model": NAMES, "--max-new-tokens": NUMBERS[:5]}),
     "demo": (["demo"], {"--prompts": COUNTS, "--methods": TEXTS, "--seed": ["x", "nan", "1.5", ""], "--out": PLACES,
@@ -45,6 +45,7 @@ QUICK = {
                               "--max-full-seconds": ["0", "nan", "x"], "--max-length": COUNTS, "--window": NUMBERS}),
 }  # fmt: skip
 LONG = {
+    "inspect": (["inspect", "MODEL"], {"--set": SETTINGS}),
     "angles": (["inspect", "MODEL", "--method", "yarn"], {"--set": YARN}),
     "generate": (GENERATE, {"--file": PATHS, "--calibration": PATHS, "--kv-dir": PATHS, "--kv-tier": TEXTS,
                             "--dtype": TEXTS, "--method": TEXTS, "--angles": TEXTS, "--set": TEXTS}),

@@ -167,8 +167,8 @@ def stdin(monkeypatch, data: bytes) -> None:
         (["generate", "--model", "bundled", "--prompt", "And then", "--max-new-tokens", "4", "--file"], None),
         (["analyze", "--model", "bundled", "--method", "esa", "--lengths", "600", "--out", "OUT/o", "--file"], None),
         (["calibrate", "bundled", "--tokens", "600", "--out", "OUT/c.safetensors", "--text"], None),
-        (["eval", "perplexity", "--model", "bundled", "--lengths", "1x", "--samples", "1", "--out", "OUT/o", "--text"],
-         "stdin.txt"),
+        pytest.param(["eval", "perplexity", "--model", "bundled", "--lengths", "1x", "--samples", "1", "--out", "OUT/o",
+                      "--text"], "stdin.txt", marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_a_text_comes_in_on_stdin(run, monkeypatch, tmp_path, args, dash):

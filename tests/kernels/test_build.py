@@ -154,6 +154,7 @@ def test_what_others_may_write_is_not_loaded(cache, quick, who):
         assert again == library and not library.stat().st_mode & 0o022
 
 
+@pytest.mark.long
 def test_there_need_be_no_home(monkeypatch, quick):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 

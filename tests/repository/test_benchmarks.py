@@ -181,6 +181,7 @@ def test_without_cuda_the_gpu_benchmark_refuses(monkeypatch, capsys):
     assert said.startswith("error: torch ") and "make bench" in said
 
 
+@pytest.mark.long
 def test_steps_on_a_gpu_end_by_themselves_and_leave_what_they_did(tmp_path):
     writes = "import pathlib, time; pathlib.Path(r'{out}', 'half').write_text('x'); time.sleep(60)"
     steps = {

@@ -80,8 +80,8 @@ def test_texts(extractor, tmp_path):
 
 
 def test_one_that_takes_too_long_is_ended(extractor, tmp_path):
-    with pytest.raises(DocumentError, match="more than 3 seconds"):
-        text_of(extractor(seconds=3, memory=64 * 1024 * MIB), tmp_path, ENDLESS)
+    with pytest.raises(DocumentError, match="more than 2 seconds"):
+        text_of(extractor(seconds=2, memory=64 * 1024 * MIB), tmp_path, ENDLESS)
 
 
 @linux

@@ -13,7 +13,7 @@ from longspan.errors import CacheError
 from longspan.rope import DynamicNTK
 from longspan.store import KVStore
 from longspan.store.mirror import Mirror
-from support.cases import all_cases, assert_same, build, in_pieces, keys_and_values, make_qkv
+from support.cases import all_cases, assert_same, build, in_pieces, in_turn, keys_and_values, make_qkv
 
 
 @pytest.mark.parametrize("window", [0, 5, 40])
@@ -108,8 +108,11 @@ def test_the_copy_counts(apart):
     assert sizes["device"] == store.mirror.nbytes > 0 and sizes[apart] > 0 and store.nbytes == sum(sizes.values())
 
 
-@pytest.mark.parametrize("case", [c for c in all_cases(selecting=True) if not c.values[0].method.length_dependent])
-def test_methods_that_choose_read_what_lies_apart(apart, case, rope):
+APART = [c for c in all_cases(selecting=True) if not c.values[0].method.length_dependent]
+
+
+@pytest.mark.parametrize(("case", "apart"), in_turn(APART, {"host": ("host",), "disk": ("disk",)}), indirect=["apart"])
+def test_methods_that_choose_read_what_lies_apart(case, apart, rope):
     """The same output from keys off the device, of which ranges are fetched and choices gathered."""
     n, pads = 70, (0, 5)
     qkv = make_qkv(n, batch=2)

@@ -55,7 +55,9 @@ def check(case, impl, dtype=torch.float32, size=4, steps=None, **options):
         assert_within_budget(*(x[text : text + 1, :, :tokens] for x in (out, plain, truth)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long)], ids=DTYPES
+)
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_equals_the_oracle(options, dtype):
     for impl in IMPLS:
