@@ -18,9 +18,13 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 KV_HEADS = {"mha": 4, "gqa": 2, "mqa": 1}
 GIVEN = {f"{dtype}-{heads}": (DTYPES[dtype], KV_HEADS[heads]) for dtype, heads in product(DTYPES, KV_HEADS)}
+# fp16 is rounded as bf16 is, and the kernels know no other difference: of its head layouts one is enough here.
+SHORT = {name: given for name, given in GIVEN.items() if not name.startswith("fp16") or name == "fp16-gqa"}
+REST = {name: given for name, given in GIVEN.items() if name not in SHORT}
+LONG = [pytest.param(*one.values, id=one.id, marks=pytest.mark.long) for one in in_turn(all_cases(), REST)]
 
 
-@pytest.mark.parametrize(("case", "dtype", "kv_heads"), in_turn(all_cases(), GIVEN))
+@pytest.mark.parametrize(("case", "dtype", "kv_heads"), [*in_turn(all_cases(), SHORT), *LONG])
 def test_equals_the_oracle(case, dtype, kv_heads):
     for impl in IMPLS:
         check(case, impl, dtype, kv_heads=kv_heads)

@@ -12,7 +12,7 @@ from longspan.attend import Attender, Observer
 from longspan.kernels import cpu
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
-from support.cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, make_qkv
+from support.cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, every_other, make_qkv
 from support.choices import calibration
 from support.steps import PROMPT, SCALE, N, assert_alike, attender, both, feed
 
@@ -28,7 +28,7 @@ def reason_of(case, rope, dtype=torch.float32):
     return attender(case).decode_reason(rope, 0, dtype, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("case", all_cases(windows=(24, 7)))
+@pytest.mark.parametrize("case", every_other(all_cases(windows=(24, 7))))
 def test_one_call_is_what_several_are(case):
     qkv = make_qkv(N, batch=2, dtype=torch.float32)
     out, other, store, longer, single = both(case, ROPES["half-all"](), qkv)

@@ -121,7 +121,8 @@ def test_two_processes_at_once(tmp_path):
     assert not list((tmp_path / "longspan").glob("building-*"))
 
 
-@pytest.mark.parametrize("why", [pytest.param("file", marks=pytest.mark.long), "denied"])
+@pytest.mark.long
+@pytest.mark.parametrize("why", ["file", "denied"])
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, quick, why):
     """It is made for this process alone."""
     place = tmp_path / "cache"

@@ -111,7 +111,9 @@ def test_the_copy_counts(apart):
 APART = [c for c in all_cases(selecting=True) if not c.values[0].method.length_dependent]
 
 
-@pytest.mark.parametrize(("case", "apart"), in_turn(APART, {"host": ("host",), "disk": ("disk",)}), indirect=["apart"])
+@pytest.mark.parametrize(
+    ("case", "apart"), in_turn(APART, {"host": ("host",), "disk": ("disk",)}, every=2), indirect=["apart"]
+)
 def test_methods_that_choose_read_what_lies_apart(case, apart, rope):
     """The same output from keys off the device, of which ranges are fetched and choices gathered."""
     n, pads = 70, (0, 5)

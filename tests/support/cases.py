@@ -88,18 +88,26 @@ def all_cases(windows: Sequence[int] = (WINDOW,), variants: bool = True, selecti
     return cases
 
 
-def in_turn(cases: Sequence, options: Mapping[str, tuple]) -> list:
+def in_turn(cases: Sequence, options: Mapping[str, tuple], every: int = 1) -> list:
     """Every case with every one of ``options``, values by what they are called: one set of arguments after the case.
 
-    The short run has a method's defaults with all of them, and each variant with one, in turn; the rest take long.
+    The short run has a method's defaults with all of them, and one of ``every`` variants with one, in turn; the rest
+    take long.
     """
     made = []
     for n, case in enumerate(cases):
         for m, (shown, values) in enumerate(options.items()):
-            short = case.id.endswith("-defaults") or n % len(options) == m
+            short = case.id.endswith("-defaults") or n % (every * len(options)) == m
             marks = () if short else (pytest.mark.long,)
             made.append(pytest.param(*case.values, *values, id=f"{case.id}-{shown}", marks=marks))
     return made
+
+
+def every_other(cases: Sequence) -> list:
+    """The cases; of the variants every other one takes long."""
+    long = [n % 2 == 1 and not case.id.endswith("-defaults") for n, case in enumerate(cases)]
+    marks = [(pytest.mark.long,) if one else () for one in long]
+    return [pytest.param(*case.values, id=case.id, marks=one) for case, one in zip(cases, marks, strict=True)]
 
 
 def inv_freq(channels: int = HEAD, base: float = 10_000.0) -> Tensor:
