@@ -33,6 +33,14 @@ def test_depths_are_spread_evenly(prompts, depths):
     assert demo.depths(prompts) == depths
 
 
+@pytest.mark.parametrize(("prompts", "seed", "depth"), [(1, 3, 0.5), (2, 3, 0.0), (5, 5, 0.5), (7, 5, 0.5)])
+def test_the_prompt_that_is_shown_is_one_of_the_tables(prompts, seed, depth):
+    settings = demo.DemoSettings(prompts=prompts, multiples=(demo.BESIDE_MULTIPLE,), methods=("dca",), seed=3)
+    assert demo.middle(settings) == {"seed": seed, "depth": depth}
+    asked = {(one.seed, one.depth) for cell in demo.cells(settings, 512) for one in cell.measures}
+    assert (seed, depth) in asked
+
+
 def test_settings_that_cannot_be():
     for bad in ({"prompts": 0}, {"multiples": ()}, {"methods": ()}, {"methods": ("magic",)}):
         with pytest.raises(LongspanError):

@@ -90,6 +90,13 @@ def depths(prompts: int) -> list[float]:
     return [0.5] if steps == 1 else [n % steps / (steps - 1) for n in range(prompts)]
 
 
+def middle(settings: DemoSettings) -> dict[str, Any]:
+    """Seed and depth of the prompt of each cell whose key lies nearest to the middle."""
+    places = depths(settings.prompts)
+    n = min(range(len(places)), key=lambda i: abs(places[i] - 0.5))
+    return {"seed": settings.seed + n, "depth": places[n]}
+
+
 def tables() -> dict[str, tuple[Task, Reduce]]:
     """What each table asks and shows. Facts are asked for where the model can do so in its window, by its card."""
     facts = {FACT: (FACTS, count)} if FACTS in tasks_in_window() else {}
@@ -144,7 +151,7 @@ def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = Fa
     samples = measure(plan, Pace(subject), list(tables()), console, brief=brief)
     if not brief:
         task, lines = (FACTS, 2) if FACT in tables() else (TASK, 1)
-        prompt = task.build(tokenizer, length=BESIDE_MULTIPLE * window, seed=settings.seed, depth=0.5)
+        prompt = task.build(tokenizer, length=BESIDE_MULTIPLE * window, **middle(settings))
         answer_beside(model, tokenizer, prompt, BESIDE, console, lines=lines)
     body = {
         "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose"

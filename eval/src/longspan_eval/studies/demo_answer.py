@@ -32,8 +32,8 @@ def answer_beside(
     said = dict.fromkeys(sides, "")
     question = "\n".join(tokenizer.decode(prompt.input_ids[-120:]).splitlines()[-lines:])
     console.print(
-        f"\n  [bold]One prompt of {len(prompt.input_ids):,} tokens[/], half way in it what is asked for: "
-        f"[bold cyan]{prompt.answer}[/]. Both type:\n"
+        f"\n  [bold]One of these prompts, of {len(prompt.input_ids):,} tokens[/]; what is asked for lies at "
+        f"{prompt.depth:.0%} of it: [bold cyan]{prompt.answer}[/]. Both type:\n"
     )
     with Live(_panels(said, question, prompt.answer), console=console, refresh_per_second=20) as live:
         typing = dict(sides)
