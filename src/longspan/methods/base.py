@@ -173,7 +173,7 @@ class Method:
         return False
 
     def choosing(self, window: int) -> tuple[Choosing, ChosenPositionMap] | None:
-        """Both axes of a method that chooses keys by their values; None for any other method.
+        """Both axes of a method that chooses keys by their content; None for any other method.
 
         Raises:
             ValueError: the position map has no positions for chosen keys.

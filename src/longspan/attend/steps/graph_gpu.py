@@ -21,7 +21,7 @@ from longspan.store import KVStore
 def unrecordable_reason(method: Method) -> str | None:
     """Why a step of this method is not the same at every length, or None."""
     if method.selects:
-        return f"{method.name} selects keys by their values, so its operations depend on the length"
+        return f"{method.name} selects keys by their content, so its operations depend on the length"
     if method.angles.dynamic:
         return f"the angles of {method.name} follow the length, so every key is rotated at every step"
     return None

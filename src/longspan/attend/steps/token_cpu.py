@@ -88,7 +88,7 @@ class TokenStep:
         if slot is None:
             if store.offloaded:
                 return f"keys and values are on tier {store.tier!r}"
-            return "the token completes a chunk, which is summarised first" if store.length else "the store is empty"
+            return "the token completes a chunk, or needs more memory" if store.length else "the store is empty"
         past, bound = slot.place, store.bound
         if not (
             isinstance(bound, BoundKernels)
