@@ -22,14 +22,6 @@ INT, TERM = signal.SIGINT, signal.SIGTERM
 RUN = [sys.executable, "-c", "from longspan.cli import main; main()"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def heard():
-    """A process that ignores Ctrl-C, as what a shell starts in the background does, starts others that ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("signals")
