@@ -27,11 +27,12 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     if dv != width:
         v = torch.nn.functional.pad(v, (0, width - dv))
     batch, heads, rows, _ = q.shape
-    lse = torch.full((batch, heads, rows), float("-inf"), dtype=accumulator(q))
+    lse = torch.empty(batch, heads, rows, dtype=accumulator(q))
     # In memory tokens come before heads, as the op returns it and as the caller's projection wants it.
-    out = q.new_zeros(batch, rows, heads, dv).transpose(1, 2)
+    out = q.new_empty(batch, rows, heads, dv).transpose(1, 2)
     for block in blocks:
         if not block.spans:
+            out[:, :, block.r0 : block.r1], lse[:, :, block.r0 : block.r1] = 0, float("-inf")
             continue
         rotated = _rotations(job, block, width)
         parts = [
