@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -110,7 +111,7 @@ class QualityReport:
             ],
             "bars": [{"bar": what, "result": judged} for what, judged in self._bars],
         }
-        return json.dumps(finite(body), indent=1, allow_nan=False) + "\n"
+        return _lines(finite(body)) + "\n"
 
     def draw(self, path: Path) -> None:
         """A PNG: a tile for each cell, passkeys found over each filler and then perplexity against the window's."""
@@ -204,3 +205,15 @@ def _command(args: argparse.Namespace) -> str:
     words += [] if args.prompts is None else ["--prompts", str(args.prompts)]
     words += [] if args.seed == 0 else ["--seed", str(args.seed)]
     return shlex.join(words)
+
+
+def _lines(body: Mapping[str, Any]) -> str:
+    """Compact JSON with a line for each cell, and for every other value."""
+    compact = partial(json.dumps, allow_nan=False, separators=(",", ":"))
+    parts = []
+    for name, value in body.items():
+        text = compact(value)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(map(compact, value)) + "\n]"
+        parts.append(f"{compact(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}"
