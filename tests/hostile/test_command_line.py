@@ -90,9 +90,8 @@ def test_quiet_prints_the_result_alone(run, name):
     ran = run(*RUNS[name], "--quiet")
     assert ran.code == 0 and ran.err == ""
     assert ran.out.strip() or name == "analyze dca"
-    if name in ("methods", "generate", "eval"):
-        again = run(*RUNS[name], "--quiet", "--json")
-        assert again.code == 0 and again.err == "" and json.loads(again.out)
+    again = run(*RUNS[name], "--quiet", "--json")
+    assert again.code == 0 and again.err == "" and json.loads(again.out)
 
 
 def words(text: str) -> set[str]:
