@@ -11,6 +11,9 @@ VLLM_RELEASE ?= 0.29.0
 VLLM   := build/vllm-venv-$(VLLM_RELEASE)
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
+# Tests start many processes, and each would compile longspan anew where the environment turns bytecode off.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
 

@@ -24,7 +24,7 @@ REST = {name: given for name, given in GIVEN.items() if name not in SHORT}
 LONG = [pytest.param(*one.values, id=one.id, marks=pytest.mark.long) for one in in_turn(all_cases(), REST)]
 
 
-@pytest.mark.parametrize(("case", "dtype", "kv_heads"), [*in_turn(all_cases(), SHORT), *LONG])
+@pytest.mark.parametrize(("case", "dtype", "kv_heads"), [*in_turn(all_cases(), SHORT, every=2), *LONG])
 def test_equals_the_oracle(case, dtype, kv_heads):
     for impl in IMPLS:
         check(case, impl, dtype, kv_heads=kv_heads)
@@ -44,7 +44,9 @@ def test_equals_the_oracle_in_every_layout(case, rope_name):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long)], ids=DTYPES
+    "dtype",
+    [torch.float32, *(pytest.param(dtype, marks=pytest.mark.long) for dtype in (torch.bfloat16, torch.float16))],
+    ids=DTYPES,
 )
 @pytest.mark.parametrize("case", all_cases(variants=False))
 def test_sinks_softcap_and_value_size(case, dtype):

@@ -34,7 +34,7 @@ ARRIVING = {
 }
 
 
-@pytest.mark.parametrize(("case", "impl", "ends"), in_turn(all_cases(windows=(24, 7)), ARRIVING))
+@pytest.mark.parametrize(("case", "impl", "ends"), in_turn(all_cases(windows=(24, 7)), ARRIVING, every=2))
 def test_decode_equals_prefill(case, impl, ends, rope):
     # A method that follows the total length, or the pieces that arrive, is exempt beyond the window.
     n = dense(case) if case.follows_call else N
@@ -52,7 +52,7 @@ WHOLE_PIECES = {
 }
 
 
-@pytest.mark.parametrize(("case", "cuts"), in_turn(all_cases(selecting=True), WHOLE_PIECES))
+@pytest.mark.parametrize(("case", "cuts"), in_turn(all_cases(selecting=True), WHOLE_PIECES, every=2))
 def test_pieces_that_end_where_the_methods_own_do(case, cuts, rope):
     """Methods that choose per piece: prefill in whole pieces, or in several at once, equals prefill at once."""
     qkv = make_qkv(N, batch=2)
@@ -84,7 +84,7 @@ def test_each_decoding_step_equals_one_call_over_all_tokens(case, rope):
         assert_same(step, whole[:, :, -1:])
 
 
-@pytest.mark.parametrize(("case", "sinks"), in_turn(all_cases(), {"no sinks": (None,), "sinks": (SINKS,)}, every=2))
+@pytest.mark.parametrize(("case", "sinks"), in_turn(all_cases(), {"no sinks": (None,), "sinks": (SINKS,)}, every=4))
 def test_padded_batch_equals_row_by_row(case, rope, sinks):
     pads = (0, 5, 5, 30, 1)
     q, k, v = make_qkv(N, batch=len(pads))

@@ -108,6 +108,7 @@ def test_the_app_works_under_typers_own_runner():
     assert result.exit_code == 0 and len(json.loads(result.stdout)) == len(METHODS)
 
 
+@pytest.mark.long
 def test_as_a_process_bad_input_gives_one_line():
     code = "from longspan.cli import main; main(['inspect', './nowhere'])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

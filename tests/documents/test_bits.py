@@ -82,7 +82,7 @@ def test_every_method(model, question, name, options):
         same(model, question)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_dtype(question, name, dtype):
     model = make("llama", dtype)
@@ -90,7 +90,7 @@ def test_every_dtype(question, name, dtype):
         same(model, question)
 
 
-@pytest.mark.parametrize("tier", ["host", "disk", "auto"])
+@pytest.mark.parametrize("tier", [pytest.param("host", marks=pytest.mark.long), "disk", "auto"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_tier(model, question, name, tier, tmp_path):
     with longspan.extended(model, name, kv_tier=tier, kv_dir=tmp_path if tier == "disk" else None):
@@ -123,7 +123,7 @@ def test_reduced_scores(model, question, method, score):
 
 
 @pytest.mark.parametrize("name", ["dca", "longheads", "esa", "infllm", "dynamic-ntk"])
-@pytest.mark.parametrize("tokens", [1, 5, 64, 65, 256])
+@pytest.mark.parametrize("tokens", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (5, 64, 256)), 65])
 def test_every_length(model, question, name, tokens):
     """Shorter than a piece, and ends at a page."""
     with longspan.extended(model, name):

@@ -122,6 +122,7 @@ def test_where_there_is_no_room_nothing_is_compiled(cache, broken, monkeypatch):
     assert calls() == 0 and not list(cache.glob("*.failed"))
 
 
+@pytest.mark.long
 def test_a_full_cache_is_left_aside(cache, monkeypatch):
     monkeypatch.setattr(build, "FLAGS", ("-std=gnu11", "-fPIC", "-shared"))
     monkeypatch.setattr(build, "NATIVE", ())

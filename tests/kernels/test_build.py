@@ -63,6 +63,7 @@ def works(library: Path) -> bool:
     return hasattr(ctypes.CDLL(str(library)), "longspan_units_decode")
 
 
+@pytest.mark.long
 def test_it_is_made_once(cache, quick, monkeypatch):
     library = built()
     assert library.parent == cache and cache.stat().st_mode & 0o077 == 0
@@ -87,6 +88,7 @@ def test_its_name_is_what_it_depends_on(monkeypatch):
     assert len(names) == 4
 
 
+@pytest.mark.long
 def test_structures_of_another_size_are_not_compiled(cache, quick, monkeypatch):
     # A compiler that leaves gaps between fields is not to be had here.
     monkeypatch.setattr(structs.ALL["Keys"], "size", structs.ALL["Keys"].size + 8)

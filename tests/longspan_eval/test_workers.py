@@ -29,6 +29,7 @@ def parts(*cells):
     return CellPlan(cells, lambda one: f"{one.spec.label} {one.seed}").left({})
 
 
+@pytest.mark.long
 def test_two_workers_answer_everything_once_and_agree_with_one_process():
     answers = {}
     for request, sample in run(

@@ -60,7 +60,14 @@ def test_results_come_back_from_their_file(tmp_path):
     assert common.load(path) == back
 
 
-@pytest.mark.parametrize("name", [name for name in contestants.PREFILL if name != "kvpress"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("stock", "longheads") else pytest.mark.long)
+        for name in contestants.PREFILL
+        if name != "kvpress"
+    ],
+)
 @torch.inference_mode()
 def test_a_small_case_runs_for_every_contestant(name, monkeypatch):
     case = suite.Case("prefill", "fp32", 96, (name,), 1, SMALL)

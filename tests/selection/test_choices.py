@@ -40,7 +40,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "longheads_chunks.safetensors"
 SCORED = [c for c in all_cases(windows=(24, 7), selecting=True) if getattr(c.values[0].method, "pick", "") != "random"]
 
 
-@pytest.mark.parametrize(("case", "kv_heads"), in_turn(SCORED, {"mha": (4,), "gqa": (2,), "mqa": (1,)}))
+@pytest.mark.parametrize(("case", "kv_heads"), in_turn(SCORED, {"mha": (4,), "gqa": (2,), "mqa": (1,)}, every=2))
 def test_choices_equal_the_oracle(case, kv_heads, rope):
     assert_oracle_chooses(case, kv_heads, rope)
 

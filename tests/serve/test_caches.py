@@ -73,7 +73,8 @@ def test_a_question_asked_again_and_another_way(start, alone):
     assert talk(served, unlike, [])[0][1] == 0
 
 
-@pytest.mark.parametrize("disk", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("disk", [False, True])
 def test_a_prompt_that_leaves_a_conversation_long_before_its_end(start, tmp_path, disk):
     """A long answer is dropped, or half of a text, in the middle of a chunk whose inputs are gone."""
     served = start(documents=tmp_path / "one", **({"memory": 0, "kv_dir": tmp_path} if disk else {}))

@@ -142,6 +142,7 @@ def upload(served, times):
     return threads, answers
 
 
+@pytest.mark.long
 def test_the_server_answers_while_a_hostile_file_is_extracted(start):
     served = start(extract_seconds=600)  # longer than this test may take: no file is given up while it asks
     threads, answers = upload(served, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.serving import wait_for
@@ -36,6 +37,7 @@ class Slow:
         self.left = 0
 
 
+@pytest.mark.long
 def test_seconds_of_computing_are_no_seconds_of_waiting(start):
     served = start()
     served.ask("warm", max_tokens=2)

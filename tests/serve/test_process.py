@@ -66,6 +66,7 @@ def test_a_port_that_is_taken_meanwhile_is_told(bundled, tmp_path):
             serve(host, sockets)
 
 
+@pytest.mark.long
 def test_sigterm_while_the_model_is_loaded_ends_it(tmp_path):
     code = (
         "import longspan.cli, longspan.cli.serve as s, time; "

@@ -56,7 +56,9 @@ def check(case, impl, dtype=torch.float32, size=4, steps=None, **options):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long)], ids=DTYPES
+    "dtype",
+    [torch.bfloat16, *(pytest.param(dtype, marks=pytest.mark.long) for dtype in (torch.float32, torch.float16))],
+    ids=["bf16", "fp32", "fp16"],
 )
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_equals_the_oracle(options, dtype):

@@ -87,6 +87,7 @@ def test_killed_and_taken_up_again_the_results_are_the_same(whole, folder, tmp_p
     assert (tmp_path / "summary.md").read_text() == (whole / "summary.md").read_text()
 
 
+@pytest.mark.long
 def test_what_it_leaves(whole):
     assert {path.name for path in whole.iterdir()} == {
         "samples.jsonl", "results.json", "summary.md", "scores.png", "heatmap-passkey.png",

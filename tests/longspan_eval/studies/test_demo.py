@@ -61,6 +61,7 @@ def ran(tmp_path_factory):
     return out, console.file.getvalue(), json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.long
 def test_leaves_numbers_and_a_picture(ran):
     out, _, body = ran
     assert (out / "heatmap.png").read_bytes()[:4] == b"\x89PNG"
@@ -73,6 +74,7 @@ def test_leaves_numbers_and_a_picture(ran):
     assert body["methods"]["dca"]["512"]["chunk_size"] == 384
 
 
+@pytest.mark.long
 def test_says_what_it_measured(ran):
     out, text, _ = ran
     said = ("512 tokens", "1 prompt a cell", "passkey found", "perplexity", "Pass keys beyond the window", str(out))
@@ -91,6 +93,7 @@ def test_facts_are_asked_for_where_the_model_can_answer_them(monkeypatch, can):
     assert ("plain words" in demo._facts_note()) == can
 
 
+@pytest.mark.long
 def test_inside_the_window_the_numbers_are_stocks(ran):
     cells = {(c["method"], c["length"]): c for c in ran[2]["cells"]}
     for method in ("yarn", "dca"):

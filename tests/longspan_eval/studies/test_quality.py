@@ -74,7 +74,7 @@ def killed(out):
     return before, workers
 
 
-@pytest.fixture(scope="module", params=["at once", pytest.param("killed", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[pytest.param(how, marks=pytest.mark.long) for how in ("at once", "killed")])
 def out(request, tmp_path_factory):
     """A table, made at once; and one whose run was killed after a few samples, and then taken up again."""
     out = tmp_path_factory.mktemp("quality")
