@@ -10,6 +10,7 @@ import torch
 from transformers import DynamicCache
 
 import longspan
+from longspan.methods import METHODS
 from support.hf_models import WINDOW, left_padded, make, prompts
 
 
@@ -136,6 +137,7 @@ def forward(**options):
         (forward(output_attentions=True), "output_attentions"),
         (forward(attention_mask=torch.tensor([[1, 0] * 20] * 2)), "padding inside a row or at its end"),
         (forward(attention_mask=torch.ones(2, 30, dtype=torch.long)), "covers 30 tokens"),
+        (forward(attention_mask=torch.ones(3, 40, dtype=torch.long)), "has 3 rows and the input has 2"),
         (forward(attention_mask=torch.zeros(2, 1, 40, 40)), r"\[batch, tokens\]"),
         (forward(position_ids=torch.arange(20).repeat(2)[None]), "packed"),
         (lambda m: m.train()(prompts()), "eval"),
@@ -154,6 +156,31 @@ def test_training_through_it_is_refused():
     loss = model(prompts(), labels=prompts()).loss
     with pytest.raises(longspan.LongspanError, match="backward"):
         loss.backward()
+
+
+@pytest.mark.parametrize("trained", ["q_proj", "k_proj", "v_proj"])
+def test_no_gradient_is_lost_where_few_weights_have_one(trained):
+    model = make("llama")
+    longspan.extend(model, "dca")
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(f"layers.1.self_attn.{trained}" in name or "lm_head" in name)
+    with pytest.raises(longspan.LongspanError, match="backward"):
+        model(prompts(), labels=prompts()).loss.backward()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=true"])
+def test_a_row_padded_on_the_right_is_the_row_alone_or_refused(method):
+    model, ids = make("llama"), prompts(2, 200)
+    resolved = longspan.extend(model, method).method
+    mask = torch.ones_like(ids)
+    mask[0, 150:] = 0
+    if resolved.call_dependent or resolved.length_dependent:
+        with pytest.raises(longspan.LongspanError, match=rf"what {resolved.name} computes: .*padding_side"):
+            model(ids, attention_mask=mask)
+        return
+    both, alone = model(ids, attention_mask=mask).logits, model(ids[:1, :150]).logits
+    torch.testing.assert_close(both[:1, :150], alone, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()

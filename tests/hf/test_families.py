@@ -13,6 +13,7 @@ from support.hf_models import (
     build,
     doge,
     falcon,
+    gemma3_with_images,
     gpt2,
     left_padded,
     make,
@@ -82,6 +83,24 @@ def test_full_equals_stock(family):
     assert model.config.to_dict() == config
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pads", [[0, 0], [7, 0]], ids=["even", "padded"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"prefill_chunk_size": 7}, {"use_cache": False}], ids=str)
+def test_a_model_around_the_decoder_that_makes_its_masks(options, pads):
+    model = gemma3_with_images()
+    padded, mask, _ = left_padded(prompts() % 90 + 3, pads)
+    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "eos_token_id": None, **options}
+    stock = model(padded, attention_mask=mask).logits, model.generate(padded, **options)
+    assert len(longspan.extend(model, "full").attached) == 1
+    ours = model(padded, attention_mask=mask).logits, model.generate(padded, **options)
+    assert close(ours[0] * mask[..., None], stock[0] * mask[..., None]) and torch.equal(ours[1], stock[1])
+    images = padded.clone()
+    images[:, 10:14] = 100
+    sight = {"pixel_values": torch.randn(2, 3, 28, 28), "token_type_ids": (images == 100).long()}
+    with pytest.raises(longspan.LongspanError, match="reads images or sound: an extended model reads text alone"):
+        model(images, attention_mask=mask, **sight)
 
 
 @torch.no_grad()

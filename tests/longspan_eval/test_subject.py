@@ -6,9 +6,13 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+import longspan
 from longspan.bundled import FOLDER, load_bundled
 from longspan.hf.weights import weights_hash
+from longspan_eval.measure import Keys, TaskPrompt
+from longspan_eval.spec import parse_spec
 from longspan_eval.subject import Subject, tokenizer_hash
+from longspan_eval.tasks import TASKS
 
 
 def fresh():
@@ -21,6 +25,23 @@ def test_a_subject_is_what_samples_depend_on(model, tokenizer):
     assert made == Subject.of(model, fresh())
     assert Subject.of(model, tokenizer, window=99).window == 99
     assert len({made.sha256, made.tokenizer_sha256, Subject.of(model.bfloat16()).sha256}) == 3
+
+
+def test_a_config_counts_but_for_the_bundled_models_own():
+    """Its samples were measured before configs were in their keys."""
+
+    def key(model):
+        return Keys(Subject.of(model))(TaskPrompt(parse_spec("dca"), 512, 0, task=TASKS["passkey"]))
+
+    model, _ = load_bundled()
+    before = key(model)
+    assert Subject.of(model).config_sha256 == ""
+    with longspan.extended(model, "dca"):
+        assert key(model) == before
+    model.config.rope_parameters["rope_theta"] *= 8
+    turned = key(model)
+    model.generation_config.eos_token_id = [5, 6]
+    assert len({before, turned, key(model)}) == 3
 
 
 def test_attention_overtakes_the_rest_where_their_operations_are_equal():

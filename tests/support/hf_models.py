@@ -116,6 +116,16 @@ def minimax() -> PreTrainedModel:
     return build("minimax", {**_COMMON, **experts, "layer_types": ["linear_attention", "full_attention"]})
 
 
+def gemma3_with_images() -> PreTrainedModel:
+    """Gemma 3 as its checkpoints come: a model around the decoder, with images, that makes the decoder's masks."""
+    sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**_COMMON, "sliding_window": 16, "layer_types": ALTERNATING}
+    tokens = {"image_token_index": 100, "boi_token_index": 101, "eoi_token_index": 102, "mm_tokens_per_image": 4}
+    return build(
+        "gemma3", {"text_config": text, "vision_config": {**sight, "image_size": 28, "patch_size": 14}, **tokens}
+    )
+
+
 def prompts(rows: int = 2, tokens: int = 40, seed: int = 0) -> torch.Tensor:
     """Random ids ``[rows, tokens]`` without special tokens."""
     return torch.randint(3, VOCABULARY, (rows, tokens), generator=torch.Generator().manual_seed(seed))

@@ -138,6 +138,7 @@ class Keys:
                 "model": subject.sha256,
                 "tokenizer": subject.tokenizer_sha256,
                 "window": subject.window,
+                **({"config": subject.config_sha256} if subject.config_sha256 else {}),
                 "device": self._device,
                 "versions": versions(),  # a table never mixes samples of two
             }

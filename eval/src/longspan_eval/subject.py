@@ -7,8 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
+from longspan.bundled import FOLDER
+from longspan.documents.fingerprint import config_of
 from longspan.hf.fitting import dtype_name, model_name
 from longspan.hf.weights import weights_hash
 from longspan.hf.window import window_of
@@ -26,6 +28,8 @@ class Subject:
         dtype: of its weights.
         parameters: how many weights it has.
         crossover: the length in tokens at which attention to everything costs as much as all the rest.
+        config_sha256: of its config and of the tokens that end an answer; empty where they are the bundled model's,
+            whose samples were measured before configs counted.
     """
 
     window: int
@@ -35,6 +39,7 @@ class Subject:
     dtype: str = ""
     parameters: int = 0
     crossover: float = 4096.0
+    config_sha256: str = ""
 
     @classmethod
     def of(cls, model: PreTrainedModel, tokenizer: Any = None, *, window: int | None = None) -> Subject:
@@ -45,9 +50,21 @@ class Subject:
             tokenizer_sha256="" if tokenizer is None else tokenizer_hash(tokenizer),
             name=model_name(model),
             dtype=dtype_name(model),
+            config_sha256=_config_hash(model.config, model.generation_config),
             parameters=model.num_parameters(),
             crossover=_crossover(model),
         )
+
+
+def _config_hash(config: PreTrainedConfig, generation: GenerationConfig | None) -> str:
+    def what(config: PreTrainedConfig, generation: GenerationConfig | None) -> str:
+        ends = None if generation is None else generation.eos_token_id
+        return json.dumps([config_of(config), ends], sort_keys=True)
+
+    own = what(config, generation)
+    if own == what(LlamaConfig.from_pretrained(FOLDER), GenerationConfig.from_pretrained(FOLDER)):
+        return ""
+    return hashlib.sha256(own.encode()).hexdigest()
 
 
 def tokenizer_hash(tokenizer: Any) -> str:

@@ -68,7 +68,7 @@ def facts_of(
         tokenizer_sha256=fingerprint.tokenizer_of(tokenizer),
         source=source if source is not None else _source_of(model),
         model=type(model).__name__,
-        config=fingerprint.config_of(model),
+        config=fingerprint.config_of(model.config),
         weights_sha256=fingerprint.weights_of(model),
         dtype=dtype_name(model),
         method=method.name,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from longspan import files
 from longspan.calibration import Calibration
@@ -39,10 +39,10 @@ _TYPES = {"model name", "cpu family", "model", "stepping"}
 _TYPES |= {"CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Hardware"}
 
 
-def config_of(model: PreTrainedModel) -> dict[str, Any]:
-    """The config of a model's decoder as plain values, without what passes."""
-    config = model.config.get_text_config(decoder=True).to_dict()
-    plain = json.loads(json.dumps(config, default=str, sort_keys=True))
+def config_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """A model's config, of its decoder alone, as plain values without what passes."""
+    own = config.get_text_config(decoder=True).to_dict()
+    plain = json.loads(json.dumps(own, default=str, sort_keys=True))
     return {name: value for name, value in plain.items() if name not in _PASSING and not name.startswith("_")}
 
 

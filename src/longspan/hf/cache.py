@@ -9,7 +9,7 @@ from weakref import ReferenceType
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.attend import Attender, LayerCall
 from longspan.errors import CacheError
@@ -51,9 +51,8 @@ class StoreLayer(CacheLayerMixin):
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Drop the last ``-n`` tokens; a positive ``n``, transformers' older form, is the length to keep."""
-        n = tokens_to_remove
-        self.store.crop(-n if n <= 0 else max(self.store.length - n, 0))
+        """Drop the last ``-n`` tokens."""
+        self.store.crop(-tokens_to_remove)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep rows ``beam_idx`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
@@ -141,17 +140,54 @@ class LongspanCache(Cache):
             before = length
             for store in self.stores:
                 length = store.croppable(length)
-        for layer in self.layers:  # transformers' own, which have not kept what lies before their window
-            if not isinstance(layer, StoreLayer) and layer.is_sliding and layer.is_initialized and length < now:
-                length = length if now < layer.sliding_window else 0
-        return min(length, now)
+        return 0 if length < now and self._stuck(length) is not None else min(length, now)
 
-    def refuse_uneven(self, depth: int) -> None:
-        """Raise ``CacheError`` unless the first ``depth`` attached layers hold equally many tokens."""
-        lengths = {store.length for store in self.stores[:depth]}
+    def crop(self, tokens_to_remove: int) -> None:
+        """Drop the last ``-n`` tokens of every layer; a positive ``n``, as transformers had it, is the length to keep.
+
+        Raises:
+            CacheError: a layer has not kept what it would go back to; nothing is dropped.
+        """
+        lengths = self._lengths()
+        most = max(n or 0 for n in lengths)
+        length = tokens_to_remove if tokens_to_remove > 0 else max(most + tokens_to_remove, 0)
+        if length == 0:
+            return self.reset()
+        if length < most and (stuck := self._stuck(length)) is not None:
+            raise CacheError(
+                f"{most - length} tokens cannot be dropped: layer {stuck} is attended by the model itself, which keeps "
+                "its last tokens alone; read the text again with longspan.new_cache(model)"
+            )
+        # The attached layers first: their indices raise before anything is dropped.
+        for n in sorted(range(len(self.layers)), key=lambda n: not isinstance(self.layers[n], StoreLayer)):
+            held = lengths[n]
+            count = min(length - (most if held is None else held), 0)
+            if count or getattr(self.layers[n], "record_past", False):
+                self.layers[n].crop(count)
+
+    def _lengths(self) -> list[int | None]:
+        """Tokens in each layer; None where it keeps a state alone, such as a convolution's."""
+        return [x.get_seq_length() if isinstance(x, (StoreLayer, DynamicLayer)) else None for x in self.layers]
+
+    def _stuck(self, length: int) -> int | None:
+        """The first of transformers' own layers that has not kept what it held after ``length`` tokens."""
+        for n, (layer, held) in enumerate(zip(self.layers, self._lengths(), strict=True)):
+            if held is None:
+                stuck = not getattr(layer, "record_past", False)
+            elif isinstance(layer, DynamicSlidingWindowLayer) and held > length:
+                stuck = layer.keys.shape[-2] - (held - length) < min(layer.sliding_window - 1, length)
+            else:
+                continue
+            if stuck:
+                return n
+        return None
+
+    def refuse_uneven(self, depth: int | None = None) -> None:
+        """Raise ``CacheError`` unless the first ``depth`` layers, or all, hold equally many tokens."""
+        lengths = {n for n in self._lengths()[:depth] if n is not None}
         if len(lengths) > 1:
             least = min(lengths)
-            back = "cache.reset()" if least == 0 else f"cache.crop({least})"
+            back = f"cache.crop({least})" if least and self._stuck(least) is None else "cache.reset()"
             raise CacheError(
                 f"the layers of the cache hold {least} to {max(lengths)} tokens, since a forward broke off in between; "
                 f"{back} forgets its tokens, or pass longspan.new_cache(model)"

@@ -176,7 +176,7 @@ class _Decoding:
         """One step, from what was recorded."""
         ids, mask, past = arguments["input_ids"], arguments.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
-        cache.refuse_uneven(len(cache.stores))
+        cache.refuse_uneven()
         padding = left_padding(mask, ids.shape[0], past + 1)
         cache.accept(padding, mask is not None, past)
         if arguments.get("position_ids") is not None:

@@ -102,8 +102,13 @@ class Attachment(NeverCopied):
             raise LongspanError("attention weights are never formed here: call without output_attentions")
         for one in self._rotary:
             one.check()
+        if isinstance(mask, dict) and all(isinstance(one, interface.Mask) for one in mask.values()):
+            # A model around the decoder, such as Gemma 3 with images, made them by longspan's own function.
+            mask = running.mask = next(iter(mask.values())).given
         if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2):
             raise LongspanError("pass attention_mask as [batch, tokens]; a prepared mask of another form would be lost")
+        if mask is not None:
+            interface.refuse_right_padding(mask, self.attender.method)
         cache, use = kwargs.get("past_key_values"), kwargs.get("use_cache")
         if cache is not None:
             self.check(cache)
@@ -111,7 +116,7 @@ class Attachment(NeverCopied):
             cache = kwargs["past_key_values"] = self.new_cache()
         if cache is not None:
             self._take(cache, running, decoder)
-            cache.refuse_uneven(len(expected))
+            cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
         return (), kwargs
 
     def _begun(self, running: Forward, decoder: nn.Module) -> None:
@@ -202,7 +207,7 @@ class Attachment(NeverCopied):
             return self.attender.run(q, k, v, call, store).contiguous(), None
         with torch.no_grad():
             out = self.attender.run(q, k, v, call, store).contiguous()
-        return interface.inference_only(out, q), None
+        return interface.inference_only(out, q, k, v), None
 
     @untraced
     def end(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -18,6 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from longspan.attend import ForwardState
 from longspan.errors import LongspanError
 from longspan.hf.untraced import untraced
+from longspan.methods import Method
 
 NAME = "longspan"  # contains no word that transformers gives a meaning, such as "flash" or "sdpa"
 
@@ -50,7 +51,8 @@ class Mask:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._arguments = arguments
-        self.passed = arguments["attention_mask"] is not None  # whether the caller passed a mask
+        self.given: Tensor | None = arguments["attention_mask"]  # ``[B, tokens]``, as the caller passed it
+        self.passed = self.given is not None
         self.state = ForwardState()  # a mask is made once a forward and reaches every attached layer
         self._dense: dict[str, Any] = {}
 
@@ -84,17 +86,19 @@ def left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...
         mask: ``[B, N]`` with ``B = batch`` and ``N = length``, zero at padding; None where there is none.
 
     Raises:
-        LongspanError: it has another length, or a hole.
+        LongspanError: it has another number of rows, another length, or a hole.
     """
     if mask is None:
         return (0,) * batch
+    if len(mask) != batch:
+        raise LongspanError(f"the attention_mask has {len(mask)} rows and the input has {batch}; pass a row for each")
     if mask.shape[-1] != length:
         raise LongspanError(
             f"the attention_mask covers {mask.shape[-1]} tokens and the cache and input have {length}; pass a mask of "
             "all tokens, those in the cache included"
         )
     real = mask.bool()
-    # Tokens after the last real one are computed and never seen: right padding in a single forward does no harm.
+    # Tokens after the last real one are computed and never seen: see ``refuse_right_padding``.
     ends = length - real.flip(-1).int().argmax(-1)
     pads = torch.where(real.any(-1), real.int().argmax(-1), length)
     if bool((real.sum(-1) != torch.where(real.any(-1), ends - pads, 0)).any()):
@@ -103,6 +107,15 @@ def left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...
             "(tokenizer.padding_side = 'left')"
         )
     return tuple(pads.tolist())
+
+
+def refuse_right_padding(mask: Tensor, method: Method) -> None:
+    """Raise if rows of a mask ``[B, N]`` end in padding and the method's output depends on all tokens of a call."""
+    if (method.call_dependent or method.length_dependent) and bool((mask.any(-1) & (mask[:, -1] == 0)).any()):
+        raise LongspanError(
+            f"the attention_mask has padding at the end of a row, which would change what {method.name} computes: it "
+            "depends on all tokens of a call; pad at the start of rows (tokenizer.padding_side = 'left')"
+        )
 
 
 @untraced
@@ -125,7 +138,8 @@ def _attention(
         raise LongspanError(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but "
             "has no longspan hook: it was added after extend, its hooks were removed, or its config is "
-            "that of an extended model; call longspan.restore(model) and extend it again"
+            "that of an extended model; call longspan.restore(model) and extend it again. If it reads images or sound: "
+            "an extended model reads text alone"
         )
     return call(module, query, key, value, attention_mask, kwargs)
 
@@ -172,7 +186,7 @@ def stock_attention(
 
 class _InferenceOnly(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, out: Tensor, _query: Tensor) -> Tensor:
+    def forward(ctx: Any, out: Tensor, _source: Tensor) -> Tensor:
         return out.view_as(out)
 
     @staticmethod
@@ -180,9 +194,10 @@ class _InferenceOnly(torch.autograd.Function):
         raise LongspanError("longspan has no backward pass; call longspan.restore(model) before training")
 
 
-def inference_only(out: Tensor, query: Tensor) -> Tensor:
-    """``out``, computed without a graph, tied to ``query`` so that a backward pass raises and loses no gradient.
+def inference_only(out: Tensor, *sources: Tensor) -> Tensor:
+    """``out``, computed without a graph, tied to its ``sources`` so that a backward pass raises and loses no gradient.
 
-    Both have any shape.
+    All have any shape.
     """
-    return _InferenceOnly.apply(out, query) if torch.is_grad_enabled() and query.requires_grad else out
+    tracked = [source for source in sources if source.requires_grad]
+    return _InferenceOnly.apply(out, tracked[0]) if tracked and torch.is_grad_enabled() else out

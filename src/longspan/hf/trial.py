@@ -88,7 +88,8 @@ def _compare(model: PreTrainedModel, layers: list[Layer], implementation: str, s
 def _read(model: PreTrainedModel, decoder: nn.Module) -> list[Tensor]:
     """Last hidden states ``[1, tokens, D]`` of a prompt, ``[2, tokens, D]`` of a padded one and of a token after it."""
     ids = some_tokens(model, 2 * _TOKENS)
-    alone = decoder(input_ids=ids[None], use_cache=False)[0]
+    # By way of the model around the decoder, which may make its masks.
+    alone = model.base_model(input_ids=ids[None], use_cache=False)[0]
     ids = ids.view(2, _TOKENS)
     mask = torch.ones_like(ids)
     mask[0, :_PADS] = 0

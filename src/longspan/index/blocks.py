@@ -163,7 +163,7 @@ class BlockIndex(UnitIndex):
             raise CacheError(
                 f"dropping {self._length - length} tokens makes blocks of {self.layout.size} tokens local again "
                 f"whose inputs are gone; up to {SPARE} can be dropped at any time. Read the text again with a new "
-                "cache"
+                "cache; in assisted decoding, ask for fewer candidate tokens"
             )
         rows = zip(self._pads, self._finished, strict=True)
         self._finished, self._length = [self._kept(pad, full, length) for pad, full in rows], length

@@ -194,7 +194,7 @@ class ChunkIndex(UnitIndex):
             raise CacheError(
                 f"dropping {self._length - length} tokens opens a chunk of {self.size} tokens again whose inputs "
                 f"are gone; up to {self.tail.keep - self.size} can be dropped at any time, or any number that "
-                "ends at a chunk's border"
+                "ends at a chunk's border; assisted decoding keeps to that with fewer candidate tokens"
             )
         self._finished = [
             min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._finished, strict=True)

@@ -45,7 +45,7 @@ def analyze(
     calibration: Annotated[
         Path | None, typer.Option(help="A file of reduced scores for esa; the recall per layer is reported.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the first prompt.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the first prompt.", min=0)] = 0,
     window: Window = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

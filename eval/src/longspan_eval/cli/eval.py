@@ -85,7 +85,7 @@ def evaluate(
             help="Run on a Ray cluster: its address, auto, or local, which starts one.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the first prompt.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the first prompt.", min=0)] = 0,
     window: Window = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

@@ -1,0 +1,115 @@
+"""The cache of a model whose layers are partly attached and partly stock: broken off, cropped, and never half done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longspan
+from support.hf_models import make, prompts
+
+SLIDING = ["gemma2", "gemma3_text", "gpt_oss"]  # layer 0 slides over 16 tokens, layer 1 is attached
+MIXED = [*SLIDING, "smollm3"]  # whose layer 1 has no positions and keeps every key
+
+
+class BrokenOff(Exception):
+    pass
+
+
+def filled(name, tokens=100, method="dca"):
+    model = make(name)
+    longspan.extend(model, method)
+    cache = longspan.new_cache(model)
+    model(prompts(1, tokens), past_key_values=cache)
+    return model, cache
+
+
+def lengths(cache):
+    return [layer.get_seq_length() for layer in cache.layers]
+
+
+def broken_off(model, cache, layer, ids):
+    """A forward that ends in an error once the first ``layer + 1`` layers have taken in their keys."""
+
+    def stop(*args):
+        raise BrokenOff
+
+    handle = model.model.layers[layer].mlp.register_forward_pre_hook(stop)
+    with pytest.raises(BrokenOff):
+        model(ids, past_key_values=cache)
+    handle.remove()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MIXED)
+def test_a_forward_that_broke_off_is_seen_in_stock_layers_too(name):
+    model, cache = filled(name)
+    more = prompts(1, 20, seed=2)
+    broken_off(model, cache, 0, more)
+    assert lengths(cache) == [120, 100]
+    with pytest.raises(longspan.CacheError, match="hold 100 to 120 tokens") as error:
+        model(more, past_key_values=cache)
+    # What the message says is what helps.
+    if name in SLIDING:
+        assert "cache.reset()" in str(error.value)
+        cache.reset()
+        model(prompts(1, 100), past_key_values=cache)
+    else:
+        assert "cache.crop(100)" in str(error.value)
+        cache.crop(100)
+    assert lengths(cache) == [100, 100]
+    again, whole = filled(name)
+    assert torch.equal(model(more, past_key_values=cache).logits, again(more, past_key_values=whole).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["llama", *MIXED])
+def test_a_first_forward_that_broke_off(name):
+    model, cache = filled(name, 1)
+    cache.reset()
+    broken_off(model, cache, 0, prompts(1, 30))
+    with pytest.raises(longspan.CacheError, match="hold 0 to 30 tokens"):
+        model(prompts(1, 30), past_key_values=cache)
+    cache.crop(-30)
+    assert lengths(cache) == [0, 0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("tokens", [-20, 80])
+def test_what_a_sliding_window_has_forgotten_is_not_gone_back_to(name, tokens):
+    model, cache = filled(name)
+    with pytest.raises(longspan.CacheError, match="20 tokens cannot be dropped: layer 0 is attended by the model"):
+        cache.crop(tokens)
+    assert lengths(cache) == [100, 100] and cache.croppable(80) == 0
+    more = prompts(1, 5, seed=2)
+    again, whole = filled(name)
+    assert torch.equal(model(more, past_key_values=cache).logits, again(more, past_key_values=whole).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [-20, 80])
+@pytest.mark.parametrize("name", ["llama", *MIXED])
+def test_crop_in_both_of_transformers_forms(name, tokens):
+    """Sliding windows can go back by what they took in since they were told to keep it."""
+    model, cache = filled(name, 80)
+    cache.activate_past_recording()
+    model(prompts(1, 20, seed=3), past_key_values=cache)
+    assert cache.croppable(80) == 80
+    cache.crop(tokens)
+    more = prompts(1, 5, seed=2)
+    again, whole = filled(name, 80)
+    assert lengths(cache) == [80, 80]
+    torch.testing.assert_close(
+        model(more, past_key_values=cache).logits, again(more, past_key_values=whole).logits, rtol=0, atol=1e-4
+    )
+    with pytest.raises(longspan.CacheError, match="layer 0") if name in SLIDING else torch.no_grad():
+        cache.crop(10)  # further back than was kept
+
+
+@torch.no_grad()
+def test_an_index_that_cannot_go_back_leaves_every_layer_as_it_was():
+    model, cache = filled("smollm3", 300, "longheads:chunk_length=4")
+    with pytest.raises(longspan.CacheError, match="fewer candidate tokens"):
+        cache.crop(-149)
+    assert lengths(cache) == [300, 300]
