@@ -214,6 +214,29 @@ def alone(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def with_closed(streams: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """A run that a shell starts without some of the standard streams."""
+    command = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-m", "longspan", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+ASK = ("generate", "--model", "bundled", "--prompt", "x", "--max-new-tokens", "2", "--device", "cpu")
+
+
+def test_a_closed_stdin_is_an_empty_one():
+    ran = with_closed("<&-", *ASK, "--file", "-")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", "longspan: error: stdin: the file is empty\n")
+
+
+@pytest.mark.parametrize(
+    ("streams", "args"),
+    [(">&-", ["methods"]), ("<&- >&- 2>&-", ["methods"]), pytest.param(">&-", ASK, marks=pytest.mark.long)],
+)
+def test_closed_streams_take_what_is_written(streams, args):
+    ran = with_closed(streams, *args)
+    assert ran.returncode == 0 and "Traceback" not in ran.stderr, ran.stderr
+
+
 def test_the_version():
     from importlib.metadata import PackageNotFoundError, version
 

@@ -44,18 +44,31 @@ def encode(tokenizer, answers):
     return chat
 
 
+def filled(tokenizer, *texts):
+    """The template's own text of messages, of the user and the model in turn."""
+    messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
 @pytest.mark.parametrize("said", ["hello", "\ue0d01\ue0d1", "\ue0d07\ue0d1 and \ue0d0document\ue0d1"])
 def test_a_chat_is_as_the_template_has_it(tokenizer, encode, said):
     """Also where a text has the characters that stand for an answer."""
     texts = [said, "an answer", "and then?"]
-    messages = [
-        {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), texts, strict=True)
-    ]
-    expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert tokenizer.decode(encode(*texts)) == expected
+    assert tokenizer.decode(encode(*texts)) == filled(tokenizer, *texts)
 
 
-def test_an_answer_keeps_the_ids_that_it_had(tokenizer, answers, encode):
+@pytest.mark.parametrize("content", ["m.content.split('</think>')[-1]", "m.content | trim"])
+def test_a_template_that_changes_answers(tokenizer, encode, monkeypatch, content):
+    """It takes out what the model thought, or blanks, which placeholders have none of."""
+    texts = ["hello", "<think>secret</think>an answer \n", "and then?", "more", "and then?"]
+    as_given = filled(tokenizer, *texts)
+    monkeypatch.setattr(tokenizer, "chat_template", CHATML.replace("m.content", content))
+    assert tokenizer.decode(encode(*texts)) == filled(tokenizer, *texts) != as_given
+
+
+@pytest.mark.parametrize("content", ["m.content", "m.content | trim"])
+def test_an_answer_keeps_the_ids_that_it_had(tokenizer, answers, encode, monkeypatch, content):
+    monkeypatch.setattr(tokenizer, "chat_template", CHATML.replace("m.content", content))
     first = encode("hello")
     ids = torch.tensor(tokenizer.convert_tokens_to_ids(list("there")))  # in other tokens than its text is encoded to
     answers.remember(first, "there", ids)

@@ -18,12 +18,24 @@ from longspan.errors import one_line, printable
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run ``longspan`` with these arguments, by default those of the process, and exit."""
+    _open_missing_streams()
     try:
         if args is None:
             signals.install("longspan")
         _run(list(sys.argv[1:] if args is None else args))
     except signals.Stopped as stopped:
         signals.leave(stopped.number)
+
+
+def _open_missing_streams() -> None:
+    """Open the null device for each standard stream that the process was started without, as by ``<&-`` in a shell.
+
+    In the order of their descriptors, of which each open takes the lowest that is free: a file of ours that got the
+    number of stdout or stderr would be written into by whatever writes to that number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
 
 
 def _run(args: list[str]) -> NoReturn:

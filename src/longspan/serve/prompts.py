@@ -156,17 +156,21 @@ class Prompts:
         return torch.cat(parts)
 
     def _template_turns(self, messages: Sequence[Message]) -> list[str]:
-        """The filled chat template, split at the answers."""
+        """The filled chat template, split at the answers, or whole where it has one of them otherwise than as given.
+
+        Templates take out what a model thought before an answer, or blanks around it; the answer's own ids would put
+        them back.
+        """
+        filled = self._fill_template([{"role": one.role, "content": one.text} for one in messages])
         answers = [n for n, one in enumerate(messages) if one.role == "assistant"]
-        filled = [
+        marked = [
             {"role": one.role, "content": f"\ue0d0{n}\ue0d1" if one.role == "assistant" else one.text}
             for n, one in enumerate(messages)
         ]
-        turns = _MARK.split(self._fill_template(filled))
-        if turns[1::2] != [str(n) for n in answers]:  # a template may change what it is given
-            return [self._fill_template([{"role": one.role, "content": one.text} for one in messages])]
-        turns[1::2] = [messages[n].text for n in answers]
-        return turns
+        turns = _MARK.split(self._fill_template(marked))
+        if turns[1::2] == [str(n) for n in answers]:
+            turns[1::2] = [messages[n].text for n in answers]
+        return turns if "".join(turns) == filled else [filled]
 
     def _fill_template(self, messages: list[dict[str, str]]) -> str:
         try:
