@@ -13,7 +13,7 @@ STDIN = Path("-")
 
 
 def read_text(path: Path) -> str:
-    """Read a non-empty UTF-8 text file, or stdin for ``-``; line ends become ``\\n``.
+    """Read a non-empty UTF-8 text file, or stdin for ``-``; line ends become ``\\n``, a byte order mark is left out.
 
     Raises:
         LongspanError: the text is empty or not UTF-8.
@@ -21,7 +21,7 @@ def read_text(path: Path) -> str:
     """
     name = "stdin" if path == STDIN else str(path)
     try:
-        text = (sys.stdin.buffer.read() if path == STDIN else files.read(path)).decode("utf-8")
+        text = (sys.stdin.buffer.read() if path == STDIN else files.read(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LongspanError(f"{name}: not a UTF-8 text file ({error.reason} at byte {error.start})") from error
     text = text.replace("\r\n", "\n").replace("\r", "\n")
