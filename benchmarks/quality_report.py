@@ -208,12 +208,20 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _lines(body: Mapping[str, Any]) -> str:
-    """Compact JSON with a line for each cell, and for every other value."""
+    """Compact JSON with a line for each cell, and for every other value; numbers have six digits."""
     compact = partial(json.dumps, allow_nan=False, separators=(",", ":"))
     parts = []
-    for name, value in body.items():
+    for name, value in _six_digits(body).items():
         text = compact(value)
         if isinstance(value, list) and value:
             text = "[\n" + ",\n".join(map(compact, value)) + "\n]"
         parts.append(f"{compact(name)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def _six_digits(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: _six_digits(one) for name, one in value.items()}
+    return [_six_digits(one) for one in value] if isinstance(value, (list, tuple)) else value
