@@ -107,7 +107,9 @@ class Attachment(NeverCopied):
             mask = running.mask = next(iter(mask.values())).given
         if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2):
             raise LongspanError("pass attention_mask as [batch, tokens]; a prepared mask of another form would be lost")
-        if mask is not None:
+        ids = kwargs.get("input_ids")
+        tokens: Tensor = kwargs["inputs_embeds"] if ids is None else ids
+        if mask is not None and tokens.shape[1] > 1:  # a token that comes alone waits for no look at the mask
             interface.refuse_right_padding(mask, self.attender.method)
         cache, use = kwargs.get("past_key_values"), kwargs.get("use_cache")
         if cache is not None:
