@@ -99,8 +99,7 @@ class Interval:
 
     def meet(self, other: Interval) -> Interval:
         return Interval(
-            lambda i: torch.maximum(self.lo(i), other.lo(i)),
-            lambda i: torch.minimum(self.hi(i), other.hi(i)),
+            lambda i: torch.maximum(self.lo(i), other.lo(i)), lambda i: torch.minimum(self.hi(i), other.hi(i))
         )
 
 

@@ -42,12 +42,7 @@ class Sheet:
     """
 
     def __init__(
-        self,
-        columns: Sequence[Column],
-        rows: Sequence[Sequence[str | Text]],
-        *,
-        title: str = "",
-        headed: bool = True,
+        self, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], *, title: str = "", headed: bool = True
     ) -> None:
         self._columns, self._title, self._headed = columns, title, headed
         self._rows = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]

@@ -103,6 +103,24 @@ def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
     assert ran.out.strip().startswith("71093")
 
 
+@pytest.mark.parametrize("bundled", [True, False])
+@pytest.mark.parametrize("option", [None, "--graphed", "--no-graphed"])
+def test_generate_records_its_steps(run, folder, monkeypatch, bundled, option):
+    blocks = []
+
+    def spy(model):
+        blocks.append(model)
+        return graphed(model)
+
+    graphed = longspan.graphed
+    monkeypatch.setattr(longspan, "graphed", spy)
+    ask = ["generate", "--model", "bundled" if bundled else folder, "--device", "cpu", "--max-new-tokens", 8]
+    ask += ["--method", "longheads", "--prompt", "There once was a river that ran. " * 60]
+    ran = run(*ask, *([] if option is None else [option]))
+    assert ran.code == 0 and bool(blocks) == (bundled if option is None else option == "--graphed")
+    assert ran.out == run(*ask, "--no-graphed").out
+
+
 def test_the_app_works_under_typers_own_runner():
     result = CliRunner().invoke(app, ["methods", "--json"])
     assert result.exit_code == 0 and len(json.loads(result.stdout)) == len(METHODS)

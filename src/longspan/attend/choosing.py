@@ -34,12 +34,7 @@ class Chooser:
     """
 
     def __init__(
-        self,
-        method: Method,
-        window: int,
-        impl: Impl,
-        calibration: Calibration | None,
-        ranks: Ranks | None = None,
+        self, method: Method, window: int, impl: Impl, calibration: Calibration | None, ranks: Ranks | None = None
     ) -> None:
         self.window, self.impl, self.calibration = window, impl, calibration
         self.selection = cast(Choosing, method.selection(window))

@@ -77,15 +77,7 @@ class Observer:
         return self.call is not None and (self.every or stop == total)
 
     def add(
-        self,
-        queries: Range,
-        selection: Choosing,
-        chosen: Chosen,
-        *,
-        layer: int,
-        row: int,
-        start: int,
-        padding: int,
+        self, queries: Range, selection: Choosing, chosen: Chosen, *, layer: int, row: int, start: int, padding: int
     ) -> None:
         """``queries`` chose, in a forward that has a number.
 

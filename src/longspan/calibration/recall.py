@@ -104,10 +104,7 @@ class RecallReport:
         sizes = f"{self.reduced} of {self.channels} channels per layer, {self.reduced_per_head} per key head"
         kinds = [(kind, solver) for kind in ("layer", "heads") for solver in self.solvers]
         labels = {"layer": "summed", "heads": "per head"}
-        columns = [
-            Column("layer", "right"),
-            *(Column(f"{solver}\n{labels[kind]}", "right") for kind, solver in kinds),
-        ]
+        columns = [Column("layer", "right"), *(Column(f"{solver}\n{labels[kind]}", "right") for kind, solver in kinds)]
         values = {(row.index, row.solver): row for row in self.rows}
         rows = [
             (str(index), *(f"{getattr(values[index, solver], kind):.3f}" for kind, solver in kinds))

@@ -27,17 +27,14 @@ REPORT_TOKENS = 16_384
 def calibrate(
     model: options.ModelArgument,
     text: Annotated[
-        list[Path],
-        typer.Option(help="A text file that resembles the model's later input; - is stdin; repeatable."),
+        list[Path], typer.Option(help="A text file that resembles the model's later input; - is stdin; repeatable.")
     ],
     out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
     reduced: Annotated[
-        int | None,
-        typer.Option(help="Channels of a layer's reduced key; default: an eighth of its channels.", min=1),
+        int | None, typer.Option(help="Channels of a layer's reduced key; default: an eighth of its channels.", min=1)
     ] = None,
     reduced_per_head: Annotated[
-        int | None,
-        typer.Option(help="Channels of a head's reduced key; default: an eighth of its channels.", min=1),
+        int | None, typer.Option(help="Channels of a head's reduced key; default: an eighth of its channels.", min=1)
     ] = None,
     solver: Annotated[str, typer.Option(help="The solver: closed_form, sgd (as in the paper) or pca.")] = "closed_form",
     tokens: Annotated[int, typer.Option(help="The tokens to read, from the texts in their order.", min=1)] = 50_000,

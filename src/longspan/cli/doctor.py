@@ -23,8 +23,7 @@ _TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 def doctor(
     model: Annotated[
-        str | None,
-        typer.Argument(help="A model folder, a hub name, or 'bundled'; default: check the machine alone."),
+        str | None, typer.Argument(help="A model folder, a hub name, or 'bundled'; default: check the machine alone.")
     ] = None,
     length: Annotated[
         str | None,

@@ -45,11 +45,7 @@ def documents(
             say(console, printable(f"{row['document']}: {row['reason']}"))
 
 
-def verify(
-    document: options.DocumentArgument,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-) -> None:
+def verify(document: options.DocumentArgument, as_json: options.Json = False, quiet: options.Quiet = False) -> None:
     """Compare all checksums of a document with its files. This requires no model."""
     from longspan.documents import verify as verified
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from longspan.cli import options
-from longspan.cli.models import load_model, load_tokenizer
+from longspan.cli.models import BUNDLED, load_model, load_tokenizer
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals, say
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
@@ -25,15 +26,13 @@ def generate(
     angles: options.ScaledAngles = None,
     calibration: options.CalibrationFile = None,
     kv_tier: options.KvTier = "device",
-    kv_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder for --kv-tier disk or auto, on a fast disk; default: the folder for temporary files."
-        ),
-    ] = None,
+    kv_dir: options.KvDir = None,
     max_new_tokens: options.AnswerTokens = 128,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
+    graphed: Annotated[
+        bool | None, typer.Option(help="Decode from a recorded step; default: for the bundled model on a CPU.")
+    ] = None,
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template, if it has one.")] = True,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -60,14 +59,9 @@ def generate(
     tokens = inputs["input_ids"].shape[1]
     with hushed(quiet), refusals():
         report = longspan.extend(
-            loaded,
-            selected,
-            window=window,
-            calibration=calibration,
+            loaded, selected, window=window, calibration=calibration, length=tokens + max_new_tokens, kv_dir=kv_dir,
             kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
-            kv_dir=kv_dir,
-            length=tokens + max_new_tokens,
-        )
+        )  # fmt: skip
     name = written(selected) if not isinstance(selected, str) else report.method.name
     console = notes(quiet)
     say(console, f"{tokens:,} tokens, window {report.window:,}, {name}")
@@ -75,7 +69,10 @@ def generate(
         say(console, f"note: {warning}")
     printer = None if as_json else TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     timer = _TimingStreamer(printer)
-    with torch.inference_mode(), prefill_bar(loaded, quiet):
+    if graphed is None:  # what other models do in a step is known once they have run, not before
+        graphed = model == BUNDLED and loaded.device.type == "cpu"
+    recorded = longspan.graphed(loaded) if graphed else nullcontext()
+    with torch.inference_mode(), prefill_bar(loaded, quiet), recorded:
         out = loaded.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, streamer=timer)
     figures = timer.figures(tokens)
     if as_json:

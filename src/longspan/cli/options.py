@@ -39,11 +39,16 @@ Dtype = Annotated[
     str, typer.Option(help="The dtype of the weights: float32, bfloat16 or float16; auto keeps the checkpoint's.")
 ]
 Device = Annotated[
-    str,
-    typer.Option(help="The device of the model: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU."),
+    str, typer.Option(help="The device of the model: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU.")
 ]
 KvTier = Annotated[
     str, typer.Option(help="The storage of the cache: device, host or disk; auto moves it when memory is nearly full.")
+]
+KvDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder for --kv-tier disk or auto, on a fast disk; default: the folder for temporary files."
+    ),
 ]
 AnswerTokens = Annotated[int, typer.Option(help="The largest length of an answer in tokens.", min=1)]
 

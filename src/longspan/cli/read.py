@@ -48,12 +48,7 @@ def read(
     piece: Annotated[int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)] = 4096,
     text: Annotated[bool, typer.Option(help="Save the text with the document, which --passages of ask needs.")] = True,
     kv_tier: options.KvTier = "device",
-    kv_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder for --kv-tier disk or auto, on a fast disk; default: the folder for temporary files."
-        ),
-    ] = None,
+    kv_dir: options.KvDir = None,
     append: Annotated[bool, typer.Option("--append", help="Append the texts to the document in PATH.")] = False,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",

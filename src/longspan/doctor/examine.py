@@ -167,9 +167,7 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
     )
     work, token = counter.prompt(length, PIECE), counter.token(length)
     estimate = Estimate(
-        prefill_seconds=measured.prefill.seconds(work),
-        token_seconds=measured.decode.seconds(token),
-        piece=PIECE,
+        prefill_seconds=measured.prefill.seconds(work), token_seconds=measured.decode.seconds(token), piece=PIECE
     )
     return Diagnosis(
         machine=known.machine,

@@ -72,12 +72,7 @@ def save_document(
 
 
 def write_rest(
-    folder: Folder,
-    facts: Facts,
-    model: Any,
-    attachment: Attachment,
-    contents: Contents,
-    before: Manifest | None = None,
+    folder: Folder, facts: Facts, model: Any, attachment: Attachment, contents: Contents, before: Manifest | None = None
 ) -> Manifest:
     """Write all but the segments, whose bytes are in the folder, and the manifest last.
 

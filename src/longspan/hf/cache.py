@@ -61,9 +61,7 @@ class StoreLayer(CacheLayerMixin):
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.store.repeat(repeats)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep rows ``indices`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
-        self.store.select(indices)
+    batch_select_indices = reorder_cache
 
     def reset(self) -> None:
         self.store.reset()
@@ -124,13 +122,8 @@ class LongspanCache(Cache):
             )
         return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
 
-    @untraced
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return super().get_seq_length(layer_idx)
-
-    @untraced
-    def get_mask_sizes(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        return super().get_mask_sizes(*args, **kwargs)
+    get_seq_length = untraced(Cache.get_seq_length)
+    get_mask_sizes = untraced(Cache.get_mask_sizes)
 
     def croppable(self, length: int) -> int:
         """The most tokens, at most ``length``, that ``crop`` can leave: it may be able to stop at some places alone."""

@@ -79,11 +79,10 @@ def calibrate(
         AttachError: the model cannot be extended.
         ValueError: sizes that cannot be.
     """
-    calibrated = calibrate_each(
+    return calibrate_each(
         model, texts, solvers=(solver,), tokenizer=tokenizer, reduced=reduced, reduced_per_head=reduced_per_head,
         tokens=tokens, window=window, model_id=model_id, seed=seed, progress=progress,
-    )  # fmt: skip
-    return calibrated[solver]
+    )[solver]  # fmt: skip
 
 
 def calibrate_each(

@@ -194,19 +194,18 @@ def _replayed(model: PreTrainedModel, stock: dict[nn.Module, _Seen], *, identity
                 stack.enter_context(child.register_forward_hook(partial(note, children[module])))
         _forward(model)
     for module, given in stock.items():
+        layer = f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')})"
         if module not in seen:
             raise AttachError(
-                f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) does not pass its keyword "
-                "arguments on to the attention function, so longspan cannot reach it"
+                f"{layer} does not pass its keyword arguments on to the attention function, so longspan cannot reach it"
             )
         if not bool(given.v.isfinite().all()):
             raise AttachError(
-                f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) returns values that are NaN "
-                "or infinite for a few plain tokens: its weights, or those of a layer before it, are damaged, or its "
-                f"dtype ({given.v.dtype}) is too narrow for them"
+                f"{layer} returns values that are NaN or infinite for a few plain tokens: its weights, or those of a "
+                f"layer before it, are damaged, or its dtype ({given.v.dtype}) is too narrow for them"
             )
         if not torch.equal(given.v, seen[module].v):
-            raise AttachError(f"{type(module).__name__}: two forwards over the same tokens differ; is there dropout?")
+            raise AttachError(f"{layer}: two forwards over the same tokens differ; is there dropout?")
     return seen
 
 

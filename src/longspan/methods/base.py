@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, get_args
 
 from longspan.bands import Band, KeyMap
 from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number, whole
@@ -14,8 +14,6 @@ from longspan.selection import Choosing, Selection
 from longspan.terms import head_sets
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from longspan.calibration import Calibration
 
 

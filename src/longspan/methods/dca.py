@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from longspan.methods.base import Method, resolved
 from longspan.positions import Chunked
 from longspan.selection import Everything, Selection
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from longspan.errors import check_count
 from longspan.methods.base import Method, resolved
 from longspan.positions import GroupedBeyond
 from longspan.selection import Everything
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from longspan.bands import AlwaysKept, KeyMap, start
 from longspan.selection.cost import UnitCost
 from longspan.terms import Share
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from torch import Tensor
 
     from longspan.calibration import Calibration
@@ -32,7 +30,7 @@ class Selection:
     """
 
     def always(self, first: int = 0) -> AlwaysKept:
-        """What is kept whatever is chosen, by queries that choose, of those that arrive from ``first`` on."""
+        """What choosing queries keep whatever they choose; query chunks begin at ``first``, the call's first query."""
         raise NotImplementedError
 
     def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from longspan.kernels.gathered import PerQueryChunk
 from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
 from longspan.selection.queries import QueryBlock
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class ByQueryChunk(Choosing):

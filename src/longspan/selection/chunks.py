@@ -63,7 +63,7 @@ class Chunks(ByRow):
         return ChunkSelector(self, layer, rope, calibration)
 
     def candidates(self, stop: int) -> int:
-        """How many first chunks the queries before ``stop`` choose from."""
+        """How many first chunks are scored for the queries before ``stop``: all before the last query's own chunk."""
         return (stop - 1) // self.size
 
     def scored(self, query: int) -> int:

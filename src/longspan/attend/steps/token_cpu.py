@@ -191,9 +191,7 @@ class TokenStep:
         if selector is not None and self._chooser is not None:
             scored = self._tables.scored_rotation
             positions = ChosenPositions(
-                self._tables.chosen_rotation,
-                tables.positions,
-                self._chooser.window_table(table, torch.device("cpu")),
+                self._tables.chosen_rotation, tables.positions, self._chooser.window_table(table, torch.device("cpu"))
             )
             scored_keys = None if scored is None else keys[scored]
             scoring = selector.scoring(rows, pad, scored_keys, heads, values.shape[1], positions)

@@ -8,13 +8,13 @@ import platform
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 
 from longspan import files
 from longspan.kernels.cpu import failures, structs
@@ -143,10 +143,7 @@ def _room(folder: Path | None) -> tuple[Path, tempfile.TemporaryDirectory[str]]:
                 return where, tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
             reasons.append(f"{free >> 20} MiB are free in {where}")
         except OSError as error:
-            if place is None:
-                reasons.append(f"there is no folder for temporary files ({error.strerror})")
-            else:
-                reasons.append(f"{place}: {error.strerror}")
+            reasons.append(f"{place or 'there is no folder for temporary files'}: {error.strerror}")
     raise BuildError(f"no room to compile the kernels, which takes {_NEEDED >> 20} MiB: {', '.join(reasons)}")
 
 
@@ -215,25 +212,19 @@ def _knows(cc: tuple[str, ...], flag: str) -> bool:
 
 def _run(command: Sequence[str], temporary: Path | None = None) -> tuple[int, str]:
     """Exit status and what was said. A command that takes too long is ended, with its children."""
-    environment = {**os.environ, "LC_ALL": "C"}  # so that what is said can be looked for
+    env = {**os.environ, "LC_ALL": "C"}  # so that what is said can be looked for
     if temporary is not None:
-        environment["TMPDIR"] = str(temporary)
+        env["TMPDIR"] = str(temporary)
     process = None
     try:
         with deferred_signals():  # a signal finds it begun and ends it, or not begun
-            process = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-                env=environment,
+            process = Popen(
+                command, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", start_new_session=True, env=env
             )
         said, _ = process.communicate(timeout=SECONDS)
     except OSError as error:
         raise BuildError(f"{command[0]} does not run: {error}") from error
-    except subprocess.TimeoutExpired as error:
+    except TimeoutExpired as error:
         raise BuildError(f"{command[0]} took more than {SECONDS} s") from error
     finally:
         if process is not None and process.returncode is None:
