@@ -89,7 +89,7 @@ def test_the_sdist_has_what_tests_and_gate_need_and_no_samples(sdist):
     assert {"tests/conftest.py", "benchmarks/suite.py", "training/train.py"} <= files.keys()
     assert not [name for name in files if Path(name).name.startswith("samples.jsonl")]
     assert not [name for name in files if name.startswith("benchmarks/results/") and name.endswith(".png")]
-    assert sum(size for name, size in files.items() if name.startswith("benchmarks/")) < MEGABYTE
+    assert sum(size for name, size in files.items() if name.startswith("benchmarks/")) < 1.25 * MEGABYTE
 
 
 def test_the_sdist_has_nothing_that_was_built_here(sdist):

@@ -69,7 +69,7 @@ class Chunked(ChosenPositionMap):
 
     def units(self, i: Tensor, units: Tensor, kept: AlwaysKept) -> Tensor:
         j = units.cpu() * (kept.unit or 1)
-        return self.rel(i[:, None], j) + j % self.size
+        return self.rel(i[:, None], j) + j % self.size  # the key itself is stored at j mod size
 
     def tokens(self, i: Tensor, tokens: Tensor, kept: AlwaysKept) -> Gather:
         chunk = i[:1] // self.size

@@ -133,7 +133,7 @@ class TokenSelector(Selector):
     def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
         """Queries ``r0 : r1`` ``[B, A, T, C, D']`` as ``token_scores`` takes them, and their keys ``[B, C, N, D']``.
 
-        Also how many consecutive ones of A choose as one, by the largest of their scores.
+        Also how many consecutive ones of A choose as one, by the largest of their scores: one, where scores are summed.
         """
         assert queries.scored is not None
         q = self.rotated(queries, r0, r1)
