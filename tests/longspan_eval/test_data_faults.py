@@ -32,6 +32,7 @@ FAULTS = [
     ("leval-toefl", {"outputs": ["A"]}, "one item a question, not 2 and 1"),
     ("leval-toefl", {"outputs": ["A", "x"]}, r"field 'outputs\[1\]' must begin with letters"),
     ("leval-sfiction", {"outputs": ["True", "A"]}, r"field 'outputs\[1\]' must say True or False"),
+    ("leval-sfiction", {"outputs": ["True", "True [fact: B]"]}, r"field 'outputs\[1\]' must say True or False"),
     ("fewshot-qasper", {"input": "A question alone"}, "a question, a blank line, and a document"),
     ("fewshot-qasper", {"output": None}, "field 'output' must be text, not null"),
     ("infinitebench-en-mc", {"options": ["a", "b"]}, "must hold four options"),

@@ -225,6 +225,17 @@ def test_leval_has_a_record_a_question():
     assert DATA["leval-toefl"].score("A", ["AC"]) == 0.0
 
 
+def test_sfiction_asks_by_the_story_and_by_the_facts(tokenizer):
+    task = DATA["leval-sfiction"]
+    records = read_records(task, SAMPLES)
+    assert [record["answer"] for record in records] == ["True", "False", "False", "False"]
+    assert len({record["question"] for record in records}) == 2
+    for n, record in enumerate(records):
+        prompt = said("leval-sfiction", tokenizer, record)
+        assert record["question"] in prompt and ("Read the following text" in prompt) == (n % 2 == 0)
+        assert ("by the facts" in prompt) == (n % 2 == 1) and prompt.endswith("Answer:")
+
+
 def test_scrolls_questions_have_all_their_answers_and_their_options():
     (record,) = read_records(DATA["fewshot-narrativeqa"], SAMPLES)
     assert record["answers"] == ["Their father's watch", "a watch"] and record["question"] == "What did Tomas sell?"

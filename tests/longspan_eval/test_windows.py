@@ -19,7 +19,7 @@ from longspan_eval.session import Session
 from longspan_eval.spec import parse_specs
 from longspan_eval.studies.eval import Evaluation
 from longspan_eval.tasks import TASKS
-from longspan_eval.windows import PERPLEXITY, STANDARD, build, find_windows
+from longspan_eval.windows import PERPLEXITY, STANDARD, build, find_windows, standard_text
 from support.sliding import score_new, whole_windows
 from support.studies import MADE, plan_of, report_of, requests
 
@@ -122,10 +122,10 @@ def test_a_record_finds_its_text_in_another_process(tokenizer, file, tmp_path):
     assert build(tokenizer, length=96, seed=0, record=again) == build(tokenizer, length=96, seed=0, record=record)
 
 
-def test_without_a_text_it_is_the_standard_librarys(tokenizer):
+def test_without_a_text_it_is_the_bundled_models_held_out_one(tokenizer):
     windows = find_windows(tokenizer, [], longest=4096)
     ((name, tokens),) = windows.texts
-    assert name.startswith(f"{STANDARD} of Python 3.") and tokens > 100_000
+    assert name == STANDARD and tokens > 70_000 and standard_text() == heldout_text()
     assert len(windows.records) == (tokens - 4096) // 256 + 1
     example = build(tokenizer, length=600, seed=0, record=windows.records[0])
     assert len(example.input_ids) == 600 and example.scored == tuple(range(344, 600))

@@ -10,13 +10,13 @@ does: those have next to nothing before them, so its figure is higher, and falls
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from longspan.bundled import heldout_text
 from longspan.errors import LongspanError
 from longspan_eval.datafile import FileRef, given
 from longspan_eval.errors import DataError
@@ -27,7 +27,7 @@ Mode = Literal["new", "whole"]
 
 NAME = "perplexity"
 STRIDE = 256
-STANDARD = "pydoc_data.topics"  # of the standard library: prose that is on every machine
+STANDARD = "the held-out text of the bundled model"  # prose that is on every machine
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def find_windows(
     """The windows of texts.
 
     Args:
-        paths: UTF-8 files, or folders whose ``*.txt`` are meant; none: ``pydoc_data.topics``.
+        paths: UTF-8 files, or folders whose ``*.txt`` are meant; none: ``standard_text``.
         longest: the greatest length that is compared, in tokens.
         stride, mode: see ``Windows``.
 
@@ -145,7 +145,7 @@ def sources(paths: Sequence[Path]) -> list[WindowText]:
         DataError: a file cannot be read, a folder has no ``*.txt``, or two texts are the same.
     """
     if not paths:
-        return [WindowText(standard_name(), hashlib.sha256(standard_text().encode()).hexdigest())]
+        return [WindowText(STANDARD, hashlib.sha256(standard_text().encode()).hexdigest())]
     files: list[Path] = []
     for path in paths:
         inside = sorted(path.glob("*.txt")) if path.is_dir() else [path]
@@ -160,17 +160,9 @@ def sources(paths: Sequence[Path]) -> list[WindowText]:
     return found
 
 
-def standard_name() -> str:
-    """What ``standard_text`` is called; it differs from one Python to the next."""
-    return f"{STANDARD} of Python {'.'.join(map(str, sys.version_info[:2]))}"
-
-
-@lru_cache(maxsize=1)
 def standard_text() -> str:
-    """About 450,000 characters of prose that every Python has."""
-    from pydoc_data.topics import topics
-
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    """About 323,000 characters of prose that come with longspan, and that its bundled model was not trained on."""
+    return heldout_text()
 
 
 @lru_cache(maxsize=16)

@@ -145,7 +145,7 @@ def perplexity_cells(
     """Cells of sliding-window perplexity by corpus, row and length.
 
     Each document of a corpus has windows of its own, so that none runs over a border. Prompts, windows and draw are
-    those of ``longspan eval perplexity``, whose figures they equal. A text of the standard library stands for corpora
+    those of ``longspan eval perplexity``, whose figures they equal. ``windows.standard_text`` stands for corpora
     that are not there, under its own name.
 
     Args:

@@ -42,7 +42,8 @@ def _zero_shot(session: PaperSession) -> Sequence[Cell]:
 def _zero_shot_protocol(session: PaperSession) -> str:
     return (
         "L-Eval's four closed-ended tasks, for chat models; cut to "
-        f"{session.tokens(32 * K, WINDOW):,} tokens, more than the paper's longest documents (27k)."
+        f"{session.tokens(32 * K, WINDOW):,} tokens, more than the paper's longest documents (27k). SFiction is the "
+        "mean of loyalty (by the story) and fact (without it), half of the questions each."
     )
 
 

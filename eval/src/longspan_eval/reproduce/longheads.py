@@ -24,6 +24,7 @@ from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, PaperTable, missing_row
 from longspan_eval.reproduce.texts import PG19_TEST, PROOF_PILE
 from longspan_eval.studies.eval import spread
+from longspan_eval.windows import STANDARD
 
 K = 1000  # the paper's "1k to 50k"; lengths such as 32k of a model are 1,024s
 
@@ -166,7 +167,7 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
 def _ablations_protocol(session: PaperSession) -> str:
     data = "The mean of LongBench's 16 tasks, cut to 4 windows (16k)"
     made = (
-        f"Passkeys in noise, {session.prompts(50, 5)} a length, and the perplexity of pydoc_data.topics, as "
+        f"Passkeys in noise, {session.prompts(50, 5)} a length, and the perplexity of {STANDARD}, as "
         f"LongBench's files are not at hand. {SAID_INSIDE}"
     )
     return (

@@ -8,7 +8,7 @@ from typing import Any
 
 from longspan_eval.filler import encode, start
 from longspan_eval.measure import digest
-from longspan_eval.windows import standard_name, standard_text
+from longspan_eval.windows import STANDARD, standard_text
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ PROOF_PILE = Corpus(
 
 def at_hand(tokenizer: Any) -> Text:
     """The text that ``longspan eval perplexity`` reads where none is given."""
-    return _encoded(tokenizer, standard_name(), standard_text())
+    return _encoded(tokenizer, STANDARD, standard_text())
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,8 @@
 """L-Eval's closed-ended tasks on documents (An et al., 2023): TOEFL, QuALITY, Coursera, SFiction.
 
 Written from the paper and the published data alone. The wording of the prompts is our own, so figures are not quite the
-paper's. A document that is too long loses its end.
+paper's. A document that is too long loses its end. A statement of SFiction is asked about twice, as the published
+figures have it: whether it is true in the story (loyalty), and, without the story, whether it is true (fact).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ NEW_TOKENS = 32
 _LETTER = "One option is right. Answer with its letter alone, such as B."
 _LETTERS = "One or several options are right. Answer with their letters alone, such as B or ACD."
 _VERDICT = "Answer True or False, by what the story says, even where the real world is otherwise."
+_FACT = "Answer True or False, by the facts of the real world and not by any story."
 
 
 class Exam(NamedTuple):
@@ -47,13 +49,14 @@ EXAMS = (
 def build(
     rule: str, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
 ) -> Example:
-    """A document, a question on it, and how to answer."""
+    """A document, a question on it, and how to answer; of a question about facts no document."""
     record = given(record, depth, "L-Eval")
+    document, question = record["document"], f"Question: {record['question'].strip()}"
     ids = fit(
         tokenizer,
-        "Read the following text; a question on it comes at the end.\n\n",
-        record["document"],
-        f"\n\nQuestion: {record['question'].strip()}\n\n{rule}\nAnswer:",
+        "Read the following text; a question on it comes at the end.\n\n" if document else "",
+        document,
+        f"\n\n{question}\n\n{rule}\nAnswer:" if document else f"{question}\n\n{_FACT}\nAnswer:",
         length=length,
         new_tokens=NEW_TOKENS,
         cut="right",
@@ -77,7 +80,7 @@ def _check(verdicts: bool, record: Record) -> None:
         )
     for n, answer in enumerate(answers):
         if verdicts:
-            if letters.read_verdict(answer) is None:
+            if None in map(letters.read_verdict, answer.split("[fact:")):
                 raise ValueError(f"field 'outputs[{n}]' must say True or False, not {answer!r}")
         elif _right(answer) is None:
             raise ValueError(
@@ -86,18 +89,22 @@ def _check(verdicts: bool, record: Record) -> None:
 
 
 def _questions(records: list[Record], path: Path) -> list[Record]:
-    """One record a question, of one a document."""
-    return [
-        {"document": record["input"], "question": question, "answer": _right(answer) or answer.strip()}
-        for record in records
-        for question, answer in zip(record["instructions"], record["outputs"], strict=True)
-    ]
+    """One record a question, of one a document; two where the answer has a fact, such as ``True [fact: False]``."""
+    found: list[Record] = []
+    for record in records:
+        for question, answer in zip(record["instructions"], record["outputs"], strict=True):
+            verdict, _, fact = answer.partition("[fact:")
+            right = _right(answer) or verdict.strip()
+            found.append({"document": record["input"], "question": question, "answer": right})
+            if fact:
+                found.append({"document": "", "question": question, "answer": fact.strip(" ]")})
+    return found
 
 
 LEVAL = tuple(
     Task(
         name=f"leval-{exam.title}",
-        version=2,
+        version=3 if exam.title == "sfiction" else 2,
         paper=PAPER,
         summary=exam.summary,
         new_tokens=NEW_TOKENS,
