@@ -8,10 +8,13 @@ import pytest
 import torch
 
 import longspan
+from longspan.bundled import heldout_text, load_bundled
 from longspan.documents import usage
 from longspan.documents.conversation import Conversation
+from longspan.methods.parse import parse_method
 
 ASK = "Who is the narrator?"
+METHODS = ("dca", "longheads", "longheads:score=bounds", "longheads:score=token_max", "esa", "infllm", "lm-infinite")
 
 
 @pytest.fixture
@@ -40,6 +43,39 @@ def test_a_conversation_about_a_document_that_grew(document, monkeypatch):
         with torch.inference_mode():
             found.append(document.model(ids, past_key_values=cache).logits)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("spec", METHODS)
+def test_tokens_of_a_text_are_dropped_and_written_anew(spec, calibrated, tmp_path):
+    """The files that they lie in are mapped read-only, and stay as they are."""
+    method = parse_method(spec)
+    if calibrated and not method.uses_calibration:
+        pytest.skip("has no use for a calibration")
+    model, tokenizer = load_bundled()
+    calibration = longspan.bundled_calibration() if calibrated else None
+    options = {"method": method, "calibration": calibration, "piece": 300}
+    document = longspan.read(model, tokenizer, heldout_text()[:6000], out=tmp_path / "text", **options)
+    answer, ids = document.ask(ASK, 5).text, document.contents.ids[None]
+    files = {path: path.read_bytes() for path in (tmp_path / "text").rglob("*") if path.is_file()}
+    for dropped in (1, 33, 64, 700):
+        cache, length = document.cache(), document.tokens - dropped
+        length = cache.croppable(length)
+        if not length:
+            continue  # a method that has no longer what it needs for less
+        cache.crop(length - document.tokens)
+        fresh = longspan.new_cache(model)
+        with torch.inference_mode():
+            found = model(ids[:, length:], past_key_values=cache).logits
+            for at in [*range(0, length, 300), length]:
+                stop = ids.shape[1] if at == length else min(at + 300, length)
+                expected = model(ids[:, at:stop], past_key_values=fresh).logits
+        if spec in ("esa", "infllm"):  # what is kept depends on what came in the same call as what was dropped
+            assert found.isfinite().all()
+        else:
+            torch.testing.assert_close(found, expected[:, -found.shape[1] :], atol=2e-4, rtol=1e-4)
+    assert all(path.read_bytes() == content for path, content in files.items())
+    assert document.ask(ASK, 5).text == answer
 
 
 def test_the_most_memory_is_seen_inside_of_a_forward(document):

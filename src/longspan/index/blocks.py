@@ -166,9 +166,8 @@ class BlockIndex(UnitIndex):
                 "cache; in assisted decoding, ask for fewer candidate tokens"
             )
         rows = zip(self._pads, self._finished, strict=True)
-        self._finished, self._length = [self._kept(pad, full, length) for pad, full in rows], length
+        self._leave([self._kept(pad, full, length) for pad, full in rows], length)
         self.calls = [at for at in self.calls if at < length]
-        self.tail.crop(length)
 
     def croppable(self, length: int) -> int:
         """See ``longspan.store.protocols.KeyIndex``: in a long text there is nothing between a few tokens and all."""

@@ -196,11 +196,8 @@ class ChunkIndex(UnitIndex):
                 f"are gone; up to {self.tail.keep - self.size} can be dropped at any time, or any number that "
                 "ends at a chunk's border; assisted decoding keeps to that with fewer candidate tokens"
             )
-        self._finished = [
-            min(full, max(length - pad, 0) // self.size) for pad, full in zip(self._pads, self._finished, strict=True)
-        ]
-        self._length = length
-        self.tail.crop(length)
+        rows = zip(self._pads, self._finished, strict=True)
+        self._leave([min(full, max(length - pad, 0) // self.size) for pad, full in rows], length)
 
     def croppable(self, length: int) -> int:
         """See ``longspan.store.protocols.KeyIndex``: at a chunk's border it always can."""

@@ -75,6 +75,12 @@ class UnitIndex(AcrossRanks):
         self._finished = self._finished or [0] * len(pads)
         self._pads = tuple(pads)
 
+    def _leave(self, finished: list[int], length: int) -> None:
+        """Forget the tokens from ``length`` on, and all but so many units of each row."""
+        self._buffer.crop(min(finished, default=0) * self.per_unit)
+        self._finished, self._length = finished, length
+        self.tail.crop(length)
+
     def select(self, rows: Tensor) -> None:
         """Keep rows ``rows`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         order = rows.tolist()

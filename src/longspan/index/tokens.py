@@ -98,6 +98,7 @@ class TokenIndex(AcrossRanks):
         return self.over_ranks(products(x[:, None], theta.expand(x.shape[0], 1, -1, -1))[:, 0]).to(theta.dtype)
 
     def crop(self, length: int) -> None:
+        self._buffer.crop(length)
         self._length = length
 
     def select(self, rows: Tensor) -> None:

@@ -150,6 +150,15 @@ class Buffer:
         """Put tokens ``x`` ``[B, H, T, D]`` at ``start``; there must be room."""
         self.reserved.write(start, x)
 
+    def crop(self, tokens: int) -> None:
+        """Tokens from ``tokens`` on will be written anew.
+
+        Raises:
+            CacheError: they lie in a file, and the system grants no memory for others.
+        """
+        if self.block is not None:
+            self.block.reopen(tokens)
+
     def fetch(self, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)``, ``[B, H, n, D]``, on its device: a view, or a copy if ``offloaded``."""
         part, device = self.reserved.tensor[:, :, start:stop], self.reserved.kind.device

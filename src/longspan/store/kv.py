@@ -195,6 +195,8 @@ class KVStore:
         if not 0 <= tokens <= self.length:
             raise ValueError(f"cannot drop {tokens} of {self.length} tokens")
         length = self.length - tokens
+        for buffer in self._buffers:
+            buffer.crop(length)
         if self.index is not None:
             self.index.crop(length)
         self.length = length

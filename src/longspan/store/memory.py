@@ -69,6 +69,9 @@ class TokenBlock:
         """Whether ``tokens`` may be asked for, as far as that is known before."""
         return True
 
+    def reopen(self, start: int) -> None:
+        """Let the tokens from ``start`` on be written once more."""
+
     def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
         """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
         to = self.tensor if rows is None else self.tensor[rows]

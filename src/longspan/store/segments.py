@@ -89,7 +89,8 @@ class Segments(TokenBlock):
 
     Whole pages of the files are mapped read-only, so they count neither as data (``RLIMIT_DATA``) nor as memory of the
     process, and every process that maps them has the same ones. The page in which the last token ends is private, a
-    copy from the first write on. Behind it come pages of the process, made writable as they are asked for.
+    copy from the first write on, and so are those that ``reopen`` names. Behind it come pages of the process, made
+    writable as they are asked for.
 
     Raises:
         CacheError: the system has no addresses left.
@@ -102,6 +103,7 @@ class Segments(TokenBlock):
         self._region, self._row = region, room * self._token
         for part, after in zip(parts, [*(p.first for p in parts[1:]), length], strict=True):
             self._map(part, min(after, part.stop, length), last=after == length, access=access)
+        self._sealed = length * self._token // mmap.PAGESIZE * mmap.PAGESIZE  # bytes of each head that are read-only
         self._writable = _up(length * self._token, mmap.PAGESIZE)
         self.capacity = self._writable // self._token
         view = (ctypes.c_char * (kind.heads * self._row)).from_address(region.address)
@@ -140,6 +142,15 @@ class Segments(TokenBlock):
                 self._region.open(head * self._row + self._writable, end - self._writable)
             self._writable, self.capacity = end, end // self._token
         return tokens <= self.capacity
+
+    def reopen(self, start: int) -> None:
+        """See ``TokenBlock``; the files stay as they are."""
+        begin = start * self._token // mmap.PAGESIZE * mmap.PAGESIZE
+        if begin < self._sealed:
+            for head in range(self.kind.heads):
+                self._region.open(head * self._row + begin, self._sealed - begin)
+            _mappings[self._region.address] += self.kind.heads  # what was whole is divided
+            self._sealed = begin
 
     def affords(self, tokens: int) -> bool:
         """Whether ``tokens`` may be asked for: a few more than there are, since what is writable counts as data."""
