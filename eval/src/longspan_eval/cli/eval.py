@@ -177,7 +177,7 @@ def evaluate(
     count = threads or (1 if ray is not None else max(torch.get_num_threads() // n_workers, 1))
     load = partial(_load, model, window, dtype, device, tier)
     command = _command(study, model, lengths, methods, texts, window, dtype, kv_tier)
-    report = EvalReport(out, study, keys, plan, command, str(place), count)
+    report = EvalReport(out, study, keys, plan, command, str(place), count, tier)
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(out / "samples.jsonl"))
