@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import longspan
-from longspan_eval.generate import read, stream
+from longspan_eval.generate import decode, end_tokens, prefill, read, stream
 from longspan_eval.passkey import number_complete
 from longspan_eval.perplexity import perplexity, token_losses
 
@@ -59,6 +59,18 @@ def test_stops_at_an_end_token_and_when_the_text_will_do(model, tokenizer, ids):
     with torch.no_grad():
         model.generation_config.eos_token_id = int(model(torch.tensor([ids])).logits[0, -1].argmax())
     assert read(model, tokenizer, ids, max_new_tokens=9).text == ""
+
+
+def test_past_an_end_token_there_are_as_many_tokens_as_asked_for(model, ids):
+    def tokens(**more):
+        with torch.inference_mode():
+            return list(decode(model, *prefill(model, torch.tensor([ids]), 1), 9, **more))
+
+    every = tokens()
+    model.generation_config.eos_token_id = every[2]
+    cut = every.index(every[2])
+    assert end_tokens(model) == {every[2]} and len(every) == 9
+    assert tokens() == every[:cut] and tokens(past_end=True) == every
 
 
 @pytest.mark.parametrize(("text", "done"), [(" 48213", False), (" 48213.", True), ("", False), ("none", False)])

@@ -54,6 +54,16 @@ def test_a_line_from_before_there_were_other_tasks_is_read(path, written):
     assert (one.task, one.tokens, one.references, one.filler) == ("", 0, (), "noise")
 
 
+def test_what_seconds_depend_on_is_kept_where_it_is_known(path, written):
+    assert not {"kv_tier", "threads"} & set(json.loads(written.read_text().splitlines()[0]))
+    one = read_samples(written)["a"]
+    assert (one.kv_tier, one.threads) == ("", 0) and not one.timed_under("device", 1)
+    with Journal(path) as journal:
+        journal.append("c", replace(ONE, kv_tier="disk", threads=2))
+    again = read_samples(path)["c"]
+    assert again.timed_under("disk", 2) and not again.timed_under("disk", 1) and not again.timed_under("device", 2)
+
+
 def test_a_sample_is_on_disk_when_append_returns(path):
     journal = Journal(path)
     journal.append("a", ONE)

@@ -12,9 +12,10 @@ from longspan import hf
 from longspan.errors import out_of_memory
 from longspan.methods import METHODS
 from longspan_eval import measure
-from longspan_eval.measure import TaskPrompt
+from longspan_eval.measure import Keys, TaskPrompt
 from longspan_eval.session import Session
 from longspan_eval.spec import STOCK, parse_spec
+from longspan_eval.subject import Subject
 from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.passkey import scored_passkey
 
@@ -131,6 +132,19 @@ def test_the_task_says_how_long_an_answer_is_how_right_and_when_it_will_do(sessi
 def test_a_score_outside_0_to_1_is_a_fault_of_the_task(session):
     wrong = replace(PASSKEY, score=lambda text, references: 50.0)
     assert session.measure(prompt(task=wrong)).error == "passkey: a score lies in 0..1, not 50.0"
+
+
+def test_a_sample_says_what_its_seconds_depend_on_and_its_key_does_not(model, tokenizer):
+    session, threads = Session(model, tokenizer, kv_tier="host"), torch.get_num_threads()
+    keys = Keys(Subject.of(model, tokenizer))
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            one = prompt("dca", task=PASSKEY)
+            assert session.measure(one).timed_under("host", count)
+            assert not {"threads", "kv_tier"} & one.depends_on(keys).keys()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_all_of_several_references_are_kept(session):

@@ -122,6 +122,12 @@ def read_records(task: DataTask, data_dir: Path | str | None) -> list[Record]:
     return read_file(task.data, Path(data_dir))
 
 
+def check_folder(folder: Path | None) -> None:
+    """Raise DataError where a data folder is given that is not there."""
+    if folder is not None and not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder; it is to hold the data files")
+
+
 def read_file(file: DataFile, folder: Path) -> list[Record]:
     """The records of one file; see ``read_records``."""
     path = folder / file.name

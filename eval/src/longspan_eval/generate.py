@@ -72,9 +72,15 @@ def prefill(model: PreTrainedModel, input_ids: Tensor, keep: int) -> tuple[Tenso
     return out.logits, out.past_key_values
 
 
-def decode(model: PreTrainedModel, logits: Tensor, cache: Any, max_new_tokens: int) -> Iterator[int]:
-    """Greedy tokens from the last logits ``[1, 1, V]`` of a prompt and its cache, up to an end-of-text token."""
-    stops = _end_tokens(model)
+def decode(
+    model: PreTrainedModel, logits: Tensor, cache: Any, max_new_tokens: int, *, past_end: bool = False
+) -> Iterator[int]:
+    """Greedy tokens from the last logits ``[1, 1, V]`` of a prompt and its cache, up to an end-of-text token.
+
+    Args:
+        past_end: go on past an end-of-text token, to ``max_new_tokens`` whatever the answer is.
+    """
+    stops = set() if past_end else end_tokens(model)
     for n in range(max_new_tokens):
         token = int(logits[0, -1].argmax())
         if token in stops:
@@ -85,7 +91,8 @@ def decode(model: PreTrainedModel, logits: Tensor, cache: Any, max_new_tokens: i
             logits = out.logits
 
 
-def _end_tokens(model: PreTrainedModel) -> set[int]:
+def end_tokens(model: PreTrainedModel) -> set[int]:
+    """The end-of-text tokens of a model, any of which ends an answer."""
     end = model.generation_config.eos_token_id if model.generation_config is not None else None
     if end is None:
         return set()

@@ -75,6 +75,7 @@ class TaskPrompt(Measure):
         return {
             "task": self.task.name,
             "version": self.task.version,
+            **self.task.variant,
             "new_tokens": self.task.new_tokens,
             "length": self.length,
             **keys.method(self.spec, self.length),

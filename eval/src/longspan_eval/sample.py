@@ -33,6 +33,8 @@ class Sample:
         tokens: of the prompt alone; 0 where none was read.
         references: all answers that count as right, where there are several.
         figures: whatever else was measured, by name.
+        kv_tier, threads: where the session kept keys and values, and the threads of the process. Seconds depend on
+            them; answers do not, and so no key does. Empty and 0 in samples from before they were kept.
     """
 
     method: str
@@ -51,6 +53,12 @@ class Sample:
     tokens: int = 0
     references: tuple[str, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
+    kv_tier: str = ""
+    threads: int = 0
+
+    def timed_under(self, kv_tier: str, threads: int) -> bool:
+        """Whether its seconds are known to be those of this storage of keys and values, and so many threads."""
+        return (self.kv_tier, self.threads) == (kv_tier, threads)
 
 
 def versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -82,7 +83,8 @@ class Session:
     def measure(self, measure: Measurable) -> Sample:
         """The sample of a measure; what goes wrong is a sample with an ``error``, so that a night's run goes on."""
         try:
-            return measure.run(self)
+            sample = measure.run(self)
+            return replace(sample, kv_tier=sample.kv_tier or self.kv_tier, threads=torch.get_num_threads())
         except Exception as error:
             self.detach()
             if out_of_memory(error):

@@ -69,6 +69,7 @@ class Task:
         until: text after which generation may stop early; None: ``new_tokens`` or an end-of-text token.
         data: the local file it reads; None: it is synthetic, or its prompts are ``Evaluation.windows``.
         filler: what things are hidden in, where a table tells several apart; else empty.
+        targets: how many tokens at the end of a text have their loss taken, where a table asks for it; else 0.
         measure: what a table shows of it: the mean ``"score"``, or the ``"perplexity"`` of its prompts' scored tokens.
     """
 
@@ -84,3 +85,9 @@ class Task:
     data: DataFile | None = None
     measure: Shown = "score"
     filler: str = ""
+    targets: int = 0
+
+    @property
+    def variant(self) -> dict[str, Any]:
+        """What tells it from other tasks of its name, as JSON has it; empty for a task that is its name's only one."""
+        return {name: value for name, value in (("filler", self.filler), ("targets", self.targets)) if value}

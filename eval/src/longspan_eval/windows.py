@@ -84,6 +84,12 @@ def find_windows(
     return Windows(tuple(texts), stride, mode, tuple(records))  # type: ignore[arg-type]  # it is one of the modes
 
 
+def check_texts(paths: Sequence[Path]) -> None:
+    """Raise DataError for what ``find_windows`` finds wrong with texts before it needs the tokenizer."""
+    for text in sources(paths):
+        _text(text.ref)
+
+
 def windows_of(tokenizer: Any, text: WindowText, *, longest: int, stride: int, mode: Mode) -> list[Record]:
     """The windows of one text, in its order, as ``build`` takes them; none where it is shorter than ``longest``."""
     first = longest if mode == "new" else 0
@@ -168,8 +174,11 @@ def standard_text() -> str:
 @lru_cache(maxsize=16)
 def _tokens(tokenizer: Any, ref: str) -> list[int]:
     """The tokens of a text, after the one that the tokenizer puts before a text, if it does so."""
-    text = _decoded(ref.read(), ref.path) if isinstance(ref, FileRef) else standard_text()
-    return start(tokenizer) + encode(tokenizer, text)
+    return start(tokenizer) + encode(tokenizer, _text(ref))
+
+
+def _text(ref: str) -> str:
+    return _decoded(ref.read(), ref.path) if isinstance(ref, FileRef) else standard_text()
 
 
 def _decoded(data: bytes, path: Path) -> str:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+
+from longspan_eval.journal import read_samples
+from longspan_eval.run import in_process
 
 ARGS = ("--methods", "dca,longheads:score=bounds,num_chunks=8", "--lengths", "128,256", "--device", "cpu")
 
@@ -12,6 +16,9 @@ ARGS = ("--methods", "dca,longheads:score=bounds,num_chunks=8", "--lengths", "12
 @pytest.fixture
 def command(folder, tmp_path):
     return ["eval", "passkey", "--model", str(folder), *ARGS, "--out", str(tmp_path / "out")]
+
+
+THREADS = torch.get_num_threads()
 
 
 @pytest.fixture
@@ -66,6 +73,53 @@ def test_it_goes_by_what_has_been_measured(run, command, tmp_path):
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     done = json.loads(run(*command, "--samples", 2, "--dry-run", "--json").out)
     assert done["prompts"] == done["seconds"] == 0 and done["basis"].startswith("Measured: samples")
+
+
+@pytest.mark.parametrize(
+    ("more", "threads"), [((), 4), (["--threads", 3], 3), (["--workers", 2], 2), (["--threads", 3, "--workers", 2], 3)]
+)
+def test_prompts_are_timed_with_the_threads_of_a_worker(run, command, monkeypatch, more, threads):
+    seen = []
+
+    def measure(self, prompt):
+        seen.append(torch.get_num_threads())
+        return prompt.sample(seconds=1.0)
+
+    monkeypatch.setattr("longspan_eval.session.Session.measure", measure)
+    try:
+        torch.set_num_threads(4)
+        ran = run(*command, "--samples", 1, "--dry-run", "--json", *more)
+        assert ran.code == 0, ran.err
+        assert set(seen) == {threads} and torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(THREADS)
+
+
+def test_a_prompt_that_ended_in_an_error_is_not_answered(run, command, tmp_path, monkeypatch):
+    def measure(self, prompt):
+        return prompt.failed("out of memory") if prompt.spec.label == "dca" else prompt.sample(seconds=1.0)
+
+    def left(*more):
+        return json.loads(run(*command, "--samples", 2, "--dry-run", "--json", *more).out)
+
+    def here(parts, *, load, workers, threads, **more):
+        return in_process(parts, session=load(), **more)
+
+    monkeypatch.setattr("longspan_eval.session.Session.measure", measure)
+    monkeypatch.setattr("longspan_eval.workers.run", here)
+    assert run(*command, "--samples", 2).code == 0
+    samples = read_samples(tmp_path / "out" / "samples.jsonl").values()
+    assert sum(one.error is None for one in samples) == 8 and len(samples) == 10
+    made = left()
+    assert (made["done"], made["prompts"]) == (8, 0) and made["basis"].startswith("Measured: samples of this run (8 ")
+    again = left("--retry-errors")
+    assert (again["done"], again["prompts"]) == (8, 4)
+
+
+def test_a_cluster_is_not_timed(run, command):
+    ran = run(*command, "--dry-run", "--ray", "local")
+    assert ran.code == 1 and ran.err.startswith("longspan: error: --dry-run times a prompt on this machine")
+    assert "leave --ray out" in ran.err and ran.err.count("\n") == 1
 
 
 def test_cells_over_the_time_limit_are_left_out(run, command, timed):

@@ -13,6 +13,7 @@ from longspan.bundled import heldout_text
 from longspan.cli import main
 from longspan.errors import LongspanError
 from longspan_eval.cli.eval import check_spec, parse_lengths
+from longspan_eval.datafile import SAMPLES
 from longspan_eval.spec import MethodSpec, parse_spec, split_specs
 from longspan_eval.subject import Subject
 from longspan_eval.tasks import TASKS
@@ -62,7 +63,8 @@ def whole(folder, tmp_path_factory):
 def test_where_keys_lie_changes_no_sample(whole, folder, tmp_path, run):
     ran = run(*command(folder, tmp_path, "--kv-tier", "auto"))
     assert ran.code == 0, ran.err
-    assert results(tmp_path) == results(whole) | {"command": results(tmp_path)["command"]}
+    environment = results(whole)["environment"] | {"kv_tier": "auto"}
+    assert results(tmp_path) == results(whole) | {"command": results(tmp_path)["command"], "environment": environment}
     assert results(tmp_path)["command"].endswith("--kv-tier auto")
     ran = run(*command(folder, tmp_path / "other", "--kv-tier", "tape"))
     assert ran.code == 1 and "kv_tier is one of auto, device, host, disk, not 'tape'" in ran.err
@@ -211,7 +213,16 @@ BAD = {
     "no depths": (["passkey", "--model", "FOLDER", "--depths", "0"], ["--depths"]),
     "no workers": (["passkey", "--model", "FOLDER", "--workers", "0"], ["--workers"]),
     "no time": (["passkey", "--model", "FOLDER", "--max-full-seconds", "0"], ["max_full_seconds", "above 0"]),
-    "no data": (["passkey", "--model", "FOLDER", "--data-dir", "no/such"], ["no/such", "no such folder"]),
+    "no data": (["longbench-trec", "--model", "FOLDER", "--data-dir", "no/such"], ["no/such", "no such folder"]),
+    "data for nothing": (
+        ["passkey", "needle", "--model", "FOLDER", "--data-dir", "."],
+        ["--data-dir", "no task among passkey, needle reads a data file", "--list"],
+    ),
+    "data for a text": (["perplexity", "--model", "FOLDER", "--data-dir", "."], ["--data-dir", "among perplexity"]),
+    "workers of a cluster": (
+        ["passkey", "--model", "FOLDER", "--ray", "local", "--workers", "1"],
+        ["--workers", "Ray cluster", "leave it out"],
+    ),
     "an unknown device": (["passkey", "--model", "FOLDER", "--device", "moon"], ["moon"]),
     "an unknown dtype": (["passkey", "--model", "FOLDER", "--dtype", "int4"], ["int4"]),
     "no rotary positions": (["passkey", "--model", "NOT_ROPE"], ["position"]),
@@ -241,6 +252,63 @@ def test_one_line(run, folder, not_rope, tmp_path, monkeypatch, case):
     assert len(lines) == 1 and lines[0].startswith("longspan: error: "), ran.err
     assert all(word in lines[0] for word in words), ran.err
     assert not Path("longspan-eval", "samples.jsonl").exists()
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    """A command that loads a model fails."""
+
+    def load(*args, **more):
+        raise LongspanError("the model was loaded")
+
+    monkeypatch.setattr("longspan_eval.cli.eval.load_model", load)
+
+
+UNREADABLE = {
+    "no folder named": (["longbench-trec"], ["longbench/trec.jsonl", "--data-dir"]),
+    "no folder": (["longbench-trec", "--data-dir", "no/such"], ["no/such", "no such folder"]),
+    "no file": (["longbench-trec", "--data-dir", "."], ["trec.jsonl", "no such file"]),
+    "a fault in a line": (["leval-toefl", "--data-dir", "."], ["tpo.jsonl, line 1", "field 'instructions'"]),
+    "no text": (["perplexity", "--text", "none.txt"], ["none.txt", "cannot be read"]),
+    "a text of nothing": (["perplexity", "--text", "blank.txt"], ["blank.txt", "no text"]),
+    "a text of bytes": (["perplexity", "--text", "bytes.txt"], ["bytes.txt", "not UTF-8"]),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_is_wrong_with_a_file_is_found_before_a_model_is_loaded(run, unloaded, tmp_path, monkeypatch, case):
+    monkeypatch.chdir(tmp_path)
+    Path("leval").mkdir()
+    Path("leval/tpo.jsonl").write_text('{"input": "a"}\n')
+    Path("blank.txt").write_text(" \n")
+    Path("bytes.txt").write_bytes(b"a\xff")
+    args, words = UNREADABLE[case]
+    ran = run("eval", *args, "--model", "bundled")
+    assert ran.code == 1 and ran.err.count("\n") == 1
+    assert all(word in ran.err for word in words), ran.err
+
+
+def test_with_whole_files_the_model_is_what_comes_next(run, unloaded):
+    ran = run("eval", "longbench-trec", "--data-dir", SAMPLES, "--model", "bundled")
+    assert ran.code == 1 and "the model was loaded" in ran.err
+
+
+def test_seconds_of_another_run_are_not_reported_as_this_runs(run, folder, tmp_path):
+    def cells(*more):
+        ran = run("eval", "passkey", "--model", folder, "--methods", "stock", "--lengths", "1x", "--samples", "1",
+                  "--device", "cpu", "--out", tmp_path, *more)  # fmt: skip
+        assert ran.code == 0, ran.err
+        ((cell),) = json.loads((tmp_path / "results.json").read_text())["cells"]
+        return cell, ran
+
+    first, _ = cells("--threads", "1")
+    lines = (tmp_path / "samples.jsonl").read_bytes()
+    assert first["n"] == first["timed"] == 1 and first["seconds"] > 0
+    other, ran = cells("--threads", "2")
+    assert "0 prompts to ask" in ran.err and (tmp_path / "samples.jsonl").read_bytes() == lines
+    assert other["n"] == 1 and other["timed"] == 0 and other["seconds"] is None and "leave out 1 of 1" in ran.out
+    assert cells("--threads", "1", "--kv-tier", "host")[0]["seconds"] is None
+    assert cells("--threads", "1")[0]["seconds"] == pytest.approx(first["seconds"], abs=1e-4), "they are kept rounded"
 
 
 def test_a_missing_ray_is_one_line(run, folder, monkeypatch):

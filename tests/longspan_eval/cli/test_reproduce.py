@@ -11,6 +11,8 @@ import time
 import pytest
 
 from longspan.bundled import FOLDER
+from longspan.errors import LongspanError
+from longspan_eval.reproduce.texts import PG19_VALIDATION
 
 SMALL = ["--samples", 1, "--max-length", 256, "--scale", "quick"]
 
@@ -113,10 +115,41 @@ def test_time_that_is_over(run, folder, tmp_path):
         (["esa", "--model", "M", "--max-full-seconds", 0], "--max-full-seconds must be above 0"),
         (["esa", "--model", "M", "--data-dir", "nowhere"], "nowhere: there is no such folder"),
         (["esa", "--model", "M", "--calibration", "nowhere"], "nowhere"),
+        (["dca", "--model", "M", "--calibration", "F"], "--calibration: no table of dca scores with reduced keys"),
+        (["longheads", "--model", "M", "--calibration", "F"], "--calibration: no table of longheads"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(run, folder, tmp_path, words, said):
-    given = [folder if word == "M" else word for word in words]
+    given = [{"M": folder, "F": FOLDER / "calibration.safetensors"}.get(word, word) for word in words]
     ran = run("reproduce", *given, *(["--out", tmp_path / "out"] if words else []))
     assert ran.code == 1 and ran.err.startswith("longspan: error:") and said in ran.err and ran.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dca", "--data-dir", "nowhere"], "nowhere: there is no such folder"),
+        (["dca", "--data-dir", "DATA", "--tables", "table-4"], "tpo.jsonl, line 1: field 'instructions' is missing"),
+        (["dca", "--data-dir", "DATA", "--tables", "table-6"], "paper.txt: there is no text in it"),
+        (["dca", "--data-dir", "DATA", "--tables", "figure-4"], "book.txt: not UTF-8 text"),
+        (["esa", "--calibration", "nowhere"], "nowhere"),
+        (["longheads", "--out", "DATA/unseen/paper.txt"], "is a file; name a folder"),
+        (["dca", "--data-dir", "DATA", "--tables", "figure-5"], "the model was loaded"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_found_before_a_model_is_loaded(run, tmp_path, monkeypatch, words, said):
+    def load(*args, **more):
+        raise LongspanError("the model was loaded")
+
+    monkeypatch.setattr("longspan_eval.cli.reproduce.load_model", load)
+    monkeypatch.chdir(tmp_path)
+    for name, data in (
+        ("leval/tpo.jsonl", b'{"input": "a"}\n'),
+        ("unseen/paper.txt", b" "),
+        (f"{PG19_VALIDATION.folder}/book.txt", b"a\xff"),
+    ):
+        (tmp_path / "DATA" / name).parent.mkdir(parents=True)
+        (tmp_path / "DATA" / name).write_bytes(data)
+    ran = run("reproduce", *words, "--model", "bundled")
+    assert ran.code == 1 and said in ran.err and ran.err.count("\n") == 1, ran.err

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from longspan_eval import passkey
 from longspan_eval.cell import Cell
+from longspan_eval.generate import decode, prefill
 from longspan_eval.journal import Journal
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import found
@@ -118,6 +120,31 @@ def test_timed(session, implementation):
         assert session.model.config._attn_implementation == implementation
     session.detach()
     assert session.model.config._attn_implementation == before
+
+
+class Clock:
+    """A second for each forward pass of a model, and none for anything else."""
+
+    def __init__(self, model):
+        self.passes = 0
+        self.now = lambda: float(self.passes)
+        model.register_forward_hook(self)
+
+    def __call__(self, *args):
+        self.passes += 1
+
+
+def test_seconds_a_token_are_of_as_many_tokens_as_the_table_says(session, monkeypatch):
+    ids = passkey.build(session.tokenizer, length=300, seed=0, answer_room=passkey.ANSWER_ROOM).input_ids
+    with torch.inference_mode():
+        answer = list(decode(session.model, *prefill(session.model, torch.tensor([ids]), 1), 6, past_end=True))
+    clock = Clock(session.model)
+    monkeypatch.setattr("longspan_eval.reproduce.measures.time.perf_counter", clock.now)
+    for end, count in ((None, 6), (answer[2], answer.index(answer[2]))):
+        session.model.generation_config.eos_token_id = end
+        sample = session.measure(Timed(parse_spec("stock"), 300, 0, tokens=6))
+        assert sample.error is None and sample.figures["token"] == 1.0, "a pass a token, past the answer's end too"
+        assert sample.prediction == session.tokenizer.decode(answer[:count], skip_special_tokens=True)
 
 
 def test_memory_is_what_the_work_takes():

@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from longspan.errors import LongspanError
+from longspan_eval.measure import Keys, TaskPrompt
+from longspan_eval.reproduce.measures import Inspected
 from longspan_eval.sample import versions
-from longspan_eval.spec import STOCK
+from longspan_eval.spec import STOCK, parse_spec
 from longspan_eval.tasks import TASKS
+from longspan_eval.tasks.passkey import scored_passkey
 from support.studies import DEEP, MADE, READ, SUBJECT, plan_of, study, task
 
 
@@ -75,6 +78,23 @@ def test_a_key_does_not_change_with_how_a_row_is_written_or_what_stands_beside_i
     few = keys(study(specs=("dca",), samples=2, lengths=(1024,)))
     many = keys(study((MADE, DEEP), ("rerope", "dca:chunk_size=384", "stock"), samples=50))
     assert set(few) <= set(many)
+
+
+def test_a_key_changes_with_the_filler_and_the_scored_tokens():
+    tasks = [TASKS["passkey"], TASKS["passkey-prose"]]
+    tasks += [scored_passkey(filler, targets) for filler in ("noise", "prose") for targets in (64, 256)]
+    every = [key for one in tasks for key in keys(study((one,), lengths=(512,), samples=1))]
+    assert len(set(every)) == len(every) == 2 * len(tasks)
+    looks = [Inspected(parse_spec("dca"), 512, task=one) for one in tasks]
+    assert len({Keys(SUBJECT)(one) for one in looks}) == len(tasks)
+
+
+def test_the_key_of_a_task_that_is_alone_under_its_name_stays_what_it_was():
+    one = TaskPrompt(parse_spec("stock"), 512, 3, task=TASKS["passkey"], depth=0.5)
+    assert one.depends_on(Keys(SUBJECT)) == {
+        "task": "passkey", "version": 2, "new_tokens": 8, "length": 512, "method": "stock", "parameters": {},
+        "seed": 3, "depth": 0.5, "record": None,
+    }  # fmt: skip
 
 
 def test_stock_stands_beside_the_others():

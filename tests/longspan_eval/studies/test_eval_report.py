@@ -77,6 +77,29 @@ def test_the_json_says_what_was_measured_and_how(report, samples):
     ) == 2
 
 
+def test_seconds_are_those_of_this_runs_threads_and_storage(report):
+    def body(samples):
+        report.write(samples)
+        found = json.loads((report.out / "results.json").read_text())
+        cells = {(cell["task"], cell["row"], cell["length"]): cell for cell in found["cells"]}
+        return cells["deep", "yarn", 512], found["environment"], (report.out / "summary.md").read_text()
+
+    asked = requests(report.plan, "deep")["yarn", "512"]
+    own = {one.key: replace(answer(one.measure, 3.0), kv_tier="device", threads=2) for one in asked}
+    cell, environment, text = body(own)
+    assert (cell["n"], cell["timed"], cell["seconds"]) == (6, 6, 3.0) and "Seconds" not in text
+    assert (environment["kv_tier"], environment["threads"]) == ("device", 2)
+    first, second, third, *_ = own
+    others = {first: {"kv_tier": "disk"}, second: {"threads": 1}, third: {"kv_tier": "", "threads": 0}}
+    mixed = own | {key: replace(own[key], seconds=90.0, **other) for key, other in others.items()}
+    cell, _, text = body(mixed)
+    assert (cell["n"], cell["timed"], cell["seconds"]) == (6, 3, 3.0), "of the three that are of this run"
+    assert "- Seconds in `results.json` leave out 3 of 6 prompts" in text
+    assert "`--kv-tier device` and threads per process: 2" in text
+    cell, _, _ = body({key: mixed[key] for key in others})
+    assert (cell["n"], cell["timed"], cell["seconds"]) == (3, 0, None)
+
+
 def test_a_report_is_replaced_whole(report, samples, monkeypatch):
     report.write(samples)
     before = (report.out / "results.json").read_bytes()

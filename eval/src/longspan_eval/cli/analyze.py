@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from longspan_eval.analysis.study import Inspection, Question
     from longspan_eval.task import Task
 
+SAMPLES = 10
+
 
 def analyze(
     method: Annotated[
@@ -38,14 +40,18 @@ def analyze(
     lengths: Annotated[
         str | None, typer.Option("--lengths", "--length", help="Lengths in tokens (4096, 4k) or windows (4x).")
     ] = None,
-    samples: Annotated[int, typer.Option(help="The number of prompts per length, for a task.", min=1)] = 10,
+    samples: Annotated[
+        int | None, typer.Option(help=f"The number of prompts per length, for a task; default: {SAMPLES}.", min=1)
+    ] = None,
     chunk: Annotated[
         int | None, typer.Option(help="Tokens per chunk in the figures; default: the method's.", min=1)
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="A file of reduced scores for esa; the recall per layer is reported.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the first prompt.", min=0)] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="The seed of the first prompt, for a task; default: 0.", min=0)
+    ] = None,
     window: Window = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -64,7 +70,12 @@ def analyze(
     if out.exists() and not out.is_dir():
         raise LongspanError(f"--out {out}: is a file; name a folder")
     if not chosen.selects:
-        _positions(chosen, lengths, window, out, console, as_json, given=[task, file, model])
+        idle = {
+            "--model": model, "--task": task, "--file": file, "--prompt": prompt or None, "--answer": answer,
+            "--samples": samples, "--seed": seed, "--chunk": chunk, "--calibration": calibration,
+            "--dtype": None if dtype == "auto" else dtype, "--device": None if device == "auto" else device,
+        }  # fmt: skip
+        _positions(chosen, lengths, window, out, console, as_json, idle=_given(idle))
         return
     if model is None:
         raise LongspanError("say with --model which model to look at: a folder, a hub name, or 'bundled'")
@@ -72,6 +83,8 @@ def analyze(
         raise LongspanError("say what to read: either --task, such as passkey, or --file")
     if task is not None and (prompt or answer is not None):
         raise LongspanError("--prompt and --answer are for --file; a task brings its own")
+    if file is not None and (for_tasks := _given({"--samples": samples, "--seed": seed})):
+        raise LongspanError(f"{', '.join(for_tasks)}: only for --task; of a file one prompt per length is read")
     check_text("--prompt", prompt)
     check_text("--answer", answer or "")
     if answer is not None and not answer.strip():
@@ -91,7 +104,7 @@ def analyze(
         with hushed(quiet):
             report = longspan.extend(loaded, chosen, window=window, calibration=calibration)
         prompts = list(
-            _task_prompts(made, tokenizer, lengths, report.window, samples, seed)
+            _task_prompts(made, tokenizer, lengths, report.window, samples or SAMPLES, seed or 0)
             if made is not None
             else _file_prompts(str(text), prompt, answer, tokenizer, lengths, report.window)
         )
@@ -112,7 +125,7 @@ def analyze(
         raise
     except ValueError as error:
         raise LongspanError(str(error)) from error
-    about = {"model": model_name(loaded), "task": task, "seed": seed}
+    about = {"model": model_name(loaded), "task": task, "seed": seed or 0}
     analyzed = Analyzed(about, chosen, report, rows, inspections, recall)
     files = analyzed.write(out, tokenizer)
     if as_json:
@@ -120,6 +133,11 @@ def analyze(
     else:
         wide().print(analyzed)
     say(console, f"in {out}: {', '.join(files)}")
+
+
+def _given(options: Mapping[str, Any]) -> list[str]:
+    """The names of the options that have a value."""
+    return [name for name, value in options.items() if value is not None]
 
 
 def _synthetic(name: str) -> Task:
@@ -184,13 +202,13 @@ def _positions(
     console: Console,
     as_json: bool,
     *,
-    given: Sequence[Any],
+    idle: Sequence[str],
 ) -> None:
-    """What there is to see of a method that keeps keys by their index."""
-    if any(one is not None for one in given):
+    """What there is to see of a method that keeps keys by their index; ``idle``: options that play no part in it."""
+    if idle:
         raise LongspanError(
-            f"{method.name} keeps keys by their index and chooses none; leave --model, --task and --file out to draw "
-            "its relative positions, or take longheads, esa, infllm, or lm-infinite with middle_top_k"
+            f"{method.name} keeps keys by their index and chooses none; leave {', '.join(idle)} out to draw its "
+            "relative positions, or take longheads, esa, infllm, or lm-infinite with middle_top_k"
         )
     if window is None:
         raise LongspanError(f"--window: say the window in tokens that {method.name} is to be drawn for")

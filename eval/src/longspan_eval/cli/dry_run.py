@@ -40,7 +40,7 @@ class ReadingLeft:
 
     Attributes:
         rows: one for each method.
-        done: prompts that have been answered.
+        done: prompts that have been answered, without those that ended in an error.
         at_once: how many prompts are read at a time.
         basis: what the seconds follow from.
     """
@@ -90,6 +90,7 @@ def estimate(
     pace: Pace,
     measure: Callable[[Measure], Sample],
     *,
+    done: int,
     at_once: int,
     console: Console,
 ) -> ReadingLeft:
@@ -98,7 +99,8 @@ def estimate(
     Args:
         requests: what is left.
         pace: what is known from samples; it learns from what is read.
-        measure: reads a prompt here.
+        measure: reads a prompt here, with as many threads as where it is to be read.
+        done: how many prompts have been answered.
         at_once: how many prompts are to be read at a time.
     """
     left = {spec: [one for one in requests if one.measure.spec == spec] for spec in specs}
@@ -124,7 +126,6 @@ def estimate(
                 sum(pace.guess(one.measure) for one in own),
             )
         )
-    done = sum(map(len, plan.keys)) - len(requests)
     return ReadingLeft(tuple(planned), done, at_once, _basis(read, done))
 
 

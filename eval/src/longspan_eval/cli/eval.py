@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -20,7 +20,7 @@ from longspan.errors import AttachError, LongspanError
 from longspan.signals import Stopped
 from longspan_eval.cli.results import show_results
 from longspan_eval.cli.tasks import listing, named, sheet
-from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, find_windows
+from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_windows
 
 if TYPE_CHECKING:
     from longspan.store import KVTier
@@ -73,8 +73,9 @@ def evaluate(
         typer.Option(help="Seconds per prompt above which cells of full attention are marked, not measured."),
     ] = None,
     n_workers: Annotated[
-        int, typer.Option("--workers", help="The number of processes, each with its own model.", min=1)
-    ] = 1,
+        int | None,
+        typer.Option("--workers", help="The number of processes, each with its own model; default: 1.", min=1),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads per process; default: an equal share of torch's number.", min=1)
     ] = None,
@@ -114,6 +115,19 @@ def evaluate(
     asked = {"--text": texts, "--stride": stride, "--mode": mode}
     if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
         raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
+    if data_dir is not None and all(task.data is None for task in chosen):
+        raise LongspanError(
+            f"--data-dir: no task among {', '.join(task.name for task in chosen)} reads a data file; leave it out. "
+            "`longspan eval --list` says which do"
+        )
+    if ray is not None and n_workers is not None:
+        raise LongspanError(
+            "--workers is for processes of this machine; on a Ray cluster its room decides: leave it out"
+        )
+    if ray is not None and dry_run:
+        raise LongspanError(
+            "--dry-run times a prompt on this machine, which says nothing of a cluster: leave --ray out"
+        )
     one_stdin(texts or ())
     from longspan_eval.spec import parse_specs, split_specs
 
@@ -127,7 +141,7 @@ def evaluate(
     from longspan_eval.run import PromptWatch, measure
     from longspan_eval.schedule import CellPlan
     from longspan_eval.session import Session
-    from longspan_eval.studies.eval import Evaluation
+    from longspan_eval.studies.eval import Evaluation, read_data
     from longspan_eval.studies.eval_report import EvalReport
     from longspan_eval.subject import Subject
 
@@ -136,12 +150,16 @@ def evaluate(
         ray_workers.require()
     quiet_transformers()
     console = notes(quiet)
+    # What is wrong with a file is said at once: a large model takes minutes to load.
+    data = read_data(chosen, data_dir)
+    texts = None if texts is None else [_kept(path, out, dry_run) for path in texts]
+    if texts:
+        check_texts(texts)
     # Here on the CPU, to be hashed and checked; what reads prompts are processes that load it where it is to run.
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu"), load_tokenizer(model)
     subject = Subject.of(loaded, tokenizer, window=window)
     sizes = parse_lengths(lengths, subject.window)
     windows = None
-    texts = None if texts is None else [_kept(path, out, dry_run) for path in texts]
     if PERPLEXITY in chosen:
         windows = find_windows(
             tokenizer, texts or [], longest=max(sizes), stride=stride or STRIDE, mode=mode or get_args(Mode)[0]
@@ -154,6 +172,7 @@ def evaluate(
         depths=depths,
         seed=seed,
         data_dir=data_dir,
+        data=data,
         max_full_seconds=max_full_seconds,
         windows=windows,
     )
@@ -164,20 +183,30 @@ def evaluate(
         check_spec(spec, loaded, subject, study.lengths, window, tier)
     if windows is not None:
         say(console, f"{PERPLEXITY.name}: {windows}")
+    at_once = n_workers or 1
+    count = threads or (1 if ray is not None else max(torch.get_num_threads() // at_once, 1))
     if dry_run:
         known = read_samples(out / "samples.jsonl")
         requests = [one for part in plan.left(known, retry_errors=retry_errors, rank=study.rank()) for one in part]
         session = Session(loaded.to(place), tokenizer, window=window, kv_tier=tier)
-        made = estimate.estimate(
-            plan, study.specs, requests, plan.pace(subject, known), session.measure, at_once=n_workers, console=console
-        )
+        answered = {key for keys in plan.keys for key in keys if key in known and known[key].error is None}
+        with _threads(count):
+            made = estimate.estimate(
+                plan,
+                study.specs,
+                requests,
+                plan.pace(subject, known),
+                session.measure,
+                done=len(answered),
+                at_once=at_once,
+                console=console,
+            )
         print_json(made.to_dict()) if as_json else wide().print(made)
         return
     del loaded
-    count = threads or (1 if ray is not None else max(torch.get_num_threads() // n_workers, 1))
     load = partial(_load, model, window, dtype, device, tier)
     command = _command(study, model, lengths, methods, texts, window, dtype, kv_tier)
-    report = EvalReport(out, study, keys, plan, command, str(place), count)
+    report = EvalReport(out, study, keys, plan, command, str(place), count, tier)
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(out / "samples.jsonl"))
@@ -190,7 +219,7 @@ def evaluate(
         write()  # better to hear now than after the measurement that nothing can be written there
         say(console, f"{sum(map(len, parts)):,} prompts to ask")
         watch = PromptWatch() if console.is_terminal and not quiet else None
-        at_once, answers = n_workers, partial(workers.run, load=load, workers=n_workers, threads=count, seen=watch)
+        answers = partial(workers.run, load=load, workers=at_once, threads=count, seen=watch)
         if ray is not None and parts:
             cluster = stack.enter_context(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
@@ -269,6 +298,19 @@ def check_spec(
         raise LongspanError(f"{spec.label}: {error}") from error
     finally:
         restore(model)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """As many threads as a worker has, for what is timed here to take as long as in one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _tier(kv_tier: str) -> KVTier:

@@ -101,20 +101,26 @@ def reproduce(
     from longspan_eval.journal import Journal
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.session import PaperSession
-    from longspan_eval.reproduce.table import PaperPlan, select
+    from longspan_eval.reproduce.table import PaperPlan, check_data, select
     from longspan_eval.run import PromptWatch, in_process, measure
     from longspan_eval.subject import Subject
 
     chosen = PAPERS[paper]
+    if calibration is not None and not chosen.calibrated:
+        raise LongspanError(f"--calibration: no table of {paper} scores with reduced keys; leave it out, or name esa")
     wanted = select(chosen, None if tables is None else [name.strip() for name in tables.split(",")])
     begun = time.monotonic()
     quiet_transformers()
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     given = calibration
     if calibration is None and model == BUNDLED:
         calibration = FOLDER / "calibration.safetensors"
     if calibration is not None:
         Calibration.load(calibration)  # what is wrong with it is better heard now than after hours
+    folder = Path("reproduce") / paper if out is None else out
+    if folder.exists() and not folder.is_dir():
+        raise LongspanError(f"--out {folder}: is a file; name a folder")
+    check_data(wanted, data_dir)
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     if scale == "auto":
         scale = "quick" if model == BUNDLED else "paper"
     session = PaperSession(
@@ -131,9 +137,6 @@ def reproduce(
         scale_to=scale_to,  # type: ignore[arg-type]
         able=frozenset(task.name for task in tasks_in_window()) if model == BUNDLED else None,
     )
-    folder = Path("reproduce") / paper if out is None else out
-    if folder.exists() and not folder.is_dir():
-        raise LongspanError(f"--out {folder}: is a file; name a folder")
     plans = [PaperPlan(table, session, max_full_seconds=max_full_seconds) for table in wanted]
     command = _command(
         paper, model, tables, scale, scale_to, samples, max_length, data_dir, given, window, dtype, max_full_seconds

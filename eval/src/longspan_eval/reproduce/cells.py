@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 from longspan_eval.cell import Cell
-from longspan_eval.datafile import read_records
+from longspan_eval.datafile import read_file, read_records
 from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import found, mean_of_tasks, perplexity
 from longspan_eval.reproduce.session import PaperSession, why_unbuilt
@@ -15,7 +16,7 @@ from longspan_eval.reproduce.texts import Corpus
 from longspan_eval.spec import MethodSpec, parse_spec
 from longspan_eval.studies.eval import drawn
 from longspan_eval.tasks import TASKS
-from longspan_eval.windows import PERPLEXITY, Mode, WindowText, sources, windows_of
+from longspan_eval.windows import PERPLEXITY, Mode, WindowText, check_texts, sources, windows_of
 
 INSIDE = "stock, inside the window"  # a row of what the model can do without any method, at one window
 SAID_INSIDE = "Stock inside the window is what the model can do at all: what it cannot do there, no method can add."
@@ -128,6 +129,20 @@ def data_cells(
             few = f" of {len(own)} of {len(files)}" if len(own) < len(files) else ""
             cells.append(_mean(own, f"mean{few}", column))
     return cells
+
+
+def read_tasks(names: Sequence[str], data_dir: Path) -> None:
+    """Read the files of these tasks, as far as they are there; see ``PaperTable.reads``."""
+    for file in (TASKS[name].data for name in names):
+        if file is not None and (data_dir / file.name).exists():
+            read_file(file, data_dir)
+
+
+def read_texts(corpora: Sequence[Corpus], data_dir: Path) -> None:
+    """Read the documents of these corpora, as far as they are there; see ``PaperTable.reads``."""
+    for folder in (data_dir / corpus.folder for corpus in corpora):
+        if folder.exists():
+            check_texts([folder])
 
 
 def perplexity_cells(

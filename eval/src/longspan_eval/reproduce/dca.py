@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from longspan_eval.cell import Cell
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.reproduce import dca_data, dca_shapes
-from longspan_eval.reproduce.cells import SAID_INSIDE, Methods, averaged, grid, inside, means, perplexity_cells
+from longspan_eval.reproduce.cells import (
+    SAID_INSIDE,
+    Methods,
+    averaged,
+    grid,
+    inside,
+    means,
+    perplexity_cells,
+    read_texts,
+)
 from longspan_eval.reproduce.dca_methods import MISTRAL, WINDOW, K, methods, parts, some
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, PaperTable
@@ -15,6 +25,7 @@ from longspan_eval.reproduce.texts import PG19_VALIDATION
 from longspan_eval.studies.eval import spread
 from longspan_eval.windows import STRIDE
 
+_BOOKS = partial(read_texts, (PG19_VALIDATION,))
 LARGE = 30e9  # parameters: of the paper's models 70B alone is above
 
 
@@ -157,11 +168,11 @@ DCA_PAPER = Paper(
     hardware="A100s of 80 GB",
     windows=(WINDOW, 8192, 16_384, MISTRAL),
     tables=(
-        PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity),
-        PaperTable("Table 2", "Perplexity to 192k", _long_protocol, _long_perplexity),
+        PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity, reads=_BOOKS),
+        PaperTable("Table 2", "Perplexity to 192k", _long_protocol, _long_perplexity, reads=_BOOKS),
         *dca_data.TABLES,
         *dca_shapes.TABLES,
-        PaperTable("Figure 4", "What each part does", _parts_protocol, _parts),
+        PaperTable("Figure 4", "What each part does", _parts_protocol, _parts, reads=_BOOKS),
         PaperTable("Figure 5", "Passkeys by depth", _passkey_protocol, _passkey, depths=True),
         PaperTable("Figure 6", "A needle in a haystack", _needle_protocol, _needle, depths=True),
         PaperTable("Figure 7", "Passkeys at random places", _far_protocol, _far),

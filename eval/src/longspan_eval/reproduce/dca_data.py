@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from longspan_eval.cell import Cell
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import answers, found
-from longspan_eval.reproduce.cells import data_cells
+from longspan_eval.reproduce.cells import data_cells, read_tasks
 from longspan_eval.reproduce.dca_methods import WINDOW, K, some
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import PaperTable, missing_file
-from longspan_eval.reproduce.unseen import EASY, FILE, PAPER, SOURCE, UNSEEN, records_of
+from longspan_eval.reproduce.unseen import EASY, FILE, PAPER, SOURCE, UNSEEN, read_unseen, records_of
 
+FEW_SHOT = tuple(f"fewshot-{name}" for name in ("narrativeqa", "qasper", "quality", "qmsum"))
+ZERO_SHOT = tuple(f"leval-{name}" for name in ("toefl", "quality", "coursera", "sfiction"))
+EXAMPLES = tuple(
+    tuple(f"fewshot-{name}{choice}" for name in ("qasper", "quality", "qmsum")) for choice in ("", "-best", "-worst")
+)
 ROWS = ("stock", "dynamic NTK", "DCA")
 
 
@@ -21,8 +27,7 @@ def _length(session: PaperSession) -> list[int]:
 
 
 def _few_shot(session: PaperSession) -> Sequence[Cell]:
-    tasks = [f"fewshot-{name}" for name in ("narrativeqa", "qasper", "quality", "qmsum")]
-    return data_cells(session, some(session, *ROWS), tasks, _length(session), session.at_most(5))
+    return data_cells(session, some(session, *ROWS), FEW_SHOT, _length(session), session.at_most(5))
 
 
 def _few_shot_protocol(session: PaperSession) -> str:
@@ -34,9 +39,8 @@ def _few_shot_protocol(session: PaperSession) -> str:
 
 
 def _zero_shot(session: PaperSession) -> Sequence[Cell]:
-    tasks = [f"leval-{name}" for name in ("toefl", "quality", "coursera", "sfiction")]
     lengths = session.lengths([32 * K], WINDOW)
-    return data_cells(session, some(session, *ROWS), tasks, lengths, session.at_most(5))
+    return data_cells(session, some(session, *ROWS), ZERO_SHOT, lengths, session.at_most(5))
 
 
 def _zero_shot_protocol(session: PaperSession) -> str:
@@ -49,8 +53,7 @@ def _zero_shot_protocol(session: PaperSession) -> str:
 
 def _examples(session: PaperSession) -> Sequence[Cell]:
     made = []
-    for choice in ("", "-best", "-worst"):
-        tasks = [f"fewshot-{name}{choice}" for name in ("qasper", "quality", "qmsum")]
+    for tasks in EXAMPLES:
         made += data_cells(session, some(session, "stock", "DCA"), tasks, _length(session), session.at_most(5))
     return [cell for cell in made if not cell.row.startswith("mean")]  # three tasks of three protocols have none
 
@@ -94,8 +97,17 @@ def _unseen_protocol(session: PaperSession) -> str:
 
 
 TABLES = (
-    PaperTable("Table 3", "Few-shot tasks", _few_shot_protocol, _few_shot),
-    PaperTable("Table 4", "Zero-shot tasks", _zero_shot_protocol, _zero_shot),
-    PaperTable("Table 5", "Choice of examples", _examples_protocol, _examples),
-    PaperTable("Table 6", "A paper that the model has not seen", _unseen_protocol, _unseen, also=("Table 7",)),
+    PaperTable("Table 3", "Few-shot tasks", _few_shot_protocol, _few_shot, reads=partial(read_tasks, FEW_SHOT)),
+    PaperTable("Table 4", "Zero-shot tasks", _zero_shot_protocol, _zero_shot, reads=partial(read_tasks, ZERO_SHOT)),
+    PaperTable(
+        "Table 5", "Choice of examples", _examples_protocol, _examples, reads=partial(read_tasks, sum(EXAMPLES, ()))
+    ),
+    PaperTable(
+        "Table 6",
+        "A paper that the model has not seen",
+        _unseen_protocol,
+        _unseen,
+        also=("Table 7",),
+        reads=read_unseen,
+    ),
 )

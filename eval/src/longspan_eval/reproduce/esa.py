@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from longspan_eval.cell import Cell
 from longspan_eval.measure import TaskPrompt
@@ -20,6 +21,7 @@ from longspan_eval.reproduce.cells import (
     has_data,
     inside,
     means,
+    read_tasks,
 )
 from longspan_eval.reproduce.esa_methods import (
     INITIAL,
@@ -42,6 +44,7 @@ from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.longbench import LONGBENCH
 
 LONG = [task.name for task in LONGBENCH]
+_LONG_FILES = partial(read_tasks, LONG)
 NEEDLES = "multi-needle-3"  # as in the paper's appendix C: 10 prompts of 3 needles make its thirtieths
 NEEDLE_LENGTHS = (4, 8, 16, 48, 80, 112, 128, 144, 176, 200)
 MADE = {"kv": 500, "math-find": 350, "number": 590, "passkey": 590}  # InfiniteBench's made tasks, and their prompts
@@ -294,14 +297,19 @@ ESA_PAPER = Paper(
     models="Llama-3-8B-Instruct (window 8k) and Mistral-7B-Instruct-v0.2 (window 32k)",
     hardware="four A800s",
     windows=(WINDOW, MISTRAL),
+    calibrated=True,
     tables=(
-        PaperTable("Table 1", "LongBench", _longbench_protocol, _longbench),
-        PaperTable("Table 2", "InfiniteBench", _infinitebench_protocol, _infinitebench),
+        PaperTable("Table 1", "LongBench", _longbench_protocol, _longbench, reads=_LONG_FILES),
+        PaperTable(
+            "Table 2", "InfiniteBench", _infinitebench_protocol, _infinitebench, reads=partial(read_tasks, READ)
+        ),
         PaperTable("Table 3", "Counting-Stars", _stars_protocol, _stars),
         PaperTable("Table 4", "NeedleBench", _needles_protocol, _needles),
         PaperTable("Table 5", "Proximity influence", _proximity_protocol, _proximity, also=("Table 7",)),
-        PaperTable("Table 6", "Heads that choose together", _heads_protocol, _heads, also=("Table 8",)),
-        PaperTable("Table 9", "LM-Infinite with the top 5 middle tokens", _top_5_protocol, _top_5),
+        PaperTable(
+            "Table 6", "Heads that choose together", _heads_protocol, _heads, also=("Table 8",), reads=_LONG_FILES
+        ),
+        PaperTable("Table 9", "LM-Infinite with the top 5 middle tokens", _top_5_protocol, _top_5, reads=_LONG_FILES),
         *esa_scores.TABLES,
     ),
 )

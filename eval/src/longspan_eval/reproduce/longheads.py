@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from longspan_eval.cell import Cell
 from longspan_eval.reproduce import longheads_heads, longheads_takes
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.cells import INSIDE, SAID_INSIDE, averaged, data_cells, grid, has_data, perplexity_cells
+from longspan_eval.reproduce.cells import (
+    INSIDE,
+    SAID_INSIDE,
+    averaged,
+    data_cells,
+    grid,
+    has_data,
+    perplexity_cells,
+    read_tasks,
+    read_texts,
+)
 from longspan_eval.reproduce.longheads_methods import (
     SAID_THEM,
     WINDOW,
@@ -34,6 +45,9 @@ LONGBENCH = [  # LongBench-E for the tasks that it has, as the paper's appendix 
     "e-multi-news", "e-trec", "e-triviaqa", "e-samsum", "e-passage-count", "e-passage-retrieval-en", "e-lcc",
     "e-repobench-p",
 ]  # fmt: skip
+NAMES = [f"longbench-{name}" for name in LONGBENCH]
+CORPORA = (PG19_TEST, PROOF_PILE)
+_LONGBENCH_FILES = partial(read_tasks, NAMES)
 
 
 # Table 1: perplexity
@@ -47,7 +61,7 @@ def _perplexity(session: PaperSession) -> Sequence[Cell]:
     return perplexity_cells(
         session,
         methods(session),
-        (PG19_TEST, PROOF_PILE),
+        CORPORA,
         lengths_of(session),
         stride=stride(session),
         mode="new",
@@ -121,13 +135,9 @@ def _depths_protocol(session: PaperSession) -> str:
 # Table 2: LongBench
 
 
-def _names() -> list[str]:
-    return [f"longbench-{name}" for name in LONGBENCH]
-
-
 def _longbench(session: PaperSession) -> Sequence[Cell]:
     lengths = session.lengths([4 * WINDOW, 8 * WINDOW], WINDOW)
-    cells = data_cells(session, few(session), _names(), lengths, session.at_most(5))
+    cells = data_cells(session, few(session), NAMES, lengths, session.at_most(5))
     return [*cells, missing_row("LongHeads w/ PI init", cells[0].column, "a model fine-tuned with PI", PI_REASON)]
 
 
@@ -143,9 +153,9 @@ def _longbench_protocol(session: PaperSession) -> str:
 
 def _ablations(session: PaperSession) -> Sequence[Cell]:
     stock = {"stock": parse_spec("stock")}
-    if has_data(session, _names()):
+    if has_data(session, NAMES):
         lengths = session.lengths([4 * WINDOW], WINDOW)
-        made = data_cells(session, {**stock, **ablations(session)}, _names(), lengths, session.at_most(2))
+        made = data_cells(session, {**stock, **ablations(session)}, NAMES, lengths, session.at_most(2))
         # Transposed: what is compared are the settings, of which the paper gives the mean alone.
         return [replace(cell, row=cell.column, column=cell.row) for cell in made if cell.row.startswith("mean")]
     window = session.subject.window
@@ -171,7 +181,7 @@ def _ablations_protocol(session: PaperSession) -> str:
         f"LongBench's files are not at hand. {SAID_INSIDE}"
     )
     return (
-        f"{data if has_data(session, _names()) else made}. Numbers of tokens are those of the paper at {WINDOW:,}, "
+        f"{data if has_data(session, NAMES) else made}. Numbers of tokens are those of the paper at {WINDOW:,}, "
         f"scaled: l = 256 is {session.tokens(256, WINDOW)}. Chunks are 16 where a row does not say k; of l = 512 "
         "there are 8, as more do not fit the window, and 16 of l = 128 are half a window (the paper says neither). "
         "“Last” chunks are the local ones; the query's own is kept "
@@ -188,11 +198,11 @@ LONGHEADS = Paper(
     windows=(WINDOW,),
     numbering=" in the ACL submission (Table 8 is Table 5 of arXiv v2, which lacks the submission's Table 5)",
     tables=(
-        PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity),
+        PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity, reads=partial(read_texts, CORPORA)),
         PaperTable("Figure 4", "Passkeys found", _passkey_protocol, _passkey, lines=True),
-        PaperTable("Table 2", "LongBench", _longbench_protocol, _longbench, also=("Table 8",)),
+        PaperTable("Table 2", "LongBench", _longbench_protocol, _longbench, also=("Table 8",), reads=_LONGBENCH_FILES),
         *longheads_heads.TABLES,
-        PaperTable("Table 4", "Ablations", _ablations_protocol, _ablations),
+        PaperTable("Table 4", "Ablations", _ablations_protocol, _ablations, reads=_LONGBENCH_FILES),
         *longheads_takes.TABLES,
         PaperTable("Figure 6", "Passkeys to 128k", _far_protocol, _far),
         PaperTable("Figure 7", "Passkeys by depth", _depths_protocol, _depths, depths=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from longspan.methods import LongHeads
 from longspan_eval.cell import Cell
@@ -12,6 +13,7 @@ from longspan_eval.filler import encode, start
 from longspan_eval.measure import Measure
 from longspan_eval.reduce import Reduce, found, found_where, mean_of
 from longspan_eval.reproduce.ablations import parse_spec
+from longspan_eval.reproduce.cells import read_tasks
 from longspan_eval.reproduce.longheads_methods import SAID_THEM, WINDOW, half, halved, lengths_of
 from longspan_eval.reproduce.measures import Inspected, SplitPrompt
 from longspan_eval.reproduce.session import PaperSession
@@ -21,6 +23,7 @@ from longspan_eval.spec import MethodSpec
 from longspan_eval.tasks import TASKS
 
 TASK, STOCK = TASKS["passkey"], parse_spec("stock")
+REPORTS = "longbench-gov-report"
 NO_CHOICE = "stock attends to every token, so there is no choice to look at"
 _SHOWN: dict[str, Reduce] = {
     "cover rate": mean_of("cover", "share"),
@@ -85,12 +88,12 @@ def _reports(session: PaperSession) -> Sequence[Cell]:
     columns, count = ("cover rate", "Gini"), session.prompts(5, 2)
     labels = [(f"{label}, {length:,} tokens of a report", row, length) for label, row in halved(session).items()
               for length in lengths_of(session)]  # fmt: skip
-    data = TASKS["longbench-gov-report"].data
+    data = TASKS[REPORTS].data
     assert data is not None
     absent = missing_file(session, "government reports", columns[0], data.name, data.source)
     if absent is not None:
         return [absent]
-    records = read_records(TASKS["longbench-gov-report"], session.data_dir)
+    records = read_records(TASKS[REPORTS], session.data_dir)
     texts = [start(session.tokenizer) + encode(session.tokenizer, record["context"]) for record in records]
     cells = []
     for label, row, length in labels:
@@ -160,7 +163,9 @@ def _held_protocol(session: PaperSession) -> str:
 
 
 TABLES = (
-    PaperTable("Table 3", "What the heads look at", _analysis_protocol, _analysis),
+    PaperTable(
+        "Table 3", "What the heads look at", _analysis_protocol, _analysis, reads=partial(read_tasks, (REPORTS,))
+    ),
     PaperTable("Table 7", "Answers that are split", _split_protocol, _split),
     PaperTable("Section 4.1", "The longest text that the heads can hold", _held_protocol, _held),
 )

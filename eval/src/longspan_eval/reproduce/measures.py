@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from longspan.store import KVTier
 from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Question, inspect
-from longspan_eval.generate import decode, prefill
+from longspan_eval.generate import decode, end_tokens, prefill
 from longspan_eval.measure import Keys, Measure, TaskPrompt
 from longspan_eval.reproduce.memory import PeakMemory
 from longspan_eval.reproduce.texts import Text
@@ -64,6 +65,7 @@ class Inspected(Measure):
             "seed": self.seed,
             "task": None if self.task is None else [self.task.name, self.task.version],
             "text": None if self.text is None else self.text.sha256,
+            **({} if self.task is None else self.task.variant),
             "measure": 4,
         }
 
@@ -95,7 +97,8 @@ class Timed(Measure):
     """A passkey prompt, read and answered by the clock: seconds of the prefill, seconds a token, peak memory.
 
     Attributes:
-        tokens: how many tokens are generated and timed; 0 for the prefill alone.
+        tokens: how many tokens are generated and timed, past the end of the answer too, so that all rows of a table
+            generate as many; 0 for the prefill alone.
         implementation: transformers' attention, for the stock model.
         kv_tier: where keys and values lie.
     """
@@ -118,7 +121,7 @@ class Timed(Measure):
             "implementation": self.implementation,
             "kv_tier": self.kv_tier,
             "threads": torch.get_num_threads(),
-            "measure": 3,
+            "measure": 4,
             "version": passkey.VERSION,
         }
 
@@ -132,14 +135,16 @@ class Timed(Measure):
             logits, cache = prefill(session.model, ids, 1)
             _wait(session.device)
             read_at = time.perf_counter()
-            tokens = list(decode(session.model, logits, cache, self.tokens))
+            tokens = list(decode(session.model, logits, cache, self.tokens, past_end=True))
             _wait(session.device)
             done = time.perf_counter()
             del logits, cache
         figures = {"prefill": read_at - begun, "memory": peak.bytes}
-        if len(tokens) > 1:  # the first comes out of the prefill
-            figures["token"] = (done - read_at) / (len(tokens) - 1)
-        text = session.tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
+        if self.tokens > 1:  # the first comes out of the prefill
+            figures["token"] = (done - read_at) / (self.tokens - 1)
+        ends = end_tokens(session.model)
+        said = list(takewhile(lambda token: token not in ends, tokens))
+        text = session.tokenizer.decode(said, skip_special_tokens=True) if said else ""
         return self.sample(
             depth=example.depth,
             answer=example.answer,
@@ -148,6 +153,7 @@ class Timed(Measure):
             seconds=done - begun,
             tokens=len(example.input_ids),
             figures=figures,
+            kv_tier=self.kv_tier,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
+from longspan_eval.datafile import check_folder
 from longspan_eval.measure import Keys
 from longspan_eval.session import Session
 from longspan_eval.spec import MethodSpec
@@ -63,8 +64,7 @@ class PaperSession(Session):
         for name, value in (("samples", self.samples), ("max_length", self.max_length)):
             if value is not None and value < 1:
                 raise LongspanError(f"{name} must be at least 1, not {value}")
-        if self.data_dir is not None and not self.data_dir.is_dir():
-            raise LongspanError(f"{self.data_dir}: there is no such folder; it is to hold the data files")
+        check_folder(self.data_dir)
 
     def choose(self, paper: T, quick: T) -> T:
         """What the paper has, or a smaller choice, by the scale."""

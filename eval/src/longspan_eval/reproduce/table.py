@@ -8,6 +8,7 @@ from pathlib import Path
 
 from longspan.errors import LongspanError, did_you_mean
 from longspan_eval.cell import Cell
+from longspan_eval.datafile import check_folder
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.schedule import CellPlan, Request, Samples
 
@@ -28,6 +29,8 @@ class PaperTable:
         depths: its shares are drawn as tiles by depth and length, a panel for each row.
         pictures: draws what takes no measuring into a folder, and says which files.
         also: what else of the paper it makes again, by the paper's numbers.
+        reads: reads all of its files that are in a data folder, and raises DataError where one cannot be used; None:
+            it has none.
     """
 
     number: str
@@ -39,6 +42,7 @@ class PaperTable:
     depths: bool = False
     pictures: Callable[[PaperSession, Path], list[str]] | None = None
     also: tuple[str, ...] = ()
+    reads: Callable[[Path], object] | None = None
 
     @property
     def name(self) -> str:
@@ -61,6 +65,7 @@ class Paper:
         models, hardware: what its figures are of, as far as a source at hand says.
         windows: the trained windows in tokens of its models. The first is the one that its numbers are scaled from.
         numbering: which edition the tables' numbers are those of.
+        calibrated: whether a table has rows that score with reduced keys, for which a calibration can be given.
         tables: in the order in which they are measured.
     """
 
@@ -72,6 +77,7 @@ class Paper:
     windows: tuple[int, ...]
     tables: tuple[PaperTable, ...]
     numbering: str = ""
+    calibrated: bool = False
 
     @property
     def window(self) -> int:
@@ -90,6 +96,16 @@ def missing_file(session: PaperSession, row: str, column: str, file: str, source
         return None
     place = "a folder, and name that with --data-dir" if session.data_dir is None else str(session.data_dir)
     return missing_row(row, column, f"`{file}`", f"put it under that name into {place}; it is from {source}")
+
+
+def check_data(tables: Sequence[PaperTable], data_dir: Path | None) -> None:
+    """Raise DataError for what is wrong with the files that tables read. It needs no model, as their cells do."""
+    check_folder(data_dir)
+    if data_dir is None:
+        return
+    for reads in dict.fromkeys(table.reads for table in tables):  # those that read the same files have the same one
+        if reads is not None:
+            reads(data_dir)
 
 
 class PaperPlan(CellPlan):

@@ -105,6 +105,12 @@ def records_of(folder: Path) -> list[Record]:
     return _on_paper(asked, folder / FILE)
 
 
+def read_unseen(data_dir: Path) -> None:
+    """Read the paper and the questions on it, if the paper is there; see ``PaperTable.reads``."""
+    if (data_dir / PAPER).exists():
+        records_of(data_dir)
+
+
 UNSEEN = Task(
     name=NAME,
     version=1,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from longspan.errors import LongspanError
 from longspan_eval.cell import Cell
-from longspan_eval.datafile import read_records
+from longspan_eval.datafile import check_folder, read_records
 from longspan_eval.estimate import takes_all
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import perplexity, score
@@ -33,6 +33,7 @@ class Evaluation:
             start of the text to its end.
         seed: the first prompt's.
         data_dir: where the files of tasks lie.
+        data: what ``read_data`` gives for the tasks and the folder, where that has been called; None: it is called.
         windows: those that ``perplexity`` reads.
         max_full_seconds: cells of full attention whose prompts take longer are marked instead of measured.
     """
@@ -46,6 +47,7 @@ class Evaluation:
     data_dir: Path | None = None
     max_full_seconds: float | None = None
     windows: Windows | None = None
+    data: Mapping[str, Sequence[Record]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         listed: dict[str, list[Any]] = {"task": [task.name for task in self.tasks], "length": list(self.lengths)}
@@ -61,8 +63,7 @@ class Evaluation:
         if self.depths is not None and not any(task.at_depths for task in self.tasks):
             names = ", ".join(task.name for task in self.tasks)
             raise LongspanError(f"depths were given, but {names} has none; see `longspan eval --list`")
-        if self.data_dir is not None and not self.data_dir.is_dir():
-            raise LongspanError(f"{self.data_dir}: there is no such folder; it is to hold the tasks' data files")
+        check_folder(self.data_dir)
         if (self.windows is None) != (PERPLEXITY not in self.tasks):
             raise LongspanError(f"windows are for the task {PERPLEXITY.name}, which cannot do without")
         if self.max_full_seconds is not None and not self.max_full_seconds > 0:
@@ -79,7 +80,7 @@ class Evaluation:
     @cached_property
     def records(self) -> Mapping[str, Sequence[Record]]:
         """The records of each task that reads a file; raises LongspanError where one cannot be read."""
-        records = {task.name: read_records(task, self.data_dir) for task in self.tasks if task.data is not None}
+        records = read_data(self.tasks, self.data_dir) if self.data is None else self.data
         return records if self.windows is None else {**records, PERPLEXITY.name: list(self.windows.records)}
 
     def prompts(self, task: Task) -> Iterator[tuple[int, float | None, Record | None]]:
@@ -143,6 +144,16 @@ class Evaluation:
             return part, first.length, place
 
         return rank
+
+
+def read_data(tasks: Sequence[Task], data_dir: Path | None) -> dict[str, list[Record]]:
+    """The records of the tasks that read a file, by task. It needs no model.
+
+    Raises:
+        DataError: there is no folder or file, or a line or field is not as the task needs it.
+    """
+    check_folder(data_dir)
+    return {task.name: read_records(task, data_dir) for task in tasks if task.data is not None}
 
 
 def drawn(total: int, samples: int | None, seed: int = 0) -> list[int]:

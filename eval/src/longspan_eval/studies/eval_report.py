@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,6 +23,10 @@ from longspan_eval.studies.eval import Evaluation
 from longspan_eval.task import Task
 
 LABELS = {"score": "score", "perplexity": "lowest / perplexity"}  # what the colours mean
+SAID_UNTIMED = (
+    "- Seconds in `results.json` leave out {} prompts, which are not known to have been read with `--kv-tier {}` and "
+    "threads per process: {}."
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class EvalReport:
         command: makes the same table.
         device: what computed it.
         threads: of each process.
+        kv_tier: where extended models keep keys and values.
     """
 
     out: Path
@@ -43,13 +48,14 @@ class EvalReport:
     command: str
     device: str
     threads: int
+    kv_tier: str = "device"
 
     def write(self, samples: Samples) -> None:
         """Write ``results.json`` and ``summary.md``; a reader finds the old or the new ones, never half a file."""
         figures = self.plan.figures(samples)
         body = json.dumps(finite(self._body(figures, samples)), indent=1, allow_nan=False)
         files.write(self.out / "results.json", body + "\n")
-        files.write(self.out / "summary.md", self._markdown(figures))
+        files.write(self.out / "summary.md", self._markdown(figures, samples))
 
     def draw(self, samples: Samples) -> list[Path]:
         """Draw the pictures: every task by method and length, and each that knows depths by length and depth."""
@@ -82,7 +88,12 @@ class EvalReport:
         return {
             "command": self.command,
             "model": asdict(self.keys.subject),
-            "environment": {**environment(), "threads": self.threads, "device": self.device},
+            "environment": {
+                **environment(),
+                "threads": self.threads,
+                "kv_tier": self.kv_tier,
+                "device": self.device,
+            },
             "tasks": {
                 task.name: {
                     "version": task.version,
@@ -111,6 +122,7 @@ class EvalReport:
 
     def _cell(self, cell: Cell, figure: Figure, samples: Sequence[Sample]) -> dict[str, Any]:
         own = [] if figure.reason is not None else samples
+        timed = self._timed(own)
         (first, *_) = cell.measures
         assert isinstance(first, TaskPrompt)
         return {
@@ -122,7 +134,8 @@ class EvalReport:
             "n": figure.n,
             "score": figure.value,
             "interval": figure.interval,
-            "seconds": fmean(sample.seconds for sample in own) if own else math.nan,
+            "seconds": fmean(sample.seconds for sample in timed) if timed else math.nan,
+            "timed": len(timed),
             "tokens": fmean(sample.tokens for sample in own) if own else math.nan,
             "depths": [
                 {"low": low, "high": high, "n": part.n, "score": part.value, "interval": part.interval}
@@ -132,6 +145,16 @@ class EvalReport:
             "measure": first.task.measure,
         }
 
+    def _timed(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Those whose seconds are of this run's threads and storage of keys and values."""
+        return [sample for sample in samples if sample.timed_under(self.kv_tier, self.threads)]
+
+    def _untimed(self, samples: Samples) -> list[str]:
+        every = {key: samples[key] for keys in self.plan.keys for key in keys if key in samples}
+        read = [sample for sample in every.values() if sample.error is None]
+        without = len(read) - len(self._timed(read))
+        return [SAID_UNTIMED.format(f"{without:,} of {len(read):,}", self.kv_tier, self.threads)] if without else []
+
     def _windows(self) -> dict[str, Any] | None:
         windows = self.study.windows
         if windows is None:
@@ -139,7 +162,7 @@ class EvalReport:
         texts = [{"name": name, "tokens": tokens} for name, tokens in windows.texts]
         return {"texts": texts, "stride": windows.stride, "mode": windows.mode}
 
-    def _markdown(self, figures: Figures) -> str:
+    def _markdown(self, figures: Figures, samples: Samples) -> str:
         study, subject = self.study, self.keys.subject
         parts = [
             f"# {subject.name}: " + ", ".join(task.name for task in study.tasks),
@@ -159,7 +182,7 @@ class EvalReport:
         without = [task.name for task in study.tasks if not task.at_depths]
         if study.depths is not None and without:
             remarks.append(f"- No depth can be asked for in {', '.join(without)}.")
-        remarks += _on_windows(study)
+        remarks += [*_on_windows(study), *self._untimed(samples)]
         if remarks:
             parts += ["**Notes**", "\n".join(remarks)]
         parts.append(markdown.made_with(self.command, f"{self.device}, seeds from {study.seed}"))

@@ -66,4 +66,4 @@ PASSKEYS = (PASSKEY, PASSKEY_PROSE)
 def scored_passkey(filler: FillerName, targets: int) -> Task:
     """The passkey task over a filler, with the loss of the last ``targets`` tokens of the text taken."""
     task = _task(passkey.NAME, filler, f"five digits hidden in {filler}, and the loss of the end of the text")
-    return replace(task, build=Passkey(passkey.NAME, filler, targets), filler=filler)
+    return replace(task, build=Passkey(passkey.NAME, filler, targets), filler=filler, targets=targets)
