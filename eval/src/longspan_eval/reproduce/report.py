@@ -110,9 +110,10 @@ class PaperReport:
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
             "compared is how the rows of one stand to each other.",
             _scale(session),
-            "Behind a figure stand its 95% interval and the number of prompts: Wilson's interval for scores, for other "
-            "means a normal one over the prompts, for perplexities that of their mean losses. Times and memory are "
-            "medians.",
+            "Behind a figure stand its 95% interval and the number of prompts: Wilson's for scores, also for means of "
+            "tasks and lengths, with each one's own variance, and for measured shares, with that of the prompts; "
+            "Student's for other means, for perplexities that of the mean losses of windows without common tokens. "
+            "Times and memory are medians.",
             f"`{self.command}`",
         ]
         for plan in self.plans:
@@ -122,7 +123,7 @@ class PaperReport:
     def _table(self, plan: PaperPlan, figures: Figures) -> str:
         table = plan.table
         parts = [f"## {' and '.join(table.numbers)}: {table.title}", plan.protocol, markdown.table(figures)]
-        remarks = notes(figures)
+        remarks = notes(figures) + markdown.overlapping(figures)
         if remarks:
             parts.append("\n".join(remarks))
         return "\n\n".join([*parts, *map(_shown, self._published(table))])
@@ -202,5 +203,6 @@ def _plain(cell: Cell, figure: Figure) -> dict[str, Any]:
     if figure.reason is None:
         body |= {"value": figure.value, "unit": figure.unit, "n": figure.n, "interval": figure.interval}
         body |= {"text": figure.text} if figure.text else {}
+        body |= {"blocks": figure.blocks} if figure.unit == "perplexity" else {}
         body["finished"] = not figure.unfinished
     return body
