@@ -104,7 +104,7 @@ class PaperReport:
         parts = [
             f"# {paper.name} on {subject.name}",
             f"The tables of *{paper.title}* ({paper.cite}), called by its numbers{paper.numbering}. "
-            f"{_numbers(session, paper)}",
+            f"{_numbers(session, paper, [plan.table for plan in self.plans])}",
             f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
             f"`{subject.sha256[:12]}`; {markdown.versions_line()}; {where['machine']}, {self.processor}, {threads}. "
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
@@ -181,11 +181,15 @@ def _where(cells: Sequence[Cell], every: Sequence[Cell]) -> str:
     return named if whole else f"{named} ({', '.join(columns)})"
 
 
-def _numbers(session: PaperSession, paper: Paper) -> str:
+def _numbers(session: PaperSession, paper: Paper, tables: Sequence[PaperTable]) -> str:
     window = f"{session.subject.window:,} tokens"
+    said = f"Its numbers of tokens are scaled from a window of {paper.window:,} tokens to {window}."
     if session.as_printed:
-        return f"Its numbers of tokens are as it prints them; the model's window is {window}."
-    return f"Its numbers of tokens are scaled from a window of {paper.window:,} tokens to {window}."
+        said = f"Its numbers of tokens are as it prints them; the model's window is {window}."
+    for table in tables if session.scale_to != "paper" else ():
+        if table.window not in (None, session.subject.window):
+            said += f" Those of {table.number} are of a window of {table.window:,} tokens, and scaled from that."
+    return said
 
 
 def _scale(session: PaperSession) -> str:
