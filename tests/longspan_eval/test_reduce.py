@@ -83,7 +83,9 @@ def test_a_ratio_pairs_prompts_of_one_seed():
     # Seeds differ far more than the two readings of each: unpaired, the first three would look better than the window.
     figure = ratio(9)(losses(1.01, 2.02, 3.03), losses(1, 2, 3, 4, 5))
     assert figure.n == 3 and figure.value == pytest.approx(math.exp(0.02))
-    assert figure.baseline == pytest.approx(math.exp(3)) and figure.interval[0] < figure.value < figure.interval[1]
+    assert figure.baseline == pytest.approx(math.exp(3))
+    half = 4.303 * 0.01 / math.sqrt(3)  # differences of 0.01, 0.02 and 0.03
+    assert figure.interval == pytest.approx((math.exp(0.02 - half), math.exp(0.02 + half)))
 
 
 def test_a_ratio_leaves_out_prompts_whose_tokens_are_not_the_same():

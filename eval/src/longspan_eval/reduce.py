@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from longspan_eval.figure import Figure, Unit, wilson
 from longspan_eval.interval import half_width, of_groups, of_shares
@@ -96,7 +96,7 @@ def ratio(tokens: int) -> Reduce:
         )
         logs = [own[seed] - other[seed] for seed in own if seed in other]
         mean = fmean(logs) if logs else math.nan
-        half = 1.96 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+        half = half_width(logs) if len(logs) > 1 else math.inf
         within = _exp(fmean(other.values())) if other else math.nan
         interval = (_exp(mean - half), _exp(mean + half)) if len(logs) > 1 else (0.0, math.inf)
         return Figure(_exp(mean), "ratio", len(logs), interval, baseline=within)
