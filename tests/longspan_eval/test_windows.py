@@ -19,7 +19,7 @@ from longspan_eval.session import Session
 from longspan_eval.spec import parse_specs
 from longspan_eval.studies.eval import Evaluation
 from longspan_eval.tasks import TASKS
-from longspan_eval.windows import PERPLEXITY, STANDARD, build, find_windows, standard_text
+from longspan_eval.windows import PERPLEXITY, STANDARD, blocks, build, find_windows, standard_text
 from support.sliding import score_new, whole_windows
 from support.studies import MADE, plan_of, report_of, requests
 
@@ -206,7 +206,7 @@ def test_the_report_says_what_was_read(tokenizer, file, tmp_path):
     text = (tmp_path / "summary.md").read_text()
     assert f"windows of {file} (" in text and "a window every 32 tokens, mode new" in text
     assert "exp` of the mean loss" in text and "mean score in percent" in text and "score the same tokens" in text
-    half = 1.96 * stdev(losses) / math.sqrt(3)
+    half = 4.303 * stdev(losses) / math.sqrt(3)
     assert f"| `stock` | 24.53 ({math.exp(3.2 - half):.2f}-{math.exp(3.2 + half):.2f}) n=3 | · |" in text
     body = json.loads((tmp_path / "results.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert body["windows"]["texts"][0]["name"] == str(file) and body["windows"]["stride"] == 32
@@ -217,6 +217,32 @@ def test_the_report_says_what_was_read(tokenizer, file, tmp_path):
 
 
 def test_windows_of_mode_whole_say_that_they_overlap(tokenizer, file, tmp_path):
-    report_of(study(tokenizer, file, mode="whole", samples=2), tmp_path).write({})
-    text = (tmp_path / "summary.md").read_text()
-    assert "too narrow" in text and "mean score in percent" not in text
+    report = report_of(study(tokenizer, file, mode="whole", samples=10**6), tmp_path)
+    for length in (96, 160):
+        own = requests(report.plan)["stock", f"{length}"]
+        report.write(fake(own, [3.0 + n / 10 for n in range(len(own))]))
+        text = (tmp_path / "summary.md").read_text()
+        assert "Windows of mode whole overlap: those that score the same tokens are one block" in text
+        assert f" n={len(own)} |" in text and f") n={len(own)}" not in text and "mean score in percent" not in text
+        cells = json.loads((tmp_path / "results.json").read_text())["cells"]
+        (cell,) = (one for one in cells if one["n"])
+        assert (cell["interval"], cell["blocks"], cell["n"]) == (None, 1, len(own)) and len(own) > 2
+
+
+def test_windows_that_do_not_overlap_are_not_said_to(tokenizer, file, tmp_path):
+    report = report_of(study(tokenizer, file, lengths=(32,), mode="whole", samples=3), tmp_path)
+    report.write(fake(requests(report.plan)["stock", "32"], [3.0, 3.2, 3.4]))
+    assert "overlap" not in (tmp_path / "summary.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("spans", "of"),
+    [
+        ([], []),
+        ([("a", 1, 9), ("a", 9, 12)], [0, 1]),
+        ([("a", 9, 12), ("a", 1, 10), ("b", 1, 10)], [0, 0, 1]),
+        ([("a", 0, 90), ("a", 1, 9), ("a", 80, 95), ("a", 95, 99)], [0, 0, 0, 1]),
+    ],
+)
+def test_blocks(spans, of):
+    assert blocks(spans) == of

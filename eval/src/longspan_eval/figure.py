@@ -19,10 +19,12 @@ class Figure:
         unit: what it is: a mean score or a share of 0 to 1, a share to be shown as a count, a perplexity, a ratio of
             perplexities, seconds, bytes, another number, or a text.
         n: samples it is of (of a ratio: pairs); 0 for what is computed.
-        interval: its 95% interval: Wilson's for mean scores, else a normal one of the prompts' means (for perplexities,
-            of their mean losses); None for medians, and where one prompt has none.
+        interval: its 95% interval, as ``longspan_eval.interval`` has it: Wilson's for scores and shares, else Student's
+            (for perplexities, of the blocks' mean losses); None for medians, and for a single prompt or block.
         text: what is shown instead of the number.
         baseline: of a ratio: the perplexity that it is a ratio to.
+        blocks: of a perplexity: how many groups of windows without a common token its ``n`` windows are, which its
+            interval is over; 0 of others.
         measured, planned: samples that there are, and that the cell asks for; both 0 for what is computed.
         reason: why there is no figure, else None.
         brief: the reason in a few words, for the table; made of the reason where it is empty.
@@ -34,6 +36,7 @@ class Figure:
     interval: tuple[float, float] | None = None
     text: str = ""
     baseline: float = math.nan
+    blocks: int = 0
     measured: int = 0
     planned: int = 0
     reason: str | None = None
@@ -58,7 +61,7 @@ class Figure:
         return self.mark or _WRITTEN[self.unit](self) + (" …" if self.unfinished else "")
 
 
-def wilson(found: float, n: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(found: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """The Wilson score interval of a rate, 95% unless ``z`` says otherwise.
 
     ``found`` may also be a sum of scores in 0..1. Those vary less than answers that are right or wrong do at the same

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import stdev
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+
+from longspan_eval.interval import half_width
 
 SLICE = 1024  # tokens whose logits are held in fp32 at once
 
@@ -42,20 +43,33 @@ def perplexity(losses: Sequence[float]) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
-def over_prompts(losses: Sequence[tuple[float, int]]) -> tuple[float, tuple[float, float]]:
+def over_prompts(
+    losses: Sequence[tuple[float, int]], blocks: Sequence[int]
+) -> tuple[float, tuple[float, float] | None]:
     """The perplexity of all scored tokens of several prompts, and its 95% interval.
 
     Args:
         losses: of each prompt the mean loss in nats, and the number of tokens that it is the mean of.
+        blocks: the block of each. Prompts of one block share tokens, so that together they are one observation.
 
     Returns:
-        NaN where there is none; and ``exp`` of the normal interval of the prompts' mean losses, without end for fewer
-        than two.
+        NaN where there is none; and ``exp`` of Student's interval of the blocks' mean losses, None for fewer than two.
     """
     losses = [(round(loss, 6), tokens) for loss, tokens in losses]  # as the journal keeps them: the same when resumed
     if not losses:
-        return math.nan, (0.0, math.inf)
-    means = [loss for loss, _ in losses]
-    mean = math.fsum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)
-    half = 1.96 * stdev(means) / math.sqrt(len(means)) if len(means) > 1 else math.inf
+        return math.nan, None
+    parts: dict[int, list[tuple[float, int]]] = {}
+    for block, one in zip(blocks, losses, strict=True):
+        parts.setdefault(block, []).append(one)
+    mean, total = _mean(losses)
+    if len(parts) < 2:
+        return perplexity([mean]), None
+    means, tokens = zip(*map(_mean, parts.values()), strict=True)
+    half = half_width(means, [count / total for count in tokens])
     return perplexity([mean]), (perplexity([mean - half]), perplexity([mean + half]))
+
+
+def _mean(losses: Sequence[tuple[float, int]]) -> tuple[float, int]:
+    """The mean loss of a token, and of how many it is."""
+    tokens = sum(count for _, count in losses)
+    return math.fsum(loss * count for loss, count in losses) / tokens, tokens

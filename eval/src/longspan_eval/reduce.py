@@ -7,13 +7,16 @@ without a value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from longspan_eval.figure import Figure, Unit, wilson
+from longspan_eval.interval import half_width, of_groups, of_shares
 from longspan_eval.perplexity import over_prompts
 from longspan_eval.sample import Sample
+from longspan_eval.task import Record
+from longspan_eval.windows import blocks, scored_span
 
 Reduce = Callable[[Sequence[Sample], Sequence[Sample]], Figure]
 
@@ -46,12 +49,8 @@ def mean_of_tasks(samples: Sequence[Sample], base: Sequence[Sample] = ()) -> Fig
         groups.setdefault((one.task, one.length), []).append(one.correct)
     if not groups:
         return Figure(math.nan, "share")
-    mean, n = fmean(fmean(scores) for scores in groups.values()), len(samples)
-    if any(len(scores) < 2 for scores in groups.values()):
-        return Figure(mean, "share", n, wilson(mean * n, n))
-    spread = math.fsum(stdev(scores) ** 2 / len(scores) for scores in groups.values())
-    half = 1.96 * math.sqrt(spread) / len(groups)
-    return Figure(mean, "share", n, (max(mean - half, 0.0), min(mean + half, 1.0)))
+    scores = list(groups.values())
+    return Figure(fmean(map(fmean, scores)), "share", len(samples), of_groups(scores))
 
 
 def found_where(name: str, value: float) -> Reduce:
@@ -64,9 +63,22 @@ def found_where(name: str, value: float) -> Reduce:
 
 
 def perplexity(samples: Sequence[Sample], base: Sequence[Sample] = ()) -> Figure:
-    """``exp`` of the mean loss of all scored tokens."""
-    value, interval = over_prompts([(one.loss, one.scored) for one in samples if one.scored])
-    return Figure(value, "perplexity", len(samples), interval if len(samples) > 1 else None)
+    """``exp`` of the mean loss of all scored tokens of prompts, each of a text of its own."""
+    return _perplexity(samples, range(len(samples)))
+
+
+def window_perplexity(windows: Mapping[int, Record], length: int) -> Reduce:
+    """The same of windows, whose interval is over blocks: windows that score the same tokens are of one.
+
+    Args:
+        windows: the window of each seed.
+        length: tokens of a window.
+    """
+
+    def reduce(samples: Sequence[Sample], base: Sequence[Sample]) -> Figure:
+        return _perplexity(samples, blocks([scored_span(windows[one.seed], length) for one in samples]))
+
+    return reduce
 
 
 def ratio(tokens: int) -> Reduce:
@@ -84,7 +96,7 @@ def ratio(tokens: int) -> Reduce:
         )
         logs = [own[seed] - other[seed] for seed in own if seed in other]
         mean = fmean(logs) if logs else math.nan
-        half = 1.96 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+        half = half_width(logs) if len(logs) > 1 else math.inf
         within = _exp(fmean(other.values())) if other else math.nan
         interval = (_exp(mean - half), _exp(mean + half)) if len(logs) > 1 else (0.0, math.inf)
         return Figure(_exp(mean), "ratio", len(logs), interval, baseline=within)
@@ -129,9 +141,18 @@ def _of(name: str, unit: Unit, middle: bool, samples: Sequence[Sample], base: Se
         return Figure(math.nan, unit)
     if middle or len(values) == 1:
         return Figure(median(values), unit, len(values))
-    mean, half = fmean(values), 1.96 * stdev(values) / math.sqrt(len(values))
-    low, high = mean - half, mean + half
-    return Figure(mean, unit, len(values), (max(low, 0.0), min(high, 1.0)) if unit == "share" else (low, high))
+    mean = fmean(values)
+    if unit == "share":
+        return Figure(mean, unit, len(values), of_shares(values))
+    half = half_width(values)  # 0 if all are alike, which says nothing of how they vary
+    return Figure(mean, unit, len(values), (mean - half, mean + half) if half else None)
+
+
+def _perplexity(samples: Sequence[Sample], of: Sequence[int]) -> Figure:
+    """The perplexity of samples, each of which is of the block that ``of`` says."""
+    scored = [(block, (one.loss, one.scored)) for block, one in zip(of, samples, strict=True) if one.scored]
+    value, interval = over_prompts([loss for _, loss in scored], [block for block, _ in scored])
+    return Figure(value, "perplexity", len(samples), interval, blocks=len({block for block, _ in scored}))
 
 
 def _exp(nats: float) -> float:

@@ -24,6 +24,7 @@ from longspan_eval.filler import encode, start
 from longspan_eval.task import Example, Record, Task
 
 Mode = Literal["new", "whole"]
+Span = tuple[str, int, int]  # a text, the first token and the one after the last
 
 NAME = "perplexity"
 STRIDE = 256
@@ -113,6 +114,25 @@ def build(
     ids = _tokens(tokenizer, window["text"])[begin : begin + length]
     scored = tuple(range(length - stride if new else 1, length))
     return Example(ids, ("",), seed, None, None, scored)
+
+
+def scored_span(record: Record, length: int) -> Span:
+    """Which tokens a window of ``length`` tokens scores."""
+    at = record["at"]
+    first, stop = (at - record["stride"], at) if record["mode"] == "new" else (at + 1, at + length)
+    return record["text"], first, stop
+
+
+def blocks(spans: Sequence[Span]) -> list[int]:
+    """The block of each span: spans with a token in common are of one, and so are those that others connect."""
+    made, block, end = [0] * len(spans), -1, ("", 0)
+    for n in sorted(range(len(spans)), key=spans.__getitem__):
+        text, first, stop = spans[n]
+        if block < 0 or (text, first) >= end:
+            block += 1
+        end = text, stop if text != end[0] else max(stop, end[1])
+        made[n] = block
+    return made
 
 
 def no_score(prediction: str, references: Sequence[str]) -> float:

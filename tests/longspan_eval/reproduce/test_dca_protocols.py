@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -11,6 +12,8 @@ from longspan.methods import DCA, ReRoPE
 from longspan_eval.datafile import SAMPLES
 from longspan_eval.reproduce import PAPERS, dca, dca_methods
 from longspan_eval.reproduce.cells import INSIDE
+from longspan_eval.reproduce.report import PaperReport
+from longspan_eval.reproduce.table import PaperPlan
 from longspan_eval.reproduce.unseen import UNSEEN, records_of
 from support.tables import figures_of, made, measured, table_of
 
@@ -91,6 +94,23 @@ def test_perplexity_to_192k(at_4096, tmp_path):
     assert first[f"{4 * K:,}"] == cells["PG19 (validation): stock", columns[0]].measures  # as the paper's 7.87 is
 
 
+def test_windows_that_overlap_have_an_interval_over_blocks(at_4096, tmp_path):
+    """Of two books all windows overlap, of one book each: two observations, where the books are not one."""
+    for books_read, interval in ((1, False), (2, True)):
+        folder = books(tmp_path / f"{books_read}", *[70 * K] * books_read)
+        at_4096.samples, at_4096.data_dir = None, folder
+        table = table_of("dca", "table-1")
+        cells = [cell for cell in measured("dca", "table-1", at_4096) if cell.row.endswith("stock")]
+        plan = PaperPlan(replace(table, cells=lambda _, own=cells: own), at_4096)
+        keys = {request.key: request.measure for part in plan.missing({}) for request in part}
+        samples = {key: one.sample(loss=3 + one.seed / 1000, scored=one.length - 1) for key, one in keys.items()}
+        report = PaperReport(folder, PAPERS["dca"], at_4096, [plan], "longspan reproduce", "cpu")
+        assert "Windows of mode whole overlap: those that score the same tokens are one block" in report.write(samples)
+        found = json.loads((folder / "results.json").read_text())["tables"]["table-1"]["cells"]
+        assert {one["blocks"] for one in found} == {books_read} and all(one["n"] > books_read for one in found)
+        assert {one["interval"] is not None for one in found} == {interval}
+
+
 def test_without_books_a_table_asks_for_them_once(at_4096):
     briefs = [cell.brief for cell in table_of("dca", "table-2").cells(at_4096) if "needs" in cell.brief]
     assert briefs == [f"needs `{dca.PG19_VALIDATION.folder}`"]
@@ -159,6 +179,21 @@ def test_a_needle_of_192k_is_scaled_unless_told_otherwise(at_window, unbuilt):
     for scale_to, longest in (("auto", 24 * K), ("paper", 192 * K)):
         session = at_window(4096, windows=PAPERS["dca"].windows, scale_to=scale_to)
         assert max(one.length for one in figures_of("dca", "figure-6", session)) == longest
+        assert f"to {longest:,} tokens" in table_of("dca", "figure-6").protocol(session)
+
+
+@pytest.mark.parametrize(
+    ("window", "scale_to", "scaled"),
+    [(4096, "auto", True), (512, "auto", True), (32_768, "auto", False), (4096, "paper", False)],
+)
+def test_numbers_that_are_not_as_printed_are_named_in_the_head(at_window, unbuilt, tmp_path, window, scale_to, scaled):
+    session = at_window(window, windows=PAPERS["dca"].windows, scale_to=scale_to, scale="quick")
+    plans = [PaperPlan(table_of("dca", name), session) for name in ("figure-5", "figure-6")]
+    text = PaperReport(tmp_path, PAPERS["dca"], session, plans, "longspan reproduce", "cpu").write({})
+    assert ("as it prints them" in text) is (window != 512)
+    assert ("Those of Figure 6 are of a window of 32,768 tokens, and scaled from that." in text) is scaled
+    alone = PaperReport(tmp_path, PAPERS["dca"], session, plans[:1], "longspan reproduce", "cpu").write({})
+    assert "Figure 6" not in alone
 
 
 def test_quick_tables_say_what_the_model_can_do_inside_its_window(at_window):

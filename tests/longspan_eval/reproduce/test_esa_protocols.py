@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from longspan_eval.reproduce import PAPERS, esa, esa_methods
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.counts import components_from
 from longspan_eval.reproduce.texts import Text
+from longspan_eval.tasks import TASKS
 from support.tables import figures_of, made, measured, table_of
 
 K = 1024
@@ -91,6 +93,15 @@ def test_counting_stars_are_of_32_lengths(at_window):
         assert len(asked) == 128 and cells["mean"].figure_of(scores).value == 1 / 128
 
 
+@pytest.mark.usefixtures("unbuilt")
+def test_tests_of_counting_stars_that_are_read_otherwise_than_they_are_printed_say_so(at_window):
+    session = at_window(8192, windows=PAPERS["esa"].windows)
+    protocol = table_of("esa", "table-3").protocol(session)
+    assert "(256k, 32, 12), and in the caption 8 stars; the last is read as (128k, 32, 16)" in protocol
+    columns = [f"({n * K:,}, 32, {stars})" for n, stars in ((128, 32), (256, 32), (128, 16), (256, 16))]
+    assert [cell.column for cell in measured("esa", "table-3", session) if cell.row == "ESA"] == [*columns, "mean"]
+
+
 @pytest.mark.parametrize("window", [8192, 32_768])
 def test_infinitebench_is_of_the_published_sizes_which_fit_the_limit(at_window, window):
     session = at_window(window, windows=PAPERS["esa"].windows)
@@ -155,6 +166,17 @@ def test_longbench_is_cut_to_32k(at_window, tmp_path, window):
     assert rows == {"stock", "individual", "uniform"}
     rows = {cell.column.partition(", 32")[0] for cell in measured("esa", "table-9", session)}
     assert rows == {"stock", "LM-Infinite", "LM-Infinite, top 5", "ESA"}
+
+
+@pytest.mark.parametrize("name", ["table-6", "table-9"])
+def test_tables_of_longbench_name_all_files_that_they_need(at_window, tmp_path, name):
+    for folder, place in ((None, "--data-dir"), (tmp_path, str(tmp_path))):
+        session = at_window(512, scale="quick", windows=PAPERS["esa"].windows, data_dir=folder)
+        (cell,) = (cell for cell in table_of("esa", name).cells(session) if cell.missing is not None)
+        assert (cell.row, cell.brief) == ("LongBench", "needs 16 files of `longbench/`")
+        files = re.findall(r"`(longbench/[^`]+)`", cell.missing)
+        assert files == [TASKS[task].data.name for task in esa.LONG] and len(set(files)) == 16
+        assert place in cell.missing and "zai-org/LongBench" in cell.missing
 
 
 def test_files_of_infinitebench_are_cut_to_200k(at_window, tmp_path, unbuilt):

@@ -40,6 +40,15 @@ def unfinished(figures: Figures) -> list[str]:
     return [said] if n else []
 
 
+def overlapping(figures: Figures) -> list[str]:
+    """A line that says what intervals are over where windows of a perplexity overlap; none where they do not."""
+    said = (
+        "- Windows of mode whole overlap: those that score the same tokens are one block, intervals are over blocks, "
+        "and a cell of one block has none."
+    )
+    return [said] if any(figure.blocks < figure.n for _, figure in figures if figure.blocks) else []
+
+
 def made_with(command: str, where: str) -> str:
     """The command that makes a page, and what computed it."""
     return f"`{command}`\n\n{versions_line()}; {environment()['machine']}, {where}."

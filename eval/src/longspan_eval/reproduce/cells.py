@@ -9,7 +9,7 @@ from pathlib import Path
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_file, read_records
 from longspan_eval.measure import Measure, TaskPrompt
-from longspan_eval.reduce import found, mean_of_tasks, perplexity
+from longspan_eval.reduce import found, mean_of_tasks, window_perplexity
 from longspan_eval.reproduce.session import PaperSession, why_unbuilt
 from longspan_eval.reproduce.table import missing_file
 from longspan_eval.reproduce.texts import Corpus
@@ -194,6 +194,7 @@ def perplexity_cells(
         ]
         # All of them come document by document, each of which is then tokenized once.
         picked = range(len(records)) if windows is None else drawn(len(records), windows)
+        reduce = {length: window_perplexity(dict(enumerate(records)), length) for length in lengths}
         short = None if records or not longest else _too_short(session, corpus, documents, longest)
         for label, spec in methods.items():
             for length in lengths:
@@ -201,7 +202,7 @@ def perplexity_cells(
                 prompts = tuple(TaskPrompt(spec, length, n, task=PERPLEXITY, record=records[n]) for n in picked)
                 named = {"corpus": corpus.name, "documents": count, "label": label, "length": length}
                 where = row.format(**named), column.format(**named)
-                cells.append(Cell(*where, perplexity, () if reason else prompts, missing=reason))
+                cells.append(Cell(*where, reduce[length], () if reason else prompts, missing=reason))
     return cells + absent
 
 

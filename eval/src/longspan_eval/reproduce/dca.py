@@ -133,11 +133,15 @@ def _passkey_protocol(session: PaperSession) -> str:
     )
 
 
-def _needle(session: PaperSession) -> Sequence[Cell]:
+def needle_lengths(session: PaperSession) -> list[int]:
+    """To 192k at Mistral's window; at another of the paper's models scaled too, unless told otherwise."""
     thousands = session.choose((8, 32, 64, 96, 128, 160, 192), (64, 192))
-    # Numbers are Mistral's, so that at another window of the paper's models they are scaled, unless told otherwise.
     window = MISTRAL if session.scale_to == "paper" else session.subject.window
-    lengths = [n * K * window // MISTRAL for n in thousands]
+    return [n * K * window // MISTRAL for n in thousands]
+
+
+def _needle(session: PaperSession) -> Sequence[Cell]:
+    lengths = needle_lengths(session)
     made = session.choose(some(session, "stock", "DCA"), inside(some(session, "stock", "DCA")))
     task = session.choose("needle", "passkey-prose")
     cells = grid(session, made, task, lengths, session.prompts(1, 1), spread(session.choose(10, 5)))
@@ -146,7 +150,10 @@ def _needle(session: PaperSession) -> Sequence[Cell]:
 
 def _needle_protocol(session: PaperSession) -> str:
     said = session.choose("One sentence", f"{SAID_INSIDE} Five digits instead of one sentence")
-    return f"{said} in prose at {session.choose(10, 5)} depths, to 192k at the window of 32k of the paper's model."
+    return (
+        f"{said} in prose at {session.choose(10, 5)} depths, to {needle_lengths(session)[-1]:,} tokens (the paper: to "
+        "192k, with a model whose window is 32k)."
+    )
 
 
 def _far(session: PaperSession) -> Sequence[Cell]:
@@ -174,7 +181,7 @@ DCA_PAPER = Paper(
         *dca_shapes.TABLES,
         PaperTable("Figure 4", "What each part does", _parts_protocol, _parts, reads=_BOOKS),
         PaperTable("Figure 5", "Passkeys by depth", _passkey_protocol, _passkey, depths=True),
-        PaperTable("Figure 6", "A needle in a haystack", _needle_protocol, _needle, depths=True),
+        PaperTable("Figure 6", "A needle in a haystack", _needle_protocol, _needle, depths=True, window=MISTRAL),
         PaperTable("Figure 7", "Passkeys at random places", _far_protocol, _far),
     ),
 )

@@ -104,15 +104,16 @@ class PaperReport:
         parts = [
             f"# {paper.name} on {subject.name}",
             f"The tables of *{paper.title}* ({paper.cite}), called by its numbers{paper.numbering}. "
-            f"{_numbers(session, paper)}",
+            f"{_numbers(session, paper, [plan.table for plan in self.plans])}",
             f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
             f"`{subject.sha256[:12]}`; {markdown.versions_line()}; {where['machine']}, {self.processor}, {threads}. "
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
             "compared is how the rows of one stand to each other.",
             _scale(session),
-            "Behind a figure stand its 95% interval and the number of prompts: Wilson's interval for scores, for other "
-            "means a normal one over the prompts, for perplexities that of their mean losses. Times and memory are "
-            "medians.",
+            "Behind a figure stand its 95% interval and the number of prompts: Wilson's for scores, also for means of "
+            "tasks and lengths, with each one's own variance, and for measured shares, with that of the prompts; "
+            "Student's for other means, for perplexities that of the mean losses of windows without common tokens. "
+            "Times and memory are medians.",
             f"`{self.command}`",
         ]
         for plan in self.plans:
@@ -122,7 +123,7 @@ class PaperReport:
     def _table(self, plan: PaperPlan, figures: Figures) -> str:
         table = plan.table
         parts = [f"## {' and '.join(table.numbers)}: {table.title}", plan.protocol, markdown.table(figures)]
-        remarks = notes(figures)
+        remarks = notes(figures) + markdown.overlapping(figures)
         if remarks:
             parts.append("\n".join(remarks))
         return "\n\n".join([*parts, *map(_shown, self._published(table))])
@@ -180,11 +181,15 @@ def _where(cells: Sequence[Cell], every: Sequence[Cell]) -> str:
     return named if whole else f"{named} ({', '.join(columns)})"
 
 
-def _numbers(session: PaperSession, paper: Paper) -> str:
+def _numbers(session: PaperSession, paper: Paper, tables: Sequence[PaperTable]) -> str:
     window = f"{session.subject.window:,} tokens"
+    said = f"Its numbers of tokens are scaled from a window of {paper.window:,} tokens to {window}."
     if session.as_printed:
-        return f"Its numbers of tokens are as it prints them; the model's window is {window}."
-    return f"Its numbers of tokens are scaled from a window of {paper.window:,} tokens to {window}."
+        said = f"Its numbers of tokens are as it prints them; the model's window is {window}."
+    for table in tables if session.scale_to != "paper" else ():
+        if table.window not in (None, session.subject.window):
+            said += f" Those of {table.number} are of a window of {table.window:,} tokens, and scaled from that."
+    return said
 
 
 def _scale(session: PaperSession) -> str:
@@ -202,5 +207,6 @@ def _plain(cell: Cell, figure: Figure) -> dict[str, Any]:
     if figure.reason is None:
         body |= {"value": figure.value, "unit": figure.unit, "n": figure.n, "interval": figure.interval}
         body |= {"text": figure.text} if figure.text else {}
+        body |= {"blocks": figure.blocks} if figure.unit == "perplexity" else {}
         body["finished"] = not figure.unfinished
     return body

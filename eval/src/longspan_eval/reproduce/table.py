@@ -28,6 +28,8 @@ class PaperTable:
         lines: its shares are drawn as a line for each row.
         depths: its shares are drawn as tiles by depth and length, a panel for each row.
         pictures: draws what takes no measuring into a folder, and says which files.
+        window: the trained window in tokens that its numbers are of, where that is not the paper's. They are then
+            scaled from it also where the paper's other numbers are as printed, but for ``--scale-to paper``.
         also: what else of the paper it makes again, by the paper's numbers.
         reads: reads all of its files that are in a data folder, and raises DataError where one cannot be used; None:
             it has none.
@@ -41,6 +43,7 @@ class PaperTable:
     lines: bool = False
     depths: bool = False
     pictures: Callable[[PaperSession, Path], list[str]] | None = None
+    window: int | None = None
     also: tuple[str, ...] = ()
     reads: Callable[[Path], object] | None = None
 
@@ -94,8 +97,19 @@ def missing_file(session: PaperSession, row: str, column: str, file: str, source
     """A row that needs a file or a folder: what it shows as long as that is not in the data folder, else None."""
     if session.data_dir is not None and (session.data_dir / file).exists():
         return None
-    place = "a folder, and name that with --data-dir" if session.data_dir is None else str(session.data_dir)
-    return missing_row(row, column, f"`{file}`", f"put it under that name into {place}; it is from {source}")
+    where = f"put it under that name into {_data_folder(session)}; it is from {source}"
+    return missing_row(row, column, f"`{file}`", where)
+
+
+def missing_files(session: PaperSession, row: str, column: str, files: Sequence[str], source: str) -> Cell:
+    """A row that needs several files of a folder, none of which is in the data folder."""
+    *others, last = (f"`{file}`" for file in files)
+    where = f"put {', '.join(others)} and {last} under these names into {_data_folder(session)}; they are from {source}"
+    return missing_row(row, column, f"{len(files)} files of `{files[0].rpartition('/')[0]}/`", where)
+
+
+def _data_folder(session: PaperSession) -> str:
+    return "a folder, and name that with --data-dir" if session.data_dir is None else str(session.data_dir)
 
 
 def check_data(tables: Sequence[PaperTable], data_dir: Path | None) -> None:

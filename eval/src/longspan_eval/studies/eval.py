@@ -14,7 +14,7 @@ from longspan_eval.cell import Cell
 from longspan_eval.datafile import check_folder, read_records
 from longspan_eval.estimate import takes_all
 from longspan_eval.measure import TaskPrompt
-from longspan_eval.reduce import perplexity, score
+from longspan_eval.reduce import Reduce, score, window_perplexity
 from longspan_eval.schedule import Rank
 from longspan_eval.spec import STOCK, MethodSpec
 from longspan_eval.task import Record, Task
@@ -105,7 +105,7 @@ class Evaluation:
             Cell(
                 spec.label,
                 f"{length:,}",
-                score if task.measure == "score" else perplexity,
+                self._reduce(task, length),
                 tuple(
                     TaskPrompt(spec, length, seed, task=task, depth=depth, record=record)
                     for seed, depth, record in self.prompts(task)
@@ -116,6 +116,12 @@ class Evaluation:
             for spec in self.specs
             for length in self.lengths
         ]
+
+    def _reduce(self, task: Task, length: int) -> Reduce:
+        if task.measure == "score":
+            return score
+        windows = {seed: record for seed, _, record in self.prompts(task) if record is not None}
+        return window_perplexity(windows, length)
 
     def check(self, tokenizer: Any) -> None:
         """Raise LongspanError if the shortest length is too short for a task; the error says how long it must be."""

@@ -134,6 +134,7 @@ class EvalReport:
             "n": figure.n,
             "score": figure.value,
             "interval": figure.interval,
+            **({"blocks": figure.blocks} if figure.unit == "perplexity" else {}),
             "seconds": fmean(sample.seconds for sample in timed) if timed else math.nan,
             "timed": len(timed),
             "tokens": fmean(sample.tokens for sample in own) if own else math.nan,
@@ -182,7 +183,7 @@ class EvalReport:
         without = [task.name for task in study.tasks if not task.at_depths]
         if study.depths is not None and without:
             remarks.append(f"- No depth can be asked for in {', '.join(without)}.")
-        remarks += [*_on_windows(study), *self._untimed(samples)]
+        remarks += [*_on_windows(study), *markdown.overlapping(figures), *self._untimed(samples)]
         if remarks:
             parts += ["**Notes**", "\n".join(remarks)]
         parts.append(markdown.made_with(self.command, f"{self.device}, seeds from {study.seed}"))
@@ -199,8 +200,8 @@ class EvalReport:
             )
         if "perplexity" in kinds:
             said.append(
-                "A cell of a perplexity is `exp` of the mean loss of the scored tokens, its 95% interval over the "
-                "windows, and the number of windows; lengths are tokens of a window."
+                "A cell of a perplexity is `exp` of the mean loss of the scored tokens, its 95% interval (Student's, "
+                "over windows or blocks of them) and the number of windows; lengths are tokens of a window."
             )
         return " ".join(said)
 
@@ -210,15 +211,12 @@ def _of(task: Task, figures: Figures) -> Figures:
 
 
 def _on_windows(study: Evaluation) -> list[str]:
-    if study.windows is None:
+    if study.windows is None or study.windows.mode != "new":
         return []
-    if study.windows.mode == "new":
-        return [
-            "- All rows and lengths score the same tokens, so that their perplexities can be told apart more finely "
-            "than by their intervals, which are mostly about the text."
-        ]
-    overlap = study.windows.stride < max(study.lengths)
-    return ["- Windows of mode whole overlap: the intervals of perplexities are too narrow."] if overlap else []
+    return [
+        "- All rows and lengths score the same tokens, so that their perplexities can be told apart more finely "
+        "than by their intervals, which are mostly about the text."
+    ]
 
 
 def short_length(length: int) -> str:
