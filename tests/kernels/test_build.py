@@ -279,3 +279,18 @@ def test_a_process_that_is_copied_has_threads_of_its_own():
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=120)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("flags", ["-U__znver3__ -U__znver4__", "-D__znver4__", "-mno-avx512f"])
+def test_kernels_keep_to_their_contracts_with_other_vectors(flags, tmp_path):
+    """Of sixteen numbers and of eight, whatever this processor is given by itself."""
+    cc = f"{build.compiler()[0]} {flags}"
+    if subprocess.run([*cc.split(), "-fsyntax-only", "-x", "c", os.devnull], capture_output=True).returncode:
+        pytest.skip(f"{cc} is not understood here")
+    environment = {**os.environ, "CC": cc, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    files = [str(Path(__file__).with_name(f"test_{name}.py")) for name in ("compiled", "scores", "products")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0, ran.stdout[-2000:]
+    assert len(list((tmp_path / "longspan").glob("*.so"))) == 1

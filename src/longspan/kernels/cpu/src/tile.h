@@ -157,7 +157,7 @@ ALONE(2, 4)
 ALONE(3, 4)
 #undef ALONE
 
-#if defined(__AVX512F__)
+#ifdef SIXTEEN
 /* The same for LANES channels of panels of vectors of sixteen; `rows` are the values. */
 #define ALONE_16(name, wide)                                                                                           \
     static __attribute__((noinline)) void accumulate_##name(float *to, const f8 *rescale, const float *const *rows,    \
@@ -250,7 +250,7 @@ static void attend_keys(Tile *tile, const Run *run, const int64_t *low, const in
         const char *packed = kind == FP32 && run->tokens ? 0 : (const char *)values[0];
         int whole = all_from <= first && first + n <= all_to;
         const int64_t *own_low = whole ? 0 : low, *own_high = whole ? 0 : high;
-#if defined(__AVX512F__)
+#ifdef SIXTEEN
         if (tile->wide == 6) attend_keys_6(tile, keys, values, n, own_low, own_high, first);
         else if (tile->wide == 4) attend_keys_4(tile, keys, values, n, own_low, own_high, first);
         else
