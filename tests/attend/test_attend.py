@@ -10,7 +10,7 @@ import torch
 from longspan.attend import Attender
 from longspan.kernels.banded import plan
 from longspan.oracle import oracle
-from support.attention import DTYPES, IMPLS, SCALE, check
+from support.attention import DTYPES, IMPLS, SCALE, N, check
 from support.cases import ROPES, all_cases, build, in_turn, make_qkv
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -28,6 +28,19 @@ LONG = [pytest.param(*one.values, id=one.id, marks=pytest.mark.long) for one in 
 def test_equals_the_oracle(case, dtype, kv_heads):
     for impl in IMPLS:
         check(case, impl, dtype, kv_heads=kv_heads)
+
+
+@pytest.mark.parametrize("rope_name", ["half-all", "interleaved-all"])
+@pytest.mark.parametrize("case", all_cases(variants=False))
+def test_how_inputs_lie_in_memory_does_not_count(case, rope_name):
+    inputs, rope = make_qkv(N, batch=2, kv_heads=2, dtype=torch.float32), ROPES[rope_name]()
+    for impl in (*IMPLS, "auto"):
+        attend = Attender(case.method, case.window, impl)
+        expected = attend(*inputs, rope, scale=SCALE)
+        for n in range(3):
+            spread = [x.mT.contiguous().mT if n == m else x for m, x in enumerate(inputs)]
+            found = attend(*spread, rope, scale=SCALE)
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4, msg=f"{impl}, {'qkv'[n]}")
 
 
 REMAPPED = [

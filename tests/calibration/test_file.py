@@ -161,7 +161,7 @@ def damaged(path, change):
         for index, maps in getattr(made, kind).items()
         for which in ("theta_q", "theta_k")
     }
-    settings = {"version": 1, **made.settings()}
+    settings = {"version": 1, "maps_sha256": made.maps_sha256, **made.settings()}
     change(tensors, settings)
     save_file(tensors, path, metadata={"longspan_calibration": json.dumps(settings)})
 
@@ -180,6 +180,10 @@ def damaged(path, change):
         (lambda t, s: t.update({"layers.x.theta_q": torch.zeros(1)}), "layers.x.theta_q"),
         (lambda t, s: t.update({"layers.0.theta_q": torch.zeros(4, 12).half()}), "float16"),
         (lambda t, s: t["heads.0.theta_q"].fill_(float("nan")), "not finite"),
+        (
+            lambda t, s: t["heads.0.theta_q"].view(torch.int32)[0, 0, 0].bitwise_xor_(1),
+            "damaged: its maps are not those",
+        ),
     ],
 )
 def test_damaged_files(tmp_path, change, words):
@@ -187,6 +191,11 @@ def test_damaged_files(tmp_path, change, words):
     damaged(path, change)
     with pytest.raises(CalibrationError, match=f"(?s)bad.safetensors.*{words}.*longspan calibrate"):
         Calibration.load(path)
+
+
+def test_a_file_without_a_hash_of_its_maps_is_read(tmp_path):
+    damaged(tmp_path / "first.safetensors", lambda tensors, settings: settings.pop("maps_sha256"))
+    assert Calibration.load(tmp_path / "first.safetensors").maps_sha256 == calibration().maps_sha256
 
 
 def test_files_that_are_no_calibration(tmp_path):

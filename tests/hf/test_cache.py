@@ -108,6 +108,20 @@ def test_crop_in_both_of_transformers_forms(name, tokens):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(
+    "spec", ["dca", "infllm", *(f"longheads:chunk_length={size},num_chunks=4" for size in (8, 16))]
+)
+def test_as_many_tokens_as_assisted_decoding_tries_can_be_dropped(spec):
+    """Of 60 candidates 59 at most are dropped again, at any length."""
+    for tokens in (300, 303, 310, 319, 325):
+        model, cache = filled("llama", tokens, spec)
+        for _ in range(3):
+            model(prompts(1, 60), past_key_values=cache)
+            cache.crop(-59)
+        assert set(lengths(cache)) == {tokens + 3}
+
+
+@torch.no_grad()
 def test_an_index_that_cannot_go_back_leaves_every_layer_as_it_was():
     model, cache = filled("smollm3", 300, "longheads:chunk_length=4")
     with pytest.raises(longspan.CacheError, match="fewer candidate tokens"):

@@ -206,3 +206,13 @@ def test_a_rotation_into_given_memory(any_rope):
 def test_channels_that_a_normalisation_knows_are_left_in_place():
     rope = Rope(Table(inv_freq(HEAD)), HEAD, norm_k=torch.nn.functional.normalize)
     assert rope.paired() is rope and rope.pair(x := torch.randn(1, 1, 2, HEAD)) is x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_inputs_begin_in_memory_does_not_count(any_rope, dtype):
+    """A view at an odd place of a larger tensor, as of one token."""
+    x = torch.randn(1, 1, 1, HEAD).to(dtype)
+    odd = torch.cat((x.new_zeros(1), x.flatten()))[1:].view_as(x)
+    assert odd.storage_offset() == 1
+    cos, sin = any_rope.table(torch.arange(1) + 5)
+    assert torch.equal(any_rope.rotate_q(odd, cos, sin), any_rope.rotate_q(x, cos, sin))

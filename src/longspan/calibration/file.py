@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,14 +118,26 @@ class Calibration:
 
     def to_bytes(self) -> bytes:
         """One safetensors file: the maps as tensors, ``settings()`` as JSON in the header."""
-        tensors: dict[str, Tensor] = {}
-        for field in ("layers", "heads"):
-            for index, maps in getattr(self, field).items():
-                tensors[f"{field}.{index}.theta_q"] = maps.theta_q.detach().cpu().contiguous()
-                tensors[f"{field}.{index}.theta_k"] = maps.theta_k.detach().cpu().contiguous()
-        header = json.dumps({"version": VERSION, **self.settings()}, sort_keys=True)
+        tensors = {
+            f"{field}.{index}.{name}": getattr(maps, name).detach().cpu().contiguous()
+            for field in ("layers", "heads")
+            for index, maps in getattr(self, field).items()
+            for name in ("theta_q", "theta_k")
+        }
+        header = json.dumps({"version": VERSION, "maps_sha256": self.maps_sha256, **self.settings()}, sort_keys=True)
         data: bytes = save(tensors, metadata={_KEY: header})
         return data
+
+    @property
+    def maps_sha256(self) -> str:
+        """SHA-256 over the maps, their shapes, dtypes and layers."""
+        digest = hashlib.sha256()
+        for kind in (self.layers, self.heads):
+            for index in sorted(kind):
+                for theta in (kind[index].theta_q, kind[index].theta_k):
+                    digest.update(f"{index} {tuple(theta.shape)} {theta.dtype}".encode())
+                    digest.update(theta.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def settings(self) -> dict[str, Any]:
         """All fields except the maps, as values that JSON can represent."""
@@ -157,8 +170,11 @@ class Calibration:
             version = settings.pop("version") if isinstance(settings, dict) else None
             if version != VERSION:
                 raise CalibrationError(f"its format is version {version!r}, and this longspan reads version {VERSION}")
-            projections = _projections(tensors)
-            return cls(layers=projections["layers"], heads=projections["heads"], **settings)
+            stated = settings.pop("maps_sha256", None)  # the first files had none
+            made = cls(**{**settings, **_projections(tensors)})
+            if stated not in (None, made.maps_sha256):
+                raise CalibrationError("the file is damaged: its maps are not those that were written")
+            return made
         except KeyError as error:
             raise CalibrationError(f"{path}: its header has no {error}; {_AGAIN}") from error
         except RecursionError:
@@ -205,7 +221,4 @@ def same_maps(a: Calibration | None, b: Calibration | None) -> bool:
     """Whether two calibrations have equal maps; None stands for no calibration."""
     if a is None or b is None or a is b:
         return a is b
-    if a.layers.keys() != b.layers.keys() or a.heads.keys() != b.heads.keys():
-        return False
-    pairs = [(x[n], y[n]) for x, y in ((a.layers, b.layers), (a.heads, b.heads)) for n in x]
-    return all(torch.equal(p.theta_q, r.theta_q) and torch.equal(p.theta_k, r.theta_k) for p, r in pairs)
+    return a.maps_sha256 == b.maps_sha256

@@ -53,7 +53,7 @@ def facts_of(
     Raises:
         DocumentError: the method has no name that it could be opened by.
     """
-    method = attachment.attender.method
+    method, calibration = attachment.attender.method, attachment.attender.calibration
     if METHODS.get(method.name) is not type(method):
         raise DocumentError(
             f"{type(method).__name__} is none of longspan.METHODS, so no manifest can name it; such a document can be "
@@ -75,7 +75,7 @@ def facts_of(
         parameters=own,
         angles={"name": type(method.angles).__name__, **asdict(method.angles)},
         window=attachment.report.window,
-        calibration_sha256=fingerprint.calibration_of(attachment.attender.calibration),
+        calibration_sha256="" if calibration is None else calibration.maps_sha256,
         machine=fingerprint.machine_of(model, attachment.report),
         piece=piece,
         layout=layout,

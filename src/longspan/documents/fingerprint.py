@@ -17,7 +17,6 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from longspan import files
-from longspan.calibration import Calibration
 from longspan.hf.report import Report
 from longspan.hf.weights import weights_hash
 
@@ -85,19 +84,6 @@ def tokenizer_of(tokenizer: Any) -> str:
 def ids_of(ids: torch.Tensor) -> str:
     """SHA-256 over token ids ``[T]``, as int64."""
     return hashlib.sha256(ids.to(torch.int64).contiguous().numpy().tobytes()).hexdigest()
-
-
-def calibration_of(calibration: Calibration | None) -> str:
-    """SHA-256 over a calibration's maps; empty where there is none."""
-    if calibration is None:
-        return ""
-    digest = hashlib.sha256()
-    for kind in (calibration.layers, calibration.heads):
-        for index in sorted(kind):
-            for theta in (kind[index].theta_q, kind[index].theta_k):
-                digest.update(f"{index} {tuple(theta.shape)} {theta.dtype}".encode())
-                digest.update(theta.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def machine_of(model: PreTrainedModel, report: Report) -> str:

@@ -18,7 +18,7 @@ from longspan.terms import ChunkScore, Share, head_sets
 
 SUBMEANS = 4  # sub-chunks with a mean of their own
 _AT_ONCE, _ON_A_GPU = 8, 64  # chunks summarised at a time; few stay in a processor's cache
-_TAIL = 64  # tokens at the end that may be dropped again at any time, if chunks are shorter than half of that
+_TAIL = 64  # tokens at the end that may be dropped again at any time; as many as a chunk where those are longer
 
 
 class ChunkIndex(UnitIndex):
@@ -58,7 +58,7 @@ class ChunkIndex(UnitIndex):
         self.size, self.kind, self.share, self.reduced, self.order = size, kind, share, reduced, order
         counts = {"representation": 1, "mean": 1, "submeans": min(SUBMEANS, size), "bounds": 2, "token_max": size}
         self.per_unit = counts[kind]
-        super().__init__(Tail(max(2 * size, _TAIL)))
+        super().__init__(Tail(size + max(size, _TAIL)))
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
         """Take in the tokens that follow those seen so far and summarise every chunk that became full.

@@ -129,7 +129,9 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int) ->
         a, b = rotary.chunk(2, dim=-1)
         rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     else:
-        rotated = torch.view_as_real(as_complex(rotary.contiguous()) * torch.complex(cos, sin)).flatten(-2)
+        if not viewable_as_complex(rotary):
+            rotary = rotary.clone(memory_format=torch.contiguous_format)
+        rotated = torch.view_as_real(as_complex(rotary) * torch.complex(cos, sin)).flatten(-2)
     if end - start < x.shape[-1]:
         rotated = torch.cat((wide[..., :start], rotated, wide[..., end:]), dim=-1)
     return rotated.to(x.dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 from longspan.dtypes import accumulator
 from longspan.kernels.banded.contract import Banded
 from longspan.kernels.banded.plan import Block, KeySpan
+from longspan.kernels.layout import unit_stride
 from longspan.kernels.softmax import merged
 
 _FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
@@ -60,6 +61,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, span: KeySpan, scale: float) -> tupl
     mask = None
     if span.shape == "window":
         mask = _window_mask(q.shape[2], span.k1 - span.k0, span.first, span.lo_slope, span.hi_slope, q.dtype)
+    q, k, v = (unit_stride(x) for x in (q, k, v))  # the op takes it for granted
     batch, heads, rows, width = q.shape
     folded = span.shape == "full" and rows <= _FOLD and heads != k.shape[1]
     if folded:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from longspan.dtypes import accumulator
 from longspan.kernels.gathered.contract import Gathered, Part, PerQueryChunk, PerRow
+from longspan.kernels.layout import unit_stride
 from longspan.kernels.softmax import bounded, merged
 
 _GATHERED_BY_ROW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
@@ -159,6 +160,7 @@ def _attend(job: Gathered, q: Tensor, k: Tensor, v: Tensor, flash: bool) -> tupl
         if dk != dv:  # the op wants equal head sizes; zero channels change neither scores nor values
             pad = torch.nn.functional.pad
             q, k, v = (pad(x, (0, max(dk, dv) - x.shape[-1])) for x in (q, k, v))
+        q, k, v = (unit_stride(x) for x in (q, k, v))  # the op takes it for granted
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, scale=job.scale)
         return out[..., :dv], lse
     scores = bounded((q @ k.mT).to(accumulator(q)), job.scale, job.softcap)
