@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from longspan.bundled import heldout_text
 from longspan.cli import main
 from longspan.errors import LongspanError
-from longspan_eval.cli.eval import check_spec, parse_lengths
+from longspan_eval.cli.eval_options import check_spec, parse_lengths
 from longspan_eval.datafile import SAMPLES
 from longspan_eval.spec import MethodSpec, parse_spec, split_specs
 from longspan_eval.subject import Subject

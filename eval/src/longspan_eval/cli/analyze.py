@@ -14,7 +14,7 @@ from longspan.cli.output import hushed, notes, prefill_bar, print_json, say, wid
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
 from longspan.files import check
-from longspan_eval.cli.eval import parse_lengths
+from longspan_eval.cli.eval_options import parse_lengths
 from longspan_eval.cli.tasks import no_task
 
 if TYPE_CHECKING:

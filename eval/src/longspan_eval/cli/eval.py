@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from longspan import files
 from longspan.cli.models import check_device, load_model, load_tokenizer, quiet_transformers
 from longspan.cli.options import Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
-from longspan.cli.texts import STDIN, one_stdin, read_text
-from longspan.errors import AttachError, LongspanError
+from longspan.cli.texts import one_stdin
+from longspan.errors import LongspanError
 from longspan.signals import Stopped
+from longspan_eval.cli.eval_options import check_spec, check_tier, kept_text, parse_lengths
 from longspan_eval.cli.results import show_results
 from longspan_eval.cli.tasks import listing, named, sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_windows
@@ -25,9 +25,7 @@ from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_wi
 if TYPE_CHECKING:
     from longspan.store import KVTier
     from longspan_eval.session import Session
-    from longspan_eval.spec import MethodSpec
     from longspan_eval.studies.eval import Evaluation
-    from longspan_eval.subject import Subject
 
 
 def evaluate(
@@ -145,14 +143,14 @@ def evaluate(
     from longspan_eval.studies.eval_report import EvalReport
     from longspan_eval.subject import Subject
 
-    place, tier = check_device(device), _tier(kv_tier)
+    place, tier = check_device(device), check_tier(kv_tier)
     if ray is not None:
         ray_workers.require()
     quiet_transformers()
     console = notes(quiet)
     # What is wrong with a file is said at once: a large model takes minutes to load.
     data = read_data(chosen, data_dir)
-    texts = None if texts is None else [_kept(path, out, dry_run) for path in texts]
+    texts = None if texts is None else [kept_text(path, out, dry_run) for path in texts]
     if texts:
         check_texts(texts)
     # Here on the CPU, to be hashed and checked; what reads prompts are processes that load it where it is to run.
@@ -252,54 +250,6 @@ def evaluate(
         say(console, f"in {out}: {', '.join(names)}")
 
 
-def parse_lengths(text: str, window: int) -> tuple[int, ...]:
-    """Lengths in tokens of ``4096``, ``4k`` (4 x 1024) or ``4x`` (windows), set apart by commas."""
-    lengths = []
-    for piece in (piece.strip().lower() for piece in text.split(",")):
-        unit = 1024 if piece.endswith("k") else window if piece.endswith("x") else 1
-        try:
-            value = float(piece[:-1] if unit != 1 or piece.endswith(("k", "x")) else piece)
-            length = round(value * unit)
-        except (ValueError, OverflowError):
-            length = 0
-        if not 0 < length <= 2**31:
-            raise LongspanError(f"--lengths takes tokens such as 4096 or 4k, or windows such as 4x, not {piece!r}")
-        lengths.append(length)
-    return tuple(lengths)
-
-
-def _kept(path: Path, out: Path, dry_run: bool) -> Path:
-    """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again."""
-    if path != STDIN:
-        return path
-    if dry_run:
-        raise LongspanError("--dry-run leaves nothing behind, and a text from stdin is kept in --out; name a file")
-    text = read_text(path)
-    out.mkdir(parents=True, exist_ok=True)
-    files.write(out / "stdin.txt", text)
-    return out / "stdin.txt"
-
-
-def check_spec(
-    spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None, kv_tier: KVTier
-) -> None:
-    """Raise where a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
-    from longspan.hf import restore
-
-    parameters = [spec.parameters(subject.window, length) for length in lengths]
-    good = [length for length, shown in zip(lengths, parameters, strict=True) if "error" not in shown]
-    if not good:
-        raise LongspanError(f"{spec.label}: {parameters[0]['error']}")
-    try:
-        spec.attach(model, good[0], window, kv_tier=kv_tier)
-    except AttachError:
-        raise
-    except ValueError as error:
-        raise LongspanError(f"{spec.label}: {error}") from error
-    finally:
-        restore(model)
-
-
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     """As many threads as a worker has, for what is timed here to take as long as in one."""
@@ -311,16 +261,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _tier(kv_tier: str) -> KVTier:
-    from longspan.store import check_tier
-
-    try:
-        check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
-    except ValueError as error:
-        raise LongspanError(f"--kv-tier {kv_tier}: {error}") from error
-    return kv_tier  # type: ignore[return-value]
 
 
 def _load(name: str, window: int | None, dtype: str, device: str, kv_tier: KVTier) -> Session:

@@ -1,0 +1,75 @@
+"""Values of options of ``longspan eval``, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longspan import files
+from longspan.cli.texts import STDIN, read_text
+from longspan.errors import AttachError, LongspanError
+
+if TYPE_CHECKING:
+    from longspan.store import KVTier
+    from longspan_eval.spec import MethodSpec
+    from longspan_eval.subject import Subject
+
+
+def parse_lengths(text: str, window: int) -> tuple[int, ...]:
+    """Lengths in tokens of ``4096``, ``4k`` (4 x 1024) or ``4x`` (windows), set apart by commas."""
+    lengths = []
+    for piece in (piece.strip().lower() for piece in text.split(",")):
+        unit = 1024 if piece.endswith("k") else window if piece.endswith("x") else 1
+        try:
+            value = float(piece[:-1] if unit != 1 or piece.endswith(("k", "x")) else piece)
+            length = round(value * unit)
+        except (ValueError, OverflowError):
+            length = 0
+        if not 0 < length <= 2**31:
+            raise LongspanError(f"--lengths takes tokens such as 4096 or 4k, or windows such as 4x, not {piece!r}")
+        lengths.append(length)
+    return tuple(lengths)
+
+
+def kept_text(path: Path, out: Path, dry_run: bool) -> Path:
+    """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again."""
+    if path != STDIN:
+        return path
+    if dry_run:
+        raise LongspanError("--dry-run leaves nothing behind, and a text from stdin is kept in --out; name a file")
+    text = read_text(path)
+    out.mkdir(parents=True, exist_ok=True)
+    files.write(out / "stdin.txt", text)
+    return out / "stdin.txt"
+
+
+def check_spec(
+    spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None, kv_tier: KVTier
+) -> None:
+    """Raise where a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
+    from longspan.hf import restore
+
+    parameters = [spec.parameters(subject.window, length) for length in lengths]
+    good = [length for length, shown in zip(lengths, parameters, strict=True) if "error" not in shown]
+    if not good:
+        raise LongspanError(f"{spec.label}: {parameters[0]['error']}")
+    try:
+        spec.attach(model, good[0], window, kv_tier=kv_tier)
+    except AttachError:
+        raise
+    except ValueError as error:
+        raise LongspanError(f"{spec.label}: {error}") from error
+    finally:
+        restore(model)
+
+
+def check_tier(kv_tier: str) -> KVTier:
+    """The value of ``--kv-tier``, checked."""
+    from longspan import store
+
+    try:
+        store.check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
+    except ValueError as error:
+        raise LongspanError(f"--kv-tier {kv_tier}: {error}") from error
+    return kv_tier  # type: ignore[return-value]
