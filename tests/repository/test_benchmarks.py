@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -272,3 +273,15 @@ def test_overhead_is_hooks_masks_and_store(store, verdict):
     assert float(found["overhead"]) == pytest.approx(0.005 + store) and found["verdict"] == verdict
     with pytest.raises(ValueError, match="no forward of kind 'decode'"):
         whole.summary("bundled", "dca", 100, "decode", [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_two_checkouts_take_turns_in_one_process(phase):
+    """Here both are this one, whose outputs are the same to the bit."""
+    case = {"phase": phase, "dtype": "fp32", "length": 700, "method": "longheads", "rounds": 3}
+    case["shape"] = {"heads": 4, "kv_heads": 2, "width": 16, "layers": 1, "window": 512}
+    script = str(BENCHMARKS / "suite_against.py")
+    command = [sys.executable, script, "--child", str(BENCHMARKS.parent), json.dumps(case), "1"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    assert found["apart"] == 0.0 and len(found["ratios"]) == 3 and all(ratio > 0 for ratio in found["ratios"])
