@@ -30,7 +30,7 @@ def test_equals_the_oracle(case, dtype, kv_heads):
         check(case, impl, dtype, kv_heads=kv_heads)
 
 
-@pytest.mark.parametrize("rope_name", ["half-all", "interleaved-all"])
+@pytest.mark.parametrize("rope_name", ["half-all", pytest.param("interleaved-all", marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", all_cases(variants=False))
 def test_how_inputs_lie_in_memory_does_not_count(case, rope_name):
     inputs, rope = make_qkv(N, batch=2, kv_heads=2, dtype=torch.float32), ROPES[rope_name]()

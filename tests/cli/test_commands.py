@@ -103,7 +103,7 @@ def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
     assert ran.out.strip().startswith("71093")
 
 
-@pytest.mark.parametrize("bundled", [True, False])
+@pytest.mark.parametrize("bundled", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("option", [None, "--graphed", "--no-graphed"])
 def test_generate_records_its_steps(run, folder, monkeypatch, bundled, option):
     blocks = []

@@ -14,7 +14,8 @@ from longspan.documents.conversation import Conversation
 from longspan.methods.parse import parse_method
 
 ASK = "Who is the narrator?"
-METHODS = ("dca", "longheads", "longheads:score=bounds", "longheads:score=token_max", "esa", "infllm", "lm-infinite")
+MORE = ("longheads", "longheads:score=token_max", "infllm", "lm-infinite")
+METHODS = ("dca", "longheads:score=bounds", "esa", *(pytest.param(one, marks=pytest.mark.long) for one in MORE))
 
 
 @pytest.fixture

@@ -177,6 +177,7 @@ def test_perplexity_taken_up_again_is_the_same(run, folder, book, tmp_path):
     assert "--text " in body["command"] and "--stride 64" in body["command"] and "--mode " not in body["command"]
 
 
+@pytest.mark.long
 def test_perplexity_without_a_text_says_which_it_reads(run, folder, tmp_path):
     ran = run("eval", "perplexity", "--model", folder, "--lengths", "1x", "--samples", "1", "--methods", "stock",
               "--stride", "20", "--mode", "whole", "--device", "cpu", "--out", tmp_path)  # fmt: skip
