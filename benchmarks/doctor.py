@@ -29,6 +29,7 @@ from longspan.bundled import load_bundled
 from longspan.doctor.examine import SECONDS, multiplied
 from longspan.doctor.measuring import PIECE, Run, ladder, measure, rates, shapes, some_text
 from longspan.doctor.work import Counter
+from longspan.hf.attach import examine
 
 RESULTS = Path(__file__).parent / "results" / "doctor.json"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "doctor.md"
@@ -83,10 +84,11 @@ def compared(method: str, windows: list[int], rounds: int, threads: int, seconds
     model, _ = load_bundled()
     window = model.config.max_position_embeddings
     lengths = [n * window for n in sorted(windows)]
-    report = longspan.extend(model, method, length=lengths[-1])
+    report, _, layers = examine(model, method, length=lengths[-1])
+    longspan.extend(model, method, length=lengths[-1])
     runs, turns = [], []
     for _ in range(rounds):
-        run, cache = measure(model, CPU, lengths[-1] // 2, seconds)
+        run = measure(model, CPU, lengths[-1] // 2, seconds)
         runs.append(run)
         with torch.inference_mode():
             turns.append(measured(model, lengths, threads))
@@ -94,8 +96,8 @@ def compared(method: str, windows: list[int], rounds: int, threads: int, seconds
         fastest(runs),
         {n: tuple(min(x) for x in zip(*(turn[n] for turn in turns), strict=True)) for n in lengths},
     )
-    layers = shapes(cache, report, model.config.num_attention_heads)
-    counter = Counter(report.method, report.window, layers, weights=multiplied(model))
+    sizes = shapes(layers, report.method.stored_rotations(report.window))
+    counter = Counter(report.method, report.window, sizes, weights=multiplied(model))
     rows: list[dict[str, object]] = []
     for length, (read, token) in took.items():
         part = as_for(run, length)

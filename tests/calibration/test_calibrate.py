@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.ao.quantization import quantize_dynamic
 
 import longspan
 from longspan.bundled import FOLDER, heldout_text, load_bundled
@@ -243,6 +244,16 @@ def test_weights_out_of_memory_are_named():
     model.lm_head.to("meta")
     with pytest.raises(longspan.LongspanError, match="lm_head.weight is not in memory"):
         weights_hash(model)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_weights_that_are_no_tensors_are_named_before_a_text_is_read(tmp_path):
+    model = quantize_dynamic(make("llama"), {torch.nn.Linear}, dtype=torch.qint8)
+    lengths: list[int] = []
+    model.lm_head.register_forward_pre_hook(lambda module, args: lengths.append(args[0].shape[1]))
+    with pytest.raises(longspan.LongspanError, match="_packed_params is no tensor but a tuple .*cannot be hashed"):
+        longspan.calibrate(model, [prompts(1, 200)[0]], tokens=200)
+    assert max(lengths) < WINDOW  # those of the probe
 
 
 def test_the_observer_costs_nothing_when_off_and_sees_padding():

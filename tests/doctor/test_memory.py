@@ -10,6 +10,7 @@ from longspan import bundled_calibration
 from longspan.bundled import load_bundled
 from longspan.doctor.measuring import shapes
 from longspan.doctor.memory import Needs, needs, tiers, weights_of
+from longspan.hf.attach import examine
 from longspan.methods import METHODS
 from longspan.store.buffer import SPARE
 from support.hf_models import make, prompts
@@ -24,10 +25,11 @@ def model():
 
 def filled(model, spec, tokens, **options):
     """What a cache takes that was filled at once, and the model's needs by formula at a length."""
-    with longspan.extended(model, spec, **options) as report, torch.no_grad():
+    report, _, probed = examine(model, spec, **options)
+    with longspan.extended(model, spec, **options), torch.no_grad():
         cache = longspan.new_cache(model)
         model(prompts(1, tokens), past_key_values=cache)
-        layers = shapes(cache, report, model.config.num_attention_heads)
+        layers = shapes(probed, report.method.stored_rotations(report.window))
         sizes, index = cache.bytes_by_tier, sum(s.index.nbytes for s in cache.stores if s.index is not None)
     calibration = options.get("calibration")
     reduced = None if calibration is None else calibration.reduced
@@ -86,3 +88,15 @@ def test_a_gpu_keeps_recent_tokens_and_needs_a_method_that_chooses():
     assert (device.fits, host.fits, disk.fits) == (False, True, True)
     assert (host.device, host.host) == (1500, 8000) and host.longest == (1600 - 500) * 1000 // 1000
     assert tiers(need, selects=False, on_gpu=True, **free)[1].reason == "on a GPU for methods that choose keys"
+
+
+def test_layers_that_differ_in_query_heads():
+    """The config says one number for all layers, and what a layer computes is its own."""
+    model = make("llama")
+    attention = model.model.layers[1].self_attn
+    attention.q_proj = torch.nn.Linear(64, 2 * 16, bias=False)
+    attention.o_proj = torch.nn.Linear(2 * 16, 64, bias=False)
+    attention.num_key_value_groups = 1
+    report, _, layers = examine(model, longspan.LongHeads(share="head"))
+    assert [shape.heads for shape in shapes(layers, 1)] == [4, 2]
+    assert report.heads_hold == report.method.selection(report.window).budget * (4 + 2)

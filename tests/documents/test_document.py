@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 import longspan
 from longspan.documents.appending import append_texts
@@ -183,7 +184,7 @@ def test_passages_of_several_files_lie_in_those_files(fresh, tokenizer, text):
 
 @pytest.mark.parametrize("method", ["self-extend", "yarn", "pi", "string"])
 def test_appending_past_the_length_that_a_method_was_set_for_is_refused(fresh, tokenizer, method):
-    document = longspan.read(fresh(), tokenizer, "First words. " * 60, method=method)
+    document = longspan.read(fresh(), tokenizer, "First words. " * 20, method=method)
     tokens, ids = document.tokens, document.contents.ids
     with pytest.raises(DocumentError, match="was set for .* when it was read; read all of the text"):
         document.append("More words. " * 4000)
@@ -196,6 +197,41 @@ def test_asking_past_the_length_that_a_method_was_set_for_is_refused(fresh, toke
     assert document.ask(ASK, 4).tokens
     with pytest.raises(DocumentError, match=r"have up to [\d,]+ tokens, and .* was set for .*shorter answer"):
         document.ask(ASK, 4000)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_beams": 2}, "num_beams=2 .*writes one answer, token by token; leave it out"),
+        ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences=2 "),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 "),
+        ({"generation_config": GenerationConfig(num_beams=3)}, "num_beams=3 "),
+        ({"streamer": None, "attention_mask": None}, "attention_mask, streamer: set by ask itself; leave them out"),
+        ({"input_ids": torch.ones(1, 3)}, "input_ids: set by ask itself"),
+    ],
+)
+def test_options_of_generate_that_an_answer_cannot_have(document, options, words):
+    with pytest.raises(DocumentError, match=words):
+        document.ask(ASK, 4, **options)
+
+
+def test_an_assistant_is_refused(document, fresh):
+    with pytest.raises(DocumentError, match="(?s)assistant_model=.* is for several"):
+        document.ask(ASK, 4, assistant_model=fresh())
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_reading_past_the_length_that_a_method_was_set_for_is_refused(fresh, tokenizer, tmp_path, out):
+    text, folder = "First words. " * 60, tmp_path / "a.longspan" if out else None
+    model = fresh()
+    with pytest.raises(DocumentError, match=r"the text has [\d,]+ tokens, more than length=256, which counts"):
+        longspan.read(model, tokenizer, text, method="auto", length=256, out=folder)
+    with pytest.raises(DocumentError, match=r"the text has [\d,]+ tokens, and pi:scale=2 was set for 256; extend"):
+        longspan.read(model, tokenizer, text, method="pi:scale=2", out=folder)
+    assert not (tmp_path / "a.longspan").exists()
+    longspan.extend(model, "pi", length=256)  # both before left the model as it was
+    with pytest.raises(DocumentError, match="was set for 256; extend the model for a larger length"):
+        longspan.read(model, tokenizer, text, out=folder)
 
 
 @pytest.mark.parametrize("text", [None, 3, ["ab", "cd"], [("name", 3)], Path("book.txt"), ["ab"], [("a", "b", "c")]])
@@ -363,8 +399,8 @@ def test_methods_that_have_to_know_how_far_to_reach(fresh, tokenizer, text):
     """They are told by the text's length, and some more for the questions."""
     document = longspan.read(fresh(), tokenizer, text, method="pi")
     assert document.attachment().attender.method.angles.scale >= (document.tokens + 1000) / 128
-    short = longspan.read(fresh(), tokenizer, text, method="pi", length=256)
-    assert short.attachment().attender.method.angles.scale == 2
+    told = longspan.read(fresh(), tokenizer, text, method="pi", length=128 * 100)
+    assert told.attachment().attender.method.angles.scale == 100
     automatic = longspan.read(fresh(), tokenizer, text, method="auto")
     assert automatic.ask(ASK, 2).tokens
 

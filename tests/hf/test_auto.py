@@ -6,10 +6,17 @@ import pytest
 import torch
 
 import longspan
-from longspan.hf.auto import CROSSOVER, choose
+from longspan.hf.attach import examine
+from longspan.hf.auto import CROSSOVER, choose, kv_bytes_per_token
+from longspan.methods import METHODS
 from support.hf_models import make
 
-FACTS = {"kv_bytes_per_token": 1000, "free": 10**9, "calibrated": False, "on_gpu": False}
+FACTS = {
+    "kv_bytes_per_token": lambda method: 500 * (1 + method.stored_rotations(512)),
+    "free": 10**9,
+    "calibrated": False,
+    "on_gpu": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +30,10 @@ FACTS = {"kv_bytes_per_token": 1000, "free": 10**9, "calibrated": False, "on_gpu
         (None, {}, "longheads", "device", "length is not known"),
         (None, {"calibrated": True}, "esa", "device", "length is not known"),
         (513, {"free": 600_000}, "longheads", "disk", "tier 'disk'"),
+        (513, {"free": 641_000}, "longheads", "disk", "under dca, of"),
+        (513, {"free": 642_000}, "dca", "device", "every key is kept"),
+        (10**6, {"free": 1_251_000_000}, "longheads", "device", "selection is faster"),
+        (10**6, {"free": 1_251_000_000, "calibrated": True}, "esa", "disk", "under esa, of"),
         (513, {"free": 600_000, "on_gpu": True, "calibrated": True}, "esa", "host", "tier 'host'"),
         (512, {"free": 1}, "full", "device", "fit the window"),
         (10**6, {"free": None}, "longheads", "device", "1953.1 windows"),
@@ -32,6 +43,13 @@ def test_choice(length, facts, name, tier, words):
     choice = choose(length, 512, **{**FACTS, **facts})
     assert (choice.method.name, choice.kv_tier) == (name, tier)
     assert words in choice.reason
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", METHODS)
+def test_bytes_that_a_choice_counts_are_those_of_the_report(family, name):
+    report, _, layers = examine(make(family), name)
+    assert kv_bytes_per_token(report.method, report.window, layers) == report.kv_bytes_per_token > 0
 
 
 @torch.no_grad()

@@ -68,8 +68,8 @@ class Attender:
 
     @property
     def stored_rotations(self) -> int:
-        """How many rotations of each key the store holds; angles that follow the length keep one, unrotated."""
-        return 1 if self.method.angles.dynamic else len(self.tables.key_maps)
+        """How many rotations of each key the store holds."""
+        return self.method.stored_rotations(self.window)
 
     @property
     def observer(self) -> Observer | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,9 @@ from longspan.doctor.measuring import FIRST, PIECE, measure, rates, shapes
 from longspan.doctor.work import Counter, refuse_longer
 from longspan.errors import AttachError, LongspanError, check_number
 from longspan.hf import Report, extended, inspect
-from longspan.hf.auto import MethodChoice, choose, free_memory
+from longspan.hf.attach import examine
+from longspan.hf.auto import MethodChoice, choose, free_memory, kv_bytes_per_token
+from longspan.hf.layer import Layer
 from longspan.hf.parallel import split_reason
 from longspan.hf.placement import runs_on
 from longspan.hf.window import rope_types
@@ -91,12 +93,12 @@ def diagnose(
         raise LongspanError(f"seconds are more than 0, not {seconds}")
     asked = _Asked(method, window, length, calibration, kv_dir, seconds, name, options)
     try:
-        stock = inspect(model, "full", window=window)
+        stock, _, layers = examine(model, "full", window=window)
     except AttachError as error:
         return Diagnosis(machine, _model_facts(model, None, str(error)))
     if not stock.attached:
         return Diagnosis(machine, _model_facts(model, stock, stock.warnings[0]))
-    return _examined(Diagnosis(machine, _model_facts(model, stock, None)), model, stock, asked)
+    return _examined(Diagnosis(machine, _model_facts(model, stock, None)), model, stock, layers, asked)
 
 
 def _model_facts(model: PreTrainedModel, stock: Report | None, refusal: str | None) -> ModelFacts:
@@ -118,11 +120,13 @@ def _model_facts(model: PreTrainedModel, stock: Report | None, refusal: str | No
     )
 
 
-def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _Asked) -> Diagnosis:
+def _examined(
+    known: Diagnosis, model: PreTrainedModel, stock: Report, layers: Sequence[Layer], asked: _Asked
+) -> Diagnosis:
     length = asked.length or WINDOWS * stock.window
     device = runs_on(model)
     on_gpu, free = device.type != "cpu", free_memory(device)
-    choice = _choice(stock, asked, length, free, on_gpu)
+    choice = _choice(stock.window, layers, asked, length, free, on_gpu)
     # As with ``extend``: one that "auto" has no use for is left out, and a method that was named says so itself.
     calibration = asked.calibration if asked.method != "auto" or choice.method.uses_calibration else None
     if isinstance(calibration, (str, Path)):
@@ -131,14 +135,14 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
         report = inspect(model, choice.method, window=asked.window, calibration=calibration, length=length)
         with extended(model, choice.method, window=asked.window, calibration=calibration, length=length):
             most = max(min(length // 2, max(16 * stock.window, 4 * PIECE)), FIRST)
-            run, cache = measure(model, device, most, asked.seconds)
+            run = measure(model, device, most, asked.seconds)
     except AttachError as error:
         return Diagnosis(known.machine, _model_facts(model, stock, str(error)))
-    layers = shapes(cache, report, model.config.get_text_config(decoder=True).num_attention_heads)
+    sizes = shapes(layers, report.method.stored_rotations(report.window))
     counter = Counter(
         report.method,
         report.window,
-        layers,
+        sizes,
         weights=multiplied(model),
         itemsize=model.dtype.itemsize,
         reduced=_reduced_size(report.method, report.window, calibration),
@@ -155,7 +159,7 @@ def _examined(known: Diagnosis, model: PreTrainedModel, stock: Report, asked: _A
         device=device,
     )
     need = memory.needs(
-        model, report.method, layers, length=length, window=report.window, reduced=counter.reduced, on_gpu=on_gpu
+        model, report.method, sizes, length=length, window=report.window, reduced=counter.reduced, on_gpu=on_gpu
     )
     held = memory.tiers(
         need,
@@ -196,15 +200,17 @@ def _reduced_size(method: Method, window: int, calibration: Calibration | None) 
     return selection.reduced_size(calibration) if calibration is not None and isinstance(selection, Choosing) else None
 
 
-def _choice(stock: Report, asked: _Asked, length: int, free: int | None, on_gpu: bool) -> MethodChoice:
+def _choice(
+    window: int, layers: Sequence[Layer], asked: _Asked, length: int, free: int | None, on_gpu: bool
+) -> MethodChoice:
     """The method that was named, or the one that ``"auto"`` takes."""
     if asked.method != "auto":
         named = parse_method(asked.method) if isinstance(asked.method, str) else asked.method
         return MethodChoice(named, "device", "it was named")
     return choose(
         length,
-        stock.window,
-        kv_bytes_per_token=stock.kv_bytes_per_token,
+        window,
+        kv_bytes_per_token=lambda method: kv_bytes_per_token(method, window, layers),
         free=free,
         calibrated=asked.calibration is not None,
         on_gpu=on_gpu,

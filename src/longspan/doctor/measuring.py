@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from longspan.doctor.law import Law, fit
 from longspan.doctor.work import Counter, LayerShape
 from longspan.errors import LongspanError
-from longspan.hf import LongspanCache, Report, new_cache
+from longspan.hf import LongspanCache, new_cache
+from longspan.hf.layer import Layer
 from longspan.hf.logits import last_logits
 
 PIECE = 2048  # tokens of a prefill chunk at most; the first are shorter, so that a slow model is not asked for too much
@@ -91,36 +92,30 @@ def ladder(length: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
-def shapes(cache: LongspanCache, report: Report, heads: int) -> tuple[LayerShape, ...]:
-    """The layers whose cache grows, of a cache that holds some tokens.
+def shapes(layers: Sequence[Layer], rotations: int) -> tuple[LayerShape, ...]:
+    """The probed layers whose cache grows.
 
     Args:
-        heads: query heads of a layer, as the config says; transformers' caches do not tell.
+        rotations: of each key, that the layers with the method store.
     """
     found = []
-    for layer, store in zip(sorted(report.attached, key=lambda layer: layer.index), cache.stores, strict=True):
-        keys, values = store.keys, store.values
-        sizes = keys[0].shape[1], keys[0].shape[3], values.shape[3], len(keys), values.dtype.itemsize
-        found.append(LayerShape(layer.index, heads, *sizes))
-    for layer in report.stock:
-        if layer.kv_bytes_per_token:
-            held = cache.layers[layer.index]
-            keys, values = held.keys, held.values
-            sizes = keys.shape[1], keys.shape[3], values.shape[3], 1, values.dtype.itemsize
-            found.append(LayerShape(layer.index, heads, *sizes, attached=False))
+    for layer in layers:
+        if layer.sliding is None:
+            attached = layer.rope is not None
+            sizes = layer.heads, layer.kv_heads, layer.key_dim, layer.value_dim
+            found.append(
+                LayerShape(layer.index, *sizes, rotations if attached else 1, layer.itemsize, attached=attached)
+            )
     return tuple(sorted(found, key=lambda shape: shape.number))
 
 
-def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: float) -> tuple[Run, LongspanCache]:
+def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: float) -> Run:
     """Time an extended model.
 
     Args:
         device: where it takes its tokens.
         most: tokens that the run reads at most.
         seconds: about how long it may take, by its clock; a prefill chunk and a token are measured however slow it is.
-
-    Returns:
-        What was measured, and the cache of the last pass.
     """
     now, clock = _clock(device)
     ids = some_text(model, most + (TOKENS + 1) * (len(ladder(most)) + 1), device)
@@ -137,8 +132,7 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
             spent = now() - begun
         filled = _far(model, ids, cache, most, now)
     best = [[_fastest(points) for points in zip(*kind, strict=True)] for kind in zip(*passes, strict=True)]
-    run = Run(clock, tuple(best[0]), (*best[1], *filled), len(passes), time.perf_counter() - wall)
-    return run, cache
+    return Run(clock, tuple(best[0]), (*best[1], *filled), len(passes), time.perf_counter() - wall)
 
 
 def rates(run: Run, counter: Counter) -> Rates:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, TextStreamer
 
 from longspan.documents import usage
 from longspan.documents.passages import Passage
+from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache
 
 Stream = Callable[[str], None]
@@ -41,6 +42,28 @@ class Answer:
 
     def __str__(self) -> str:
         return self.text
+
+
+_SET = {"input_ids", "inputs", "inputs_embeds", "attention_mask", "past_key_values", "streamer"}
+_SEVERAL = {"num_beams": 1, "num_return_sequences": 1, "prompt_lookup_num_tokens": None, "assistant_model": None}
+
+
+def refuse_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
+    """Raise ``DocumentError`` for options of ``generate`` that ask sets, or that write more than one token at a time.
+
+    Args:
+        model: its own generation config has the values of options that are not given.
+    """
+    if given := sorted(_SET & set(options)):
+        raise DocumentError(f"{', '.join(given)}: set by ask itself; leave {'it' if len(given) == 1 else 'them'} out")
+    config = options.get("generation_config") or model.generation_config
+    for name, single in _SEVERAL.items():
+        value = options.get(name, getattr(config, name, None))
+        if value is not None and value != single:
+            raise DocumentError(
+                f"{name}={value!r:.40} is for several sequences or tokens at a time, and ask writes one answer, token "
+                "by token; leave it out"
+            )
 
 
 class _Follower(TextStreamer):

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.calibration import same_maps
-from longspan.documents.asking import Answer, Stream, answer
+from longspan.documents.asking import Answer, Stream, answer, refuse_options
 from longspan.documents.contents import NOWHERE, Contents, attached
 from longspan.documents.layout import encode, encode_text
 from longspan.documents.manifest import Layout, Manifest, Source
@@ -126,10 +126,11 @@ class Document:
             passages: also say which parts of the text the heads looked at, for methods that choose. The answer is the
                 same to the bit.
             stream: called with the answer's text as it comes.
-            options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given.
+            options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given. Beams and assisted
+                decoding are refused.
 
         Raises:
-            DocumentError: the model runs another method now, or the question is empty.
+            DocumentError: the model runs another method now, the question is empty, or an option cannot be.
         """
         return self.ask_recorded(question, max_new_tokens, passages=passages, stream=stream, **options)[0]
 
@@ -176,6 +177,7 @@ class Document:
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
             raise DocumentError("only what begins with the document's own tokens is answered from it")
         self._refuse_beyond(len(ids) + limit)
+        refuse_options(self.model, options)
         if cache is not None:  # it shows the same files
             self.contents.check_files()
 
@@ -233,9 +235,9 @@ class Document:
             )
 
     def _refuse_beyond(self, tokens: int) -> None:
-        """Raise ``DocumentError`` if the text is within what the method was set for, and the answer would not be."""
+        """Raise ``DocumentError`` if text, question and answer are longer than the method was set for."""
         most, why = self._reach()
-        if most is not None and self.tokens <= most < tokens:
+        if most is not None and tokens > most:
             raise DocumentError(
                 f"text, question and answer have up to {tokens:,} tokens, and {why}; ask for a shorter answer "
                 "(max_new_tokens), or read the text again for a larger length"

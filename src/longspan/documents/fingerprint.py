@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from longspan import files
 from longspan.hf.report import Report
-from longspan.hf.weights import weights_hash
+from longspan.hf.weights import named_weights, weights_hash
 
 # Of a config, what says where it was loaded from or how it runs and nothing of what is computed.
 _PASSING = {
@@ -99,14 +99,12 @@ def machine_of(model: PreTrainedModel, report: Report) -> str:
 
 def _changed(model: PreTrainedModel) -> bool:
     """Whether a weight was changed in place, or is a tensor of inference mode, of which torch does not know."""
-    return any(weight.is_inference() or weight._version for weight in model.state_dict().values())
+    return any(weight.is_inference() or weight._version for _, weight in named_weights(model))
 
 
 def _sample(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
-    for name, weight in sorted(model.state_dict().items()):
-        if weight.device.type == "meta":
-            return weights_hash(model)  # which says what is wrong
+    for name, weight in named_weights(model):
         flat = weight.detach().reshape(-1)
         places = torch.linspace(0, max(flat.numel() - 1, 0), min(_SAMPLES, flat.numel())).long().to(flat.device)
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())

@@ -26,10 +26,11 @@ from longspan.documents.reading import PIECE, Done, Unnamed, pieces
 from longspan.documents.saving import write_rest
 from longspan.documents.unfinished import Reading
 from longspan.errors import DocumentError, check_count
-from longspan.hf import extend
+from longspan.hf import extend, restore
 from longspan.hf.attach import attachment_of
 from longspan.hf.hooks import Attachment
 from longspan.methods import LongHeads, Method
+from longspan.methods.parse import written
 from longspan.rope import Angles
 from longspan.store import KVTier
 
@@ -68,8 +69,8 @@ def read(
         method, window, calibration, kv_tier, kv_dir: as of ``longspan.extend``. A model that is extended is left as it
             is, and then these are not given. One that is not is extended; by default with
             ``LongHeads(score="bounds")``, under which an answer takes as long after a long text as after a short one.
-        length: tokens of the text, a question and its answer, for methods that have to know how far to reach; some
-            thousand more than the text has unless given.
+        length: tokens of the text, a question and its answer, for methods that have to know how far to reach; 4,096
+            more than the text has unless given.
         layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
             or ``"auto"``, the tokenizer's chat template where it has one.
         piece: tokens that are read at a time.
@@ -80,7 +81,8 @@ def read(
         done: told after every prefill chunk how many tokens were read, of how many.
 
     Raises:
-        DocumentError: the text is empty, ``out`` holds something else, or the model is extended otherwise than asked.
+        DocumentError: the text is empty or longer than the method is set for, ``out`` holds something else, or the
+            model is extended otherwise than asked.
         LongspanError: see ``longspan.extend``.
     """
     steps = begin(
@@ -200,19 +202,41 @@ def _texts(text: Any) -> list[tuple[str, str]]:
 def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str, Any]) -> None:
     """Extend a model that is not for a text of so many tokens, or refuse options for one that is."""
     given = {name: value for name, value in options.items() if value is not None and value != "device"}
-    if attachment_of(model) is None:
-        length = tokens + _ROOM if options["length"] is None else options["length"]
-        extend(model, LongHeads(score="bounds") if method is None else method, **{**options, "length": length})
-        if method == "auto" and options["length"] is None:
-            print(
-                f"longspan auto: that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers",
-                file=sys.stderr,
+    if attachment_of(model) is not None:
+        if method is not None or given:
+            names = ", ".join(["method", *given] if method is not None else given)
+            raise DocumentError(
+                f"the model is extended already, and {names} would change that; leave them out, or call "
+                "longspan.restore(model) first"
             )
-    elif method is not None or given:
-        names = ", ".join(["method", *given] if method is not None else given)
+        return _refuse_longer(model, tokens)
+    length = tokens + _ROOM if options["length"] is None else check_count("length", options["length"])
+    if length < tokens:
         raise DocumentError(
-            f"the model is extended already, and {names} would change that; leave them out, or call "
-            "longspan.restore(model) first"
+            f"the text has {tokens:,} tokens, more than length={length:,}, which counts text, question and answer; "
+            "give a larger length, or leave it out"
+        )
+    extend(model, LongHeads(score="bounds") if method is None else method, **{**options, "length": length})
+    if method == "auto" and options["length"] is None:
+        print(
+            f"longspan auto: that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers",
+            file=sys.stderr,
+        )
+    try:
+        _refuse_longer(model, tokens)
+    except DocumentError:
+        restore(model)
+        raise
+
+
+def _refuse_longer(model: PreTrainedModel, tokens: int) -> None:
+    """Raise ``DocumentError`` if a text has more tokens than the model's method was set for."""
+    report = attached(model).report
+    most = report.method.longest(report.window)
+    if most is not None and tokens > most:
+        raise DocumentError(
+            f"the text has {tokens:,} tokens, and {written(report.method)} was set for {most:,}; extend the model for "
+            "a larger length, or leave out the parameter that sets it"
         )
 
 

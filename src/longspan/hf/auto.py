@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from longspan.hf.cgroup import memory_left, number_in
+from longspan.hf.describe import describe
+from longspan.hf.layer import Layer
 from longspan.methods import DCA, ESA, Full, LongHeads, Method
 from longspan.store import Tier
 
@@ -25,7 +28,13 @@ class MethodChoice:
 
 
 def choose(
-    length: int | None, window: int, *, kv_bytes_per_token: int, free: int | None, calibrated: bool, on_gpu: bool
+    length: int | None,
+    window: int,
+    *,
+    kv_bytes_per_token: Callable[[Method], int],
+    free: int | None,
+    calibrated: bool,
+    on_gpu: bool,
 ) -> MethodChoice:
     """The method for a text.
 
@@ -37,7 +46,7 @@ def choose(
     Args:
         length: tokens of prompt and answer, or None if not known.
         window: the trained window in tokens.
-        kv_bytes_per_token: bytes of keys and values for a token, over all layers.
+        kv_bytes_per_token: the function of that name here, for a model: bytes by method.
         free: bytes of free memory where the model is, or None if not known.
         calibrated: whether a calibration was given.
         on_gpu: whether the model is on a GPU, so that the CPU's memory is a tier below it.
@@ -49,18 +58,31 @@ def choose(
     if length is None:
         return MethodChoice(far, "device", f"the length is not known (pass length=), so a method in linear time; {how}")
     text = f"{length:,} tokens are {length / window:.1f} windows of {window:,}"
-    needed = length * kv_bytes_per_token
+    method: Method = DCA() if length <= CROSSOVER * window else far
+    needed = length * kv_bytes_per_token(method.resolve(window))
     if free is not None and needed > MEMORY_SHARE * free:
         tier: Tier = "host" if on_gpu else "disk"
-        room = f"their keys and values take {needed / 2**30:.1f} GiB of {free / 2**30:.1f} GiB free"
+        room = (
+            f"their keys and values take {needed / 2**30:.1f} GiB under {method.name}, of {free / 2**30:.1f} GiB free"
+        )
         return MethodChoice(far, tier, f"{text}, and {room}: they are kept on tier {tier!r} and selected from; {how}")
-    if length <= CROSSOVER * window:
+    if method is not far:
         return MethodChoice(
-            DCA(),
+            method,
             "device",
             f"{text}, and up to {CROSSOVER} windows every key is kept, at no more than twice the time of selection",
         )
     return MethodChoice(far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}")
+
+
+def kv_bytes_per_token(method: Method, window: int, layers: Sequence[Layer]) -> int:
+    """Bytes of keys and values for a token, over all layers whose cache grows.
+
+    Args:
+        method: a resolved one.
+    """
+    own = method.stored_rotations(window)
+    return sum(describe(layer, 1 if layer.rope is None else own).kv_bytes_per_token for layer in layers)
 
 
 def free_memory(device: torch.device) -> int | None:

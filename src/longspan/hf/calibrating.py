@@ -119,6 +119,7 @@ def calibrate_each(
         )
     if count < 0.9 * tokens:
         warnings.warn(f"the texts end after {count:,} of {tokens:,} tokens; calibrated on those", stacklevel=3)
+    digest = weights_hash(model)  # before the texts are read: not every model has one
     maps: dict[Solver, dict[str, dict[int, Projection]]] = {name: {"layers": {}, "heads": {}} for name in solvers}
     groups = _groups(list(shapes), max(channels), count if "sgd" in solvers else 0)
     with _bar("calibrating", count * len(groups), progress) as advance:
@@ -129,7 +130,6 @@ def calibrate_each(
                 for index in group:
                     maps[name]["layers"][index] = gathered.solve(index, name, reduced, per_head=False, seed=seed)
                     maps[name]["heads"][index] = gathered.solve(index, name, reduced_per_head, per_head=True, seed=seed)
-    digest = weights_hash(model)
     return {
         name: Calibration(
             layers=found["layers"], heads=found["heads"], reduced=reduced, reduced_per_head=reduced_per_head,

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError, check_count
-from longspan.hf.auto import choose, free_memory
+from longspan.hf.auto import choose, free_memory, kv_bytes_per_token
 from longspan.hf.describe import describe, describe_decoding, describe_kernels, layer_notes
 from longspan.hf.fitting import fitting
 from longspan.hf.layer import Layer
@@ -88,7 +88,7 @@ def prepare(
         choice = choose(
             length,
             size,
-            kv_bytes_per_token=sum(describe(layer, 2).kv_bytes_per_token for layer in layers),
+            kv_bytes_per_token=lambda each: kv_bytes_per_token(each, size, layers),
             free=least(model, free_memory(device), device),
             calibrated=calibration is not None,
             on_gpu=device.type == "cuda",
@@ -132,7 +132,7 @@ def prepare(
         window_source=trained.source,
         decode=describe_decoding(model, attender, layers, kv_tier),
         heads_hold=resolved.heads_hold(
-            size, [(layer.index, config.num_attention_heads, layer.kv_heads * shares) for layer in attachable]
+            size, [(layer.index, layer.heads * shares, layer.kv_heads * shares) for layer in attachable]
         ),
     )
     return report, attender, layers

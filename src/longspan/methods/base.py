@@ -204,6 +204,10 @@ class Method:
             maps += [] if selection.scored_keys is None else [selection.scored_keys]
         return tuple(dict.fromkeys(maps))
 
+    def stored_rotations(self, window: int) -> int:
+        """How many rotations of each key a cache holds; angles that follow the length keep one, unrotated."""
+        return 1 if self.angles.dynamic else len(self.key_maps(window))
+
     def angles_at(self, window: int, tokens: int, total: int) -> int:
         """The text length that sets dynamic angles, for a call with the last ``tokens`` of ``total`` tokens."""
         return total
