@@ -250,3 +250,31 @@ def test_the_halves_are_what_the_papers_state_at_once(case, rope):
     expected, expected_rel = paper_of(case, q, k, v, rope)
     assert torch.equal(keep, expected)
     assert torch.equal(rel[keep], expected_rel[keep])
+
+
+class Slipped(InOrder):
+    """A map whose positions are not those that it says it reaches."""
+
+    by = 0
+
+    def places(self, i, count, kept):
+        return super().places(i, count, kept) + self.by
+
+
+class SlippedByUnit(Slipped):
+    def places(self, i, count, kept):
+        return None
+
+    def units(self, i, units, kept):
+        return super().places(i, units.shape[-1], kept).expand(*units.shape)
+
+
+@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("kind", [Slipped, SlippedByUnit])
+@pytest.mark.parametrize("by", [-WINDOW, WINDOW])
+def test_positions_that_leave_the_window_unsaid_are_refused(impl, kind, by):
+    """In torch's operations a negative one would be counted from the end of the table, and other numbers come out."""
+    method = pair(CHOOSING[0], type("Off", (kind,), {"by": by})()).resolve(WINDOW)
+    q, k, v = make_qkv(N, batch=2, dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"outside of the 24 positions"):
+        Attender(method, WINDOW, impl)(q, k, v, ROPES["half-all"](), scale=0.25)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from longspan.errors import LongspanError
 from longspan.kernels.gathered import PerRow
 from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
@@ -27,17 +28,19 @@ class ByRow(Choosing):
         return list(zip(edges[:-1], edges[1:], strict=True))
 
     def see(self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor) -> PerRow:
+        table = queries.table()
         positions_of, key = queries.shared.positions, (r0, r1, units.shape[-1])
         at = positions_of.get(key)  # layers share what depends on the queries alone
         if at is None:
             i, kept = torch.arange(r0, r1), self.always(queries.start)
             at = positions.places(i, units.shape[-1], kept)
-            if at is None:
-                at = positions.units(i, units, kept)
-            else:
+            follows_order = at is not None
+            at = positions.units(i, units, kept) if at is None else at
+            _check_positions(at, len(table[0]), positions)
+            if follows_order:
                 positions_of[key] = at
         at = at.to(queries.q.device)
-        return PerRow(units=units, size=self.size, positions=at, table=queries.table(), **queries.gathered(r0, r1))
+        return PerRow(units=units, size=self.size, positions=at, table=table, **queries.gathered(r0, r1))
 
     def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         return positions.places(i, self.chosen, self.always())
@@ -49,3 +52,12 @@ class ByRow(Choosing):
             t = query - r0
             # What the last query may choose from is not there yet for all.
             yield query, query, units[:, :, t], None if scores is None else scores[:, :, t, : self.scored(query)]
+
+
+def _check_positions(at: Tensor, count: int, positions: ChosenPositionMap) -> None:
+    """Raise ``LongspanError`` if a position map leaves the table of angles, which a kernel would read past."""
+    if at.numel() and not (0 <= int(at.min()) and int(at.max()) < count):
+        raise LongspanError(
+            f"{type(positions).__name__} sees a chosen key from position {int(at.min())} or {int(at.max())}, outside of "
+            f"the {count} positions of the window; its positions are at least 0 and at most its reach"
+        )
