@@ -276,5 +276,5 @@ def test_positions_that_leave_the_window_unsaid_are_refused(impl, kind, by):
     """In torch's operations a negative one would be counted from the end of the table, and other numbers come out."""
     method = pair(CHOOSING[0], type("Off", (kind,), {"by": by})()).resolve(WINDOW)
     q, k, v = make_qkv(N, batch=2, dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"outside of the 24 positions"):
+    with pytest.raises(ValueError, match=r"outside of the 24 "):
         Attender(method, WINDOW, impl)(q, k, v, ROPES["half-all"](), scale=0.25)

@@ -1,4 +1,4 @@
-"""The fp64 oracle, which all else is held to, against the same equations written otherwise and torch's own attention."""
+"""The fp64 oracle against the same equations written otherwise, and against torch's own attention."""
 
 from __future__ import annotations
 

@@ -56,8 +56,9 @@ class ByRow(Choosing):
 
 def _check_positions(at: Tensor, count: int, positions: ChosenPositionMap) -> None:
     """Raise ``LongspanError`` if a position map leaves the table of angles, which a kernel would read past."""
-    if at.numel() and not (0 <= int(at.min()) and int(at.max()) < count):
+    low, high = (int(x) for x in at.aminmax()) if at.numel() else (0, 0)
+    if low < 0 or high >= count:
         raise LongspanError(
-            f"{type(positions).__name__} sees a chosen key from position {int(at.min())} or {int(at.max())}, outside of "
-            f"the {count} positions of the window; its positions are at least 0 and at most its reach"
+            f"{type(positions).__name__} sees chosen keys from positions {low} to {high}, outside of the {count} "
+            "positions of the window; its positions are at least 0 and at most its reach"
         )
