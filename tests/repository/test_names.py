@@ -59,3 +59,10 @@ def test_a_shared_name_is_found():
 def test_no_file_is_too_long():
     lines = {file: len(source.splitlines()) for file, source in modules()}
     assert {file: count for file, count in lines.items() if count > LONGEST} == {}
+
+
+def test_every_package_of_the_library_has_its_tests():
+    tests = Path(__file__).parents[1]
+    packages = [path.parent.name for path in PACKAGES[0].glob("*/__init__.py")]
+    assert len(packages) > 15
+    assert [name for name in packages if not list((tests / name).glob("test_*.py"))] == []
