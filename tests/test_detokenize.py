@@ -10,17 +10,19 @@ from transformers import PreTrainedTokenizerFast
 from longspan.bundled import FOLDER
 from longspan.detokenize import IncrementalDetokenizer
 from longspan.serve.stops import StopStrings
-from support.token_texts import without_first_space
+from support.token_texts import of_bytes, without_first_space
 
 TOKENIZER = PreTrainedTokenizerFast.from_pretrained(FOLDER)
 STRIPPING = without_first_space(TOKENIZER)
+BYTES = of_bytes()
 
 
 def parts(text, stop=(), tokenizer=TOKENIZER):
     """The text of each token, as it comes, and of the end."""
     told, stops = IncrementalDetokenizer(tokenizer), StopStrings(stop)
     found = []
-    for id in TOKENIZER(text, add_special_tokens=False)["input_ids"]:
+    encoding = BYTES if tokenizer is BYTES else TOKENIZER
+    for id in encoding(text, add_special_tokens=False)["input_ids"]:
         found.append(stops.cut(told.add(id)))
         if stops.stopped:
             break
@@ -49,10 +51,19 @@ def test_a_token_that_may_come_next_has_the_text_that_it_would_have():
     assert STRIPPING.decode(ids[1:2]) != told.alternatives(ids[1:2])[0], "this tokenizer does not drop spaces"
 
 
-@pytest.mark.parametrize("text", ["naïve café 🙂🙂 done", "日本語のテキスト", "a" * 50])
-def test_characters_come_whole(text):
-    found, _ = parts(text)
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, BYTES])
+@pytest.mark.parametrize("text", ["naïve café 🙂🙂 done", "日本語のテキスト", "a日é🙂語のテキスト b", "a" * 50])
+def test_characters_come_whole(text, tokenizer):
+    found, _ = parts(text, tokenizer=tokenizer)
     assert "".join(found) == text and not any("\ufffd" in part for part in found)
+
+
+@pytest.mark.parametrize("last", ["", "a"])
+def test_half_a_character_spoils_none_before_it(last):
+    ids = BYTES("日本", add_special_tokens=False)["input_ids"][:-1]
+    told = IncrementalDetokenizer(BYTES)
+    found = [told.add(id) for id in [*ids, *BYTES(last)["input_ids"]]]
+    assert "".join([*found, told.end()]) == f"日\ufffd\ufffd{last}"
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,6 +20,7 @@ class IncrementalDetokenizer:
         self._tokenizer = tokenizer
         self._window: list[int] = []  # the last tokens, which decode to this text
         self._window_text = ""
+        self._shown = 0  # tokens of the window whose text was returned
 
     def add(self, token: int) -> str:
         """The text of this token, empty while a character is incomplete and for special tokens."""
@@ -27,10 +28,9 @@ class IncrementalDetokenizer:
         text = self._decode(self._window)
         if text.endswith(_INCOMPLETE):
             return ""
-        new, self._window_text = text[len(self._window_text) :], text
+        new, self._window_text, self._shown = self._new(text, self._window), text, len(self._window)
         if len(self._window) > 2 * _LOOK_BACK:
-            self._window = self._window[-_LOOK_BACK:]
-            self._window_text = self._decode(self._window)
+            self._shorten()
         return new
 
     def alternatives(self, tokens: Sequence[int]) -> list[str]:
@@ -40,11 +40,27 @@ class IncrementalDetokenizer:
 
     def end(self) -> str:
         """The rest of the text, when no token follows: of a character whose last bytes are missing."""
-        return self._decode(self._window)[len(self._window_text) :]
+        return self._new(self._decode(self._window), self._window)
+
+    def _new(self, text: str, window: list[int]) -> str:
+        """What the ``text`` of the window, or of one with another token, has beyond what was returned."""
+        if text.startswith(self._window_text):
+            return text[len(self._window_text) :]
+        return self._decode(window[self._shown :])  # the bytes before are decoded with those of half a character
+
+    def _shorten(self) -> None:
+        """Leave out the first tokens. Those that are left decode as before only if they do not begin in a character."""
+        for count in range(_LOOK_BACK, 2 * _LOOK_BACK):
+            window = self._window[-count:]
+            text = self._decode(window)
+            if self._window_text.endswith(text):
+                self._window, self._window_text, self._shown = window, text, count
+                return
 
     def _next(self, token: int) -> str:
-        text = self._decode([*self._window, token])
-        return "" if text.endswith(_INCOMPLETE) else text[len(self._window_text) :]
+        window = [*self._window, token]
+        text = self._decode(window)
+        return "" if text.endswith(_INCOMPLETE) else self._new(text, window)
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
