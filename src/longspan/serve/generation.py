@@ -140,7 +140,7 @@ class Generation:
         self._characters = 0  # of all tokens so far, those among them that are not shown yet
         self._unwritten, self._unsent = list[Token](), list[ShownToken]()
         self._end_tokens = end_tokens_of(host.model)
-        self._sampler = Sampler(host.model, request.sampling, self._prompt_length)
+        self._sampler = Sampler(host.model, request.sampling, self._prompt_length, request.max_tokens)
         self._defers = not request.streamed and not request.stop  # a stop string is looked for in every token's text
         self._counts, self._votes = list[Counter[Range]](), 0
         self._submitted = time.perf_counter()

@@ -45,10 +45,12 @@ class Token:
 
 
 class Sampler:
-    """Samples the tokens of one request."""
+    """Samples the tokens of one request, with ``max_tokens`` at most after those of its prompt."""
 
-    def __init__(self, model: PreTrainedModel, sampling: Sampling, prompt_tokens: int) -> None:
+    def __init__(self, model: PreTrainedModel, sampling: Sampling, prompt_tokens: int, max_tokens: int) -> None:
         config = _config(model.generation_config, sampling)
+        config.max_length = prompt_tokens + max_tokens
+        model._prepare_special_tokens(config, device=model.device)  # of which some processors ask
         self._sampling, self._samples = sampling, bool(config.do_sample)
         self._processors = model._get_logits_processor(
             generation_config=config, input_ids_seq_length=prompt_tokens, device=str(model.device)
@@ -87,7 +89,10 @@ def _config(own: Any, sampling: Sampling) -> GenerationConfig:
     if sampling.top_p is not None:
         config.top_p = sampling.top_p
         if sampling.temperature is None and sampling.top_p < 1:
-            config.do_sample = True
+            config.do_sample, config.top_k = True, config.top_k or 0
+    for name, value in config._get_default_generation_params().items():
+        if getattr(config, name, None) is None:
+            setattr(config, name, value)
     return config
 
 
