@@ -84,6 +84,31 @@ def test_generate_uses_a_chat_template(run, folder, tmp_path):
     assert int(with_template) > int(without)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 3},
+        {"num_return_sequences": 2, "do_sample": True},
+        {"return_dict_in_generate": True},
+        {"stop_strings": ["not in it"]},
+    ],
+)
+def test_one_greedy_answer_whatever_the_generation_config_says(run, folder, tmp_path, options):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.generation_config.update(**options)
+    (path := tmp_path / "model").mkdir()
+    for file in folder.iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    (path / "generation_config.json").write_text(json.dumps(model.generation_config.to_diff_dict()))
+    ask = ["--prompt", "Where do rivers run?", "--max-new-tokens", 6, "--json"]
+    expected, ran = (run("generate", "--model", where, *ask) for where in (folder, path))
+    assert ran.code == 0 and json.loads(ran.out)["answer"] == json.loads(expected.out)["answer"]
+    (tmp_path / "text.txt").write_text("Rivers run to the sea. " * 9)
+    assert run("read", tmp_path / "text.txt", "--model", path, "--out", tmp_path / "read", "--method", "dca").code == 0
+    asked = run("ask", tmp_path / "read", "Where do rivers run?", "--max-new-tokens", 6, "--json")
+    assert asked.code == 0 and len(json.loads(asked.out)["tokens"]) == 6
+
+
 def test_generate_in_bfloat16(run, folder):
     ran = run("generate", "--model", folder, "--prompt", "Hello", "--dtype", "bfloat16", "--max-new-tokens", 4)
     assert ran.code == 0

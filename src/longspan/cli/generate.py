@@ -51,6 +51,7 @@ def generate(
     from transformers import TextStreamer
 
     import longspan
+    from longspan.documents.asking import ONE_ANSWER
     from longspan.hf.fitting import model_name
     from longspan.methods.parse import written
 
@@ -73,7 +74,9 @@ def generate(
         graphed = model == BUNDLED and loaded.device.type == "cpu"
     recorded = longspan.graphed(loaded) if graphed else nullcontext()
     with torch.inference_mode(), prefill_bar(loaded, quiet), recorded:
-        out = loaded.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, streamer=timer)
+        out = loaded.generate(
+            **inputs, **ONE_ANSWER, max_new_tokens=max_new_tokens, streamer=timer, tokenizer=tokenizer
+        )
     figures = timer.figures(tokens)
     if as_json:
         answer = tokenizer.decode(out[0, tokens:], skip_special_tokens=True)

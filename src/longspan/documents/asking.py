@@ -17,6 +17,8 @@ from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache
 
 Stream = Callable[[str], None]
+# One greedy answer that is streamed, whatever the model's generation config says.
+ONE_ANSWER = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def answer(
     """
     follower, read = _Follower(tokenizer, stream, token), usage.bytes_read()
     prompt = ids[None].to(model.device)
-    settings = {"do_sample": False, "max_new_tokens": max_new_tokens, **options}
+    settings = {**ONE_ANSWER, "max_new_tokens": max_new_tokens, "tokenizer": tokenizer, **options}
     if model.generation_config.pad_token_id is None and "pad_token_id" not in settings:
         settings["pad_token_id"] = 0  # of one row none is padded, and without it generate has a remark to make
     # Without the mask generate would look for padding among the document's tokens.
