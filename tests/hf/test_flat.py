@@ -176,6 +176,22 @@ def test_what_differs_from_step_to_step_is_refused(what, match):
     greedy_steps(model, ids[:, :1], cache=cache)
 
 
+def test_steps_at_one_length_do_not_show_what_depends_on_it():
+    model = make("llama")
+    longspan.extend(model, "dca")
+    past = []
+    model.register_forward_pre_hook(lambda _, args, kwargs: past.append(kwargs["past_key_values"]), with_kwargs=True)
+    odd = Odd(model.model.norm, lambda x, n: x + torch.arange(at := past[-1].get_seq_length(), at + 1).sin())
+    model.model.norm = odd
+    ids = prompts(1, WINDOW)
+    plain = model.generate(ids, max_new_tokens=6, do_sample=False)
+    with longspan.graphed(model):
+        for _ in range(3):
+            assert torch.equal(model.generate(ids, max_new_tokens=2, do_sample=False), plain[:, : WINDOW + 2])
+        with pytest.raises(longspan.LongspanError, match="its steps differ"):
+            model.generate(ids, max_new_tokens=6, do_sample=False)
+
+
 def test_a_scale_that_changes_is_refused():
     model = make("llama")
     longspan.extend(model, "dca")

@@ -262,8 +262,8 @@ class _Flat:
 class FlatSteps:
     """The decoding steps of a model on a CPU, extended by ``attender``.
 
-    A step runs as before, and its calls are noted. As soon as two steps in a row have made the same calls with the same
-    numbers on the same weights, later ones make those calls and no others.
+    A step runs as before, and its calls are noted. As soon as two steps in a row, after different numbers of tokens,
+    have made the same calls with the same numbers on the same weights, later ones make those calls and no others.
 
     Args:
         model: whose weights are read anew in every step.
@@ -272,7 +272,7 @@ class FlatSteps:
 
     def __init__(self, model: nn.Module, forward: Callable[..., Any], attender: Attender) -> None:
         self._model, self._forward, self._attender = model, forward, attender
-        self._noted: dict[_Kind, list[_StepSource]] = {}
+        self._noted: dict[_Kind, list[tuple[int, _StepSource]]] = {}  # with the number of tokens in the cache
         self._flat: dict[_Kind, _Flat] = {}
 
     def __call__(self, cache: LongspanCache, ids: Tensor) -> Any:
@@ -299,6 +299,10 @@ class FlatSteps:
         """What else is called changes nothing here."""
 
     def _note(self, cache: LongspanCache, ids: Tensor) -> Any:
+        kind, past = (ids.shape[0], ids.dtype), cache.get_seq_length()
+        noted = self._noted.setdefault(kind, [])
+        if noted and noted[-1][0] == past:  # of another cache: what depends on the length would not show
+            return self._forward(input_ids=ids, past_key_values=cache, use_cache=True)
         tape = Tape(ids, chain(self._model.parameters(), self._model.buffers()))
         cache.recorded = partial(tape.attention, self._attender, cache.padding or ())
         try:
@@ -308,16 +312,16 @@ class FlatSteps:
             cache.recorded = None
         leaves, form = tree_flatten(out)
         leaves = [CACHE if x is cache else x for x in leaves]  # which would keep itself alive
-        calls, kind = tape.live(leaves), (ids.shape[0], ids.dtype)
+        calls = tape.live(leaves)
         if tape.reason is not None:
             raise Unrecordable(tape.reason)
-        source, noted = _StepSource(ids, calls, leaves), self._noted.setdefault(kind, [])
-        if noted and (difference := source.difference(noted[-1])) is None:
+        source = _StepSource(ids, calls, leaves)
+        if noted and (difference := source.difference(noted[-1][1])) is None:
             self._noted.pop(kind, None)  # another thread may have been here
             changing = [call for call in calls if not call.made.isdisjoint(tape.follows)]
             self._flat[kind] = _Flat(_StepSource(ids, changing, leaves).function(), tape.ropes, form)
         elif len(noted) == _TRIES:
             raise Unrecordable(f"its steps differ: {difference}")
         else:
-            noted.append(source)
+            noted.append((past, source))
         return out

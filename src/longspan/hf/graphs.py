@@ -59,7 +59,8 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
 
     Raises:
         LongspanError: the model, its method or its device cannot be recorded; with the reason. On a CPU it
-            may show in the first steps only: one of the first three raises then, after its token was taken in.
+            may show in the first steps only: one of the first three raises then, after its token was taken in. Steps
+            after equal numbers of tokens, as the first ones of several short answers, count as one.
         ValueError: ``room`` is less than 1.
     """
     room = check_count("room", room)
