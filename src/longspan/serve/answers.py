@@ -141,7 +141,7 @@ class CompletionFormat:
         return Logprobs(
             tokens=[one.text for one in tokens],
             token_logprobs=[float(one.logprob or 0.0) for one in tokens],
-            top_logprobs=[dict(one.likeliest) for one in tokens],
+            top_logprobs=[_by_text(one.likeliest) for one in tokens],
             text_offset=[one.begin for one in tokens],
         )
 
@@ -149,6 +149,14 @@ class CompletionFormat:
 def _token(text: str, logprob: float | None) -> dict[str, Any]:
     whole = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": logprob, "bytes": whole}
+
+
+def _by_text(likeliest: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """The likeliest tokens by their texts; of several with one text, as parts of characters are, the first."""
+    found: dict[str, float] = {}
+    for text, logprob in likeliest:
+        found.setdefault(text, logprob)
+    return found
 
 
 def _text_of(deltas: Sequence[Delta]) -> str:
