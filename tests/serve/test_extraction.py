@@ -79,6 +79,15 @@ def test_texts(extractor, tmp_path):
         text_of(one, tmp_path, b"no pdf")
 
 
+def test_limits_beyond_those_of_the_system(tmp_path):
+    page = tmp_path / "a.html"
+    page.write_text("<p>hello")
+    for seconds, memory in ((float("inf"), MIB**4), (1e12, 2048 * MIB)):
+        one = Extractor(seconds=seconds, memory=memory, longest=MIB)
+        assert one.text_of(page) == "hello"
+        one.close()
+
+
 def test_one_that_takes_too_long_is_ended(extractor, tmp_path):
     with pytest.raises(DocumentError, match="more than 2 seconds"):
         text_of(extractor(seconds=2, memory=64 * 1024 * MIB), tmp_path, ENDLESS)

@@ -23,6 +23,7 @@ from longspan.extract import extract
 
 T = TypeVar("T")
 _AT_ONCE = 2  # processes
+_MOST_SECONDS = 10.0**6
 _GRACE = 5  # seconds beyond the limit, after which a process whose server was killed ends itself
 _REFUSED, _TOO_LONG, _TOO_LARGE, _NO_ROOM = 3, 4, 5, 6  # exit codes
 _LOG = logging.getLogger("longspan.serve")
@@ -37,7 +38,8 @@ class Extractor:
     """
 
     def __init__(self, *, seconds: float, memory: int, longest: int) -> None:
-        self._seconds, self._memory, self._longest = seconds, memory, longest
+        # Numbers beyond these mean no limit, and the system takes none.
+        self._seconds, self._memory, self._longest = min(seconds, _MOST_SECONDS), min(memory, sys.maxsize), longest
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="longspan-extraction")
         self._lock, self._closed = Lock(), False
         self._processes: set[subprocess.Popen[bytes]] = set()
