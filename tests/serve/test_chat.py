@@ -180,6 +180,13 @@ def test_what_a_stop_string_cuts_off_has_no_logprobs(served, document, stream):
     assert [token["token"] for token in content] == list(" 71")
 
 
+@pytest.mark.parametrize(("stop", "tokens"), [("42", [" ", "7", "1", "", ""]), ("714", [" ", "", "", ""])])
+def test_passages_show_nothing_of_a_stop_string(served, document, stop, tokens):
+    answer = served.ask(QUESTION, document=document, max_tokens=12, passages=True, stop=stop)
+    found = answer["choices"][0]["passages"]["tokens"]
+    assert [token["text"] for token in found] == tokens and said(answer) == "".join(tokens)
+
+
 def test_passages(served, document, book):
     alone = served.host.library.get(document).document.ask(QUESTION, 6, passages=True)
     answer = served.ask(QUESTION, document=document, max_tokens=6, passages=True)

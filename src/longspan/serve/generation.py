@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Literal, Protocol
 
 import torch
@@ -276,6 +277,9 @@ class Generation:
         each, text = self._votes // max(len(self._counts), 1), IncrementalDetokenizer(self._host.tokenizer)
         texts = ["" if token in self._end_tokens else text.add(token) for token in tokens]
         texts[-1] += text.end()
+        if self._stops.stopped:  # what a stop string cuts off is not shown here either
+            ends = accumulate(map(len, texts))
+            texts = [one[: max(self._stops.shown - end + len(one), 0)] for one, end in zip(texts, ends, strict=True)]
         shown = tuple(
             (written, ranked(counts, each, document.contents))
             for written, counts in zip(texts, self._counts, strict=True)
