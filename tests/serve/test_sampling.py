@@ -48,3 +48,16 @@ def test_what_a_request_and_the_config_leave_out(bundled, monkeypatch, asked, mo
     scores = Sampler(model, Sampling(**asked), 1, 1)._processors(torch.tensor([[0]]), torch.zeros(1, 200).normal_())
     kept = int(scores.isfinite().sum())
     assert kept == most if most is not None else kept > 50, "transformers' default is the 50 likeliest tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("min_p", 0.5), ("top_h", 0.3), ("typical_p", 0.2), ("epsilon_cutoff", 0.1), ("eta_cutoff", 0.1)],
+)
+def test_a_request_with_a_temperature_draws_from_all_tokens(bundled, monkeypatch, name, value):
+    model, _ = bundled
+    monkeypatch.setattr(model.generation_config, "do_sample", True)
+    monkeypatch.setattr(model.generation_config, name, value, raising=False)
+    ids, scores = torch.tensor([[0]]), torch.linspace(0, 4, 40)[None]
+    own, asked = (Sampler(model, sampling, 1, 1)._processors for sampling in (Sampling(), Sampling(temperature=1.0)))
+    assert not own(ids, scores.clone()).isfinite().all() and torch.equal(asked(ids, scores.clone()), scores)

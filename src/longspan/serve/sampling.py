@@ -86,6 +86,7 @@ def _config(own: Any, sampling: Sampling) -> GenerationConfig:
     elif sampling.temperature is not None:
         config.do_sample, config.temperature = True, sampling.temperature
         config.top_k, config.top_p = 0, 1.0  # a request that samples has the API's defaults, not the model's
+        config.min_p = config.top_h = config.typical_p = config.epsilon_cutoff = config.eta_cutoff = None
     if sampling.top_p is not None:
         config.top_p = sampling.top_p
         if sampling.temperature is None and sampling.top_p < 1:
