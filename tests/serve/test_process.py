@@ -33,6 +33,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
         (["--kv-dir", "/nowhere/at/all"], "--kv-dir /nowhere/at/all is not a folder"),
         (["--method", "none-such"], "none-such"),
         (["--documents", "/dev/null/x"], "/dev/null"),
+        (["--documents", ""], "--documents"),  # which would be the current folder
+        (["--kv-dir", " "], "the name is empty"),
         (["--port", "99999"], "--port"),
         (["--host", "no-such-name.invalid", "--api-key", "k"], "--host no-such-name.invalid"),
     ],

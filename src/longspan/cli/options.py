@@ -64,7 +64,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
 
 
-def new_path(help: str) -> Any:
+def new_path(help: str, **more: Any) -> Any:
     """An option for the path of what is to be written; an empty one would be the current folder."""
 
     def parse(text: str) -> Path:
@@ -72,7 +72,7 @@ def new_path(help: str) -> Any:
             raise typer.BadParameter("the name is empty")
         return Path(text)
 
-    return typer.Option(parser=parse, metavar="PATH", help=help)
+    return typer.Option(parser=parse, metavar="PATH", help=help, **more)
 
 
 def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Method | str:

@@ -31,7 +31,10 @@ def serve(
         str, _option("METHOD", "A method, with parameters if needed, or 'auto'; `longspan methods` lists the methods.")
     ] = "auto",
     documents: Annotated[
-        Path | None, _option("DOCUMENTS", "The folder of the documents; default: a folder that is deleted at the end.")
+        Path | None,
+        options.new_path(
+            "The folder of the documents; default: a folder that is deleted at the end.", envvar="LONGSPAN_DOCUMENTS"
+        ),
     ] = None,
     host: Annotated[str, _option("HOST", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, _option("PORT", "The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
@@ -70,7 +73,10 @@ def serve(
     ] = "2G",
     memory: Annotated[str, _option("MEMORY", "The size in bytes of all caches of conversations in memory.")] = "1G",
     kv_dir: Annotated[
-        Path | None, _option("KV_DIR", "The folder for caches that --memory does not hold; default: they are dropped.")
+        Path | None,
+        options.new_path(
+            "The folder for caches that --memory does not hold; default: they are dropped.", envvar="LONGSPAN_KV_DIR"
+        ),
     ] = None,
     kv_disk: Annotated[str, _option("KV_DISK", "The size in bytes of all caches in --kv-dir.")] = "16G",
     dtype: Annotated[
