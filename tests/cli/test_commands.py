@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -107,6 +109,16 @@ def test_one_greedy_answer_whatever_the_generation_config_says(run, folder, tmp_
     assert run("read", tmp_path / "text.txt", "--model", path, "--out", tmp_path / "read", "--method", "dca").code == 0
     asked = run("ask", tmp_path / "read", "Where do rivers run?", "--max-new-tokens", 6, "--json")
     assert asked.code == 0 and len(json.loads(asked.out)["tokens"]) == 6
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_does_not_obey_an_answer(run, folder, monkeypatch, terminal):
+    monkeypatch.setattr("transformers.TextStreamer.put", lambda self, value: None)
+    monkeypatch.setattr("transformers.TextStreamer.end", lambda self: self.on_finalized_text("a\x1b[2Jb", True))
+    monkeypatch.setattr("longspan.cli.ask.sys", SimpleNamespace(stdout=(out := StringIO())))
+    out.isatty = lambda: terminal
+    ran = run("generate", "--model", folder, "--prompt", "Hello", "--max-new-tokens", 1)
+    assert ran.code == 0 and out.getvalue() == ("a\\x1b[2Jb\n" if terminal else "a\x1b[2Jb\n")
 
 
 def test_generate_in_bfloat16(run, folder):

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli import options
+from longspan.cli.ask import typed
 from longspan.cli.models import BUNDLED, load_model, load_tokenizer
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals, say
 from longspan.cli.texts import check_text, read_text
@@ -68,8 +69,9 @@ def generate(
     say(console, f"{tokens:,} tokens, window {report.window:,}, {name}")
     for warning in report.warnings:
         say(console, f"note: {warning}")
-    printer = None if as_json else TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    timer = _TimingStreamer(printer)
+    printer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    printer.on_finalized_text = lambda text, stream_end=False: typed(text + "\n" * stream_end)
+    timer = _TimingStreamer(None if as_json else printer)
     if graphed is None:  # what other models do in a step is known once they have run, not before
         graphed = model == BUNDLED and loaded.device.type == "cpu"
     recorded = longspan.graphed(loaded) if graphed else nullcontext()
