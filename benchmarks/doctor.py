@@ -27,7 +27,7 @@ from common import between, clock, machine
 from longspan import files
 from longspan.bundled import load_bundled
 from longspan.doctor.examine import SECONDS, multiplied
-from longspan.doctor.measuring import PIECE, Run, ladder, measure, rates, shapes, some_text
+from longspan.doctor.measuring import PREFILL_CHUNK, Run, ladder, measure, rates, shapes, some_text
 from longspan.doctor.work import Counter
 from longspan.hf.attach import examine
 
@@ -47,7 +47,7 @@ def measured(model: object, lengths: list[int], threads: int) -> dict[int, tuple
     cache, at, read = longspan.new_cache(model), 0, 0.0
     for length in lengths:
         while at < length:
-            stop = min(at + PIECE, length)
+            stop = min(at + PREFILL_CHUNK, length)
             begun = now()
             model(input_ids=ids[:, at:stop], past_key_values=cache, logits_to_keep=1)
             read, at = read + now() - begun, stop
@@ -63,19 +63,23 @@ def measured(model: object, lengths: list[int], threads: int) -> dict[int, tuple
 
 def fastest(runs: list[Run]) -> Run:
     """Of each point that all runs have, the fastest."""
-    kinds = ([{(p.start, p.stop): p for p in getattr(run, kind)} for run in runs] for kind in ("pieces", "tokens"))
-    pieces, tokens = (
+    kinds = (
+        [{(p.start, p.stop): p for p in getattr(run, kind)} for run in runs] for kind in ("prefill_chunks", "tokens")
+    )
+    prefill_chunks, tokens = (
         tuple(min((one[at] for one in kind), key=lambda p: p.seconds) for at in kind[0] if all(at in x for x in kind))
         for kind in kinds
     )
-    return replace(runs[0], pieces=pieces, tokens=tokens)
+    return replace(runs[0], prefill_chunks=prefill_chunks, tokens=tokens)
 
 
 def as_for(run: Run, length: int) -> Run:
     """What of a run the doctor would have measured if asked for this length: a ladder up to half of it."""
-    pieces = run.pieces[: len(ladder(length // 2))]
+    prefill_chunks = run.prefill_chunks[: len(ladder(length // 2))]
     return replace(
-        run, pieces=pieces, tokens=tuple(t for t in run.tokens if t.start <= max(pieces[-1].stop, length // 2))
+        run,
+        prefill_chunks=prefill_chunks,
+        tokens=tuple(t for t in run.tokens if t.start <= max(prefill_chunks[-1].stop, length // 2)),
     )
 
 
@@ -102,7 +106,7 @@ def compared(method: str, windows: list[int], rounds: int, threads: int, seconds
     for length, (read, token) in took.items():
         part = as_for(run, length)
         laws = rates(part, counter)
-        guess = laws.prefill.seconds(counter.prompt(length, PIECE)), laws.decode.seconds(counter.token(length))
+        guess = laws.prefill.seconds(counter.prompt(length, PREFILL_CHUNK)), laws.decode.seconds(counter.token(length))
         rows.append(
             {
                 "method": method,
@@ -144,7 +148,12 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     console, measured_now = Console(width=120), []
-    about = {"machine": machine(args.threads), "seconds": args.seconds, "rounds": args.rounds, "piece": PIECE}
+    about = {
+        "machine": machine(args.threads),
+        "seconds": args.seconds,
+        "rounds": args.rounds,
+        "prefill_chunk": PREFILL_CHUNK,
+    }
     for method in args.methods:
         measured_now += compared(method, args.windows, args.rounds, args.threads, args.seconds)
         if not args.no_save:

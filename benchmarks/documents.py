@@ -110,8 +110,8 @@ def read_child(kind: str, tokens: int, path: str, limit: int) -> dict:
     began = time.perf_counter()
     method = FEW if kind == "large" else METHOD
     longspan.extend(model, parse_method(method))
-    piece = 512 if kind == "large" else 4096  # what is new in a prefill chunk is in memory
-    document = longspan.read(model, tokenizer, text, layout="plain", piece=piece, out=path)
+    prefill_chunk = 512 if kind == "large" else 4096  # what is new in a prefill chunk is in memory
+    document = longspan.read(model, tokenizer, text, layout="plain", prefill_chunk=prefill_chunk, out=path)
     return {"tokens": document.tokens, "seconds": time.perf_counter() - began, "bytes": size_of(path)}
 
 
@@ -257,7 +257,7 @@ def harmed(folder: Path, kind: str, count: int) -> dict:
     from support.spoiled_documents import spoilers
 
     saved, model = folder / "saved.longspan", load_bundled()[0]
-    longspan.read(model, tokenizer, text, out=saved, piece=1024)
+    longspan.read(model, tokenizer, text, out=saved, prefill_chunk=1024)
     longspan.restore(model)
     opened, long = [], []
     for seed, (name, call) in enumerate(spoilers(count)):

@@ -40,7 +40,7 @@ RESULTS, PAGE = Path(__file__).parent / "results" / "serve.json", ROOT / "docs" 
 MARKS = "<!-- serve -->", "<!-- /serve -->"
 CLIENTS, REQUESTS, LOADS, PROMPTS, TIMES = 32, 300, 3, 20, 7
 SLACK_MIB = 16  # of memory after the load, for what the allocator keeps
-WINDOW, PIECE = 512, 1024
+WINDOW, PREFILL_CHUNK = 512, 1024
 
 
 def first_token(client: httpx.Client, path: str, body: dict) -> tuple[float, float]:
@@ -127,16 +127,16 @@ def meanwhile(served: Served, model, tokenizer, windows: int) -> dict:
     """First tokens of short questions while a text is read, beside the time that the model takes for a chunk."""
     served.ask("warm", max_tokens=1)
     with timed_forwards(model) as forwards:
-        id, pieces, seconds = served.add(long_text(tokenizer, windows), wait=False), [], []
+        id, prefill_chunks, seconds = served.add(long_text(tokenizer, windows), wait=False), [], []
         wait_for(lambda: served.document(id)["status"] == "reading")
         while served.document(id)["status"] == "reading":
-            before, body = served.host.engine.pieces, chat(f"{len(pieces)}. {QUESTION}", max_tokens=1)
+            before, body = served.host.engine.prefill_chunks, chat(f"{len(prefill_chunks)}. {QUESTION}", max_tokens=1)
             seconds.append(first_token(served.http, "/v1/chat/completions", body)[0])
-            pieces.append(served.host.engine.pieces - before)
+            prefill_chunks.append(served.host.engine.prefill_chunks - before)
         wait_for(lambda: served.document(id)["status"] == "ready")
-    piece = statistics.median(took for tokens, took in forwards if tokens == PIECE)
     return {
-        "windows": windows, "questions": len(pieces), "most": max(pieces), "piece": piece,
+        "windows": windows, "questions": len(prefill_chunks), "most": max(prefill_chunks),
+        "prefill_chunk": statistics.median(took for tokens, took in forwards if tokens == PREFILL_CHUNK),
         "first": statistics.median(seconds), "first_most": max(seconds),
     }  # fmt: skip
 
@@ -151,12 +151,12 @@ def bars(found: dict) -> Iterator[tuple[str, str, str, str, bool | None]]:
             f"1/{ratio:.0f}: {again['second'] * 1000:.0f} ms against {again['first']:.1f} s", ratio >= 30,
         )  # fmt: skip
     if during := found.get("meanwhile"):
-        times = during["first_most"] / during["piece"]
+        times = during["first_most"] / during["prefill_chunk"]
         yield (
             "meanwhile", f"short question while {during['windows']} windows are read",
             "first token within the time of 3 prefill chunks",
-            f"at most {times:.2f}: {during['first_most'] * 1000:.0f} ms beside {during['piece'] * 1000:.0f} ms, median "
-            f"{during['first'] * 1000:.0f} ms, of {during['questions']} questions", times <= 3,
+            f"at most {times:.2f}: {during['first_most'] * 1000:.0f} ms beside {during['prefill_chunk'] * 1000:.0f} "
+            f"ms, median {during['first'] * 1000:.0f} ms, of {during['questions']} questions", times <= 3,
         )  # fmt: skip
     if load := found.get("load"):
         lost = load["requests"] - load["hung up"] - load["answered"]
@@ -227,7 +227,7 @@ def measure(parts: list[str], windows: int) -> None:
     model, tokenizer = load_bundled()
     longspan.extend(model, "longheads:score=bounds")
     with tempfile.TemporaryDirectory() as folder:
-        served = Served(model, tokenizer, Path(folder), piece=PIECE, memory=0)
+        served = Served(model, tokenizer, Path(folder), prefill_chunk=PREFILL_CHUNK, memory=0)
         run = {
             "own": lambda: own_time(served, model, tokenizer),
             "again": lambda: again(served, tokenizer, windows),

@@ -161,7 +161,7 @@ def test_an_append_that_is_done_again_appends_nothing(run, folder, document, tmp
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of its own")
 def test_an_append_that_is_stopped_goes_on(run, folder, book, tmp_path):
     out = tmp_path / "a.longspan"
-    assert run("read", book, "--model", folder, "--out", out, "--device", "cpu", "--piece", "16").code == 0
+    assert run("read", book, "--model", folder, "--out", out, "--device", "cpu", "--prefill-chunk", "16").code == 0
     (tmp_path / "more.txt").write_text("The narrator is called Ishmael. " * 200)
     args = ["read", str(tmp_path / "more.txt"), "--model", str(folder), "--out", str(out), "--append"]
     code = "from longspan.cli import main; main()"
@@ -191,15 +191,15 @@ def test_a_limit_on_files(run, folder, book, tmp_path):
     import resource
 
     whole, path = tmp_path / "whole", tmp_path / "a"
-    assert run("read", book, "--model", folder, "--out", whole, "--piece", "64").code == 0
+    assert run("read", book, "--model", folder, "--out", whole, "--prefill-chunk", "64").code == 0
     limits, size = resource.getrlimit(resource.RLIMIT_FSIZE), (whole / "data-0000.bin").stat().st_size
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
-        ran = run("read", book, "--model", folder, "--out", path, "--piece", "64")
+        ran = run("read", book, "--model", folder, "--out", path, "--prefill-chunk", "64")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     refused(ran, "data-0000.bin: File too large; nothing of it is kept")
-    assert run("read", book, "--model", folder, "--out", path, "--piece", "64").code == 0
+    assert run("read", book, "--model", folder, "--out", path, "--prefill-chunk", "64").code == 0
 
 
 def test_a_disk_that_fills_up(run, folder, book, tmp_path, monkeypatch):
@@ -212,7 +212,7 @@ def test_a_disk_that_fills_up(run, folder, book, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         put(file, at, data)
 
-    args = ["read", book, "--model", folder, "--out", tmp_path / "a", "--piece", "64"]
+    args = ["read", book, "--model", folder, "--out", tmp_path / "a", "--prefill-chunk", "64"]
     with monkeypatch.context() as patched:
         patched.setattr(segments, "write_at", full)
         ran = run(*args)
@@ -258,7 +258,7 @@ def test_one_line(run, folder, book, document, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
     out = tmp_path / "a.longspan"
-    args = ["read", str(book), "--model", str(folder), "--out", str(out), "--piece", "16", "--device", "cpu"]
+    args = ["read", str(book), "--model", str(folder), "--out", str(out), "--prefill-chunk", "16", "--device", "cpu"]
     code = "from longspan.cli import main; main()"
     process = subprocess.Popen([sys.executable, "-c", code, *args], stderr=subprocess.PIPE, text=True)
     while not list(out.glob("reading-*[3-9][0-9].safetensors")) and process.poll() is None:
@@ -275,7 +275,7 @@ def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
 
 def test_a_log_tells_how_far_a_reading_is(run, folder, book, tmp_path, monkeypatch):
     monkeypatch.setattr("longspan.cli.read.RETOLD", 0.001)
-    where = ("--model", folder, "--out", tmp_path / "x.longspan", "--piece", "256")
+    where = ("--model", folder, "--out", tmp_path / "x.longspan", "--prefill-chunk", "256")
     told = [line for line in run("read", book, *where).err.splitlines() if "tokens/s" in line]
     assert told and all(re.fullmatch(r"[\d,]+ of [\d,]+ tokens, [\d,]+ tokens/s, \d+:\d\d left", line) for line in told)
 
@@ -285,17 +285,27 @@ def test_a_log_tells_how_far_a_reading_is(run, folder, book, tmp_path, monkeypat
 def test_a_log_that_is_lost_ends_no_reading(folder, book, tmp_path):
     code = "import longspan.cli.read as r; r.RETOLD = 0.001; from longspan.cli import main; main()"
     out = tmp_path / "x.longspan"
-    args = ["read", str(book), "--model", str(folder), "--out", str(out), "--piece", "256"]
+    args = ["read", str(book), "--model", str(folder), "--out", str(out), "--prefill-chunk", "256"]
     with open("/dev/full", "wb") as full:
         subprocess.run([sys.executable, "-c", code, *args], stderr=full, stdout=subprocess.DEVNULL, timeout=120)
     assert (out / "manifest.json").exists()
 
 
 def test_an_append_refuses_options_of_a_reading(run, folder, book, document, tmp_path):
-    given = ["--method", "dca", "--window", "64", "--calibration", tmp_path / "none", "--piece", "9", "--no-text"]
+    given = [
+        "--method",
+        "dca",
+        "--window",
+        "64",
+        "--calibration",
+        tmp_path / "none",
+        "--prefill-chunk",
+        "9",
+        "--no-text",
+    ]
     given += ["--kv-dir", tmp_path]
     ran = run("read", book, "--model", folder, "--out", document, "--append", *given)
-    refused(ran, "leave out --method, --window, --calibration, --piece, --no-text, --kv-dir")
+    refused(ran, "leave out --method, --window, --calibration, --prefill-chunk, --no-text, --kv-dir")
 
 
 def forge(document, change):
@@ -308,9 +318,11 @@ def forge(document, change):
 
 
 def test_a_forged_value_is_refused_as_the_document_s(run, folder, book, document):
-    forge(document, lambda facts: facts.update(piece=0))
-    refused(run("read", book, "--model", folder, "--out", document, "--append"), "facts.piece is 0, which cannot be")
-    forge(document, lambda facts: facts.update(piece=64, window=2**40))
+    forge(document, lambda facts: facts.update(prefill_chunk=0))
+    refused(
+        run("read", book, "--model", folder, "--out", document, "--append"), "facts.prefill_chunk is 0, which cannot be"
+    )
+    forge(document, lambda facts: facts.update(prefill_chunk=64, window=2**40))
     ran = run("ask", document, ASK)
     refused(ran, "facts.window is 1099511627776, which cannot be", "read the text again")
     assert "--window" not in ran.err

@@ -45,9 +45,9 @@ def keys(value):
 LAW = dict.fromkeys(("call", "weights", "attended", "scored"), "number")
 POINT = dict.fromkeys(("start", "stop", "seconds"), "number")
 SCHEMA = {
-    "run": {"clock": "str", "pieces": [POINT], "tokens": [POINT], "passes": "number", "seconds": "number"},
+    "run": {"clock": "str", "prefill_chunks": [POINT], "tokens": [POINT], "passes": "number", "seconds": "number"},
     "needs": dict.fromkeys(("length", "weights", "keys_and_values", "stock", "index", "recent"), "number"),
-    "estimate": dict.fromkeys(("prefill_seconds", "token_seconds", "piece"), "number"),
+    "estimate": dict.fromkeys(("prefill_seconds", "token_seconds", "prefill_chunk"), "number"),
     "recommendation": {"method": "str", "kv_tier": "str", "why": "str", "commands": ["str"]},
     "short_prompts": {**dict.fromkeys(("tokens", "exact", "difference", "budget"), "number"), "holds": "bool"},
 }

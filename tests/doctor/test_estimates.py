@@ -50,4 +50,4 @@ def test_a_method_that_is_measured_again_leaves_the_rows_of_others(tmp_path, mon
     assert [row["method"] for row in after["rows"]] == [row["method"] for row in before]
     assert [row for row in after["rows"] if row["method"] == "esa"] == new
     assert [row for row in after["rows"] if row["method"] != "esa"] == [x for x in before if x["method"] != "esa"]
-    assert all({"machine", "seconds", "rounds", "piece"} <= row.keys() for row in before)
+    assert all({"machine", "seconds", "rounds", "prefill_chunk"} <= row.keys() for row in before)

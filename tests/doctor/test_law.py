@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longspan.doctor.law import Law, fit
-from longspan.doctor.measuring import PIECE, Point, Run, ladder, rates
+from longspan.doctor.measuring import PREFILL_CHUNK, Point, Run, ladder, rates
 from longspan.doctor.work import Counter, LayerShape, Work
 from longspan.methods import METHODS
 from support.cases import build
@@ -29,19 +29,19 @@ def run_of(counts, length, noise, seed=0):
     def noisy(seconds):
         return seconds * (1 + noise * (2 * torch.rand((), generator=g).item() - 1))
 
-    pieces = [Point(a, b, noisy(PREFILL.seconds(counts.call(a, b)))) for a, b in ladder(length)]
+    prefill_chunks = [Point(a, b, noisy(PREFILL.seconds(counts.call(a, b)))) for a, b in ladder(length)]
     tokens = [Point(b, b + 1, noisy(DECODE.seconds(counts.token(b)))) for _, b in ladder(length)]
-    return Run("cpu", tuple(pieces), tuple(tokens), 1, 1.0)
+    return Run("cpu", tuple(prefill_chunks), tuple(tokens), 1, 1.0)
 
 
 @pytest.mark.parametrize("multiple", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", METHODS)
 def test_lengths_that_were_not_measured(name, multiple):
     counts, length = counter(name), multiple * WINDOW
-    prefill, token = (PREFILL.seconds(counts.prompt(length, PIECE)), DECODE.seconds(counts.token(length)))
+    prefill, token = (PREFILL.seconds(counts.prompt(length, PREFILL_CHUNK)), DECODE.seconds(counts.token(length)))
     for noise, allowed in ((0.0, 0.1), (0.05, 0.25)):
         laws = rates(run_of(counts, min(length // 2, 8192), noise), counts)
-        assert laws.prefill.seconds(counts.prompt(length, PIECE)) == pytest.approx(prefill, rel=allowed)
+        assert laws.prefill.seconds(counts.prompt(length, PREFILL_CHUNK)) == pytest.approx(prefill, rel=allowed)
         assert laws.decode.seconds(counts.token(length)) == pytest.approx(token, rel=allowed)
 
 
@@ -51,7 +51,7 @@ def test_the_test_is_of_a_length_that_was_left_out():
     found = rates(run, counts)
     assert (found.fitted_to, found.tested_at) == (4096, 8192)
     assert abs(found.prefill_error) < 0.02 and abs(found.decode_error) < 0.05
-    slow = [Point(p.start, p.stop, p.seconds * (2 if p.stop > 4096 else 1)) for p in run.pieces]
+    slow = [Point(p.start, p.stop, p.seconds * (2 if p.stop > 4096 else 1)) for p in run.prefill_chunks]
     later = rates(Run("cpu", tuple(slow), run.tokens, 1, 1.0), counts)
     assert later.prefill_error < -0.3  # what it was not fitted to has doubled
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_fitted(works, seconds):
 
 @pytest.mark.parametrize("length", [1, 100, 128, 300, 5000, 8192])
 def test_a_ladder_covers_a_length_in_growing_pieces(length):
-    pieces = ladder(length)
-    assert pieces[0][0] == 0 and pieces[-1][1] == length
-    assert all(a[1] == b[0] for a, b in zip(pieces[:-1], pieces[1:], strict=True))
-    assert max(b - a for a, b in pieces) <= PIECE
+    prefill_chunks = ladder(length)
+    assert prefill_chunks[0][0] == 0 and prefill_chunks[-1][1] == length
+    assert all(a[1] == b[0] for a, b in zip(prefill_chunks[:-1], prefill_chunks[1:], strict=True))
+    assert max(b - a for a, b in prefill_chunks) <= PREFILL_CHUNK

@@ -68,9 +68,9 @@ def test_units_are_the_candidates_of_the_selection(case):
 def test_work_of_pieces_is_that_of_the_whole(name):
     counts = counter(build(name, {}, 64), weights=10)
     whole = counts.call(0, 320)
-    for piece in (64, 320):
-        parts = counts.prompt(320, piece)
-        assert parts.calls == 320 // piece and parts.weights == whole.weights == 3200
+    for prefill_chunk in (64, 320):
+        parts = counts.prompt(320, prefill_chunk)
+        assert parts.calls == 320 // prefill_chunk and parts.weights == whole.weights == 3200
         assert parts.attended == pytest.approx(whole.attended) and parts.scored == pytest.approx(whole.scored)
 
 

@@ -76,7 +76,7 @@ def saved(tmp_path_factory, folder, tokenizer, text):
     """A document of two segments under LongHeads, to copy."""
     path = tmp_path_factory.mktemp("saved") / "book.longspan"
     model = LlamaForCausalLM.from_pretrained(folder).eval()
-    document = longspan.read(model, tokenizer, [("book.txt", text)], piece=300)
+    document = longspan.read(model, tokenizer, [("book.txt", text)], prefill_chunk=300)
     document.append("\nAnd then it ended.", source="end.txt")
     document.save(path)
     return path

@@ -31,17 +31,17 @@ def contents_of(path: Path) -> dict[str, bytes]:
 
 
 def stopped(path, fresh, tokenizer, after, texts=MORE):
-    """An append that ends after so many pieces."""
-    pieces = []
+    """An append that ends after so many prefill chunks."""
+    prefill_chunks = []
 
     def done(stop, total):
-        pieces.append(stop)
-        if len(pieces) == after:
+        prefill_chunks.append(stop)
+        if len(prefill_chunks) == after:
             raise Enough
 
     with pytest.raises(Enough):
         append_texts(path, fresh(), tokenizer, texts, done=done)
-    return pieces
+    return prefill_chunks
 
 
 def test_it_goes_on_where_it_was_stopped(path, fresh, tokenizer, tmp_path):
@@ -52,8 +52,8 @@ def test_it_goes_on_where_it_was_stopped(path, fresh, tokenizer, tmp_path):
     assert before.ask(ASK, 6).tokens == answer.tokens, "the document before is there until the append ends"
     second, third = stopped(path, fresh, tokenizer, 1), []
     longer = append_texts(path, fresh(), tokenizer, MORE, done=lambda stop, total: third.append(stop))
-    pieces = first + second + third
-    assert pieces == sorted(set(pieces)) and third, "no piece is read twice"
+    prefill_chunks = first + second + third
+    assert prefill_chunks == sorted(set(prefill_chunks)) and third, "no prefill_chunk is read twice"
     append_texts(whole, fresh(), tokenizer, MORE)
     assert contents_of(path) == contents_of(whole)
     assert longer.ask(ASK, 6).tokens == longspan.Document.open(whole, fresh(), tokenizer).ask(ASK, 6).tokens
@@ -69,9 +69,9 @@ def test_a_kill_around_the_new_manifest(path, fresh, tokenizer, monkeypatch, end
     with monkeypatch.context() as patched, pytest.raises(Enough):
         patched.setattr(Folder, ends_in, ends)
         append_texts(path, fresh(), tokenizer, MORE)
-    pieces = []
-    document = append_texts(path, fresh(), tokenizer, MORE, done=lambda *now: pieces.append(now))
-    assert not pieces and document.text.count(MORE[1][1]) == 1
+    prefill_chunks = []
+    document = append_texts(path, fresh(), tokenizer, MORE, done=lambda *now: prefill_chunks.append(now))
+    assert not prefill_chunks and document.text.count(MORE[1][1]) == 1
     names = {file.name for file in path.iterdir()}
     assert not [name for name in names if name.startswith("reading")]
     assert names == {"manifest.json"} | Folder.named(Folder(path).manifest())

@@ -20,7 +20,7 @@ METHODS = ("dca", "longheads:score=bounds", "esa", *(pytest.param(one, marks=pyt
 
 @pytest.fixture
 def document(fresh, tokenizer, text):
-    return longspan.read(fresh(), tokenizer, text, piece=300)
+    return longspan.read(fresh(), tokenizer, text, prefill_chunk=300)
 
 
 def test_a_conversation_about_a_document_that_grew(document, monkeypatch):
@@ -55,7 +55,7 @@ def test_tokens_of_a_text_are_dropped_and_written_anew(spec, calibrated, tmp_pat
         pytest.skip("has no use for a calibration")
     model, tokenizer = load_bundled()
     calibration = longspan.bundled_calibration() if calibrated else None
-    options = {"method": method, "calibration": calibration, "piece": 300}
+    options = {"method": method, "calibration": calibration, "prefill_chunk": 300}
     document = longspan.read(model, tokenizer, heldout_text()[:6000], out=tmp_path / "text", **options)
     answer, ids = document.ask(ASK, 5).text, document.contents.ids[None]
     files = {path: path.read_bytes() for path in (tmp_path / "text").rglob("*") if path.is_file()}

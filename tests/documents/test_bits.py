@@ -1,4 +1,4 @@
-"""A document answers as the model does that reads the same text in the same pieces: to the bit."""
+"""A document answers as the model does that reads the same text in the same prefill chunks: to the bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.cases import WINDOW, build
 from support.hf_models import make, prompts
 from support.variants import VARIANTS
 
-TOKENS, PIECE, STEPS = 221, 50, 4
+TOKENS, PREFILL_CHUNK, STEPS = 221, 50, 4
 PAGE = 64  # tokens of the test models in a page of memory, or of two
 CASES = [(name, options) for name in METHODS for options in [{}, *VARIANTS.get(name, [])]]
 
@@ -37,24 +37,24 @@ def said(model, cache, question):
     return torch.cat(found)
 
 
-def read(model, ids, piece=PIECE, contents=None):
+def read(model, ids, prefill_chunk=PREFILL_CHUNK, contents=None):
     more = torch.zeros(len(ids), 2, dtype=torch.int64)
     contents = (Contents() if contents is None else contents).with_text(ids, more, "", [])
-    return read_on(model, attached(model), contents, piece, Unnamed())
+    return read_on(model, attached(model), contents, prefill_chunk, Unnamed())
 
 
 @torch.inference_mode()
-def in_one_process(model, ids, piece=PIECE):
+def in_one_process(model, ids, prefill_chunk=PREFILL_CHUNK):
     cache = longspan.new_cache(model)
-    for part in ids.split(piece):
+    for part in ids.split(prefill_chunk):
         forward(model, part, cache)
     return cache
 
 
-def same(model, question, ids=None, piece=PIECE):
+def same(model, question, ids=None, prefill_chunk=PREFILL_CHUNK):
     ids = prompts(1, TOKENS)[0] if ids is None else ids
-    expected = said(model, in_one_process(model, ids, piece), question)
-    contents = read(model, ids, piece)
+    expected = said(model, in_one_process(model, ids, prefill_chunk), question)
+    contents = read(model, ids, prefill_chunk)
     assert torch.equal(said(model, contents.cache(model, attached(model)), question), expected)
     # A question leaves nothing behind, and what is small survives a file.
     contents = contents.__class__(**{**vars(contents), "state": state_from(state_bytes(contents.state))})
@@ -62,11 +62,13 @@ def same(model, question, ids=None, piece=PIECE):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("tokens", [4 * PAGE, 4 * PAGE + 1], ids=["pages are full", "the last piece is one token"])
+@pytest.mark.parametrize(
+    "tokens", [4 * PAGE, 4 * PAGE + 1], ids=["pages are full", "the last prefill chunk is one token"]
+)
 def test_one_token_after_mapped_memory(model, question, name, tokens):
     """A single token is written by the decoding kernel itself, which must see the room of mapped memory."""
     with longspan.extended(model, build(name, {}).method, window=WINDOW):
-        same(model, question[:1], prompts(1, tokens)[0], piece=PAGE)
+        same(model, question[:1], prompts(1, tokens)[0], prefill_chunk=PAGE)
 
 
 # Each method at its defaults, and every other of its variants.
@@ -125,7 +127,7 @@ def test_reduced_scores(model, question, method, score):
 @pytest.mark.parametrize("name", ["dca", "longheads", "esa", "infllm", "dynamic-ntk"])
 @pytest.mark.parametrize("tokens", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (5, 64, 256)), 65])
 def test_every_length(model, question, name, tokens):
-    """Shorter than a piece, and ends at a page."""
+    """Shorter than a prefill chunk, and ends at a page."""
     with longspan.extended(model, name):
         same(model, question, prompts(1, tokens)[0])
 
@@ -137,7 +139,7 @@ def test_what_is_appended(model, question, name):
     with longspan.extended(model, name):
         cache = in_one_process(model, first)
         with torch.inference_mode():
-            for part in then.split(PIECE):
+            for part in then.split(PREFILL_CHUNK):
                 forward(model, part, cache)
         contents = read(model, then, contents=read(model, first))
         assert len(contents.segments) > 1

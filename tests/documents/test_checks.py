@@ -196,7 +196,10 @@ def test_another_method_is_one_line(saved, fresh, tokenizer):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda f: f.update(piece=0), "its manifest.facts.piece is 0, which cannot be; the manifest is damaged, read"),
+        (
+            lambda f: f.update(prefill_chunk=0),
+            "its manifest.facts.prefill_chunk is 0, which cannot be; the manifest is damaged, read",
+        ),
         (lambda f: f.update(window=0), "its manifest.facts.window is 0, which cannot be; the manifest is damaged"),
         (lambda f: f.update(window=2**40), "its manifest.facts.window is 1099511627776, which cannot be; the manifest"),
         (
@@ -230,7 +233,7 @@ def test_a_forged_value_is_refused_with_the_folder_and_a_way_out(saved, fresh, t
         longspan.Document.open(place, fresh(), tokenizer)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"facts": {"format": 1}}', "[" * 100_000])
+@pytest.mark.parametrize("content", ["{", "[]", '{"facts": {"format": 2}}', "[" * 100_000])
 def test_a_damaged_manifest_has_a_way_out(saved, tmp_path, content):
     shutil.copytree(saved, tmp_path / "a")
     (tmp_path / "a" / "manifest.json").write_text(content)

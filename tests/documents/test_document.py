@@ -29,7 +29,7 @@ ASK = "Who is the narrator?"
 
 @pytest.fixture
 def document(fresh, tokenizer, text):
-    return longspan.read(fresh(), tokenizer, text, piece=300)
+    return longspan.read(fresh(), tokenizer, text, prefill_chunk=300)
 
 
 @contextlib.contextmanager
@@ -176,7 +176,7 @@ def test_passages_are_what_was_looked_at(document):
 
 def test_passages_of_several_files_lie_in_those_files(fresh, tokenizer, text):
     parts = {"one.txt": text[: len(text) // 2], "two.txt": text[len(text) // 2 :]}
-    answer = longspan.read(fresh(), tokenizer, list(parts.items()), piece=300).ask(ASK, 4, passages=True)
+    answer = longspan.read(fresh(), tokenizer, list(parts.items()), prefill_chunk=300).ask(ASK, 4, passages=True)
     assert {one.source for one in answer.passages} == set(parts)
     for one in answer.passages:
         assert parts[one.source][one.first : one.last] == one.text
@@ -295,7 +295,7 @@ def test_an_extended_model_is_left_as_it_is(fresh, tokenizer, text):
         (lambda d, p: longspan.read(d.model, d.tokenizer, ""), "text is empty"),
         (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="{document}"), "a layout is"),
         (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="chat"), "no chat template"),
-        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", piece=0), "piece"),
+        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", prefill_chunk=0), "prefill_chunk"),
         (lambda d, p: d.save(p / "file"), "is a file"),
         (lambda d, p: d.save(p), "holds file, which is of no document"),
         (lambda d, p: d.go_on(torch.tensor([1, 2]), 3), "only what begins with"),
@@ -316,36 +316,40 @@ def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_p
     class Enough(Exception):
         pass
 
-    def stop_after(pieces):
+    def stop_after(prefill_chunks):
         def done(stop, total):
-            if stop >= pieces * 300:
+            if stop >= prefill_chunks * 300:
                 raise Enough
 
         return done
 
     whole, broken = tmp_path / "whole.longspan", tmp_path / "broken.longspan"
-    longspan.read(fresh(), tokenizer, text, piece=300, out=whole)
-    for pieces in (1, 3):
+    longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=whole)
+    for prefill_chunks in (1, 3):
         with pytest.raises(Enough):
-            longspan.read(fresh(), tokenizer, text, piece=300, out=broken, done=stop_after(pieces))
-        with pytest.raises(DocumentError, match=rf"not finished \({300 * pieces:,} of .*same `longspan read` again"):
+            longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=broken, done=stop_after(prefill_chunks))
+        with pytest.raises(
+            DocumentError, match=rf"not finished \({300 * prefill_chunks:,} of .*same `longspan read` again"
+        ):
             longspan.Document.open(broken, fresh(), tokenizer)
     with pytest.raises(DocumentError, match="not finished, of another parameters.chunk_length"):
-        longspan.read(fresh(), tokenizer, text, method=longspan.LongHeads(chunk_length=4), piece=300, out=broken)
+        longspan.read(
+            fresh(), tokenizer, text, method=longspan.LongHeads(chunk_length=4), prefill_chunk=300, out=broken
+        )
     read = []
-    longspan.read(fresh(), tokenizer, text, piece=300, out=broken, done=lambda stop, total: read.append(stop))
+    longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=broken, done=lambda stop, total: read.append(stop))
     assert read[0] == 1200
     assert contents_of(broken) == contents_of(whole)
     read.clear()
-    again = longspan.read(fresh(), tokenizer, text, piece=300, out=broken, done=lambda *x: read.append(x))
+    again = longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=broken, done=lambda *x: read.append(x))
     assert not read and again.tokens == len(again.contents.ids), "what is read is opened"
-    with pytest.raises(DocumentError, match="a document here already, of another piece"):
-        longspan.read(fresh(), tokenizer, text, piece=299, out=broken)
+    with pytest.raises(DocumentError, match="a document here already, of another prefill_chunk"):
+        longspan.read(fresh(), tokenizer, text, prefill_chunk=299, out=broken)
 
 
 def test_an_index_that_begins_late(fresh, tokenizer, text, tmp_path):
-    """The first pieces of InfLLM fill no block, so nothing says yet how large one is."""
-    document = longspan.read(fresh(), tokenizer, text, method="infllm", piece=40, out=tmp_path / "a.longspan")
+    """The first prefill chunks of InfLLM fill no block, so nothing says yet how large one is."""
+    document = longspan.read(fresh(), tokenizer, text, method="infllm", prefill_chunk=40, out=tmp_path / "a.longspan")
     assert len(document.contents.segments) > 1
     assert len(document.contents.segments[0].spans) < len(document.contents.streams)
     opened = longspan.Document.open(tmp_path / "a.longspan", fresh(), tokenizer, verify=True)
@@ -442,7 +446,7 @@ def test_a_document_is_not_saved_over_a_reading_that_was_not_finished(document, 
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        longspan.read(fresh(), tokenizer, text, piece=200, out=path, done=stop)
+        longspan.read(fresh(), tokenizer, text, prefill_chunk=200, out=path, done=stop)
     before = contents_of(path)
     with pytest.raises(DocumentError, match="holds a reading that was not finished; name a new folder"):
         document.save(path)

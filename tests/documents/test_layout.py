@@ -92,13 +92,17 @@ def test_a_reading_goes_on_the_day_after(tokenizer, fresh, tmp_path, monkeypatch
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        longspan.read(fresh(), own, TEXT, piece=100, out=tmp_path / "a", done=stop)
+        longspan.read(fresh(), own, TEXT, prefill_chunk=100, out=tmp_path / "a", done=stop)
     today = "02 Jan 2026"
-    document = longspan.read(fresh(), own, TEXT, piece=100, out=tmp_path / "a", done=lambda *now: read.append(now[0]))
+    document = longspan.read(
+        fresh(), own, TEXT, prefill_chunk=100, out=tmp_path / "a", done=lambda *now: read.append(now[0])
+    )
     assert read[:2] == [100, 200] and "01 Jan 2026" in document.layout.head
     today = "03 Jan 2026"
     read.clear()
-    again = longspan.read(fresh(), own, TEXT, piece=100, out=tmp_path / "a", done=lambda *now: read.append(now[0]))
+    again = longspan.read(
+        fresh(), own, TEXT, prefill_chunk=100, out=tmp_path / "a", done=lambda *now: read.append(now[0])
+    )
     assert not read and again.layout == document.layout, "what is read is opened"
 
 

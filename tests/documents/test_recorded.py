@@ -33,7 +33,7 @@ def logits(document, question):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_two_threads_get_what_each_gets_alone(reader, tokenizer, text, name):
-    document = longspan.read(reader(dtype=torch.bfloat16), tokenizer, text, method=name, piece=300)
+    document = longspan.read(reader(dtype=torch.bfloat16), tokenizer, text, method=name, prefill_chunk=300)
     question, found = f"{text[:900]} Who is the narrator?", []
     alone = logits(document, question)
     with recorded(document.model, document.attachment()):

@@ -30,7 +30,7 @@ def begun(fresh, tokenizer, text, tmp_path):
             raise Enough
 
     with pytest.raises(Enough):
-        longspan.read(fresh(), tokenizer, text, piece=300, out=tmp_path / "a.longspan", done=done)
+        longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=tmp_path / "a.longspan", done=done)
     return tmp_path / "a.longspan"
 
 
@@ -67,27 +67,30 @@ def edited(change):
         (edited(lambda held: held.update(files={})), "names the files"),
         (edited(lambda held: [s.update(heads=2**20) for s in held["streams"]]), "data-0000.bin has"),
         (edited(lambda held: held["segments"][0].update(room=2**40)), "segment 0"),
-        (edited(lambda held: held["facts"].update(piece=0)), "its manifest.facts.piece is 0, which cannot be"),
+        (
+            edited(lambda held: held["facts"].update(prefill_chunk=0)),
+            "its manifest.facts.prefill_chunk is 0, which cannot be",
+        ),
     ],
-    ids=["cut", "altered", "missing", "link", "no files", "absurd heads", "absurd room", "no piece"],
+    ids=["cut", "altered", "missing", "link", "no files", "absurd heads", "absurd room", "no prefill chunk"],
 )
 def test_what_was_spoiled_is_refused(begun, fresh, tokenizer, text, spoil, said):
     spoil(begun)
     with pytest.raises(DocumentError, match=f"what is kept of its reading cannot be used.*{said}.*remove the folder"):
-        longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
+        longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=begun)
     assert not (begun / "manifest.json").exists()
 
 
 def test_what_comes_after_the_last_whole_piece_is_written_anew(begun, fresh, tokenizer, text):
-    """A piece that was broken off while it was written is no damage."""
+    """A prefill chunk that was broken off while it was written is no damage."""
     kept = json.loads((begun / "reading.json").read_text())
     size = (begun / "data-0000.bin").stat().st_size
     heads = sum(stream["heads"] for stream in kept["streams"])
     with (begun / "data-0000.bin").open("r+b") as file:
         file.seek(size - size // heads // 8)  # the room that the last stream has for what is not read yet
         file.write(b"\x11" * 64)
-    document = longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
-    assert document.ask(ASK, 6).tokens == longspan.read(fresh(), tokenizer, text, piece=300).ask(ASK, 6).tokens
+    document = longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=begun)
+    assert document.ask(ASK, 6).tokens == longspan.read(fresh(), tokenizer, text, prefill_chunk=300).ask(ASK, 6).tokens
 
 
 def test_another_process_finishes_first(fresh, tokenizer, text, tmp_path, monkeypatch):
@@ -97,14 +100,16 @@ def test_another_process_finishes_first(fresh, tokenizer, text, tmp_path, monkey
     @contextmanager
     def late(self):
         monkeypatch.setattr(Folder, "alone", alone)
-        longspan.read(fresh(), tokenizer, text, piece=300, out=path)
+        longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=path)
         with alone(self):
             yield
 
     monkeypatch.setattr(Folder, "alone", late)
-    pieces = []
-    document = longspan.read(fresh(), tokenizer, text, piece=300, out=path, done=lambda *x: pieces.append(x))
-    assert not pieces and document.text == text, "what is there is opened"
+    prefill_chunks = []
+    document = longspan.read(
+        fresh(), tokenizer, text, prefill_chunk=300, out=path, done=lambda *x: prefill_chunks.append(x)
+    )
+    assert not prefill_chunks and document.text == text, "what is there is opened"
     assert longspan.documents.verify(path).facts.tokens == document.tokens
 
 
@@ -113,10 +118,10 @@ def test_what_lies_beside_a_finished_reading_goes(begun, fresh, tokenizer, text,
     """A process may end after the manifest is there and before all that it replaces is removed."""
     kept = {path.name: path.read_bytes() for path in begun.iterdir() if path.name.startswith("reading")}
     assert len(kept) == 2
-    longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
+    longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=begun)
     whole = contents(begun)
     for name, data in kept.items():
         if left == "all" or name != "reading.json":
             (begun / name).write_bytes(data)
-    longspan.read(fresh(), tokenizer, text, piece=300, out=begun)
+    longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=begun)
     assert contents(begun) == whole

@@ -186,7 +186,7 @@ def test_a_conversation_about_a_file_that_is_cut_short(fresh, tokenizer, text, t
 def test_bytes_are_on_the_disk_before_they_are_named(fresh, tokenizer, text, tmp_path, monkeypatch, kind):
     """After a power cut a manifest names nothing that is not there: no segment was written to since it was synced."""
     path = tmp_path / "far" / "a.longspan"
-    unsaved = longspan.read(fresh(), tokenizer, text, piece=300) if kind == "save" else None
+    unsaved = longspan.read(fresh(), tokenizer, text, prefill_chunk=300) if kind == "save" else None
     fsync, move, put = os.fsync, os.replace, segments.write_at
     unsynced, folders, named = set(), set(), []
 
@@ -212,7 +212,7 @@ def test_bytes_are_on_the_disk_before_they_are_named(fresh, tokenizer, text, tmp
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", moved)
     if unsaved is None:
-        longspan.read(fresh(), tokenizer, text, piece=300, out=path)
+        longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=path)
     else:
         unsaved.save(path)
     assert named[-1] == "manifest.json" and ("reading.json" in named) == (kind == "read")

@@ -82,7 +82,7 @@ def test_what_looks_like_markup_stays_text(served):
 
 
 def test_one_that_is_still_being_read_cannot_be_asked(start, book):
-    served = start(piece=16)
+    served = start(prefill_chunk=16)
     id = served.add(book, wait=False)
     response = served.http.post("/v1/chat/completions", json=chat(QUESTION, document=id))
     assert response.status_code == 409 and response.json()["error"]["param"] == "document"
@@ -93,21 +93,21 @@ def test_one_that_is_still_being_read_cannot_be_asked(start, book):
 
 
 def test_a_short_question_while_a_text_is_read(start, book):
-    """Its first token comes within the time of three pieces: the one that runs, and at most two more."""
-    served = start(piece=64)
+    """Its first token comes within the time of three prefill chunks: the one that runs, and at most two more."""
+    served = start(prefill_chunk=64)
     served.ask("warm", max_tokens=1)
     id = served.add(book * 3, wait=False)
     wait_for(lambda: served.document(id)["status"] == "reading")
     for question in ("one", "two", "three"):
-        before = served.host.engine.pieces
+        before = served.host.engine.prefill_chunks
         served.ask(question, max_tokens=1)
-        assert served.host.engine.pieces - before <= 3
+        assert served.host.engine.prefill_chunks - before <= 3
     assert served.document(id)["status"] == "reading", "the text was too short to say anything"
 
 
 def test_a_restart_goes_on(start, book, tmp_path):
     place = tmp_path / "kept"
-    served = start(documents=place, piece=64)
+    served = start(documents=place, prefill_chunk=64)
     done = served.add(book[:600], "done.txt")
     begun = served.add(book, "begun.txt", wait=False)
     wait_for(lambda: served.document(begun)["tokens_read"] > 128)
@@ -115,7 +115,7 @@ def test_a_restart_goes_on(start, book, tmp_path):
     served.close()
     left = json.loads((place / begun / "document" / "reading.json").read_text())["segments"][-1]["stop"]
 
-    again = start(documents=place, piece=64)
+    again = start(documents=place, prefill_chunk=64)
     wait_for(lambda: all(one["status"] == "ready" for one in again.http.get("/v1/documents").json()["data"]))
     assert {one["id"]: one["name"] for one in again.http.get("/v1/documents").json()["data"]} == {
         done: "done.txt", begun: "begun.txt",
@@ -128,16 +128,16 @@ def test_a_restart_goes_on(start, book, tmp_path):
 
 def test_a_reading_goes_on_under_another_name_and_with_other_pieces(start, book, tmp_path):
     place = tmp_path / "kept"
-    served = start(documents=place, piece=64)
+    served = start(documents=place, prefill_chunk=64)
     id = served.add(book, wait=False)
     wait_for(lambda: served.document(id)["tokens_read"] > 128)
     served.http.patch(f"/v1/documents/{id}", json={"name": "another.txt"})
     served.close()
-    again = start(documents=place, piece=100)
+    again = start(documents=place, prefill_chunk=100)
     wait_for(lambda: again.document(id)["status"] in ("ready", "failed"))
     found = again.document(id)
     assert (found["status"], found["error"], found["name"]) == ("ready", None, "another.txt")
-    assert again.host.record(id).document.piece == 64
+    assert again.host.record(id).document.prefill_chunk == 64
 
 
 def test_one_that_failed_is_read_at_the_next_start(start, book, tmp_path, monkeypatch):
@@ -195,7 +195,7 @@ def test_uploads_at_once(served, book):
 
 def test_one_that_is_deleted_while_it_is_read(start, book, monkeypatch):
     """The engine removes the folder of a job that was cancelled: the deletion has moved it by then."""
-    served = start(piece=16)
+    served = start(prefill_chunk=16)
     record = served.host.record(served.add(book, wait=False))
     wait_for(lambda: record.status == "reading")
     rename = Path.rename

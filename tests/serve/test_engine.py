@@ -1,4 +1,4 @@
-"""Turns: a token each for those that have but tokens to compute, and whole pieces in between."""
+"""Turns: a token each for those that have but tokens to compute, and whole prefill chunks in between."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_texts_are_read_one_after_the_other_and_share_with_long_prompts(engine):
         engine.read(Job(name, 2, done, long=True))
     engine.submit(Job("p", 3, done, long=True))
     run(engine)
-    assert "".join(done) == "pxpxypy" and engine.pieces == 7
+    assert "".join(done) == "pxpxypy" and engine.prefill_chunks == 7
 
 
 def test_a_question_waits_for_the_piece_that_runs(engine):

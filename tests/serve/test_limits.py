@@ -80,9 +80,9 @@ def test_large_bodies(locked):
     long = chat("x" * 30_000)
     response = locked.http.post("/v1/chat/completions", json=long)
     assert response.status_code == 413 and response.json()["error"]["code"] == "request_too_large"
-    pieces = (b"x" * 1_000 for _ in range(50))  # in chunks, which do not say how many they are
+    prefill_chunks = (b"x" * 1_000 for _ in range(50))  # in chunks, which do not say how many they are
     headers = {"Content-Type": "application/json"}
-    assert locked.http.post("/v1/chat/completions", content=pieces, headers=headers).status_code == 413
+    assert locked.http.post("/v1/chat/completions", content=prefill_chunks, headers=headers).status_code == 413
     response = locked.http.post("/v1/documents", files={"file": ("a.txt", b"x" * 30_000)})
     assert response.status_code == 413
     assert locked.http.get("/v1/documents").json()["data"] == []
@@ -186,7 +186,7 @@ def test_a_request_that_failed_leaves_the_others_alone(start, monkeypatch, caplo
 
 
 def test_a_document_that_leaves_no_room_for_a_question_is_not_read_to_its_end(start, book, tmp_path):
-    served = start(max_length=300, piece=64, documents=tmp_path / "kept")
+    served = start(max_length=300, prefill_chunk=64, documents=tmp_path / "kept")
     id = served.add(book)
     found = served.document(id)
     assert found["status"] == "failed" and found["tokens_read"] == 64 < 300 < found["tokens"]

@@ -158,7 +158,7 @@ def test_sigkill_loses_nothing(tmp_path, book):
     """Killed at random moments, until all of it is read: what was ready stays so, and readings go on."""
     place, draw = tmp_path / "documents", random.Random(0)
     names, ready, most = ["a.txt", "b.txt"], set(), {}
-    served = Process(place, "--piece", "64")
+    served = Process(place, "--prefill-chunk", "64")
     for name in names:
         served.http.post("/v1/documents", files={"file": (name, book)})
     for _ in range(6):
@@ -167,7 +167,7 @@ def test_sigkill_loses_nothing(tmp_path, book):
         served.kill()
         assert told.keys() == set(names) and all(one["status"] != "failed" for one in told.values())
         ready |= {name for name, one in told.items() if one["status"] == "ready"}
-        served = Process(place, "--piece", "64")
+        served = Process(place, "--prefill-chunk", "64")
         wait_for(lambda: served.http.get("/health/ready").status_code == 200)  # noqa: B023
         now = {one["name"]: one for one in served.documents()}
         assert {name for name, one in now.items() if one["status"] == "ready"} >= ready

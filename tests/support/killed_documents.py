@@ -16,7 +16,7 @@ import longspan
 from longspan.documents.appending import append_texts
 from longspan.errors import DocumentError
 
-PIECE = 64
+PREFILL_CHUNK = 64
 MORE = "\nAnd this is how it ended, after all." * 8
 KINDS = ("read", "append", "save")
 
@@ -36,7 +36,7 @@ class Killing:
         self.after = place / "after.longspan"
         shutil.copytree(self.before, self.after)
         self.append(self.after)
-        self.unsaved = longspan.read(fresh(), tokenizer, text, piece=PIECE)
+        self.unsaved = longspan.read(fresh(), tokenizer, text, prefill_chunk=PREFILL_CHUNK)
         self.took = {}
         for kind in KINDS:
             began = time.perf_counter()
@@ -44,7 +44,7 @@ class Killing:
             self.took[kind] = time.perf_counter() - began
 
     def read(self, path: Path) -> None:
-        longspan.read(self.fresh(), self.tokenizer, self.text, piece=PIECE, out=path)
+        longspan.read(self.fresh(), self.tokenizer, self.text, prefill_chunk=PREFILL_CHUNK, out=path)
 
     def append(self, path: Path) -> None:
         append_texts(path, self.fresh(), self.tokenizer, [("more", MORE)])

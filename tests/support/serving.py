@@ -28,7 +28,14 @@ class Served:
     """
 
     def __init__(self, model: Any, tokenizer: Any, documents: Path, **settings: Any) -> None:
-        options = {"model": "tiny", "source": "bundled", "port": 0, "piece": 256, "max_new_tokens": 16, **settings}
+        options = {
+            "model": "tiny",
+            "source": "bundled",
+            "port": 0,
+            "prefill_chunk": 256,
+            "max_new_tokens": 16,
+            **settings,
+        }
         self.host = Host(model, tokenizer, ServerSettings(documents=documents, **options))
         self.host.start()
         self._server = Server(self.host)

@@ -135,7 +135,7 @@ def put(held, path, value):
 def number(place: Path, r: random.Random) -> None:
     def change(held):
         # A room is an upper bound, and sources say where a text came from: those change no answer.
-        places = [p for p in leaves(held, int) if "sources" not in p and p[-1] != "piece"]
+        places = [p for p in leaves(held, int) if "sources" not in p and p[-1] != "prefill_chunk"]
         put(held, r.choice(places), r.choice([0, 1, 7, 300, 2**31, 2**63, 10**40, -1]) + r.randrange(3, 9))
 
     edited(place, change, r)
@@ -143,7 +143,7 @@ def number(place: Path, r: random.Random) -> None:
 
 def impossible(place: Path, r: random.Random) -> None:
     def change(held):
-        held["facts"].update(r.choice([{"piece": 0}, {"window": 0}, {"window": 2**40}]))
+        held["facts"].update(r.choice([{"prefill_chunk": 0}, {"window": 0}, {"window": 2**40}]))
 
     edited(place, change, r, forged=1)
 

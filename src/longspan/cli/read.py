@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RETOLD = 30.0  # seconds from one line about the progress to the next, in a log
 
 # What an append takes from the document that is there.
-_OF_READING = ("method", "window", "settings", "angles", "calibration", "layout", "piece", "text", "kv_dir")
+_OF_READING = ("method", "window", "settings", "angles", "calibration", "layout", "prefill_chunk", "text", "kv_dir")
 
 
 def read(
@@ -45,7 +45,9 @@ def read(
         str,
         typer.Option(help="The layout of a prompt: auto, chat, plain, or a template with {document} and {question}."),
     ] = "auto",
-    piece: Annotated[int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)] = 4096,
+    prefill_chunk: Annotated[
+        int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)
+    ] = 4096,
     text: Annotated[bool, typer.Option(help="Save the text with the document, which --passages of ask needs.")] = True,
     kv_tier: options.KvTier = "device",
     kv_dir: options.KvDir = None,
@@ -86,7 +88,7 @@ def read(
                         window=window,
                         calibration=calibration,
                         layout=layout,
-                        piece=piece,
+                        prefill_chunk=prefill_chunk,
                         kv_tier=kv_tier,  # type: ignore[arg-type]  # checked by extend
                         kv_dir=kv_dir,
                         keep_text=text,

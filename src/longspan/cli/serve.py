@@ -49,8 +49,8 @@ def serve(
         int | None, _option("LENGTH", "The longest prompt with its answer, in tokens; default: the method's.", min=1)
     ] = None,
     layout: Annotated[str, _option("LAYOUT", "The layout of prompts: auto, chat or plain.")] = "auto",
-    piece: Annotated[
-        int, _option("PIECE", "Tokens of a prompt or text per forward; other requests wait for its end.", min=1)
+    prefill_chunk: Annotated[
+        int, _option("PREFILL_CHUNK", "Tokens of a prompt or text per forward; other requests wait for its end.", min=1)
     ] = 1024,
     max_new_tokens: Annotated[
         int, _option("MAX_NEW_TOKENS", "The length of an answer in tokens if the request states none.", min=1)
@@ -108,7 +108,7 @@ def serve(
             host=host,
             port=port,
             api_key=api_key,
-            piece=piece,
+            prefill_chunk=prefill_chunk,
             max_new_tokens=max_new_tokens,
             max_length=length,
             max_running=max_running,

@@ -15,7 +15,7 @@ from longspan.doctor import memory, untouched
 from longspan.doctor.diagnosis import Diagnosis
 from longspan.doctor.findings import Advice, Estimate, ModelFacts
 from longspan.doctor.machine import CPU, look
-from longspan.doctor.measuring import FIRST, PIECE, measure, rates, shapes
+from longspan.doctor.measuring import FIRST, PREFILL_CHUNK, measure, rates, shapes
 from longspan.doctor.work import Counter, refuse_longer
 from longspan.errors import AttachError, LongspanError, check_number
 from longspan.hf import Report, extended, inspect
@@ -134,7 +134,7 @@ def _examined(
     try:
         report = inspect(model, choice.method, window=asked.window, calibration=calibration, length=length)
         with extended(model, choice.method, window=asked.window, calibration=calibration, length=length):
-            most = max(min(length // 2, max(16 * stock.window, 4 * PIECE)), FIRST)
+            most = max(min(length // 2, max(16 * stock.window, 4 * PREFILL_CHUNK)), FIRST)
             run = measure(model, device, most, asked.seconds)
     except AttachError as error:
         return Diagnosis(known.machine, _model_facts(model, stock, str(error)))
@@ -155,7 +155,7 @@ def _examined(
         window=asked.window,
         calibration=calibration,
         length=length,
-        tokens=min(stock.window, max(run.length, FIRST), PIECE),
+        tokens=min(stock.window, max(run.length, FIRST), PREFILL_CHUNK),
         device=device,
     )
     need = memory.needs(
@@ -169,9 +169,11 @@ def _examined(
         host_free=free_memory(CPU),
         disk_free=known.machine.disk_free,
     )
-    work, token = counter.prompt(length, PIECE), counter.token(length)
+    work, token = counter.prompt(length, PREFILL_CHUNK), counter.token(length)
     estimate = Estimate(
-        prefill_seconds=measured.prefill.seconds(work), token_seconds=measured.decode.seconds(token), piece=PIECE
+        prefill_seconds=measured.prefill.seconds(work),
+        token_seconds=measured.decode.seconds(token),
+        prefill_chunk=PREFILL_CHUNK,
     )
     return Diagnosis(
         machine=known.machine,

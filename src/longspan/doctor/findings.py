@@ -48,13 +48,13 @@ class Estimate:
     """What reading and writing will take at the length that was asked for.
 
     Attributes:
-        prefill_seconds: for all of it, read in prefill chunks of ``piece`` tokens.
+        prefill_seconds: for all of it, read in prefill chunks of ``prefill_chunk`` tokens.
         token_seconds: for the token after it.
     """
 
     prefill_seconds: float
     token_seconds: float
-    piece: int
+    prefill_chunk: int
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from longspan.hf import LongspanCache, new_cache
 from longspan.hf.layer import Layer
 from longspan.hf.logits import last_logits
 
-PIECE = 2048  # tokens of a prefill chunk at most; the first are shorter, so that a slow model is not asked for too much
+PREFILL_CHUNK = (
+    2048  # tokens of a prefill chunk at most; the first are shorter, so that a slow model is not asked for too much
+)
 FIRST = 128
 WARM = 16  # that are read before anything is timed
 TOKENS = 16  # that are decoded after a prefill chunk
@@ -45,7 +47,7 @@ class Run:
 
     Attributes:
         clock: ``"cpu"``, the process's own time on one thread, which leaves out what other programs had; or ``"wall"``.
-        pieces: prefill chunks of a prompt.
+        prefill_chunks: prefill chunks of a prompt.
         tokens: decoded ones; of those after a prefill chunk the lower quartile, since the first find the processor's
             caches full of other things. After those may come others, of a cache that was filled up.
         passes: how many there were.
@@ -53,7 +55,7 @@ class Run:
     """
 
     clock: str
-    pieces: tuple[Point, ...]
+    prefill_chunks: tuple[Point, ...]
     tokens: tuple[Point, ...]
     passes: int
     seconds: float
@@ -61,7 +63,7 @@ class Run:
     @property
     def length(self) -> int:
         """Tokens up to which a prompt was read."""
-        return self.pieces[-1].stop
+        return self.prefill_chunks[-1].stop
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,10 @@ class Rates:
 
 
 def ladder(length: int) -> list[tuple[int, int]]:
-    """Prefill chunks of a prompt of ``length`` tokens, doubling up to ``PIECE``."""
+    """Prefill chunks of a prompt of ``length`` tokens, doubling up to ``PREFILL_CHUNK``."""
     edges = [0]
     while edges[-1] < length:
-        edges.append(edges[-1] + min(max(FIRST, edges[-1]), PIECE, length - edges[-1]))
+        edges.append(edges[-1] + min(max(FIRST, edges[-1]), PREFILL_CHUNK, length - edges[-1]))
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
@@ -137,21 +139,21 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
 
 def rates(run: Run, counter: Counter) -> Rates:
     """The laws of a run. Its last prefill chunk is what they are tested at."""
-    works = [counter.call(point.start, point.stop) for point in run.pieces]
+    works = [counter.call(point.start, point.stop) for point in run.prefill_chunks]
     each = [counter.token(point.start) for point in run.tokens]
-    seconds, waits = [p.seconds for p in run.pieces], [p.seconds for p in run.tokens]
+    seconds, waits = [p.seconds for p in run.prefill_chunks], [p.seconds for p in run.tokens]
     prefill, decode, last = fit(works, seconds), fit(each, waits), len(works) - 1
     unscored = not any(work.scored for work in works)
     if len(works) < 4:
         return Rates(prefill, decode, None, None, None, None, unscored)
     # At half of the length, which is the last prefill chunk where these still double.
-    kept = max(n for n, point in enumerate(run.pieces) if n < 3 or point.stop <= run.length // 2) + 1
+    kept = max(n for n, point in enumerate(run.prefill_chunks) if n < 3 or point.stop <= run.length // 2) + 1
     early, soon = fit(works[:kept], seconds[:kept]), fit(each[:kept], waits[:kept])
     said = sum(early.seconds(work) for work in works)
     return Rates(
         prefill=prefill,
         decode=decode,
-        fitted_to=run.pieces[kept - 1].stop,
+        fitted_to=run.prefill_chunks[kept - 1].stop,
         tested_at=run.length,
         prefill_error=said / sum(seconds) - 1,
         decode_error=soon.seconds(each[last]) / waits[last] - 1,
@@ -168,14 +170,14 @@ def some_text(model: PreTrainedModel, count: int, device: torch.device) -> Tenso
 def _read(
     model: PreTrainedModel,
     ids: Tensor,
-    pieces: Sequence[tuple[int, int]],
+    prefill_chunks: Sequence[tuple[int, int]],
     now: Callable[[], float],
     goes_on: Callable[[float, float], bool],
 ) -> tuple[tuple[list[Point], list[Point]], LongspanCache]:
     """Read prefill chunks, with tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last one)."""
     cache, at, spent, last_one = new_cache(model), 0, 0.0, last_logits(model, 1)
     read, decoded = [], []
-    for start, stop in pieces:
+    for start, stop in prefill_chunks:
         length = stop - start
         begun = now()
         model(input_ids=ids[:, at : at + length], past_key_values=cache, use_cache=True, **last_one)

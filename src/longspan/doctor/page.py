@@ -142,7 +142,7 @@ def _speed(found: Findings) -> Iterator[_Row]:
     yield (
         "reading",
         f"about {duration(estimate.prefill_seconds)}, {rate:,.0f} tokens a second, "
-        f"in prefill chunks of {estimate.piece:,}",
+        f"in prefill chunks of {estimate.prefill_chunk:,}",
     )
     yield "writing", f"about {duration(estimate.token_seconds)} a token, {1 / estimate.token_seconds:,.1f} a second"
     clock = "rates are of the process's own time" if run.clock == "cpu" else "rates are of time by the wall"

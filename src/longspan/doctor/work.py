@@ -153,7 +153,7 @@ class Counter:
             work += Work(0, 0, times * each * int(keys), times * unit * int(scored))
         return work
 
-    def prompt(self, length: int, piece: int) -> Work:
+    def prompt(self, length: int, prefill_chunk: int) -> Work:
         """The work of a prompt that is read in prefill chunks of so many tokens.
 
         Raises:
@@ -161,8 +161,8 @@ class Counter:
         """
         refuse_longer(length)
         work = Work(0, 0, 0, 0)
-        for a in range(0, length, piece):
-            work += self.call(a, min(a + piece, length))
+        for a in range(0, length, prefill_chunk):
+            work += self.call(a, min(a + prefill_chunk, length))
         return work
 
     def _unit_cost(self, layer: LayerShape) -> UnitCost:

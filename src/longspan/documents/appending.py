@@ -57,14 +57,21 @@ def append_texts(
             return document
         document.refuse_longer(longer)
         facts = facts_of(
-            model, tokenizer, attachment, longer, piece=document.piece, layout=document.layout, source=document.source
+            model,
+            tokenizer,
+            attachment,
+            longer,
+            prefill_chunk=document.prefill_chunk,
+            layout=document.layout,
+            source=document.source,
         )
         reading = Reading(folder, facts, before)
-        longer = read_on(model, attachment, reading.taken_up(longer), document.piece, reading, done)
+        longer = read_on(model, attachment, reading.taken_up(longer), document.prefill_chunk, reading, done)
         manifest = write_rest(folder, facts, model, attachment, longer, before)
     return Document(
         model, tokenizer, replace(longer, segments=manifest.segments),
-        layout=document.layout, piece=document.piece, source=document.source, saved=(str(folder), manifest),
+        layout=document.layout, prefill_chunk=document.prefill_chunk, source=document.source,
+        saved=(str(folder), manifest),
     )  # fmt: skip
 
 

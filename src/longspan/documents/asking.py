@@ -50,15 +50,11 @@ _SET = {"input_ids", "inputs", "inputs_embeds", "attention_mask", "past_key_valu
 _SEVERAL = {"num_beams": 1, "num_return_sequences": 1, "prompt_lookup_num_tokens": None, "assistant_model": None}
 
 
-def refuse_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
-    """Raise ``DocumentError`` for options of ``generate`` that ask sets, or that write more than one token at a time.
-
-    Args:
-        model: its own generation config has the values of options that are not given.
-    """
+def refuse_options(options: dict[str, Any]) -> None:
+    """Raise ``DocumentError`` for options of ``generate`` that ask sets, or that write more than one token at a time."""
     if given := sorted(_SET & set(options)):
         raise DocumentError(f"{', '.join(given)}: set by ask itself; leave {'it' if len(given) == 1 else 'them'} out")
-    config = options.get("generation_config") or model.generation_config
+    config = options.get("generation_config")
     for name, single in _SEVERAL.items():
         value = options.get(name, getattr(config, name, None))
         if value is not None and value != single:

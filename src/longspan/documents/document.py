@@ -38,7 +38,7 @@ class Document:
         model, tokenizer: that read it.
         contents: the tokens, and what was kept of them.
         layout: what stands around the text.
-        piece: tokens that are read at a time.
+        prefill_chunk: tokens that are read at a time.
         path: the folder that it was opened from or saved to; None where there is none. It has what was appended since
             after ``save``.
     """
@@ -50,11 +50,17 @@ class Document:
         contents: Contents,
         *,
         layout: Layout,
-        piece: int,
+        prefill_chunk: int,
         source: str | None = None,
         saved: tuple[str, Manifest] | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.contents, self.layout, self.piece = model, tokenizer, contents, layout, piece
+        self.model, self.tokenizer, self.contents, self.layout, self.prefill_chunk = (
+            model,
+            tokenizer,
+            contents,
+            layout,
+            prefill_chunk,
+        )
         self.source = source
         attender = attached(model).attender
         self._read_under = attender.method, attender.window, attender.calibration
@@ -87,7 +93,7 @@ class Document:
         facts = manifest.facts
         return cls(
             model, tokenizer, contents,
-            layout=facts.layout, piece=facts.piece, source=facts.source, saved=(folder, manifest),
+            layout=facts.layout, prefill_chunk=facts.prefill_chunk, source=facts.source, saved=(folder, manifest),
         )  # fmt: skip
 
     @property
@@ -177,7 +183,7 @@ class Document:
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
             raise DocumentError("only what begins with the document's own tokens is answered from it")
         self._refuse_beyond(len(ids) + limit)
-        refuse_options(self.model, options)
+        refuse_options(options)
         if cache is not None:  # it shows the same files
             self.contents.check_files()
 
@@ -223,7 +229,9 @@ class Document:
     def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()
         self.refuse_longer(longer)
-        self.contents = read_on(self.model, attachment, longer, self.piece, Unnamed(attachment.report.kv_dir), done)
+        self.contents = read_on(
+            self.model, attachment, longer, self.prefill_chunk, Unnamed(attachment.report.kv_dir), done
+        )
 
     def refuse_longer(self, longer: Contents) -> None:
         """Raise ``DocumentError`` if contents are longer than the method was set for when the text was read."""
@@ -260,7 +268,12 @@ class Document:
     def fork(self) -> Document:
         """Another document of the same tokens, which shares their bytes; what is appended to one stays there."""
         twin = Document(
-            self.model, self.tokenizer, self.contents, layout=self.layout, piece=self.piece, source=self.source
+            self.model,
+            self.tokenizer,
+            self.contents,
+            layout=self.layout,
+            prefill_chunk=self.prefill_chunk,
+            source=self.source,
         )
         twin._read_under = self._read_under
         return twin

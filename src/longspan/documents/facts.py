@@ -44,7 +44,7 @@ def facts_of(
     attachment: Attachment,
     contents: Contents,
     *,
-    piece: int,
+    prefill_chunk: int,
     layout: Layout,
     source: str | None = None,
 ) -> Facts:
@@ -77,7 +77,7 @@ def facts_of(
         window=attachment.report.window,
         calibration_sha256="" if calibration is None else calibration.maps_sha256,
         machine=fingerprint.machine_of(model, attachment.report),
-        piece=piece,
+        prefill_chunk=prefill_chunk,
         layout=layout,
         keeps_text=contents.encoded.keeps_text,
         sources=contents.sources,

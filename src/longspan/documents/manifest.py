@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from longspan.errors import MOST as MOST_TOKENS
 from longspan.errors import DocumentError
 
-FORMAT = 1
+FORMAT = 2
 ENTRIES = "entries"  # the stream of an index, which has other entries than tokens
 MOST = 2**48  # of anything that is counted
 _SUM = "sha256"  # the key of the checksum of all others
@@ -135,7 +135,7 @@ class Facts:
         method: its name. parameters: every one of them. angles: theirs. window: the trained one, in tokens.
         calibration_sha256: of the maps that scores are reduced by; empty where there are none.
         machine: what computes it: processor, library and kernels.
-        piece: tokens that are read at a time.
+        prefill_chunk: tokens that are read at a time.
         layout: what stands around the text.
         keeps_text: whether the text is there.
         sources: where the text came from.
@@ -157,7 +157,7 @@ class Facts:
     window: int
     calibration_sha256: str
     machine: str
-    piece: int
+    prefill_chunk: int
     layout: Layout
     keeps_text: bool
     sources: tuple[Source, ...]
@@ -219,7 +219,7 @@ def parse(text: bytes) -> Manifest:
 
 def _check_values(facts: Facts) -> None:
     """Raise ``DocumentError`` for what has the right type and would only fail where it is used."""
-    for name, value in (("piece", facts.piece), ("window", facts.window)):
+    for name, value in (("prefill_chunk", facts.prefill_chunk), ("window", facts.window)):
         if not 1 <= value <= MOST_TOKENS:
             raise DocumentError(f"its manifest.facts.{name} is {_shown(value)}, which cannot be")
     end = 0

@@ -38,7 +38,12 @@ def open_document(
             undo.callback(restore, model)
         attachment = attached(model)
         live = facts_of(
-            model, tokenizer, attachment, contents, piece=manifest.facts.piece, layout=manifest.facts.layout
+            model,
+            tokenizer,
+            attachment,
+            contents,
+            prefill_chunk=manifest.facts.prefill_chunk,
+            layout=manifest.facts.layout,
         )
         try:
             refuse_others(manifest.facts, live)

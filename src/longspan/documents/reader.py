@@ -22,7 +22,7 @@ from longspan.documents.facts import difference, facts_of, layout_for
 from longspan.documents.folder import Folder
 from longspan.documents.layout import head_of
 from longspan.documents.manifest import Facts
-from longspan.documents.reading import PIECE, Done, Unnamed, pieces
+from longspan.documents.reading import PREFILL_CHUNK, Done, Unnamed, prefill_chunks
 from longspan.documents.saving import write_rest
 from longspan.documents.unfinished import Reading
 from longspan.errors import DocumentError, check_count
@@ -49,7 +49,7 @@ def read(
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
     layout: str = "auto",
-    piece: int = PIECE,
+    prefill_chunk: int = PREFILL_CHUNK,
     keep_text: bool = True,
     out: str | os.PathLike[str] | None = None,
     source: str | None = None,
@@ -73,7 +73,7 @@ def read(
             more than the text has unless given.
         layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
             or ``"auto"``, the tokenizer's chat template where it has one.
-        piece: tokens that are read at a time.
+        prefill_chunk: tokens that are read at a time.
         keep_text: whether the text itself is kept too, so that passages of it can be shown.
         out: the folder to keep it in from the first prefill chunk on. A reading that was broken off there goes on from
             its last whole prefill chunk; one that is done is opened.
@@ -88,7 +88,7 @@ def read(
     steps = begin(
         model, tokenizer, text,
         method=method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir, length=length,
-        layout=layout, piece=piece, keep_text=keep_text, out=out, source=source,
+        layout=layout, prefill_chunk=prefill_chunk, keep_text=keep_text, out=out, source=source,
     )  # fmt: skip
     while True:
         try:
@@ -116,7 +116,7 @@ def begin(
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
     layout: str = "auto",
-    piece: int = PIECE,
+    prefill_chunk: int = PREFILL_CHUNK,
     keep_text: bool = True,
     out: str | os.PathLike[str] | None = None,
     source: str | None = None,
@@ -125,7 +125,7 @@ def begin(
 
     For who has other work between two prefill chunks. The steps hold the folder until they end or are closed.
     """
-    piece = check_count("piece", piece)
+    prefill_chunk = check_count("prefill_chunk", prefill_chunk)
     texts = _texts(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
@@ -140,10 +140,12 @@ def begin(
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
     _attach(model, method, contents.length, options)
     attachment = attached(model)
-    document = partial(Document, model, tokenizer, layout=chosen_layout, piece=piece)
+    document = partial(Document, model, tokenizer, layout=chosen_layout, prefill_chunk=prefill_chunk)
     if out is None:
-        return _unnamed_steps(document, model, attachment, contents, piece, source)
-    facts = facts_of(model, tokenizer, attachment, contents, piece=piece, layout=chosen_layout, source=source)
+        return _unnamed_steps(document, model, attachment, contents, prefill_chunk, source)
+    facts = facts_of(
+        model, tokenizer, attachment, contents, prefill_chunk=prefill_chunk, layout=chosen_layout, source=source
+    )
     return _steps(document, model, tokenizer, attachment, contents, Folder(out), facts)
 
 
@@ -152,10 +154,10 @@ def _unnamed_steps(
     model: PreTrainedModel,
     attachment: Attachment,
     contents: Contents,
-    piece: int,
+    prefill_chunk: int,
     source: str | None,
 ) -> Steps:
-    for longer in pieces(model, attachment, contents, piece, Unnamed(attachment.report.kv_dir)):
+    for longer in prefill_chunks(model, attachment, contents, prefill_chunk, Unnamed(attachment.report.kv_dir)):
         contents = longer
         yield contents.tokens, contents.length
     return document(contents, source=source)
@@ -182,7 +184,7 @@ def _steps(
             raise DocumentError(f"{folder}: holds {strange[0]}, which is of no document; name a new folder")
         reading = Reading(folder, facts)
         contents = reading.taken_up(contents)
-        for longer in pieces(model, attachment, contents, facts.piece, reading):
+        for longer in prefill_chunks(model, attachment, contents, facts.prefill_chunk, reading):
             contents = longer
             yield contents.tokens, contents.length
         manifest = write_rest(folder, facts, model, attachment, contents)

@@ -19,7 +19,7 @@ from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.logits import last_logits
 
-PIECE = 4096  # tokens that are read at a time unless said
+PREFILL_CHUNK = 4096  # tokens that are read at a time unless said
 
 Done = Callable[[int, int], None]
 """Told after every prefill chunk how many tokens were read, of how many."""
@@ -55,13 +55,13 @@ class Unnamed:
 
 
 @torch.inference_mode()
-def pieces(
-    model: PreTrainedModel, attachment: Attachment, contents: Contents, piece: int, target: Target
+def prefill_chunks(
+    model: PreTrainedModel, attachment: Attachment, contents: Contents, prefill_chunk: int, target: Target
 ) -> Iterator[Contents]:
     """Let the model read the ids of ``contents`` that its segments do not hold yet; yields after every prefill chunk.
 
     Every prefill chunk begins from what the files have, so a reading that was taken up again is the same to the bit.
-    On a GPU whose cache is on the device, that is copied there before each of them: N² / (2 · piece) tokens in all.
+    On a GPU whose cache is on the device, that is copied there before each of them: N² / (2 · prefill_chunk) tokens.
 
     Args:
         contents: its last segment may be one that ``target`` kept before all of its tokens were read.
@@ -69,7 +69,7 @@ def pieces(
     total = contents.length
     while contents.tokens < total:
         begin = contents.tokens
-        stop = min(_next(contents, piece), total)
+        stop = min(_next(contents, prefill_chunk), total)
         cache = contents.cache(model, attachment)
         forward(model, contents.ids[begin:stop], cache)
         with files_of_segments.naming(target.path(max(len(contents.segments) - _open(contents), 0))):
@@ -82,22 +82,22 @@ def read_on(
     model: PreTrainedModel,
     attachment: Attachment,
     contents: Contents,
-    piece: int,
+    prefill_chunk: int,
     target: Target,
     done: Done | None = None,
 ) -> Contents:
-    """All of ``pieces``, into one more segment."""
-    for longer in pieces(model, attachment, contents, piece, target):
+    """All of ``prefill_chunks``, into one more segment."""
+    for longer in prefill_chunks(model, attachment, contents, prefill_chunk, target):
         contents = longer
         if done is not None:
             done(contents.tokens, contents.length)
     return contents
 
 
-def _next(contents: Contents, piece: int) -> int:
+def _next(contents: Contents, prefill_chunk: int) -> int:
     """Where the next prefill chunk ends: these are counted from the first token of a segment."""
     start = contents.segments[-1].start if _open(contents) else contents.tokens
-    return start + ((contents.tokens - start) // piece + 1) * piece
+    return start + ((contents.tokens - start) // prefill_chunk + 1) * prefill_chunk
 
 
 def _open(contents: Contents) -> bool:

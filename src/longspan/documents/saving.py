@@ -30,7 +30,7 @@ class SavableDocument(Protocol):
     model: PreTrainedModel
     tokenizer: Any
     contents: Contents
-    piece: int
+    prefill_chunk: int
     layout: Layout
     source: str | None
 
@@ -53,7 +53,7 @@ def save_document(
     _refuse_taken(folder, before)
     facts = facts_of(
         document.model, document.tokenizer, attachment, contents,
-        piece=document.piece, layout=document.layout, source=document.source,
+        prefill_chunk=document.prefill_chunk, layout=document.layout, source=document.source,
     )  # fmt: skip
     folder.make()
     with folder.alone():

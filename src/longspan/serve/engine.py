@@ -52,7 +52,7 @@ class Engine:
         max_running: requests that take turns; the others wait. max_queue: requests that wait at most.
 
     Attributes:
-        pieces: whole prefill chunks that were read so far.
+        prefill_chunks: whole prefill chunks that were read so far.
     """
 
     def __init__(self, max_running: int, max_queue: int) -> None:
@@ -62,9 +62,9 @@ class Engine:
         self._calls = deque[Callable[[], None]]()
         self._running: list[Job] = []
         self._turns: dict[int, int] = {}  # when each job with a long step had its last one
-        self._quick_seconds = self._piece_seconds = 0.0
+        self._quick_seconds = self._chunk_seconds = 0.0
         self._draining = self._stopped = False
-        self.pieces = 0
+        self.prefill_chunks = 0
         self._thread = threading.Thread(target=self._run, name="longspan-engine", daemon=True)
 
     def start(self) -> None:
@@ -132,8 +132,8 @@ class Engine:
             for job in quick:
                 self._step(job, self._running)
             self._quick_seconds += time.perf_counter() - began
-            if not quick or self._quick_seconds >= self._piece_seconds:
-                self._piece()
+            if not quick or self._quick_seconds >= self._chunk_seconds:
+                self._prefill_chunk()
         for job in [*self._running, *self._waiting, *self._readings]:
             job.close()
 
@@ -156,7 +156,7 @@ class Engine:
     def _readings_go_on(self) -> bool:
         return bool(self._readings) and not self._draining
 
-    def _piece(self) -> None:
+    def _prefill_chunk(self) -> None:
         """One prefill chunk of the job that has waited longest for one."""
         candidates = [job for job in self._running if job.long]
         if self._readings_go_on():
@@ -164,11 +164,13 @@ class Engine:
         if not candidates:
             return
         job = min(candidates, key=lambda job: self._turns.get(id(job), 0))
-        self.pieces += 1
-        self._turns = {id(other): self._turns.get(id(other), 0) for other in candidates} | {id(job): self.pieces}
+        self.prefill_chunks += 1
+        self._turns = {id(other): self._turns.get(id(other), 0) for other in candidates} | {
+            id(job): self.prefill_chunks
+        }
         began = time.perf_counter()
         self._step(job, self._running if job in self._running else self._readings)
-        self._piece_seconds, self._quick_seconds = time.perf_counter() - began, 0.0
+        self._chunk_seconds, self._quick_seconds = time.perf_counter() - began, 0.0
 
     def _step(self, job: Job, jobs: list[Job] | deque[Job]) -> None:
         going_on = False

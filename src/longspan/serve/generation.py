@@ -116,7 +116,7 @@ class GenerationHost(Protocol):
     tokenizer: Any
     caches: Caches
     previous_answers: PreviousAnswers
-    piece: int
+    prefill_chunk: int
 
     def documents(self) -> Iterable[Document]:
         """The documents that are read."""
@@ -151,7 +151,7 @@ class Generation:
 
     @property
     def long(self) -> bool:
-        return self._prefix is not None and self._length - self._prefix.tokens > self._host.piece
+        return self._prefix is not None and self._length - self._prefix.tokens > self._host.prefill_chunk
 
     @torch.inference_mode()
     def step(self) -> bool:
@@ -172,8 +172,8 @@ class Generation:
             self._reused = self._prefix.tokens
             if self.long:
                 return None  # what is left takes turns with other prefill chunks
-        prefix, piece = self._prefix, self._host.piece
-        stop = min(prefix.tokens + piece, self._length)
+        prefix, prefill_chunk = self._prefix, self._host.prefill_chunk
+        stop = min(prefix.tokens + prefill_chunk, self._length)
         with ExitStack() as stack:
             seen = None
             if self._request.passages and stop == self._length:

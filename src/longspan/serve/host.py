@@ -40,7 +40,12 @@ class Host:
     def __init__(
         self, model: PreTrainedModel, tokenizer: Any, settings: ServerSettings, *, layout: str = "auto"
     ) -> None:
-        self.model, self.tokenizer, self.settings, self.piece = model, tokenizer, settings, settings.piece
+        self.model, self.tokenizer, self.settings, self.prefill_chunk = (
+            model,
+            tokenizer,
+            settings,
+            settings.prefill_chunk,
+        )
         self.attachment = attached(model)
         found = find_layout(tokenizer, layout)
         self.engine = Engine(settings.max_running, settings.max_queue)
@@ -51,7 +56,7 @@ class Host:
         )
         self.library = Library(
             settings.documents, self.engine, self.extractor, model, tokenizer,
-            source=settings.source, layout=layout, piece=settings.piece, longest=self.longest,
+            source=settings.source, layout=layout, prefill_chunk=settings.prefill_chunk, longest=self.longest,
         )  # fmt: skip
         longest, max_characters = self.longest, settings.max_prompt
         if longest is not None:
@@ -154,7 +159,9 @@ class Host:
         gauge("requests_waiting", "Requests that wait for their turn.", lambda: engine.waiting)
         gauge("requests_running", "Requests that are being answered.", lambda: engine.running)
         gauge("texts_waiting", "Texts that are being read or wait for that.", lambda: engine.readings)
-        gauge("pieces", "Whole prefill chunks of prompts and texts that were read.", lambda: engine.pieces)
+        gauge(
+            "prefill_chunks", "Whole prefill chunks of prompts and texts that were read.", lambda: engine.prefill_chunks
+        )
         gauge("conversations", "Caches of conversations.", lambda: len(caches))
         gauge("conversations_bytes", "Bytes of those in memory.", lambda: caches.nbytes)
         gauge("conversations_disk_bytes", "Bytes of those on disk.", lambda: caches.disk_nbytes)

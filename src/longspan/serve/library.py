@@ -44,7 +44,7 @@ class Library:
 
     Args:
         source: what the model was loaded from. layout: where texts stand, of new documents.
-        piece: tokens that are read at a time. extractor: of the texts of PDF and HTML files.
+        prefill_chunk: tokens that are read at a time. extractor: of the texts of PDF and HTML files.
         longest: tokens of a prompt and its answer, which a document has to leave room in; None for no limit.
     """
 
@@ -58,14 +58,14 @@ class Library:
         *,
         source: str,
         layout: str,
-        piece: int,
+        prefill_chunk: int,
         longest: int | None = None,
     ) -> None:
         self._longest = longest
         self._root, self._engine, self._model, self._extractor = root, engine, model, extractor
         # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
         self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
-        self._source, self._layout, self._piece = source, layout, piece
+        self._source, self._layout, self._prefill_chunk = source, layout, prefill_chunk
         self._records: dict[str, DocumentRecord] = {}
         self._lock = Lock()
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="longspan-documents")
@@ -203,12 +203,12 @@ class Library:
             else:
                 text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(out).unfinished()
                 # A reading goes on as it began, whatever the server's prefill chunks and the document's name are now.
-                name, piece = record.name, self._piece
+                name, prefill_chunk = record.name, self._prefill_chunk
                 if begun is not None:
-                    name, piece = begun.facts.sources[0].name, begun.facts.piece
+                    name, prefill_chunk = begun.facts.sources[0].name, begun.facts.prefill_chunk
                 job.steps = begin(
                     self._model, self._tokenizer, [(name, text)],
-                    layout=self._layout, piece=piece, out=out, source=self._source,
+                    layout=self._layout, prefill_chunk=prefill_chunk, out=out, source=self._source,
                 )  # fmt: skip
         except Exception as error:
             job.fail(error)

@@ -21,7 +21,7 @@ class ServerSettings:
         documents: the folder that documents are kept in.
         host, port: where it listens; port 0 takes a free one.
         api_key: that every request must have; None for a server on loopback without one.
-        piece: tokens of a prompt or a text that are read at a time.
+        prefill_chunk: tokens of a prompt or a text that are read at a time.
         max_new_tokens: length of an answer where a request names none.
         max_length: tokens of a prompt and its answer; None leaves it to the method.
         max_running: requests that take turns. max_queue: those that wait for that, and texts that wait to be read.
@@ -37,7 +37,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
-    piece: int = 1024
+    prefill_chunk: int = 1024
     max_new_tokens: int = 256
     max_length: int | None = None
     max_running: int = 32
