@@ -93,6 +93,15 @@ def test_scaling_starts_from_the_models_own_angles():
         assert table.factor == pytest.approx(1.2 * (0.1 * math.log(2) + 1 if isinstance(angles, YaRN) else 1))
 
 
+@pytest.mark.parametrize("angles", [PI(4.0), NTK(4.0), DynamicNTK(4.0), YaRN(4.0)])
+def test_channels_that_do_not_turn_change_nothing_for_the_others(angles):
+    own, angles = inv_freq(64), angles.resolve(WINDOW)
+    turning, all_of_them = (
+        angles.table(Table(one), WINDOW, 4 * WINDOW).inv_freq for one in (own, torch.cat((own, 0 * own)))
+    )
+    assert torch.equal(all_of_them, torch.cat((turning, torch.zeros(32))))
+
+
 @pytest.mark.parametrize("angles", [PI, NTK])
 def test_defaults_follow_the_window(angles):
     assert angles().resolve(100) == angles(4.0)
@@ -113,6 +122,7 @@ def test_defaults_follow_the_window(angles):
         (lambda: YaRN(target_length=-1), "target_length must be a number of tokens from 1"),
         (lambda: YaRN(beta_fast=1.0, beta_slow=2.0), "beta_slow < beta_fast"),
         (lambda: NTK(2.0).table(Table(inv_freq(2)), 10, 10), "at least 4 rotated channels"),
+        (lambda: YaRN(2.0).resolve(10).table(Table(inv_freq(2)), 10, 10), "YaRN needs at least 4 rotated channels"),
     ],
 )
 def test_impossible_angles(make, rule):

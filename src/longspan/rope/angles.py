@@ -218,15 +218,14 @@ class YaRN(Angles):
 
     def table(self, own: Table, window: int, total: int) -> Table:
         assert self.factor is not None and self.attention_factor is not None
-        freq = own.inv_freq.double()
-        half = freq.numel()
+        freq, half = own.inv_freq.double(), _turning(own.inv_freq, "YaRN")
         # The log of a channel's rotations in the window falls linearly with the channel; the borders lie on that line.
         # Where the config already scales the angles, the line through the first and last channel stands in for it.
-        line = torch.log(window * freq / (2 * math.pi))
-        slope = float(line[-1] - line[0]) / max(half - 1, 1)
+        line = torch.log(window * freq[:half] / (2 * math.pi))
+        slope = float(line[-1] - line[0]) / (half - 1)
         low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)
         high = min(math.ceil((math.log(self.beta_slow) - float(line[0])) / slope), 2 * half - 1)
-        channel = torch.arange(half, dtype=torch.float64, device=freq.device)
+        channel = torch.arange(freq.numel(), dtype=torch.float64, device=freq.device)
         interpolated = ((channel - low) / max(high - low, 0.001)).clamp(0, 1)
         blended = freq / self.factor * interpolated + freq * (1 - interpolated)
         return Table(blended, own.factor * self.attention_factor)
@@ -234,8 +233,13 @@ class YaRN(Angles):
 
 def _ntk(inv_freq: Tensor, scale: float) -> Tensor:
     # inv_freq[k] = base^(-2k/r), so base · scale^(r/(r-2)) multiplies channel k by scale^(-2k/(r-2)).
-    half = inv_freq.numel()
-    if half < 2:
-        raise ValueError("NTK scaling needs at least 4 rotated channels a head")
-    exponent = torch.arange(half, dtype=torch.float64, device=inv_freq.device) / (half - 1)
-    return inv_freq.double() * scale**-exponent
+    exponent = torch.arange(inv_freq.numel(), dtype=torch.float64, device=inv_freq.device)
+    return inv_freq.double() * scale ** -(exponent / (_turning(inv_freq, "NTK scaling") - 1))
+
+
+def _turning(inv_freq: Tensor, what: str) -> int:
+    """How many pairs of channels turn, two at least; the last ones may have frequency 0 (Gemma 4)."""
+    count = int(inv_freq.count_nonzero())
+    if count < 2:
+        raise ValueError(f"{what} needs at least 4 rotated channels a head")
+    return count
