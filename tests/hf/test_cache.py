@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import longspan
-from support.hf_models import make, prompts
+from support.hf_models import left_padded, make, prompts
 
 SLIDING = ["gemma2", "gemma3_text", "gpt_oss"]  # layer 0 slides over 16 tokens, layer 1 is attached
 MIXED = [*SLIDING, "smollm3"]  # whose layer 1 has no positions and keeps every key
@@ -127,3 +127,22 @@ def test_an_index_that_cannot_go_back_leaves_every_layer_as_it_was():
     with pytest.raises(longspan.CacheError, match="fewer candidate tokens"):
         cache.crop(-149)
     assert lengths(cache) == [300, 300]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("call", ["batch_select_indices", "reorder_cache"])
+@pytest.mark.parametrize("rows", [[0, 2], [-1, 0], [True, False, True]])
+def test_rows_that_a_cache_has_not_are_refused_before_a_layer_changes(call, rows):
+    model = make("gemma2")
+    longspan.extend(model, "dca")
+    padded, mask, _ = left_padded(prompts(), [3, 0])
+    cache, whole = longspan.new_cache(model), longspan.new_cache(model)
+    for one in (cache, whole):
+        model(padded, attention_mask=mask, past_key_values=one)
+    with pytest.raises(longspan.CacheError, match="holds 2 rows"):
+        getattr(cache, call)(torch.tensor(rows))
+    with pytest.raises(ValueError, match="once or more"):
+        cache.batch_repeat_interleave(0)
+    more, mask = prompts(2, 5, seed=2), torch.cat((mask, torch.ones_like(mask[:, :5])), dim=1)
+    one, other = (model(more, attention_mask=mask, past_key_values=x).logits for x in (cache, whole))
+    assert torch.equal(one, other)

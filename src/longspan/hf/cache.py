@@ -235,28 +235,43 @@ class LongspanCache(Cache):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep rows ``beam_idx`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
-        self._pad_rows(beam_idx.tolist())
-        super().reorder_cache(beam_idx)
+        rows = self._numbers(beam_idx)
+        super().reorder_cache(rows)
+        self._pad_rows(rows)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        if repeats < 1:
+            raise ValueError(f"rows are repeated once or more, not {repeats} times")
+        super().batch_repeat_interleave(repeats)
         if self.padding is not None:
             self.padding = tuple(pad for pad in self.padding for _ in range(repeats))
-        super().batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep some rows of the batch.
 
         Args:
             indices: their numbers, ``[B]`` int64 of the new ``B``, or a bool mask ``[B]`` of the old ``B``.
+
+        Raises:
+            CacheError: it has no such rows; all layers are as they were.
         """
-        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices  # stores take numbers
-        self._pad_rows(rows.tolist())
+        rows = self._numbers(indices)
         super().batch_select_indices(rows)
+        self._pad_rows(rows)
 
     def reset(self) -> None:
         self.padding = self.numbering = None
         super().reset()
 
-    def _pad_rows(self, rows: list[int]) -> None:
+    def _numbers(self, rows: Tensor) -> Tensor:
+        """Rows as numbers, which stores take; raises before a layer is changed if the cache has no such rows."""
+        held = None if self.padding is None else len(self.padding)
+        numbers = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+        short = rows.dtype == torch.bool and len(rows) != held
+        if held is not None and (short or not all(0 <= row < held for row in numbers.tolist())):
+            raise CacheError(f"the cache holds {held} rows and was asked for rows {rows.tolist()}")
+        return numbers
+
+    def _pad_rows(self, rows: Tensor) -> None:
         if self.padding is not None:
-            self.padding = tuple(self.padding[row] for row in rows)
+            self.padding = tuple(self.padding[row] for row in rows.tolist())
