@@ -234,6 +234,23 @@ def test_pieces_shorter_than_the_padding(piece):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("method", ["dca", "longheads"])
+@pytest.mark.parametrize(("left", "pad"), [(4, 10), (4, 4), (12, 10)])
+def test_a_crop_into_the_padding_goes_on(method, left, pad):
+    model = make("llama")
+    longspan.extend(model, method)
+    (padded, mask, _), cache = left_padded(prompts(), [10, 0]), longspan.new_cache(model)
+    model(padded[:, :20], attention_mask=mask[:, :20], past_key_values=cache)
+    cache.crop(left)
+    padded, mask, _ = left_padded(prompts(), [pad, 0])
+    for start, stop in ((left, left + 1), (left + 1, 40)):
+        logits = model(padded[:, start:stop], attention_mask=mask[:, :stop], past_key_values=cache).logits
+    for row, n in enumerate((pad, 0)):
+        alone = model(padded[row : row + 1, n:]).logits[:, -10:]
+        torch.testing.assert_close(logits[row : row + 1, -10:], alone, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
 def test_a_cache_of_another_model_is_refused():
     one, two = make("llama"), make("llama")
     longspan.extend(one, "dca")

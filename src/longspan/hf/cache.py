@@ -157,6 +157,8 @@ class LongspanCache(Cache):
             count = min(length - (most if held is None else held), 0)
             if count or getattr(self.layers[n], "record_past", False):
                 self.layers[n].crop(count)
+        if self.padding is not None:  # a row of which padding alone is left may go on as it likes
+            self.padding = tuple(min(pad, length) for pad in self.padding)
 
     def _lengths(self) -> list[int | None]:
         """Tokens in each layer; None where it keeps a state alone, such as a convolution's."""
