@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import longspan
-from support.hf_models import left_padded, make, prompts
+from support.hf_models import gemma3n, left_padded, lfm2, make, prompts, qwen3_next
 
 SLIDING = ["gemma2", "gemma3_text", "gpt_oss"]  # layer 0 slides over 16 tokens, layer 1 is attached
 MIXED = [*SLIDING, "smollm3"]  # whose layer 1 has no positions and keeps every key
@@ -146,3 +146,48 @@ def test_rows_that_a_cache_has_not_are_refused_before_a_layer_changes(call, rows
     more, mask = prompts(2, 5, seed=2), torch.cat((mask, torch.ones_like(mask[:, :5])), dim=1)
     one, other = (model(more, attention_mask=mask, past_key_values=x).logits for x in (cache, whole))
     assert torch.equal(one, other)
+
+
+@torch.no_grad()
+def test_a_state_that_every_token_went_into_is_not_gone_back_to():
+    model = qwen3_next()
+    longspan.extend(model, "dca")
+    cache = longspan.new_cache(model)
+    cache.activate_past_recording()
+    model(prompts(1, 80), past_key_values=cache)
+    assert cache.croppable(70) == 0
+    with pytest.raises(longspan.CacheError, match="layer 0 is attended by the model itself"):
+        cache.crop(-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("recorded", "dropped", "goes"), [(40, 10, True), (40, 40, True), (40, 41, False), (0, 1, False)]
+)
+def test_a_convolution_goes_back_by_what_it_recorded(recorded, dropped, goes):
+    model, ids = lfm2(), prompts(1, 100)
+    longspan.extend(model, "dca")
+    cache = longspan.new_cache(model)
+    model(ids[:, :40], past_key_values=cache)
+    cache.activate_past_recording()
+    if recorded:
+        model(ids[:, 40 : 40 + recorded], past_key_values=cache)
+    left = 40 + recorded - dropped
+    if not goes:
+        with pytest.raises(longspan.CacheError, match="layer 0 is attended by the model itself"):
+            cache.crop(left)
+        return
+    cache.crop(left)
+    ours = model(ids[:, left:], past_key_values=cache).logits
+    torch.testing.assert_close(ours, model(ids).logits[:, left:], rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_layers_that_share_the_keys_of_others_are_no_hindrance():
+    model, ids = gemma3n(), prompts(1, 60)
+    longspan.extend(model, "dca")
+    plain, lookup = (
+        model.generate(ids, max_new_tokens=12, do_sample=False, **more)
+        for more in ({}, {"prompt_lookup_num_tokens": 3})
+    )
+    assert torch.equal(plain, lookup)

@@ -116,6 +116,28 @@ def minimax() -> PreTrainedModel:
     return build("minimax", {**_COMMON, **experts, "layer_types": ["linear_attention", "full_attention"]})
 
 
+def gemma3n() -> PreTrainedModel:
+    """Layers 4 and 5 attend to the keys of layers 2 and 3, and have none of their own in the cache."""
+    sizes = {"num_hidden_layers": 6, "layer_types": ALTERNATING * 3, "sliding_window": 16, "num_kv_shared_layers": 2}
+    others = {"laurel_rank": 8, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCABULARY}
+    return build("gemma3n_text", {**_COMMON, **sizes, **others})
+
+
+def qwen3_next() -> PreTrainedModel:
+    """Layer 1 is attached, and layer 0 keeps a state that every token goes into."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    heads = {"linear_num_value_heads": 4, "linear_num_key_heads": 2}
+    dims = {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32}
+    return build(
+        "qwen3_next", {**_COMMON, **experts, **heads, **dims, "layer_types": ["linear_attention", "full_attention"]}
+    )
+
+
+def lfm2() -> PreTrainedModel:
+    """Layer 1 is attached, and layer 0 keeps what a convolution of three tokens saw last."""
+    return build("lfm2", {**_COMMON, "layer_types": ["conv", "full_attention"]})
+
+
 def gemma3_with_images() -> PreTrainedModel:
     """Gemma 3 as its checkpoints come: a model around the decoder, with images, that makes the decoder's masks."""
     sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

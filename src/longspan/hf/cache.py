@@ -74,6 +74,19 @@ class StoreLayer(CacheLayerMixin):
     prefetch = offload
 
 
+def _keeps_a_state(layer: Any) -> bool:
+    """Whether one of transformers' own layers keeps a state that its tokens went into, such as a convolution's."""
+    return hasattr(layer, "conv_states")
+
+
+def _has_forgotten(layer: Any, dropped: int, held: int) -> bool:
+    """Whether such a layer cannot go back by ``dropped`` of ``held`` tokens: convolutions alone record theirs."""
+    if not layer.record_past or any(state is not None for state in layer.recurrent_states.values()):
+        return True
+    states = [(state, layer.conv_kernel_size[n]) for n, state in layer.conv_states.items() if state is not None]
+    return any(state.shape[-1] < min(size + dropped, held) for state, size in states)
+
+
 class LongspanCache(Cache):
     """The key-value cache of a model extended by longspan; make one with ``longspan.new_cache(model)``.
 
@@ -166,10 +179,12 @@ class LongspanCache(Cache):
 
     def _stuck(self, length: int) -> int | None:
         """The first of transformers' own layers that has not kept what it held after ``length`` tokens."""
-        for n, (layer, held) in enumerate(zip(self.layers, self._lengths(), strict=True)):
-            if held is None:
-                stuck = not getattr(layer, "record_past", False)
-            elif isinstance(layer, DynamicSlidingWindowLayer) and held > length:
+        lengths = self._lengths()
+        most = max(n or 0 for n in lengths)
+        for n, (layer, held) in enumerate(zip(self.layers, lengths, strict=True)):
+            if _keeps_a_state(layer):
+                stuck = _has_forgotten(layer, most - length, most)
+            elif isinstance(layer, DynamicSlidingWindowLayer) and held is not None and held > length:
                 stuck = layer.keys.shape[-2] - (held - length) < min(layer.sliding_window - 1, length)
             else:
                 continue
