@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -191,3 +193,25 @@ def test_layers_that_share_the_keys_of_others_are_no_hindrance():
         for more in ({}, {"prompt_lookup_num_tokens": 3})
     )
     assert torch.equal(plain, lookup)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_forward_that_broke_off_is_seen_where_a_layer_keeps_a_state(error):
+    """Layer 0 has taken in what layer 1 has not, and nothing shows how much."""
+    model, ids = lfm2(), prompts(1, 60)
+    longspan.extend(model, "dca")
+    cache = longspan.new_cache(model)
+    model(ids[:, :40], past_key_values=cache)
+
+    def stop(*args):
+        raise error
+
+    with model.model.layers[1].register_forward_pre_hook(stop), pytest.raises(error):
+        model(ids[:, 40:], past_key_values=cache)
+    for again in (cache, copy.deepcopy(cache)):
+        assert again.croppable(30) == 0
+        with pytest.raises(longspan.CacheError, match=r"broke off.*cache\.reset\(\)"):
+            model(ids[:, 40:], past_key_values=again)
+    cache.reset()
+    torch.testing.assert_close(model(ids, past_key_values=cache).logits, model(ids).logits, rtol=0, atol=1e-4)

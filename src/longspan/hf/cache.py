@@ -97,6 +97,7 @@ class LongspanCache(Cache):
         recorded: what all layers run their next token through while a step is recorded; None at other times.
         running: the forward that fills it at the moment; None between forwards.
         numbering: which numbering the ``position_ids`` of its tokens followed, where they showed one.
+        broken: whether a forward that filled it broke off, which shows in the lengths of layers that keep tokens alone.
     """
 
     def __init__(self, owner: ReferenceType[Any], attender: Attender, layers: list[Any]) -> None:
@@ -107,6 +108,7 @@ class LongspanCache(Cache):
         self.recorded: Callable[[Tensor, Tensor, Tensor, LayerCall, KVStore], Tensor] | None = None
         self.running: Forward | None = None
         self.numbering: Numbering | None = None
+        self.broken = False
 
     @property
     def stores(self) -> list[KVStore]:
@@ -183,7 +185,7 @@ class LongspanCache(Cache):
         most = max(n or 0 for n in lengths)
         for n, (layer, held) in enumerate(zip(self.layers, lengths, strict=True)):
             if _keeps_a_state(layer):
-                stuck = _has_forgotten(layer, most - length, most)
+                stuck = self.broken or self.running is not None or _has_forgotten(layer, most - length, most)
             elif isinstance(layer, DynamicSlidingWindowLayer) and held is not None and held > length:
                 stuck = layer.keys.shape[-2] - (held - length) < min(layer.sliding_window - 1, length)
             else:
@@ -194,6 +196,11 @@ class LongspanCache(Cache):
 
     def refuse_uneven(self, depth: int | None = None) -> None:
         """Raise ``CacheError`` unless the first ``depth`` layers, or all, hold equally many tokens."""
+        if self.broken and any(map(_keeps_a_state, self.layers)):
+            raise CacheError(
+                "a forward broke off, and layers that keep a state in place of tokens may have taken in some of its "
+                "tokens; cache.reset() forgets them all, or pass longspan.new_cache(model)"
+            )
         lengths = {n for n in self._lengths()[:depth] if n is not None}
         if len(lengths) > 1:
             least = min(lengths)
@@ -207,6 +214,7 @@ class LongspanCache(Cache):
         """A cache of its own with the same tokens, for the same model: to go on from one prompt several times."""
         twin = LongspanCache(self.owner, self.attender, deepcopy(self.layers, memo))
         twin.padding, twin.numbering = self.padding, self.numbering
+        twin.broken = self.broken or self.running is not None
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -277,7 +285,7 @@ class LongspanCache(Cache):
         self._pad_rows(rows)
 
     def reset(self) -> None:
-        self.padding = self.numbering = None
+        self.padding, self.numbering, self.broken = None, None, False
         super().reset()
 
     def _numbers(self, rows: Tensor) -> Tensor:

@@ -137,6 +137,7 @@ class Attachment(NeverCopied):
                     "another forward is filling this cache; give each thread, and each call inside of another, its own "
                     "longspan.new_cache(model)"
                 )
+            cache.broken = cache.broken or other is not None  # an interrupt ended that one
             cache.running, running.cache = running, cache
 
     @untraced
@@ -223,6 +224,7 @@ class Attachment(NeverCopied):
         self._local.running = running.outer
         if running.cache is not None and running.cache.running is running:
             running.cache.running = None
+            running.cache.broken = running.cache.broken or output is None
         if output is not None:
             refuse_missing(running.attended, running.expected)
 

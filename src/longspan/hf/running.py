@@ -33,6 +33,7 @@ class Filled(Protocol):
 
     numbering: Numbering | None
     running: Forward | None
+    broken: bool
 
 
 @dataclass(slots=True, eq=False)
