@@ -215,3 +215,23 @@ def test_a_forward_that_broke_off_is_seen_where_a_layer_keeps_a_state(error):
             model(ids[:, 40:], past_key_values=again)
     cache.reset()
     torch.testing.assert_close(model(ids, past_key_values=cache).logits, model(ids).logits, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make_it", [lfm2, qwen3_next])
+def test_rows_of_layers_that_keep_a_state(make_it):
+    model, ids = make_it(), prompts(3, 60)
+    longspan.extend(model, "dca")
+    whole = model(ids).logits
+    for rows, change in (
+        ([0, 0, 1, 1], lambda cache: cache.batch_repeat_interleave(2)),
+        ([1], lambda cache: cache.batch_select_indices(torch.tensor([False, True]))),
+        ([1, 0, 1], lambda cache: cache.batch_select_indices(torch.tensor([1, 0, 1]))),
+    ):
+        cache = longspan.new_cache(model)
+        model(ids[:2, :40], past_key_values=cache)
+        change(cache)
+        ours = model(ids[rows, 40:], past_key_values=cache).logits
+        torch.testing.assert_close(ours, whole[rows, 40:], rtol=0, atol=1e-3)
+        cache.reset()
+        torch.testing.assert_close(model(ids, past_key_values=cache).logits, whole, rtol=0, atol=1e-3)

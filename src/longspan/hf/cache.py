@@ -262,14 +262,15 @@ class LongspanCache(Cache):
         """Keep rows ``beam_idx`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         rows = self._numbers(beam_idx)
         super().reorder_cache(rows)
-        self._pad_rows(rows)
+        if self.padding is not None:
+            self.padding = tuple(self.padding[row] for row in rows.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row ``repeats`` times, copies side by side."""
         if repeats < 1:
             raise ValueError(f"rows are repeated once or more, not {repeats} times")
-        super().batch_repeat_interleave(repeats)
         if self.padding is not None:
-            self.padding = tuple(pad for pad in self.padding for _ in range(repeats))
+            self.reorder_cache(torch.arange(len(self.padding)).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep some rows of the batch.
@@ -280,13 +281,14 @@ class LongspanCache(Cache):
         Raises:
             CacheError: it has no such rows; all layers are as they were.
         """
-        rows = self._numbers(indices)
-        super().batch_select_indices(rows)
-        self._pad_rows(rows)
+        self.reorder_cache(indices)  # which layers that keep a state have too
 
     def reset(self) -> None:
         self.padding, self.numbering, self.broken = None, None, False
         super().reset()
+        for layer in filter(_keeps_a_state, self.layers):  # it is zero now, and made for as many rows as before
+            for made in (layer.is_conv_states_initialized, layer.is_recurrent_states_initialized):
+                made.update(dict.fromkeys(made, False))
 
     def _numbers(self, rows: Tensor) -> Tensor:
         """Rows as numbers, which stores take; raises before a layer is changed if the cache has no such rows."""
@@ -296,7 +298,3 @@ class LongspanCache(Cache):
         if held is not None and (short or not all(0 <= row < held for row in numbers.tolist())):
             raise CacheError(f"the cache holds {held} rows and was asked for rows {rows.tolist()}")
         return numbers
-
-    def _pad_rows(self, rows: Tensor) -> None:
-        if self.padding is not None:
-            self.padding = tuple(self.padding[row] for row in rows.tolist())
