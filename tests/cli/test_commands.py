@@ -93,6 +93,7 @@ def test_generate_uses_a_chat_template(run, folder, tmp_path):
         {"num_return_sequences": 2, "do_sample": True},
         {"return_dict_in_generate": True},
         {"stop_strings": ["not in it"]},
+        {"prompt_lookup_num_tokens": 3},
     ],
 )
 def test_one_greedy_answer_whatever_the_generation_config_says(run, folder, tmp_path, options):

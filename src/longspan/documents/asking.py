@@ -18,7 +18,13 @@ from longspan.hf.cache import LongspanCache
 
 Stream = Callable[[str], None]
 # One greedy answer that is streamed, whatever the model's generation config says.
-ONE_ANSWER = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
+ONE_ANSWER = {
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "return_dict_in_generate": False,
+    "prompt_lookup_num_tokens": None,
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ _SEVERAL = {"num_beams": 1, "num_return_sequences": 1, "prompt_lookup_num_tokens
 
 
 def refuse_options(options: dict[str, Any]) -> None:
-    """Raise ``DocumentError`` for options of ``generate`` that ask sets, or that write more than one token at a time."""
+    """Raise ``DocumentError`` for options of ``generate`` that ask sets, or that are for several answers or tokens."""
     if given := sorted(_SET & set(options)):
         raise DocumentError(f"{', '.join(given)}: set by ask itself; leave {'it' if len(given) == 1 else 'them'} out")
     config = options.get("generation_config")
