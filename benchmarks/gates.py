@@ -91,7 +91,7 @@ def _layout(one: Longspan, qkv: list[Tensor], observer: Observer, own_choice: bo
     groups = SHAPE.heads // SHAPE.kv_heads
     if isinstance(method, LongHeads):
         size, count = method._lk
-        sizes = {"length": size, "local": method.local_chunks, "dense_rows": window}
+        sizes = {"length": size, "local": method.local_chunks, "dense_queries": window}
         if own_choice:
             chosen = torch.full((1, SHAPE.heads, TOKENS, count - method.local_chunks - 1), -1)
             for choice in observer.choices:

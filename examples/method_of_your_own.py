@@ -34,7 +34,9 @@ class BoundedExtend(longspan.Method):
     def positions(self, window: int) -> GroupedBeyond:  # their relative positions
         return GroupedBeyond(self.near, self.group)
 
-    def plain_rows(self, window: int) -> int:  # first queries with all true distances
+    def plain_queries(
+        self, window: int
+    ) -> int:  # first queries with all true distances
         return min(self.near, self.sinks + self.recent)
 
 

@@ -18,7 +18,7 @@ L = 4096  # the window that defaults are shown for
 def facts(name: str) -> str:
     """A table of what holds for the method at its defaults: paper, exact rows, size of the cache."""
     method = METHODS[name]().resolve(L)
-    exact = method.exact_rows(L, 4 * L)
+    exact = method.exact_queries(L, 4 * L)
     rows = {
         "call": f'`longspan.extend(model, "{name}")`, or `longspan.{_class(name)}(…)` with parameters',
         "paper": _linked(method.paper),

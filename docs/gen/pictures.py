@@ -60,7 +60,7 @@ def _chosen(method: Method) -> Layout:
     q, k, v = (torch.randn(1, 1, TOKENS, HEAD, generator=generator) for _ in range(3))
     rope = Rope(Table(_frequencies()), HEAD)
     if method.name == "longheads":
-        shape = {"dense_rows": WINDOW, "length": values["chunk_length"], "local": values["local_chunks"]}
+        shape = {"dense_queries": WINDOW, "length": values["chunk_length"], "local": values["local_chunks"]}
         scores = oracle.chunk_scores(q, k, v, rope, scale=HEAD**-0.5, length=shape["length"], score="bounds")
         chunks = oracle.topk_chunks(scores, count=values["num_chunks"], **shape)
         keep, rel = (x[0, 0] for x in oracle.slots(chunks, **shape))
@@ -75,7 +75,7 @@ def _chosen(method: Method) -> Layout:
     elif method.name == "infllm":
         inside = [(a, z) for a, z in zip(cuts[:-1], cuts[1:], strict=True) if a < WINDOW]
         block = {name: values[name] for name in ("block", "blocks", "representatives")}
-        own = oracle.topk_blocks(q, k, rope, [*inside, *pieces], dense_rows=WINDOW, **block, **shape)
+        own = oracle.topk_blocks(q, k, rope, [*inside, *pieces], dense_queries=WINDOW, **block, **shape)
     else:
         raise ValueError(f"{method.name} chooses keys, and pictures.py does not say how the oracle does it")
     keep, rel = (x[0, 0] for x in oracle.far_and_near(own, pieces, TOKENS, far=values["far"], **shape))

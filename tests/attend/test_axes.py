@@ -39,12 +39,12 @@ from support.choices import assert_oracle_chooses, assert_tiles
 N = 83
 SHARES = ("head", "group", "layer")
 CHOOSING = [
-    *(Chunks(3, 7, 2, share=share, score="bounds", dense_rows=WINDOW) for share in SHARES),
-    Chunks(5, 4, 1, first=False, score="mean", dense_rows=WINDOW),
-    *(Tokens(2, 6, 9, 4, share=share, dense_rows=WINDOW) for share in SHARES),
-    Tokens(0, 5, 4, 7, proximity=3, dense_rows=WINDOW),
-    Blocks(2, 6, 3, 2, 4, representatives=2, dense_rows=WINDOW),
-    Blocks(0, 5, 4, 3, 5, dense_rows=WINDOW),
+    *(Chunks(3, 7, 2, share=share, score="bounds", dense_queries=WINDOW) for share in SHARES),
+    Chunks(5, 4, 1, first=False, score="mean", dense_queries=WINDOW),
+    *(Tokens(2, 6, 9, 4, share=share, dense_queries=WINDOW) for share in SHARES),
+    Tokens(0, 5, 4, 7, proximity=3, dense_queries=WINDOW),
+    Blocks(2, 6, 3, 2, 4, representatives=2, dense_queries=WINDOW),
+    Blocks(0, 5, 4, 3, 5, dense_queries=WINDOW),
     TopKTokens(3, 7, 4, score_at=5),
     TopKTokens(0, 9, 1),
 ]
@@ -82,7 +82,7 @@ class Pair(Method):
     def positions(self, window):
         return self.seen_by
 
-    def plain_rows(self, window):
+    def plain_queries(self, window):
         return 0
 
 
@@ -162,7 +162,7 @@ def test_a_map_that_sees_nothing_chosen_is_refused(selection, positions):
         (CHOOSING[4], CappedOrFar(7, WINDOW + 3)),
         (CHOOSING[10], FarPosition(-1)),
         (CHOOSING[8], Chunked(16, 8, WINDOW + 1)),
-        (Chunks(5, 6, 2, dense_rows=WINDOW), InOrder()),
+        (Chunks(5, 6, 2, dense_queries=WINDOW), InOrder()),
         (TopKTokens(2, WINDOW, 4), InOrder()),
     ],
     ids=str,
@@ -205,20 +205,20 @@ def paper_of(case, q, k, v, rope):
     own = method.selection(case.window)
     if isinstance(own, Chunks):
         scores = exact.chunk_scores(q, k, v, rope, scale=0.25, length=own.size, score=own.score, share=own.share)
-        sizes = {"dense_rows": own.dense_rows, "length": own.size, "local": own.local, "first": own.first}
+        sizes = {"dense_queries": own.dense_queries, "length": own.size, "local": own.local, "first": own.first}
         lowest = getattr(method, "pick", "best") == "lowest"
         return exact.slots(exact.topk_chunks(scores, count=own.count, lowest=lowest, **sizes), **sizes)
     if isinstance(own, TopKTokens):
         sizes = {"sinks": own.initial, "recent": own.recent}
         chosen = exact.topk_middle(q, k, rope, top_k=own.top_k, distance=own.score_at, **sizes)
         return exact.sinks_recent_and_middle(chosen, cap=method.cap, distance=method.middle_at, **sizes)
-    pieces = [(a, z) for a, z in exact.choices.query_chunks_of(own, n) if a >= own.dense_rows]
+    pieces = [(a, z) for a, z in exact.choices.query_chunks_of(own, n) if a >= own.dense_queries]
     sizes = {"initial": own.initial, "local": own.local}
     if isinstance(own, Blocks):
         more = {"block": own.size, "blocks": own.blocks, "representatives": own.representatives}
         every = exact.choices.query_chunks_of(own, n)
         return exact.far_and_near(
-            exact.topk_blocks(q, k, rope, every, dense_rows=own.dense_rows, **sizes, **more),
+            exact.topk_blocks(q, k, rope, every, dense_queries=own.dense_queries, **sizes, **more),
             pieces,
             n,
             far=method.far,

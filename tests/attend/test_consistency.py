@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 def dense(case):
     """How many first queries keep everything, whatever the calls; a piece ends there."""
-    return case.method.selection(case.window).first_row if case.method.call_dependent else case.window
+    return case.method.selection(case.window).first_query if case.method.call_dependent else case.window
 
 
 ARRIVING = {
@@ -114,9 +114,9 @@ def test_padding_without_a_store(case, rope, pads):
 
 
 @pytest.mark.parametrize(("case", "total"), in_turn(all_cases(), {str(n): (n,) for n in (N, 24, 20)}))
-def test_exact_rows_equal_the_stock_model(case, rope, total):
+def test_exact_queries_equal_the_stock_model(case, rope, total):
     qkv = make_qkv(total)
-    exact = min(case.method.exact_rows(case.window, total), total)
+    exact = min(case.method.exact_queries(case.window, total), total)
     full = METHODS["full"]().resolve(case.window)
     ours = Attender(case.method, case.window)(*qkv, rope, scale=SCALE)
     stock = Attender(full, case.window)(*qkv, rope, scale=SCALE)
@@ -125,16 +125,16 @@ def test_exact_rows_equal_the_stock_model(case, rope, total):
 
 
 @pytest.mark.parametrize("case", all_cases(windows=(24, 7, 64), selecting=False))
-def test_exact_rows_are_the_first_that_nothing_changes(case):
-    """``exact_rows`` never promises too much, and what limits it is really the row after, or the window."""
+def test_exact_queries_are_the_first_that_nothing_changes(case):
+    """``exact_queries`` never promises too much, and what limits it is really the row after, or the window."""
     n = 4 * case.window
-    exact = case.method.exact_rows(case.window, n)
+    exact = case.method.exact_queries(case.window, n)
     keep, rel = case.dense(n)
     i, j = torch.arange(n)[:, None], torch.arange(n)[None, :]
     changed = ((keep != (j <= i)) | ((rel != i - j) & keep)).any(dim=1)
     first = int(changed.nonzero()[0]) if changed.any() else n
     assert exact <= min(first, case.window)
-    if case.method.plain_rows(case.window) == exact != 0 and case.name not in ("self-extend", "string"):
+    if case.method.plain_queries(case.window) == exact != 0 and case.name not in ("self-extend", "string"):
         # Where the grouped or shifted distance meets the true one at the border, a row or more goes unclaimed.
         assert exact == min(first, case.window) or _joins_smoothly(case)
 
@@ -145,12 +145,14 @@ def _joins_smoothly(case):
     return case.name == "dca" and parts["chunk_size"] + parts["local_window"] < parts["window"]
 
 
-@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if cls().resolve(64).exact_rows(64, 256) < 64])
+@pytest.mark.parametrize(
+    "name", [name for name, cls in METHODS.items() if cls().resolve(64).exact_queries(64, 256) < 64]
+)
 def test_the_row_after_the_exact_ones_differs(name, rope):
     """At the defaults of the methods that change rows inside the window."""
     case = build(name, {}, 64)
     n = 256
-    exact = case.method.exact_rows(64, n)
+    exact = case.method.exact_queries(64, n)
     qkv = make_qkv(n)
     ours = Attender(case.method, 64)(*qkv, rope, scale=SCALE)
     stock = Attender(METHODS["full"]().resolve(64), 64)(*qkv, rope, scale=SCALE)

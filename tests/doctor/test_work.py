@@ -58,7 +58,7 @@ def candidates(method, selection, at):
 def test_units_are_the_candidates_of_the_selection(case):
     selection, counts = case.method.selection(case.window).alone(), counter(case)
     assert isinstance(selection, Choosing)
-    for at in range(selection.first_row, N):
+    for at in range(selection.first_query, N):
         ours = int(counts.units(torch.tensor([at]), first=at, alone=True, layer=4))
         assert ours == max(candidates(case.method, selection, at), 0)
     assert int(counts.units(torch.tensor([0]), first=0)) == 0

@@ -130,12 +130,12 @@ def test_decoding_equals_prefill_beyond_the_window(name, method):
 
 @torch.no_grad()
 @pytest.mark.parametrize("method", longspan.METHODS)
-def test_every_method_is_stock_inside_its_exact_rows(method):
+def test_every_method_is_stock_inside_its_exact_queries(method):
     model = make("llama")
     ids = prompts(1, 150)
     stock = model(ids).logits
     report = quietly(model, method)
-    rows = report.method.exact_rows(WINDOW, ids.shape[1])
+    rows = report.method.exact_queries(WINDOW, ids.shape[1])
     ours = model(ids).logits
     assert close(ours[:, :rows], stock[:, :rows])
     # Full attention is the stock model at any length; every other method has to differ beyond the window.

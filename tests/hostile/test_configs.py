@@ -48,7 +48,7 @@ def test_a_million_tokens_by_the_published_config():
     )
     method = report.method
     assert (method.chunk_size, method.local_window, method.window) == (262144 - 8192, 8192, 262144 + 1)
-    assert method.exact_rows(262144, LONG) == 262144
+    assert method.exact_queries(262144, LONG) == 262144
     for text in (str(report), " ".join(report.warnings)):
         assert "dual_chunk_attention_config" in text
     assert json.loads(json.dumps(report.to_dict()))["window_source"] == report.window_source

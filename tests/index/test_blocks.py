@@ -15,7 +15,7 @@ from support.cases import HEAD, assert_same, make_qkv
 
 SCALE = HEAD**-0.5
 WINDOW = 24
-BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, dense_rows=WINDOW)
+BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, dense_queries=WINDOW)
 LONG = 900  # several times what the index keeps of its inputs
 
 
@@ -51,7 +51,7 @@ def test_choices_equal_the_oracle_however_the_text_arrives(cuts, kv_heads, any_r
                 scores = index.scores(q[:, :, first:last], slice(0, 2), BLOCKS.candidates(first), any_rope)
                 ours.append(BLOCKS.choose(scores))
     sizes = {"initial": 2, "local": 6, "block": 3, "blocks": 2, "representatives": 2}
-    theirs = exact.topk_blocks(q, k, any_rope, pieces, dense_rows=WINDOW, **sizes)
+    theirs = exact.topk_blocks(q, k, any_rope, pieces, dense_queries=WINDOW, **sizes)
     assert torch.equal(torch.stack(ours, dim=2), theirs[:, :1])
 
 

@@ -13,7 +13,7 @@ from longspan.store.memory import Kind, Memory
 from support.cases import HEAD, make_qkv
 
 SCALE, LENGTH, MORE = HEAD**-0.5, 150, 40
-BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, representatives=2, dense_rows=24)
+BLOCKS = Blocks(initial=2, local=6, size=3, blocks=2, query_chunk=4, representatives=2, dense_queries=24)
 
 
 def reduced():

@@ -72,7 +72,7 @@ def test_defaults_fit_any_window(name, window):
     method = METHODS[name]().resolve(window)
     left = {k for k, v in method.parameters().items() if v is None}
     assert not left - {"target_length", "reduced", *(["far"] if getattr(method, "remap", "far") != "far" else [])}
-    assert 0 <= method.exact_rows(window, window) <= window
+    assert 0 <= method.exact_queries(window, window) <= window
 
 
 @pytest.mark.parametrize("case", all_cases())
@@ -132,7 +132,7 @@ def test_self_extend_chooses_the_smallest_group_that_fits(window, times):
 def test_queries_choose_from_where_dense_says(name, sizes, kept):
     for dense, first in (("window", 64), ("kept", kept), (50, 50)):
         method = METHODS[name](**sizes, dense=dense).resolve(64)
-        assert method.selection(64).first_row == method.exact_rows(64, 256) == first
+        assert method.selection(64).first_query == method.exact_queries(64, 256) == first
     assert METHODS[name]().dense == "window"  # what is inside the window stays the stock model's, and no slower
 
 
@@ -150,17 +150,17 @@ def test_what_heads_hold_together():
     assert METHODS["dca"]().resolve(4096).heads_hold(4096, llama) is None
 
 
-def test_declared_exact_rows():
+def test_declared_exact_queries():
     """The numbers of the design, at a window of 64 and four times its length."""
-    at = {name: cls().resolve(64).exact_rows(64, 256) for name, cls in METHODS.items()}
+    at = {name: cls().resolve(64).exact_queries(64, 256) for name, cls in METHODS.items()}
     for name in ("full", "streaming-llm", "lm-infinite", "dca"):
         assert at[name] == 64
     for name in ("pi", "ntk", "dynamic-ntk", "yarn"):
         assert at[name] == 0
     assert (at["rerope"], at["self-extend"]) == (33, 16)
     dca = METHODS["dca"]
-    assert dca(chunk_size=40, local_window=9).resolve(64).exact_rows(64, 256) == 49
-    assert METHODS["dynamic-ntk"]().resolve(64).exact_rows(64, 64) == 64
+    assert dca(chunk_size=40, local_window=9).resolve(64).exact_queries(64, 256) == 49
+    assert METHODS["dynamic-ntk"]().resolve(64).exact_queries(64, 64) == 64
 
 
 def test_follows_total():
@@ -169,7 +169,7 @@ def test_follows_total():
     assert dca(length_scale=True).length_dependent and dca(angles=DynamicNTK()).length_dependent
     scaled = dca(length_scale=True).resolve(64)
     assert scaled.query_factor(64, 64) == 1 and scaled.query_factor(64, 65) > 1
-    assert scaled.exact_rows(64, 64) == 64 and scaled.exact_rows(64, 65) == 0
+    assert scaled.exact_queries(64, 64) == 64 and scaled.exact_queries(64, 65) == 0
 
 
 def test_warnings():

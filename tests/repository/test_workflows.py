@@ -131,7 +131,7 @@ def test_the_recipe_is_the_check_list():
     """What CONTRIBUTING names in the recipe of a method is what a pull request is asked for."""
     template = (ROOT / ".github" / "pull_request_template.md").read_text()
     recipe = (ROOT / "CONTRIBUTING.md").read_text().partition("## Adding a method")[2].partition("## A task")[0]
-    words = "`name`|`paper`|`check`|`defaults|`check_window|`selection`|`positions`|`plain_rows|`warnings|`METHODS`"
+    words = "`name`|`paper`|`check`|`defaults|`check_window|`selection`|`positions`|`plain_queries|`warnings|`METHODS`"
     for word in [*words.split("|"), "`tests/support/variants.py`", "`tests/support/toy_method.py`", "`oracle/`"]:
         assert word in recipe and word in template, word
 

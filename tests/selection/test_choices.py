@@ -78,7 +78,7 @@ def test_reduced_choices_are_those_of_reduced_vectors(name, options, kv_heads, a
         maps = given.heads[0]
         scores = (summed @ maps.theta_q.double().mT) @ (k @ maps.theta_k.double().mT).mT
         scores = scores[..., : N // 3 * 3].unflatten(-1, (-1, 3)).amax(dim=-1).repeat_interleave(4 // kv_heads, dim=1)
-        sizes = {"dense_rows": case.window, "length": 3, "count": case.method.num_chunks, "local": 2}
+        sizes = {"dense_queries": case.window, "length": 3, "count": case.method.num_chunks, "local": 2}
         chosen = exact.marked(exact.topk_chunks(scores, **sizes), N, 3)
     assert torch.equal(ours, chosen)
 

@@ -35,13 +35,13 @@ class LargestKeys(ByRow):
 
     Args:
         initial, recent, top_k: how many of each; each key head has its own.
-        dense_rows: the first queries, which keep every key.
+        dense_queries: the first queries, which keep every key.
     """
 
     initial: int
     recent: int
     top_k: int
-    dense_rows: int
+    dense_queries: int
 
     size = 1
     scored_keys = Origin()
@@ -118,7 +118,7 @@ class LargestNorm(Method):
     def positions(self, window: int) -> ChosenPositionMap:
         return InOrder() if self.far is None else FarPosition(self.far)
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         return window
 
 
@@ -134,7 +134,7 @@ class StatedLargestKeys:
         for b in range(text.q.shape[0]):
             for h in range(heads):
                 norms = [float(key.double().norm()) for key in text.k[b, h * kv_heads // heads]]
-                for i in range(own.dense_rows, n):
+                for i in range(own.dense_queries, n):
                     middle = sorted(range(own.initial, i - own.recent + 1), key=lambda j: -norms[j])  # noqa: B023
                     chosen[b, h, i, middle[: own.top_k]] = True
         return chosen
@@ -142,7 +142,7 @@ class StatedLargestKeys:
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
         keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
-        for i in range(own.dense_rows, n):
+        for i in range(own.dense_queries, n):
             borders[i] = i - own.recent + 1
             keep[i, own.initial : borders[i]] = False
         return keep, borders

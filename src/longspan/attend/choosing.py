@@ -72,7 +72,7 @@ class Chooser:
     def add(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> None:
         """Merge what queries chose into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place."""
         selection = self.selection
-        first = max(queries.start, selection.first_row)
+        first = max(queries.start, selection.first_query)
         if first >= queries.stop or not selection.chooses_in(queries.layer):
             return
         scores = queries.q.shape[0] * queries.q.shape[1] * selector.columns(queries.stop)

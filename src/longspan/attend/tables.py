@@ -127,7 +127,7 @@ class Tables:
         shown = sum((hi - lo for lo, hi in zip(ranges.plan.lo, ranges.plan.hi, strict=True)), torch.zeros_like(i))
         stops, positions = torch.zeros_like(i), i[:, None]
         if (chooser := self.chooser) is not None and (chosen := chooser.places(i)) is not None:
-            stops = torch.where(i < chooser.selection.first_row, 0, chooser.selection.stops(i))
+            stops = torch.where(i < chooser.selection.first_query, 0, chooser.selection.stops(i))
             positions = chosen
         return DecodeTables(
             start=start,

@@ -52,7 +52,7 @@ def check(
         length: tokens that the method is to reach.
         tokens: of the prompt, at most the window.
     """
-    exact = min(report.method.exact_rows(report.window, tokens), tokens)
+    exact = min(report.method.exact_queries(report.window, tokens), tokens)
     ids = some_text(model, tokens, device)
     with torch.inference_mode():
         stock = model(input_ids=ids, use_cache=False).logits[0, :exact].float()

@@ -125,7 +125,7 @@ class Counter:
             return torch.zeros_like(i)
         always = selection.always(first)
         between = (always.border(i) - always.head).clamp(min=0) // selection.size
-        return torch.where(i >= selection.first_row, between, 0)
+        return torch.where(i >= selection.first_query, between, 0)
 
     def call(self, first: int, stop: int) -> Work:
         """The work of queries ``first : stop``, which arrive together: a prefill chunk."""

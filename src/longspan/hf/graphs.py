@@ -131,7 +131,9 @@ class _GraphRecording:
 
 
 def _unrecorded(reason: object) -> LongspanError:
-    return LongspanError(f"decoding cannot be recorded: {reason}; call the model without longspan.graphed")
+    return LongspanError(
+        f"decoding cannot be recorded: {reason}; call the model without longspan.graphed (`--no-graphed`)"
+    )
 
 
 class _Decoding:

@@ -31,7 +31,7 @@ class BlockLayout:
         blocks: how many a query chunk chooses.
         query_chunk: the most queries of a query chunk.
         representatives: how many tokens of a block stand for it.
-        dense_rows: the first queries, which keep every key: ``L``, or fewer.
+        dense_queries: the first queries, which keep every key: ``L``, or fewer.
     """
 
     initial: int
@@ -40,7 +40,7 @@ class BlockLayout:
     blocks: int
     query_chunk: int
     representatives: int = 1
-    dense_rows: int = 0
+    dense_queries: int = 0
 
     def candidates(self, start: int) -> int:
         """How many blocks the query chunk from ``start`` on chooses from: those that end before its local tokens."""
@@ -59,7 +59,7 @@ class BlockIndex(UnitIndex):
     then gives the scores of all its tokens. A block is the same whether it was finished in prefill or in decoding.
 
     Args:
-        layout: of the blocks, at whose ``dense_rows`` a query chunk ends whatever its length.
+        layout: of the blocks, at whose ``dense_queries`` a query chunk ends whatever its length.
 
     Attributes:
         calls: where recent calls began, in the cache's own count.
@@ -106,7 +106,7 @@ class BlockIndex(UnitIndex):
         """One past the last query to which each of ``tokens`` is local: where a query chunk first lacks it."""
         least = tokens + self.layout.local + 1
         at = -(-least // self.layout.query_chunk) * self.layout.query_chunk
-        at = torch.where(least <= self.layout.dense_rows, at.clamp(max=self.layout.dense_rows), at)
+        at = torch.where(least <= self.layout.dense_queries, at.clamp(max=self.layout.dense_queries), at)
         calls = torch.tensor([*(call - pad for call in self.calls), torch.iinfo(torch.int64).max])
         return torch.minimum(at, calls[torch.searchsorted(calls, least)])
 

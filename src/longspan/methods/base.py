@@ -246,14 +246,14 @@ class Method:
         """The factor on rotated queries at a text length of ``total`` tokens."""
         return 1.0
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         """How many first queries of a text keep every key at its true distance."""
         raise NotImplementedError
 
-    def exact_rows(self, window: int, total: int) -> int:
+    def exact_queries(self, window: int, total: int) -> int:
         """How many first queries of a text of ``total`` tokens equal the stock model, for any text after them."""
         exact = self.angles.exact(window, total) and self.query_factor(window, total) == 1.0
-        return self.plain_rows(window) if exact else 0
+        return self.plain_queries(window) if exact else 0
 
     def longest(self, window: int) -> int | None:
         """The longest text in tokens that the resolved parameters are set for; None if they set no limit.

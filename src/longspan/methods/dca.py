@@ -80,7 +80,7 @@ class DCA(Method):
     def length_dependent(self) -> bool:
         return self.length_scale or super().length_dependent
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         s, w, _ = self._swc
         # With w > s the whole second chunk is exact, and query 2s is the first that sees an earlier chunk.
         return s + min(w, s)
@@ -88,7 +88,7 @@ class DCA(Method):
     def warnings(self, window: int) -> list[str]:
         s, _, c = self._swc
         if 2 * s < c:
-            first = self.plain_rows(window)
+            first = self.plain_queries(window)
             return [
                 f"DCA: chunk_size {s} is less than half the window {c}: queries from index {first} differ from the "
                 "stock model"

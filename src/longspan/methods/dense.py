@@ -13,7 +13,7 @@ def check_dense(method: Method, dense: Dense) -> None:
     method.require(rule, dense in ("window", "kept") or (whole(dense) or 0) >= 1, dense=dense)
 
 
-def dense_rows(method: Method, dense: Dense, *, kept: int, window: int) -> int:
+def dense_queries(method: Method, dense: Dense, *, kept: int, window: int) -> int:
     """How many first queries attend to all keys; the next one chooses.
 
     Args:

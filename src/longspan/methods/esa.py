@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from longspan.errors import CalibrationError
 from longspan.methods.base import Method, resolved
-from longspan.methods.dense import check_dense, dense_rows
+from longspan.methods.dense import check_dense, dense_queries
 from longspan.positions import ChosenPositionMap, Chunked, FarPosition, InOrder
 from longspan.terms import Dense, Share
 
@@ -112,7 +112,7 @@ class ESA(Method):
 
         initial, local, top_k, query_chunk = self._sizes
         return Tokens(
-            initial, local, top_k, query_chunk, self.proximity, self.share, self.score_at, self.plain_rows(window)
+            initial, local, top_k, query_chunk, self.proximity, self.share, self.score_at, self.plain_queries(window)
         )
 
     def positions(self, window: int) -> ChosenPositionMap:
@@ -120,8 +120,8 @@ class ESA(Method):
             return Chunked.over(self._sizes[3], window)
         return InOrder() if self.far is None else FarPosition(self.far)
 
-    def plain_rows(self, window: int) -> int:
-        return dense_rows(self, self.dense, kept=sum(self._sizes[:3]), window=window)
+    def plain_queries(self, window: int) -> int:
+        return dense_queries(self, self.dense, kept=sum(self._sizes[:3]), window=window)
 
     def check_calibration(self, calibration: Calibration | None) -> None:
         super().check_calibration(calibration)

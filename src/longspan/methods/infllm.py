@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longspan.methods.base import Method, resolved
-from longspan.methods.dense import check_dense, dense_rows
+from longspan.methods.dense import check_dense, dense_queries
 from longspan.positions import FarPosition
 from longspan.terms import Dense
 
@@ -93,10 +93,10 @@ class InfLLM(Method):
         from longspan.selection.blocks import Blocks
 
         own = self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives
-        return Blocks(*map(resolved, (*own, self.plain_rows(window))))
+        return Blocks(*map(resolved, (*own, self.plain_queries(window))))
 
     def positions(self, window: int) -> FarPosition:
         return FarPosition(resolved(self.far))
 
-    def plain_rows(self, window: int) -> int:
-        return dense_rows(self, self.dense, kept=self._kept, window=window)
+    def plain_queries(self, window: int) -> int:
+        return dense_queries(self, self.dense, kept=self._kept, window=window)

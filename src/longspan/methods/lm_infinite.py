@@ -67,6 +67,6 @@ class LMInfinite(Method):
     def positions(self, window: int) -> CappedOrFar:
         return CappedOrFar(resolved(self.cap), resolved(self.middle_at))
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         # Query i drops key S once i - S reaches W, and caps a distance once i exceeds the cap.
         return min(self.sinks + resolved(self.recent), resolved(self.cap) + 1, window)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from longspan.errors import AttachError
 from longspan.methods.base import LayerFacts, Method, resolved
-from longspan.methods.dense import check_dense, dense_rows
+from longspan.methods.dense import check_dense, dense_queries
 from longspan.positions import ChosenPositionMap, Chunked, FarPosition, InOrder
 from longspan.terms import ChunkScore, Dense, Share
 
@@ -89,16 +89,18 @@ class LongHeads(Method):
         from longspan.selection.chunks import Chunks
 
         size, count = self._lk
-        return Chunks(size, count, self.local_chunks, self.first_chunk, self.share, self.score, self.plain_rows(window))
+        return Chunks(
+            size, count, self.local_chunks, self.first_chunk, self.share, self.score, self.plain_queries(window)
+        )
 
     def positions(self, window: int) -> ChosenPositionMap:
         if self.remap == "dca":
             return Chunked.over(self._lk[0], window)
         return InOrder() if self.far is None else FarPosition(self.far)
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         size, count = self._lk
-        return dense_rows(self, self.dense, kept=count * size, window=window)
+        return dense_queries(self, self.dense, kept=count * size, window=window)
 
     @property
     def uses_calibration(self) -> bool:

@@ -37,5 +37,5 @@ class ReRoPE(Method):
     def positions(self, window: int) -> Capped:
         return Capped(resolved(self.w))
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         return resolved(self.w) + 1

@@ -26,7 +26,7 @@ class Full(Method):
     def positions(self, window: int) -> Unchanged:
         return Unchanged()
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         return window
 
     def longest(self, window: int) -> int | None:

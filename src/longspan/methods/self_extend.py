@@ -77,5 +77,5 @@ class SelfExtend(Method):
         longest = self.longest(window)
         return [f"Self-Extend keeps positions inside the window up to {longest} tokens; pass target_length for more"]
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         return window if self.group == 1 else resolved(self.neighbors)

@@ -40,5 +40,5 @@ class StreamingLLM(Method):
     def positions(self, window: int) -> RankedAfterSinks:
         return RankedAfterSinks(self.sinks, resolved(self.recent))
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         return self.sinks + resolved(self.recent)

@@ -46,7 +46,7 @@ class String(Method):
     def positions(self, window: int) -> ShiftedBeyond:
         return ShiftedBeyond(resolved(self.shift), resolved(self.local))
 
-    def plain_rows(self, window: int) -> int:
+    def plain_queries(self, window: int) -> int:
         return resolved(self.shift)
 
     def longest(self, window: int) -> int:

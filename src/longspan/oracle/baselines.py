@@ -19,18 +19,18 @@ def topk_blocks(
     rope: Rope,
     query_chunks: ChunkRanges,
     *,
-    dense_rows: int,
+    dense_queries: int,
     initial: int,
     local: int,
     block: int,
     blocks: int,
     representatives: int,
 ) -> Tensor:
-    """The tokens of the blocks that each query chunk of InfLLM after the first ``dense_rows`` queries chooses.
+    """The tokens of the blocks that each query chunk of InfLLM after the first ``dense_queries`` queries chooses.
 
     Args:
         q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
-        query_chunks: all query chunks as ``(first, one past the last)``, those of the first ``dense_rows`` queries too.
+        query_chunks: all query chunks as ``(first, one past the last)``, those of the ``dense_queries`` too.
 
     Returns:
         ``[B, H, P, blocks · block]`` int64.
@@ -42,7 +42,7 @@ def topk_blocks(
     sums, times = torch.zeros(batch, total, dtype=torch.float64), torch.zeros(total, dtype=torch.float64)
     chosen = []
     for a, z in query_chunks:
-        if a >= dense_rows:
+        if a >= dense_queries:
             score = sums / times.clamp(min=1)
             own = []
             for b in range(batch):
@@ -109,10 +109,10 @@ class StatedBlocks:
     @staticmethod
     def chosen(own: Any, text: Inputs) -> Tensor:
         query_chunks = query_chunks_of(own, text.length)
-        sizes = {"dense_rows": own.dense_rows, "initial": own.initial, "local": own.local, "block": own.size}
+        sizes = {"dense_queries": own.dense_queries, "initial": own.initial, "local": own.local, "block": own.size}
         counts = {"blocks": own.blocks, "representatives": own.representatives}
         tokens = topk_blocks(text.q, text.k, text.rope, query_chunks, **sizes, **counts)
-        return mask_of_query_chunks(tokens, [(a, z) for a, z in query_chunks if a >= own.dense_rows], text.length)
+        return mask_of_query_chunks(tokens, [(a, z) for a, z in query_chunks if a >= own.dense_queries], text.length)
 
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:

@@ -85,9 +85,9 @@ def _against(q: Tensor, own_q: Tensor, own_k: Tensor, own_v: Tensor, rope: Rope,
 
 
 def topk_chunks(
-    scores: Tensor, *, dense_rows: int, length: int, count: int, local: int, first: bool = True, lowest: bool = False
+    scores: Tensor, *, dense_queries: int, length: int, count: int, local: int, first: bool = True, lowest: bool = False
 ) -> Tensor:
-    """The chunks that each query chooses: ``[B, H, T, m]`` int64, ascending; -1 for the first ``dense_rows`` queries.
+    """The chunks that each query chooses: ``[B, H, T, m]`` int64, ascending; -1 for the ``dense_queries``.
 
     ``scores`` is ``[B, H, T, n]``; ``m = count - local - first``.
     """
@@ -95,14 +95,14 @@ def topk_chunks(
     chosen = torch.full((batch, heads, total, count - local - int(first)), -1)
     for b in range(batch):
         for h in range(heads):
-            for i in range(dense_rows, total):
+            for i in range(dense_queries, total):
                 rest = list(range(int(first), i // length - local + 1))
                 rest.sort(key=lambda c: float(scores[b, h, i, c]), reverse=not lowest)  # noqa: B023
                 chosen[b, h, i] = torch.tensor(sorted(rest[: chosen.shape[-1]]))
     return chosen
 
 
-def slots(chosen: Tensor, *, dense_rows: int, length: int, local: int, first: bool = True) -> tuple[Tensor, Tensor]:
+def slots(chosen: Tensor, *, dense_queries: int, length: int, local: int, first: bool = True) -> tuple[Tensor, Tensor]:
     """``keep`` and ``rel`` of LongHeads, ``[B, H, T, T]``: the kept chunks take consecutive slots in their order.
 
     ``chosen`` is ``[B, H, T, m]`` int64, chunks.
@@ -115,7 +115,7 @@ def slots(chosen: Tensor, *, dense_rows: int, length: int, local: int, first: bo
             for i in range(total):
                 current = i // length
                 kept = list(range(current + 1))
-                if i >= dense_rows:
+                if i >= dense_queries:
                     forced = [0] * first + [current - d for d in range(local)]
                     kept = sorted({*forced, *chosen[b, h, i].tolist()})
                 for slot, c in enumerate(kept):
@@ -202,14 +202,14 @@ class StatedChunks:
         scores = chunk_scores(text.q, text.k, text.v, text.rope, scale=text.scale, **shape)
         lowest = getattr(own, "pick", "best") == "lowest"
         sizes = {"length": own.size, "count": own.count, "local": own.local, "first": own.first}
-        chunks = topk_chunks(scores, dense_rows=own.dense_rows, lowest=lowest, **sizes)
+        chunks = topk_chunks(scores, dense_queries=own.dense_queries, lowest=lowest, **sizes)
         return marked(chunks, text.length, own.size)
 
     @staticmethod
     def always(own: Any, n: int) -> tuple[Tensor, Tensor]:
         keep, borders = torch.zeros(n, n, dtype=torch.bool), torch.zeros(n, dtype=torch.int64)
         for i in range(n):
-            if i >= own.dense_rows:
+            if i >= own.dense_queries:
                 borders[i] = (i // own.size - own.local + 1) * own.size
                 keep[i, : own.size if own.first else 0] = True
             keep[i, borders[i] : i + 1] = True
@@ -224,7 +224,7 @@ class StatedTokens:
     def chosen(own: Any, text: Inputs) -> Tensor:
         combine = getattr(own, "combine", "sum")
         scores = token_scores(text.q, text.k, share=own.share, combine=combine, rope=text.rope, at=own.score_at)
-        query_chunks = [(a, z) for a, z in query_chunks_of(own, text.length) if a >= own.dense_rows]
+        query_chunks = [(a, z) for a, z in query_chunks_of(own, text.length) if a >= own.dense_queries]
         sizes = {"initial": own.initial, "local": own.local, "top_k": own.top_k, "proximity": own.proximity}
         return mask_of_query_chunks(topk_tokens(scores, query_chunks, **sizes), query_chunks, text.length)
 
@@ -234,8 +234,8 @@ class StatedTokens:
 
 
 def query_chunks_of(own: Any, n: int) -> list[tuple[int, int]]:
-    """The query chunks ``(first, one past the last)`` of one call over ``n`` tokens, more than ``dense_rows``."""
-    edges = sorted({own.dense_rows, n, *range(0, n, own.query_chunk)})
+    """The query chunks ``(first, one past the last)`` of one call over ``n`` tokens, more than ``dense_queries``."""
+    edges = sorted({own.dense_queries, n, *range(0, n, own.query_chunk)})
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
@@ -254,7 +254,7 @@ def first_and_local(own: Any, n: int) -> tuple[Tensor, Tensor]:
     """
     keep, borders = torch.ones(n, n, dtype=torch.bool).tril(), torch.zeros(n, dtype=torch.int64)
     for a, z in query_chunks_of(own, n):
-        if a >= own.dense_rows:
+        if a >= own.dense_queries:
             keep[a:z, own.initial : a - own.local] = False
             borders[a:z] = a - own.local
     return keep, borders

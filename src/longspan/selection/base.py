@@ -49,10 +49,10 @@ class Selection:
 
 
 class Choosing(Selection):
-    """A selection whose queries choose keys by looking at them. The first ``dense_rows`` keep every key.
+    """A selection whose queries choose keys by looking at them. The first ``dense_queries`` keep every key.
 
     Attributes:
-        dense_rows: the first queries, which keep every key: ``L``, or fewer where a method says so (``dense``).
+        dense_queries: the first queries, which keep every key: ``L``, or fewer where a method says so (``dense``).
         by_query_chunk: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
@@ -60,7 +60,7 @@ class Choosing(Selection):
         scored_keys: the stored rotation that scores are made from; None where the selector keeps what they take.
     """
 
-    dense_rows: int
+    dense_queries: int
     by_query_chunk: ClassVar[bool]
     scored_keys: ClassVar[KeyMap | None] = None
     size: int
@@ -76,18 +76,18 @@ class Choosing(Selection):
 
     def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
         always, kept = self.always(first), []
-        if first < self.dense_rows:
+        if first < self.dense_queries:
             kept.append(
-                AlwaysKept(start, unit=always.unit, span=self.dense_rows, queries=lambda i: i < self.dense_rows)
+                AlwaysKept(start, unit=always.unit, span=self.dense_queries, queries=lambda i: i < self.dense_queries)
             )
-        if stop > self.dense_rows:
-            kept.append(replace(always, queries=lambda i: i >= self.dense_rows))
+        if stop > self.dense_queries:
+            kept.append(replace(always, queries=lambda i: i >= self.dense_queries))
         return tuple(kept)
 
     @property
-    def first_row(self) -> int:
+    def first_query(self) -> int:
         """The first query that chooses."""
-        return self.dense_rows
+        return self.dense_queries
 
     def chooses_in(self, layer: int) -> bool:
         """Whether the queries of this layer choose."""

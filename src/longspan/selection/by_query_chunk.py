@@ -37,7 +37,7 @@ class ByQueryChunk(Choosing):
         def begins(i: Tensor) -> Tensor:
             """Where the query chunk of query ``i`` starts."""
             borders = (i // self.query_chunk * self.query_chunk).clamp(min=first)
-            return torch.where(i >= self.dense_rows, borders.clamp(min=self.dense_rows), borders)
+            return torch.where(i >= self.dense_queries, borders.clamp(min=self.dense_queries), borders)
 
         return AlwaysKept(
             lambda i: (begins(i) - self.local).clamp(min=0),
@@ -54,11 +54,11 @@ class ByQueryChunk(Choosing):
         return self.initial + self.chosen * self.size + self.local
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
-        """Queries ``first : stop`` cut into query chunks, at multiples of ``query_chunk`` and at ``dense_rows``."""
+        """Queries ``first : stop`` cut into query chunks, at multiples of ``query_chunk`` and at ``dense_queries``."""
         size = self.query_chunk
         cuts = {first, stop, *range(first // size * size + size, stop, size)}
-        if first < self.dense_rows < stop:
-            cuts.add(self.dense_rows)
+        if first < self.dense_queries < stop:
+            cuts.add(self.dense_queries)
         return list(pairwise(sorted(cuts)))
 
     def stops(self, i: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Chunks(ByRow):
         first: whether the first one is.
         share: what chooses together: every query head by itself, the group of a key head, or the layer.
         score: how a query is held against a chunk; see ``longspan.index.ChunkIndex``.
-        dense_rows: the first queries, which keep every key: ``L``, or fewer.
+        dense_queries: the first queries, which keep every key: ``L``, or fewer.
     """
 
     size: int
@@ -43,7 +43,7 @@ class Chunks(ByRow):
     first: bool = True
     share: Share = "group"
     score: ChunkScore = "representation"
-    dense_rows: int = 0
+    dense_queries: int = 0
 
     @property
     def chosen(self) -> int:

@@ -42,7 +42,7 @@ class Tokens(ByQueryChunk):
         proximity: ``ε`` of Eq 8: a token takes the largest score within ``ε`` of it.
         share: which heads choose together: those of the layer, the group of a key head, or every query head by itself.
         score_at: the distance at which scores see their tokens; 0 is unrotated.
-        dense_rows: the first queries, which keep every key: ``L``, or fewer.
+        dense_queries: the first queries, which keep every key: ``L``, or fewer.
     """
 
     initial: int
@@ -52,7 +52,7 @@ class Tokens(ByQueryChunk):
     proximity: int = 1
     share: Share = "layer"
     score_at: int = 0
-    dense_rows: int = 0
+    dense_queries: int = 0
 
     size = 1
     scored_keys = Origin()

@@ -39,7 +39,7 @@ class TopKTokens(ByRow):
 
     size = 1
     share = "head"
-    dense_rows = 0  # queries keep everything as long as first and recent tokens are all that there are
+    dense_queries = 0  # queries keep everything as long as first and recent tokens are all that there are
     scored_keys = Origin()
 
     @property
@@ -56,7 +56,7 @@ class TopKTokens(ByRow):
         )
 
     @property
-    def first_row(self) -> int:
+    def first_query(self) -> int:
         return self.initial + self.recent
 
     def chooses_in(self, layer: int) -> bool:
@@ -78,8 +78,8 @@ class TopKTokens(ByRow):
             most: the most queries of a run. The first ``top_k - 1`` with a choice, which have fewer than ``top_k``
                 tokens to choose from, are runs of their own.
         """
-        first = max(first, self.first_row)
-        enough = min(max(self.first_row + self.top_k - 1, first), stop)
+        first = max(first, self.first_query)
+        enough = min(max(self.first_query + self.top_k - 1, first), stop)
         return [*((i, i + 1) for i in range(first, enough)), *super().runs(enough, stop, most)]
 
     def choose(self, scores: Tensor, i: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class PagedAttention:
         out, lse = banded(
             q, [keys] * len(plan.lo), values, plan, angles, rope, scale=scale, softcap=softcap, impl=self.impl
         )
-        if self._chooser is not None and self.selection is not None and plan.stop > self.selection.first_row:
+        if self._chooser is not None and self.selection is not None and plan.stop > self.selection.first_query:
             queries = QueryBlock(
                 q=q,
                 keys=keys,

@@ -92,7 +92,7 @@ class FewChoosing:
         assert tables.chooser is not None and isinstance(tables.chooser.selection, Chunks)
         self.selection, self.rows = tables.chooser.selection, rows_of(requests, device)
         i, kept, bands = indices(requests), self.selection.always(), tables.positions.everywhere()
-        chooses = i >= self.selection.first_row
+        chooses = i >= self.selection.first_query
         border = torch.where(chooses, kept.border(i), 0)
         # What a token reads, in order: the first chunk, room for those that it chooses, the keys from its border on.
         low = torch.stack((torch.zeros_like(i), torch.zeros_like(i), border), dim=1)

@@ -66,5 +66,5 @@ def test_without_an_ablation_they_are_the_methods():
 
 
 @pytest.mark.parametrize(("parts", "exact"), [("all", 64), ("intra+inter", 48), ("intra", 48)])
-def test_exact_rows_of_parts_of_dca(parts, exact):
-    assert AblatedDCA(parts=parts).resolve(64).exact_rows(64, 256) == exact
+def test_exact_queries_of_parts_of_dca(parts, exact):
+    assert AblatedDCA(parts=parts).resolve(64).exact_queries(64, 256) == exact

@@ -26,7 +26,7 @@ def test_esa_keeps_the_papers_numbers_at_both_of_its_windows(at_window, window):
     rows = esa_methods.methods(session, 200 * K)
     own, infllm = made(rows["ESA"], ESA), made(rows["InfLLM"], InfLLM)
     assert (own.initial, own.local, own.top_k, own.query_chunk, own.dense) == (128, 4096, 2048, 512, "kept")
-    assert own.resolve(window).plain_rows(window) == 6272  # it chooses inside the window too
+    assert own.resolve(window).plain_queries(window) == 6272  # it chooses inside the window too
     assert (infllm.block, infllm.blocks, infllm.dense) == (128, 16, "kept")
     assert rows["NTK"].method.angles.target_length == rows["YaRN"].method.angles.target_length == 200 * K
     assert rows["NTK"].reaching(4096).angles.target_length == 200 * K  # not the length of each prompt

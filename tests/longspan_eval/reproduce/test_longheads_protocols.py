@@ -29,7 +29,7 @@ def test_longheads_at_its_own_window(at_4096):
     assert longheads_methods.half(at_4096) == 2048
     assert (other.resolve(4096).recent, other.resolve(4096).cap) == (4096, 4096)
     halved = [made(row, LongHeads) for row in longheads_methods.halved(at_4096).values()]
-    assert {(one.chunk_length, one.num_chunks, one.plain_rows(4096)) for one in halved} == {(256, 8, 2048)}
+    assert {(one.chunk_length, one.num_chunks, one.plain_queries(4096)) for one in halved} == {(256, 8, 2048)}
     assert [one.local_chunks for one in halved] == [2, 1, 2]
 
 
@@ -197,7 +197,7 @@ def test_seconds_are_of_100_tokens_and_of_the_window_that_misses_some_at_4k(at_4
     assert {name: row[0].method.num_chunks for name, row in rows.items() if "LongHeads" in name} == {
         "LongHeads": 16, "LongHeads, k = 8": 8, "LongHeads, k = 8, offloaded": 8,
     }  # fmt: skip
-    assert rows["LongHeads, k = 8"][0].method.plain_rows(4096) == 2048  # at 4k it is not stock
+    assert rows["LongHeads, k = 8"][0].method.plain_queries(4096) == 2048  # at 4k it is not stock
 
 
 def test_heads_look_at_five_reports_a_length(at_4096, tmp_path, monkeypatch, unbuilt):

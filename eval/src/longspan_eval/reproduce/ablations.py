@@ -70,8 +70,8 @@ class AblatedDCA(DCA):
         own = super().positions(window)
         return own if self.parts == "all" else replace(own, local=0)
 
-    def plain_rows(self, window: int) -> int:
-        return super().plain_rows(window) if self.parts == "all" else self._swc[0]
+    def plain_queries(self, window: int) -> int:
+        return super().plain_queries(window) if self.parts == "all" else self._swc[0]
 
 
 @dataclass(frozen=True, kw_only=True)
