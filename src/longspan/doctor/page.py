@@ -159,7 +159,7 @@ def _speed(found: Findings) -> Iterator[_Row]:
     if rates.unscored and found.report is not None and found.report.method.selects:
         yield (
             Text("note", "yellow"),
-            "the run ended inside the window, where nothing is chosen: what scores cost is a guess",
+            "the run ended inside the window, where nothing is chosen: the cost of scores is a guess",
         )
     yield "short prompts", _short(short)
 
