@@ -43,7 +43,7 @@ class IncrementalDetokenizer:
         return self._new(self._decode(self._window), self._window)
 
     def _new(self, text: str, window: list[int]) -> str:
-        """What the ``text`` of the window, or of one with another token, has beyond what was returned."""
+        """The part of ``text``, of the window or of one with another token, that was not returned yet."""
         if text.startswith(self._window_text):
             return text[len(self._window_text) :]
         return self._decode(window[self._shown :])  # the bytes before are decoded with those of half a character

@@ -53,7 +53,7 @@ def extract(path: Path) -> str:
     """The text of a PDF or HTML file.
 
     Raises:
-        DocumentError: what reads it is not installed, or there is no text in it. OSError: it cannot be read.
+        DocumentError: its reader is not installed, or there is no text in it. OSError: it cannot be read.
     """
     data, is_pdf = files.read(path), path.suffix.lower() in _PDF
     package = "pypdf" if is_pdf else "selectolax"
@@ -83,7 +83,7 @@ def _of_pdf(path: Path, data: bytes) -> str:
 
 @contextmanager
 def _defects(name: str) -> Iterator[list[str]]:
-    """What a library logs in this block, instead of on stderr."""
+    """A library's log messages in this block, kept off stderr."""
     found: list[str] = []
     handler, logger = logging.Handler(logging.WARNING), logging.getLogger(name)
     handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]

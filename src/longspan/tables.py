@@ -130,7 +130,7 @@ class Sheet:
 
 
 def plain_text(shown: RenderableType, width: int) -> str:
-    """What a terminal without colours shows of an object, ``width`` in characters."""
+    """An object's text in a terminal without colours, ``width`` in characters."""
     file = StringIO()
     Console(file=file, width=width, color_system=None).print(shown)
     return file.getvalue().rstrip()

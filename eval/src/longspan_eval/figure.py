@@ -49,7 +49,7 @@ class Figure:
 
     @property
     def mark(self) -> str | None:
-        """What a cell without a figure shows, in a word or a few; None for one that has a figure."""
+        """The mark of a cell without a figure, a word or a few; None for one that has a figure."""
         if self.reason is not None:
             return self.brief or _first_word(self.reason)
         if self.text or not math.isnan(self.value):

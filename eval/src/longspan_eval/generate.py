@@ -16,7 +16,7 @@ from longspan_eval.perplexity import sliced_losses
 
 @dataclass(frozen=True)
 class Generated:
-    """What a model made of one prompt.
+    """A model's output for one prompt.
 
     Attributes:
         text: its answer.

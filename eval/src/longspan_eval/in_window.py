@@ -1,4 +1,4 @@
-"""Which tasks the bundled model can do inside its window, by its card: those that say something beyond it."""
+"""Tasks that the bundled model can do inside its window, by its card: those that say something beyond it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which option an answer to a multiple-choice question names: pure functions ``(prediction, references) → float``."""
+"""Scores of the option that a multiple-choice answer names: pure functions ``(prediction, references) → float``."""
 
 from __future__ import annotations
 

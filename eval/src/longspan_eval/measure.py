@@ -33,7 +33,7 @@ class Measure(ABC):
 
     @property
     def name(self) -> str:
-        """What tells its samples from those of other kinds, such as the task; measures of one name take alike long."""
+        """The kind of its samples, such as the task; measures of one name take alike long."""
         return type(self).__name__.lower()
 
     @abstractmethod

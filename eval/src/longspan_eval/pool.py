@@ -20,13 +20,13 @@ Load = Callable[[], Session]  # a function of a module, so that a new process ca
 
 @dataclass(frozen=True)
 class Died:
-    """What is received of a worker that ended while it measured, and why it did."""
+    """The result of a worker that ended while it measured, and the reason why."""
 
     reason: str
 
 
 class Worker(Protocol):
-    """What measures one request at a time.
+    """Measures one request at a time.
 
     Attributes:
         request: what it was sent last; None while it loads the model.
@@ -38,7 +38,7 @@ class Worker(Protocol):
         """Have a request measured."""
 
     def receive(self) -> Sample | Prefill | Died | None:
-        """What has come of it: its sample, or how far it is; None when the worker has only now loaded its model.
+        """The request's state: its sample, or how far it is; None when the worker has only now loaded its model.
 
         Raises:
             LongspanError: it cannot load the model.

@@ -107,7 +107,7 @@ class Cluster:
 
 
 class _Reader:
-    """What runs in the cluster."""
+    """A reader in the cluster."""
 
     def load(self, load: Load, threads: int) -> str | None:
         """Load the model, or say why it cannot be."""

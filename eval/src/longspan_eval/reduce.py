@@ -105,7 +105,7 @@ def ratio(tokens: int) -> Reduce:
 
 
 def answers(samples: Sequence[Sample], base: Sequence[Sample] = ()) -> Figure:
-    """What was answered."""
+    """The answers given."""
     said = " / ".join(" ".join(sample.prediction.split()) or "(nothing)" for sample in samples)
     return Figure(math.nan, "text", len(samples), text=said.replace("|", "\\|"))
 
@@ -123,7 +123,7 @@ def median_of(name: str, unit: Unit) -> Reduce:
 def against(name: str) -> Reduce:
     """The median over rounds (seeds) of a figure over the baseline's in the same round.
 
-    What disturbs a machine disturbs both, so ratios hold where times do not.
+    Disturbances of a machine affect both, so ratios hold where times do not.
     """
 
     def reduce(samples: Sequence[Sample], base: Sequence[Sample]) -> Figure:

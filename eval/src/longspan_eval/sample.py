@@ -1,4 +1,4 @@
-"""What one measurement leaves: a sample, and what every sample of a run depends on besides the code."""
+"""One measurement's sample, and the environment that a run's samples depend on besides the code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """What a figure depends on besides the code: versions, threads, processor architecture."""
+    """A figure's environment besides the code: versions, threads, processor architecture."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),

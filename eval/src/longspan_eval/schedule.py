@@ -1,4 +1,4 @@
-"""What a run has to measure for its cells, in which order, and what has come of it."""
+"""The measures of a run for its cells, their order, and their results so far."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CellPlan:
         rank: Rank = lambda cell, part: (part,),
         steps: Collection[int] = STEPS,
     ) -> list[list[Request]]:
-        """What is still to measure, in lists of requests of one cell; what several cells share comes once.
+        """The requests left to measure, in lists of one cell; those that several cells share come once.
 
         A cell with an error is done, unless errors are to be tried again.
 

@@ -38,7 +38,7 @@ class MethodSpec:
 
     @property
     def label(self) -> str:
-        """What the row is called, and what ``parse_spec`` makes it of: the method, and what differs from its defaults.
+        """The row's name, of which ``parse_spec`` makes it: the method, and what differs from its defaults.
 
         One row has one label, however it was written.
         """

@@ -1,4 +1,4 @@
-"""What every task hands to a model. A task is two pure functions, ``build`` and ``score``, and what a runner must know.
+"""Tasks and the prompts they build. A task is two pure functions, ``build`` and ``score``, and what a runner must know.
 
 ``build(tokenizer, *, length, seed, …) → Example`` and ``score(prediction, references) → float`` in 0..1. ``version``
 grows when either changes, so that results from before are measured again instead of mixed in.
@@ -89,5 +89,5 @@ class Task:
 
     @property
     def variant(self) -> dict[str, Any]:
-        """What tells it from other tasks of its name, as JSON has it; empty for a task that is its name's only one."""
+        """Differences from other tasks of its name, as JSON; empty for a task that is its name's only one."""
         return {name: value for name, value in (("filler", self.filler), ("targets", self.targets)) if value}

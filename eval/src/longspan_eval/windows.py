@@ -117,7 +117,7 @@ def build(
 
 
 def scored_span(record: Record, length: int) -> Span:
-    """Which tokens a window of ``length`` tokens scores."""
+    """The span scored by a window of ``length`` tokens."""
     at = record["at"]
     first, stop = (at - record["stride"], at) if record["mode"] == "new" else (at + 1, at + length)
     return record["text"], first, stop

@@ -73,7 +73,7 @@ class Attender:
 
     @property
     def observer(self) -> Observer | None:
-        """What is told of every choice; None unless set, and always where no keys are chosen."""
+        """The observer of every choice; None unless set, and always where no keys are chosen."""
         return self.chooser.observer if self.chooser is not None else None
 
     @observer.setter
@@ -83,7 +83,7 @@ class Attender:
         self.chooser.observer = observer
 
     def new_index(self, layer: int, rope: Rope) -> Any:
-        """What chooses keys for a layer's store and is kept in it; None where keys are not chosen.
+        """The selector of a layer's keys, kept in its store; None where keys are not chosen.
 
         It takes in queries and keys whose channels are in the order of ``rope.pair``.
         """

@@ -48,7 +48,7 @@ class Chooser:
         self.scores_at_once = 1 << 25
 
     def selector(self, layer: int, rope: Rope) -> Selector:
-        """What chooses in a layer, for a cache that is empty.
+        """The selector of a layer, for a cache that is empty.
 
         Raises:
             AttachError: the heads that choose together are on several ranks, and it does not sum their scores.
@@ -64,7 +64,7 @@ class Chooser:
         return selector
 
     def selector_in(self, store: KVStore, layer: int, rope: Rope) -> Selector:
-        """What chooses in a layer by its store, which keeps it; made for a store that has none yet."""
+        """The selector of a layer by its store, which keeps it; made for a store that has none yet."""
         if store.index is None:
             store.index = self.selector(layer, rope)
         return cast(Selector, store.index)

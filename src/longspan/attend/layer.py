@@ -1,4 +1,4 @@
-"""What a layer brings to its attention besides queries, keys and values."""
+"""A layer's inputs to its attention besides queries, keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a selecting method chose, for whoever asks: a layer's choice for one query, and the scores that decided it."""
+"""A selecting method's choices, for any observer: a layer's choice for one query, and the scores that decided it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Range = tuple[int, int]  # tokens, first and one past the last
 
 @dataclass(frozen=True)
 class Choice:
-    """What one query, or one query chunk, chose in one layer for one row of a batch.
+    """The choice of a query, or a query chunk, in one layer for one row of a batch.
 
     Indices are the row's own, padding not counted. Unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
 

@@ -1,4 +1,4 @@
-"""What the layers of one forward share. It belongs to that forward, so that several may run at once on one model."""
+"""State of one forward's layers. It belongs to that forward, so that several may run at once on one model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from longspan.selection.queries import Shared
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Which keys consecutive queries of a row see, whatever they choose.
+    """Keys that consecutive queries of a row see, whatever they choose.
 
     Attributes:
         plan: the keys of each band and the positions that its queries are rotated to.
@@ -39,13 +39,13 @@ class TokenSpan:
 
 
 class ForwardState:
-    """What the layers of one forward share; a new one for every forward."""
+    """The state of one forward's layers; a new one for every forward."""
 
     def __init__(self) -> None:
         self._span = TokenSpan(0, 0, ())
 
     def span(self, past: int, tokens: int, padding: tuple[int, ...]) -> TokenSpan:
-        """What the layers before computed for these tokens; layers may hold different numbers of tokens."""
+        """Results of the layers before for these tokens; layers may hold different numbers of tokens."""
         span = self._span
         if (span.past, span.tokens, span.padding) != (past, tokens, padding):
             span = self._span = TokenSpan(past, tokens, padding)

@@ -1,4 +1,4 @@
-"""What queries see whatever they choose: ranges of keys by band, cos and sin, factors. Every step reads it here."""
+"""Tables that no choice changes: ranges of keys by band, cos and sin, factors. Every step reads them here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CACHED = 64  # tables of so many tokens each that are kept, those used last, fo
 
 @dataclass(frozen=True, eq=False)
 class DecodeTables:
-    """What the tokens ``start : start + AHEAD`` of a row see that come one at a time, under one table of angles.
+    """Tables of tokens ``start : start + AHEAD`` of a row that come one at a time, under one table of angles.
 
     Attributes:
         ranges: the keys of each band.
@@ -43,10 +43,10 @@ class DecodeTables:
 
 
 class Tables:
-    """What the queries of one resolved method see at one window, for all layers of a model.
+    """Tables of queries of one resolved method at one window, for all layers of a model.
 
-    It holds nothing that depends on a forward: what is cached here depends on its key alone, so that threads may share
-    it; what belongs to a forward is cached in that forward's span.
+    It holds nothing that depends on a forward: an entry of its caches depends on its key alone, so that threads may
+    share it; the tables of a forward are cached in that forward's span.
 
     Attributes:
         key_maps: the stored rotations of the keys.

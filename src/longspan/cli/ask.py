@@ -92,7 +92,7 @@ def as_plain(answer: Answer, passages: bool) -> dict[str, Any]:
 
 
 def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
-    """What the heads looked at most often, to print."""
+    """Passages that the heads chose most, to print."""
     if not passages:
         return ["", "the heads looked at nothing outside of their window"]
     lines = ["", "what the heads looked at most often, which is no proof of the answer:"]
@@ -108,7 +108,7 @@ def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
 
 
 def in_words(answer: Answer) -> str:
-    """What an answer took."""
+    """An answer's costs."""
     words = f"{len(answer.tokens)} tokens in {answer.seconds:.2f} s, the first after {answer.first_token_seconds:.2f} s"
     if answer.bytes_read is not None:
         words += f", {answer.bytes_read / 2**20:,.1f} MiB read from disk"

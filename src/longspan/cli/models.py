@@ -62,7 +62,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def origin(name: str) -> str:
-    """What documents say that their model was loaded from: a folder as an absolute path, else the name."""
+    """The model's source as documents state it: a folder as an absolute path, else the name."""
     return name if name == BUNDLED or not Path(name).exists() else str(Path(name).resolve())
 
 

@@ -1,4 +1,4 @@
-"""What the commands print: results on stdout, all else on stderr, and the errors of the library in one line."""
+"""The output of commands: results on stdout, all else on stderr, and the errors of the library in one line."""
 
 from __future__ import annotations
 

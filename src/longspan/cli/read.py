@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RETOLD = 30.0  # seconds from one line about the progress to the next, in a log
 
-# What an append takes from the document that is there.
+# Options that an append takes from its document.
 _OF_READING = ("method", "window", "settings", "angles", "calibration", "layout", "prefill_chunk", "text", "kv_dir")
 
 

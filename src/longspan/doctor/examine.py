@@ -36,7 +36,7 @@ WINDOWS = 8  # of a text whose length was not given
 
 @dataclass(frozen=True)
 class _Asked:
-    """What ``diagnose`` was asked for; see there."""
+    """The arguments of ``diagnose``; see there."""
 
     method: str | Method
     window: int | None
@@ -81,7 +81,7 @@ def diagnose(
     """
     if model is not None and (reason := split_reason(model)) is not None:
         raise LongspanError(
-            f"{reason}, and what the doctor measures is a model in one process; load it without tp_plan, or run the "
+            f"{reason}, and the doctor measures a model in one process; load it without tp_plan, or run the "
             "model and take its own times"
         )
     machine = look(kv_dir)

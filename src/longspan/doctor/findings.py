@@ -45,7 +45,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What reading and writing will take at the length that was asked for.
+    """The times of reading and writing at the length that was asked for.
 
     Attributes:
         prefill_seconds: for all of it, read in prefill chunks of ``prefill_chunk`` tokens.
@@ -76,7 +76,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found of a machine, of a model, and of both together at a length.
+    """Facts found of a machine, of a model, and of both together at a length.
 
     Attributes:
         machine: always there.

@@ -29,7 +29,7 @@ class Law:
     scored: float
 
     def seconds(self, work: Work) -> float:
-        """What some work takes."""
+        """Seconds of some work."""
         return (
             self.call * work.calls
             + self.weights * work.weights

@@ -1,4 +1,4 @@
-"""What a machine has for long texts: cores, memory, disk, GPU, and the kernels that run."""
+"""Resources for long texts: a machine's cores, memory, disk, GPU, and kernels that run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found.
+    """This machine.
 
     Attributes:
         system, processor: as they call themselves.

@@ -43,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Run:
-    """What a model took.
+    """A model's times.
 
     Attributes:
         clock: ``"cpu"``, the process's own time on one thread, which leaves out what other programs had; or ``"wall"``.
@@ -123,7 +123,7 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
     ids = some_text(model, most + (TOKENS + 1) * (len(ladder(most)) + 1), device)
     begun, wall = now(), time.perf_counter()
     with torch.inference_mode():
-        _read(model, ids, [(0, WARM)], now, lambda *_: True)  # what is made once, such as tables and pools of threads
+        _read(model, ids, [(0, WARM)], now, lambda *_: True)  # makes one-time parts, such as tables and thread pools
         left = seconds - (now() - begun)
         first, cache = _read(model, ids, ladder(most), now, lambda spent, last: PASSES * (spent + 2 * last) < left)
         passes, spent = [first], now() - begun
@@ -208,7 +208,7 @@ def _decoded(
 def _far(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, most: int, now: Callable[[], float]) -> list[Point]:
     """Tokens after twice, four times, … as many others as were read, up to ``most`` and ``FILLED`` bytes.
 
-    What a token takes by a method that chooses nothing depends on the number of keys, not on what they are; so the
+    The time of a token by a method that chooses nothing depends on the number of keys, not on what they are; so the
     cache is filled with copies of its own. Nothing is measured where an index or another cache would have to follow.
     """
     found: list[Point] = []

@@ -74,7 +74,7 @@ def needs(
     reduced: int | None = None,
     on_gpu: bool = False,
 ) -> Needs:
-    """What a prompt of ``length`` tokens and its answer take in a store that is as large as they are.
+    """Bytes of a prompt of ``length`` tokens and its answer in a store that is as large as they are.
 
     A store that fills up grows by half, so one that is filled by prefill chunks may take up to 1.5 times as much.
 

@@ -1,4 +1,4 @@
-"""What a method computes for a call, counted: the keys that its queries see, and what they are scored against.
+"""A method's work for a call, counted: the keys that its queries see, and the entries they are scored against.
 
 The counts are exact, of the selection itself: they are what ``longspan.doctor.law`` extrapolates by.
 """
@@ -49,7 +49,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Work:
-    """What some calls compute, summed over layers: multiplications in a prompt, bytes that are read by a single token.
+    """The work of some calls, summed over layers: multiplications in a prompt, bytes that a single token reads.
 
     Attributes:
         calls: how many.

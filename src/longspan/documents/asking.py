@@ -29,7 +29,7 @@ ONE_ANSWER = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered.
+    """A model's answer.
 
     Attributes:
         text, tokens: the answer, and its ids; a token that ends it is one of them.

@@ -1,4 +1,4 @@
-"""What a model says right after a document: kept when it is written, computed anew when it is opened.
+"""A model's logits right after a document: kept when it is written, computed anew when it is opened.
 
 It catches what no hash does: another kernel, another library, a cache that is put together wrongly.
 """

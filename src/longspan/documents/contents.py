@@ -126,7 +126,7 @@ def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, st
 
 
 def attached(model: PreTrainedModel) -> Attachment:
-    """What is attached to a model that is to answer.
+    """The attachment of a model that is to answer.
 
     Raises:
         DocumentError: nothing is, or the model cannot write.

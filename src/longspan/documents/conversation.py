@@ -28,7 +28,7 @@ class Turn:
 
 
 class Conversation:
-    """What was asked and answered about a document, each with what came before in view.
+    """Questions and answers about a document, each with those before in view.
 
     Attributes:
         turns: in their order.
@@ -48,7 +48,7 @@ class Conversation:
         asked = encode(self.document.tokenizer, f"{before}{question}{layout.end}")
         ids = torch.cat((self.ids(), asked))
         cache = self._cache_of(ids)
-        self._cache = None  # what is broken off leaves it in no state to go on from
+        self._cache = None  # an answer broken off leaves it in no state to go on from
         answer, _ = self.document.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
         self._cache = cache
         self._cached = torch.cat((ids, torch.tensor(answer.tokens)))[: cache.get_seq_length()]
@@ -70,7 +70,7 @@ class Conversation:
         return self.turns.pop()
 
     def passages(self) -> tuple[Passage, ...]:
-        """What the heads look at when the last answer is written once more.
+        """Passages looked at when the last answer is written once more.
 
         Raises:
             DocumentError: nothing was asked yet, or the method chooses nothing.
@@ -86,7 +86,7 @@ class Conversation:
         branch = self.document.fork()
         if self.turns:
             branch.append_tokens(self.ids()[self.document.tokens :], source="conversation")
-            branch.layout = replace(branch.layout, joint=branch.layout.turn)  # what follows an answer follows there
+            branch.layout = replace(branch.layout, joint=branch.layout.turn)  # text after an answer follows there
         branch.save(path)
         return branch
 

@@ -107,7 +107,7 @@ class Document:
 
     @property
     def text(self) -> str | None:
-        """What was read; None where it was not kept."""
+        """The text read; None where it was not kept."""
         return self.contents.text
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ class Document:
         """
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
-            raise DocumentError("only what begins with the document's own tokens is answered from it")
+            raise DocumentError("only tokens that begin with the document's own are answered from it")
         self._refuse_beyond(len(ids) + limit)
         refuse_options(options)
         if cache is not None:  # it shows the same files
@@ -207,7 +207,7 @@ class Document:
         return replace(reply, passages=passages_of(chosen, self.contents, GRAIN)), seen
 
     def append(self, text: str, *, source: str = "", done: Done | None = None) -> None:
-        """Let the model read more text, after what it has read. What is saved changes with ``save`` alone.
+        """Let the model read more text, after what it has read. The saved document changes with ``save`` alone.
 
         Args:
             source: where it is from, for passages.
@@ -266,7 +266,7 @@ class Document:
         return self.contents.cache(self.model, self.attachment())
 
     def fork(self) -> Document:
-        """Another document of the same tokens, which shares their bytes; what is appended to one stays there."""
+        """Another document of the same tokens, which shares their bytes; text appended to one stays there."""
         twin = Document(
             self.model,
             self.tokenizer,
@@ -289,7 +289,7 @@ class Document:
         self._saved = save_document(self, path, self._saved)
 
     def attachment(self) -> Attachment:
-        """What is attached to the model, which is what the text was read under.
+        """The attachment of the model, under which the text was read.
 
         Raises:
             DocumentError: it is something else.

@@ -1,4 +1,4 @@
-"""What is known of a model, its tokenizer and its method, as a manifest says it; and whether it is what one says."""
+"""Facts of a model, its tokenizer and its method, as a manifest states them; and how two sets of them differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from longspan.version import __version__
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
 _ANGLES = {kind.__name__: kind for kind in (rope.Angles, rope.PI, rope.NTK, rope.DynamicNTK, rope.YaRN)}
-# What has to be the same to go on from a document, in the order in which it is said, with the way out.
+# Fields that have to match to go on from a document, in the order of the report, with the way out.
 _HAVE_TO_MATCH = {
     "model": "load the model that read it",
     "config": "load the model that read it",
@@ -85,7 +85,7 @@ def facts_of(
 
 
 def _source_of(model: PreTrainedModel) -> str:
-    """What a model was loaded from; the bundled one by its name, since each installation has another path."""
+    """The source of a model; the bundled one by its name, since each installation has another path."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     return _BUNDLED.name if name and Path(name).resolve() == _BUNDLED else name
 
@@ -99,7 +99,7 @@ def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
         folder: that the document is in, or a reading that was not finished; None where there is none.
 
     Raises:
-        DocumentError: see ``find_layout``; what is in the folder is damaged.
+        DocumentError: see ``find_layout``; the folder's manifest is damaged.
     """
     layout = find_layout(tokenizer, wanted)
     if folder is None or layout.name != "chat":

@@ -1,4 +1,4 @@
-"""What a model, a tokenizer and a machine are known by."""
+"""Fingerprints of a model, a tokenizer and a machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def weights_of(model: PreTrainedModel, cache: Path | None = None) -> str:
     """``weights_hash``, remembered for weights that were loaded from files and are still those.
 
     The files' paths, sizes and times name them, and 64 numbers of each weight. Weights that torch saw change in place
-    since they were loaded (``Tensor._version``) are hashed anew and not remembered. What torch does not see, a change
+    since they were loaded (``Tensor._version``) are hashed anew and not remembered. A change that torch does not see,
     through ``Tensor.data`` or numpy, is noticed if it changes one of the 64 numbers.
 
     Args:
@@ -63,7 +63,7 @@ def weights_of(model: PreTrainedModel, cache: Path | None = None) -> str:
     known = _read(path)
     if key not in known:
         known[key] = weights_hash(model)
-        with suppress(OSError):  # what cannot be remembered is computed again
+        with suppress(OSError):  # a hash that cannot be remembered is computed again
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write(path, json.dumps(dict(list(known.items())[-_KEPT:]), indent=1))
     return known[key]
@@ -87,7 +87,7 @@ def ids_of(ids: torch.Tensor) -> str:
 
 
 def machine_of(model: PreTrainedModel, report: Report) -> str:
-    """What computes a model's forwards: where this is the same, their results are to the bit."""
+    """The machine of a model's forwards: where it is the same, their results are to the bit."""
     device = model.device
     name = (
         torch.cuda.get_device_name(device)

@@ -51,7 +51,7 @@ class Folder:
         """A file of the folder: a plain one that lies in it, and no link.
 
         Args:
-            write: make it anew, to read and write. Who has an older file of this name open keeps that one.
+            write: make it anew, to read and write. A reader that has an older file of this name open keeps that one.
             change: open what is there, to read and write.
 
         Raises:
@@ -144,7 +144,7 @@ class Folder:
             raise DocumentError(said + way_out) from None
 
     def unfinished(self) -> Manifest | None:
-        """What is kept of a reading that was not finished."""
+        """The manifest of a reading that was not finished."""
         if not os.path.lexists(self.path / READING):
             return None
         try:
@@ -155,7 +155,7 @@ class Folder:
             ) from None
 
     def way_to_begin_anew(self) -> str:
-        """What to do with a reading that was not finished and cannot be taken up."""
+        """The remedy for a reading that was not finished and cannot be taken up."""
         whole = self.has_document()
         return f"remove {READING} from it to append anew" if whole else "remove the folder to begin anew"
 
@@ -180,7 +180,7 @@ class Folder:
             os.close(opened)
 
     def finish(self, manifest: Manifest) -> None:
-        """Put the manifest there: from now on this is the document. What it does not name goes."""
+        """Put the manifest there: from now on this is the document. Files that it does not name go."""
         self.write(MANIFEST, manifest.to_json().encode())
         self.tidy(manifest)
 
@@ -260,7 +260,7 @@ def state_bytes(state: State) -> bytes:
 
 
 def state_from(data: bytes) -> State:
-    """What ``state_bytes`` made; raises ``DocumentError``."""
+    """Inverts ``state_bytes``; raises ``DocumentError``."""
     tensors, head = tensors_from(data)
     try:
         counts = json.loads(head)

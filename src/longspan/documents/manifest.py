@@ -22,7 +22,7 @@ LONGEST = 20_000_000  # bytes of a manifest
 
 @dataclass(frozen=True)
 class Stream:
-    """What one layer keeps of every token, or of every unit of tokens: ``[heads, entries, width]``.
+    """One layer's entries of every token, or of every unit of tokens: ``[heads, entries, width]``.
 
     Attributes:
         name: ``keys 0``, ``keys 1``, ... for each stored rotation, ``values``, ``entries`` of the method's index,
@@ -79,7 +79,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Source:
-    """Which characters of the text came from where."""
+    """The origin of some characters of the text."""
 
     name: str
     start: int
@@ -88,7 +88,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands around a text and a question.
+    """The strings around a text and a question.
 
     Attributes:
         name: ``chat``, ``plain`` or ``own``.
@@ -105,7 +105,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Canary:
-    """What the model says after the document when it reads its last tokens once more.
+    """The model's logits after the document when it reads its last tokens once more.
 
     Attributes:
         tokens: the ids that are read.
@@ -123,7 +123,7 @@ class Canary:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a document before it is read.
+    """Facts known of a document before it is read.
 
     Attributes:
         format, longspan: of the files, and of the library that wrote them.

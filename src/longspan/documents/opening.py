@@ -57,7 +57,7 @@ def open_document(
 
 
 def load(folder: Folder, *, verify: bool) -> tuple[Manifest, Contents]:
-    """What is in a folder, checked as far as that can be without the model.
+    """Contents of a folder, checked as far as possible without the model.
 
     Args:
         verify: read all segments, and compare their checksums.

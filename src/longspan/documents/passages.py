@@ -1,4 +1,4 @@
-"""Which parts of a text the heads looked at while an answer was written. What they looked at is no proof of it."""
+"""The parts of a text that the heads looked at while an answer was written. They are no proof of it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) 
     first, last = int(places[:, 0].min()), int(places[:, 1].max())
     own = (s for s in contents.sources if max(first, s.start) < s.stop)  # an empty text has no passages
     source, begin, end = next(((s.name, s.start, s.stop) for s in own), ("", 0, last))
-    first, last = max(first, begin), min(last, end)  # what joins two texts is of neither
+    first, last = max(first, begin), min(last, end)  # the joint of two texts is of neither
     if first >= last:
         return None
     text = None if contents.text is None else contents.text[first:last]

@@ -114,7 +114,7 @@ def keep_cache(contents: Contents, cache: LongspanCache, total: int, stop: int, 
     stored = streams_of(cache, total)
     segments, data = list(contents.segments), contents.data
     if not _open(contents):
-        # What does not say yet how large it is goes to another segment.
+        # A stream that does not say yet how large it is goes to another segment.
         room, rooms = (total, stored.rooms) if stored.whole else (stop, streams_of(cache, stop).rooms)
         starts = [span.stop for span in segments[-1].spans] if segments else []
         starts += [0] * (len(rooms) - len(starts))

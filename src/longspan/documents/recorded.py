@@ -19,7 +19,7 @@ _turn = Lock()  # one recording at a time
 
 @dataclass
 class Recorded:
-    """What was chosen for each token of an answer.
+    """The choices for each token of an answer.
 
     Attributes:
         steps: the choices of the forward that gave each token.

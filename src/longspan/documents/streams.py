@@ -1,4 +1,4 @@
-"""What a cache holds of a text, as streams that only grow and a small state; and a cache made of those again.
+"""A cache's text as streams that only grow and a small state; and a cache made of those again.
 
 This is the one place that knows how the cache, its stores and their indices keep a text.
 """
@@ -30,7 +30,7 @@ _STOCK = ("stock keys", "stock values")
 
 @dataclass(frozen=True)
 class State:
-    """What is small and does not only grow: the inputs of unfinished units, sliding windows, and counts.
+    """Small state that does not only grow: the inputs of unfinished units, sliding windows, and counts.
 
     Attributes:
         tensors: by name. counts: whole numbers, by name.
@@ -42,7 +42,7 @@ class State:
 
 @dataclass
 class CacheStreams:
-    """What a cache holds.
+    """A cache's streams.
 
     Attributes:
         streams: views: ``[H, N, W]`` of each.

@@ -1,4 +1,4 @@
-"""What an answer costs beside time: bytes read from disk, and memory that is the process's own."""
+"""An answer's costs beside time: bytes read from disk, and memory that is the process's own."""
 
 from __future__ import annotations
 

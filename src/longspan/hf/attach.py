@@ -169,12 +169,12 @@ def examine(
 
 
 def attachment_of(model: PreTrainedModel) -> Attachment | None:
-    """What is attached to a model, for the rest of ``longspan.hf``; None for a model that is not extended."""
+    """The attachment of a model, for the rest of ``longspan.hf``; None for a model that is not extended."""
     return _attached.get(unwrap(model))
 
 
 def attached_to(model: PreTrainedModel) -> Attachment:
-    """What is attached to a model; raises ``LongspanError`` if it is not extended."""
+    """The attachment of a model; raises ``LongspanError`` if it is not extended."""
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, ...) first")

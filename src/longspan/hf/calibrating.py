@@ -206,7 +206,7 @@ def measure_recall(
 
 
 class _LayerStatistics:
-    """What one pass over the text leaves of some layers: moments, and the samples if they are kept."""
+    """Some layers' statistics from one pass over a text: moments, and the samples if they are kept."""
 
     def __init__(self, indices: Sequence[int], keep: bool) -> None:
         self._keep = keep

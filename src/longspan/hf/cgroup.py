@@ -1,4 +1,4 @@
-"""What a container or a job leaves of the machine: the limits of Linux's control groups."""
+"""The memory that a container or a job leaves: the limits of Linux's control groups."""
 
 from __future__ import annotations
 

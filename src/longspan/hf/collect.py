@@ -40,7 +40,7 @@ def token_chunks(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tok
             raise CalibrationError(f"a window of {window} tokens is too small for text")
         for first in range(0, ids.numel(), step):
             chunk = torch.cat((head, ids[first : first + step]))[:left]
-            # What a text's end leaves over is worth a forward only if it is more than the tokenizer's own token.
+            # The rest at a text's end is worth a forward only if it is more than the tokenizer's own token.
             if chunk.numel() > head.numel():
                 chunks.append(chunk)
                 left -= chunk.numel()
@@ -90,7 +90,7 @@ def collect(
 ) -> None:
     """Run each chunk through the model and give ``sink`` the queries and keys of every attached layer.
 
-    What other threads run through the model meanwhile is not handed out.
+    Calls of other threads through the model meanwhile are not handed out.
 
     The model is extended with ``method`` for the while and left as it was. Queries ``[B, H, T, D]`` and keys
     ``[B, Hkv, T, D]`` are unrotated; where a model normalises after its rotation they are normalised.

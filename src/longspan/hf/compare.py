@@ -30,7 +30,7 @@ def run_for_outputs(model: PreTrainedModel) -> Iterator[str]:
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()
-        # What a model does once is not worth compiling.
+        # Code that runs once is not worth compiling.
         uncompiled = torch.compiler.set_stance("force_eager")
         with torch.no_grad(), uncompiled, torch.autocast(runs_on(model).type, enabled=False):
             yield implementation

@@ -33,7 +33,7 @@ def describe(layer: Layer, rotations: int) -> LayerReport:
 
 
 def layer_notes(layers: list[Layer], attender: Attender) -> Iterator[str]:
-    """What a user should know of the layers, and of the method on them."""
+    """Notes for the user on the layers, and on the method on them."""
     if all(layer.rope is None for layer in layers):
         yield (
             f"attached to no layer ({layers[0].reason} and the like): the model runs as before. To extend it, load it "

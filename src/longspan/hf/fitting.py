@@ -51,7 +51,7 @@ def shapes_of(layers: Sequence[Layer]) -> dict[int, tuple[int, int]]:
 
 
 def model_name(model: PreTrainedModel) -> str:
-    """What to call a model: its hub name, the last part of its folder, or its class; never a whole path."""
+    """A model's name: its hub name, the last part of its folder, or its class; never a whole path."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     return (Path(name).name if Path(name).is_dir() or Path(name).is_absolute() else name) or type(model).__name__
 

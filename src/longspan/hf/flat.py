@@ -24,7 +24,7 @@ from longspan.hf.cache import LongspanCache
 from longspan.rope import Rope
 from longspan.store import KVStore
 
-# What turns a tensor into numbers, or gives it a shape that depends on them: a replay would keep the recording's.
+# Calls that turn a tensor into numbers, or into a shape that depends on them: a replay would keep the recording's.
 _LOOKS = {"item", "tolist", "numpy", "nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "equal"}
 _LOOKS |= {"allclose", "bincount", "histc", "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__array__"}
 _LOOKS |= {"__contains__"}
@@ -32,7 +32,7 @@ _LITERALS = type(None), bool, int, str
 # Values that are compared: numbers, and what reads an attribute of a tensor, such as its transpose.
 _EQUAL: tuple[type, ...] = (float, complex, range, torch.Size, torch.dtype, torch.device, MethodWrapperType)
 
-_TRIES = 2  # steps that may differ from the next: what a model sets up in its first ones is set up then
+_TRIES = 2  # steps that may differ from the next: in its first ones a model sets up parts of its own
 CACHE = object()  # stands for the cache in what a model returns
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, float, float | None, Tensor | None], Tensor]
@@ -79,7 +79,7 @@ def _memory(x: Tensor) -> int:
 
 
 class _Operations(TorchDispatchMode):
-    """What the operations of a call do beside giving a result.
+    """Effects of a call's operations beside their results.
 
     Attributes:
         look: whether their result, or its shape, depends on a tensor's values and is a number for Python.
@@ -110,7 +110,7 @@ class Tape(TorchFunctionMode):
 
     Args:
         ids: the token that the forward is given.
-        weights: the model's, and its buffers; what is computed from them is computed anew in every step.
+        weights: the model's, and its buffers; values computed from them are computed anew in every step.
     """
 
     def __init__(self, ids: Tensor, weights: Iterable[Tensor]) -> None:
@@ -206,7 +206,7 @@ class _StepSource:
         return step
 
     def difference(self, other: _StepSource) -> str | None:
-        """What this step calls otherwise than another one, or None."""
+        """The first difference from another step's calls, or None."""
         for a, b in zip_longest(self.lines, other.lines):
             if a != b:
                 return f"{b or 'no call'} in one step and {a or 'no call'} in the next"
@@ -296,12 +296,12 @@ class FlatSteps:
         return tree_unflatten([cache if x is CACHE else x for x in leaves], flat.form)
 
     def others_ran(self) -> None:
-        """What else is called changes nothing here."""
+        """Other calls change nothing here."""
 
     def _note(self, cache: LongspanCache, ids: Tensor) -> Any:
         kind, past = (ids.shape[0], ids.dtype), cache.get_seq_length()
         noted = self._noted.setdefault(kind, [])
-        if noted and noted[-1][0] == past:  # of another cache: what depends on the length would not show
+        if noted and noted[-1][0] == past:  # of another cache: values that depend on the length would not show
             return self._forward(input_ids=ids, past_key_values=cache, use_cache=True)
         tape = Tape(ids, chain(self._model.parameters(), self._model.buffers()))
         cache.recorded = partial(tape.attention, self._attender, cache.padding or ())

@@ -1,4 +1,4 @@
-"""What ``generate`` is changed by: attributes of an extended model that shadow its class's methods."""
+"""The changes to ``generate``: attributes of an extended model that shadow its class's methods."""
 
 from __future__ import annotations
 

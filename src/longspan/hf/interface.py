@@ -23,7 +23,7 @@ from longspan.methods import Method
 NAME = "longspan"  # contains no word that transformers gives a meaning, such as "flash" or "sdpa"
 
 
-# What a hook passes into the attention function of its layer: it takes the module, q, k, v, the mask, and the rest.
+# The call that a hook passes into its layer's attention function: it takes the module, q, k, v, the mask, and the rest.
 AttentionCall = Callable[[nn.Module, Tensor, Tensor, Tensor, Any, dict[str, Any]], tuple[Tensor, Tensor | None]]
 
 
@@ -39,10 +39,10 @@ def _refuse_stock(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 class Mask:
-    """What a mask is made from: the padding for attached layers, any dense form for the layers left stock.
+    """The source of a mask: the padding for attached layers, any dense form for the layers left stock.
 
-    A dense mask of a long prompt takes gigabytes, so none is made unless a stock layer asks for it. Whoever takes it
-    for a tensor is told that it is none.
+    A dense mask of a long prompt takes gigabytes, so none is made unless a stock layer asks for it. Use of it as a
+    tensor raises ``NotATensor``.
     """
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __or__ = __invert__ = _refuse_stock

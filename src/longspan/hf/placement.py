@@ -61,7 +61,7 @@ def present(module: nn.Module) -> Iterator[None]:
 
 
 def _hooks(module: nn.Module) -> list[Any]:
-    """What accelerate put around a module's forward."""
+    """Hooks of accelerate around a module's forward."""
     hook = getattr(module, "_hf_hook", None)
     return [] if hook is None else [hook, *getattr(hook, "hooks", ())]
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
 
-AFTER = 2.0  # seconds; what takes less has no bar
+AFTER = 2.0  # seconds; a shorter prefill has no bar
 OFTEN = 0.25  # seconds from one look to the next
 
 
@@ -131,7 +131,7 @@ def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Ite
 
 
 class _Expecting:
-    """Stands for a model's ``_prefill`` while blocks are open: what of a prompt is to be read is known here alone."""
+    """Stands for a model's ``_prefill`` while blocks are open: the tokens to be read are known here alone."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._own = vars(model).get("_prefill")
@@ -191,14 +191,14 @@ class Following:
         self._thread.start()
 
     def ends(self, watch: Watch) -> None:
-        """What a thread ran is over, if it ran anything."""
+        """A thread's prefill is over, if it ran one."""
         with self._lock:
             if watch in self.running:
                 self.running.remove(watch)
             if watch is self._told:
                 self._told = None
                 try:
-                    # What cannot be shown ends no forward; rich leaves the program where a pipe is closed.
+                    # A failure to show ends no forward; rich leaves the program where a pipe is closed.
                     with suppress(Exception, SystemExit):
                         self._see(None)
                 finally:
@@ -230,7 +230,7 @@ class OfThread(local):
 
 
 class Watch:
-    """What is known of the prefill that a thread runs.
+    """The state of the prefill that a thread runs.
 
     Args:
         layers: how many a forward runs.
@@ -246,7 +246,7 @@ class Watch:
 
     @property
     def now(self) -> Prefill:
-        """How far it is; what a layer has done before its end is not known."""
+        """How far it is; a layer's work before its end is not known."""
         total = max(self._expected, self._read + self.tokens)
         read = min(self._read + self.tokens * self._done / self._layers, total)
         layer, ended = min(self._done + 1, self._layers), self._ended

@@ -32,7 +32,7 @@ _Calls = dict[nn.Module, tuple[Tensor, Tensor]]  # what each child of an attenti
 
 @dataclass
 class _Seen:
-    """What one layer was given and gave, in one pass."""
+    """One layer's inputs and output in one pass."""
 
     q: Tensor
     k: Tensor

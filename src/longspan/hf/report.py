@@ -37,7 +37,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What was attached to a model.
+    """A model's attached method.
 
     Attributes:
         model: the model's class.

@@ -14,7 +14,7 @@ from longspan.hf.layer import unrotated
 
 Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
 
-# What transformers' continuous batching and padding-free collators pass beside packed sequences.
+# Arguments of transformers' continuous batching and padding-free collators beside packed sequences.
 _PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "block_table", "cache", "read_index", "write_index", "seq_idx"})
 
 
@@ -29,7 +29,7 @@ class NeverCopied:
 
 
 class Filled(Protocol):
-    """What a forward asks of the cache that it fills; see ``longspan.hf.cache.LongspanCache``."""
+    """A cache as the forward that fills it needs it; see ``longspan.hf.cache.LongspanCache``."""
 
     numbering: Numbering | None
     running: Forward | None
@@ -147,7 +147,7 @@ def refuse_missing(attended: list[int], expected: list[int]) -> None:
 def numbering(
     positions: Tensor, mask: Tensor | None, padding: Sequence[int], past: int, tokens: int, before: Numbering | None
 ) -> Numbering | None:
-    """Which numbering ``position_ids`` follow; longspan numbers the tokens itself, so they may say nothing else.
+    """The numbering of ``position_ids``; longspan numbers the tokens itself, so they may say nothing else.
 
     Args:
         positions: ``[tokens]``, ``[B or 1, tokens]``, or several of those, one for each axis of an image.

@@ -1,4 +1,4 @@
-"""Which thread is in a model, so that no model is changed under another thread's feet."""
+"""The threads in a model, so that no model is changed under another thread's feet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longspan.errors import LongspanError
 
 
 def calls_of(module: nn.Module, thread: int) -> int:
-    """How many calls of a module a thread is in; what the thread left by an exception of any kind does not count."""
+    """How many calls of a module a thread is in; calls it left by an exception of any kind do not count."""
     frames = _frames(sys._current_frames().get(thread))
     return sum(frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module for frame in frames)
 

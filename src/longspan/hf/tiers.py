@@ -1,4 +1,4 @@
-"""What has to hold for a model's cache to lie off its device."""
+"""The conditions for a model's cache to lie off its device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def new_store(tier: KVTier, directory: Path | None, window: int) -> KVStore:
 
 
 def new_spill() -> Spill:
-    """What says for ``kv_tier="auto"`` when a cache has to move."""
+    """The rule for when ``kv_tier="auto"`` has to move a cache."""
     return Spill(free_memory)
 
 

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` leaves alone in an extended model."""
+"""Calls of an extended model outside of ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def untraced(call: Callable[P, R]) -> Callable[P, R]:
             return kept_out(*args, **kwargs)
         return call(*args, **kwargs)
 
-    # What is compiled, and how often, is counted by code objects, so each function gets one of its own.
+    # Compilations are told apart and counted by code objects, so each function gets one of its own.
     run.__code__ = run.__code__.replace(co_name=call.__name__)
     return wraps(call)(run)

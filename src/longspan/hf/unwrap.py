@@ -35,7 +35,7 @@ def wrapper_note(model: Any) -> str | None:
 
 
 def _inside(wrapper: Any) -> Any:
-    """What a wrapper holds that passes calls on to it as they come; None if this is no such wrapper."""
+    """The object in a wrapper that passes calls on as they come; None if this is no such wrapper."""
     if isinstance(wrapper, type):
         return None
     if isinstance(wrapper, nn.DataParallel):

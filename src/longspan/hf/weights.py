@@ -1,4 +1,4 @@
-"""Which weights a model has."""
+"""The weights of a model."""
 
 from __future__ import annotations
 

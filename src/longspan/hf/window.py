@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from longspan.errors import AttachError
 from longspan.methods import DCA, Method
 
-# What configs call the number of tokens that a model was trained on, the common name first.
+# Names in configs of the number of tokens that a model was trained on, the common name first.
 _NAMES = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_length", "max_seq_len", "seq_length",
     "seq_len", "n_ctx", "model_max_length",
@@ -21,7 +21,7 @@ _DUAL = "dual_chunk_attention_config"  # of Qwen2.5-1M and Qwen3-2507
 
 @dataclass(frozen=True)
 class Trained:
-    """What a model was trained on.
+    """A model's trained window.
 
     Attributes:
         window: ``L``, in tokens.

@@ -1,4 +1,4 @@
-"""What a layer keeps besides keys and values to score them by: summaries of chunks and blocks, reduced keys."""
+"""Indices beside a layer's keys and values to score them by: summaries of chunks and blocks, reduced keys."""
 
 from longspan.index.blocks import BlockIndex, BlockLayout
 from longspan.index.chunks import ChunkIndex

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class AcrossRanks:
-    """What adds up parts of a sum over heads, of which this process has only its own.
+    """Adds up parts of a sum over heads, of which this process has only its own.
 
     Attributes:
         across: sums over the processes that hold the other heads of the layer; None where this one has them all.

@@ -1,4 +1,4 @@
-"""What indices that summarise units (chunks, blocks) of each row have in common."""
+"""The common part of indices that summarise units (chunks, blocks) of each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an index saves, so that it goes on in another process: the protocol that each index implements."""
+"""The protocol by which each index is saved, so that it goes on in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which implementation of a kernel runs: one rule for all kernels."""
+"""One rule for all kernels: the implementation that runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 Impl = Literal["auto", "triton", "compiled", "flash_cpu", "torch", "reference"]
 Reasons = Mapping[str, Callable[[], str | None]]
 
-# What "auto" tries by the device of the queries, first to last. "torch" follows; "reference" runs only if it is named.
+# Order of "auto" by the device of the queries, first to last. "torch" follows; "reference" runs only if it is named.
 ORDER: Mapping[str, tuple[Impl, ...]] = {"cuda": ("triton",), "cpu": ("compiled", "flash_cpu")}
 
 _FLASH_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -1,4 +1,4 @@
-"""What a kernel derives from arguments that the layers of a call share."""
+"""A kernel's values derived from arguments that a call's layers share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def once(derived: dict[Any, Any], key: Hashable, derive: Callable[[], T], *sources: object) -> T:
-    """What ``derive`` returned when it was last asked for under this key, if it was derived from these very objects."""
+    """The last result of ``derive`` under this key if it was derived from these very objects, else a new one."""
     found = derived.get(key)
     if found is None or any(a is not b for a, b in zip(found[0], sources, strict=True)):
         found = derived[key] = sources, derive()

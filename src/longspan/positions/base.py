@@ -1,4 +1,4 @@
-"""What a position map is, and what it is where keys are chosen."""
+"""The position map, and its form where keys are chosen."""
 
 from __future__ import annotations
 

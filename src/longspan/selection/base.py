@@ -1,4 +1,4 @@
-"""What a selection is, and what it is where queries choose keys by looking at them."""
+"""The selection, and its form where queries choose keys by looking at them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Selection:
     """
 
     def always(self, first: int = 0) -> AlwaysKept:
-        """What choosing queries keep whatever they choose; query chunks begin at ``first``, the call's first query."""
+        """The keys that choosing queries always keep; query chunks begin at ``first``, the call's first query."""
         raise NotImplementedError
 
     def kept(self, first: int, stop: int) -> tuple[AlwaysKept, ...]:
-        """What the queries ``first : stop``, which arrive together, keep whatever they choose."""
+        """The keys that queries ``first : stop``, which arrive together, always keep."""
         return (self.always(first),)
 
     def alone(self) -> Self:
@@ -94,7 +94,7 @@ class Choosing(Selection):
         return True
 
     def selector(self, layer: int, rope: Rope, calibration: Calibration | None) -> Selector:
-        """What chooses in a layer, for a cache that is empty."""
+        """The selector of a layer, for a cache that is empty."""
         raise NotImplementedError
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
@@ -129,7 +129,7 @@ class Choosing(Selection):
     def choices(
         self, r0: int, r1: int, units: Tensor, scores: Tensor | None, every: bool
     ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
-        """What queries ``r0 : r1`` chose, apart: first and last query, units ``[B, S, m]``, scores ``[B, S, n]``.
+        """Choices of queries ``r0 : r1``, apart: first and last query, units ``[B, S, m]``, scores ``[B, S, n]``.
 
         Args:
             units, scores: of all these queries, as ``Chosen`` has them.
@@ -142,7 +142,7 @@ class Choosing(Selection):
         """The unit that the first score is of."""
         return 0
 
-    # What choosing costs, for ``longspan.doctor``. By default scores are made from the stored keys, head by head.
+    # The cost of choosing, for ``longspan.doctor``. By default scores are made from the stored keys, head by head.
 
     def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
         """The cost of each unit that a query chooses from.

@@ -1,4 +1,4 @@
-"""What is common to selections in which every query chooses for itself."""
+"""The base of selections in which every query chooses for itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ByRow(Choosing):
     ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
         for query in range(r0 if every else r1 - 1, r1):
             t = query - r0
-            # What the last query may choose from is not there yet for all.
+            # Not all queries have the units that the last may choose from.
             yield query, query, units[:, :, t], None if scores is None else scores[:, :, t, : self.scored(query)]
 
 

@@ -104,7 +104,7 @@ class Chunks(ByRow):
         return topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(i))
 
     def tie(self, dtype: torch.dtype) -> float:
-        """What scores may differ by and be the same, in parts of the largest.
+        """The difference within which scores tie, in parts of the largest.
 
         Repeated text makes scores that differ by their rounding alone, which depends on how the text arrives.
         """
@@ -136,7 +136,7 @@ class ChunkSelector(ChunkIndex, Selector):
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
 
     def in_one_call(self, table: Table) -> bool:
-        # What derives from it may choose otherwise.
+        # A subclass may choose otherwise.
         return type(self) is ChunkSelector and self.kind in ("representation", "mean", "bounds")
 
     def scoring(

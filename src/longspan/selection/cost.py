@@ -1,4 +1,4 @@
-"""What it costs to choose: stated by each selection, counted by ``longspan.doctor``."""
+"""The cost of choosing: stated by each selection, counted by ``longspan.doctor``."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from longspan.rope import CosSin, Rope, cos_sin
 
 @dataclass(eq=False)
 class Shared:
-    """What the layers of one forward share: cos and sin by position, and positions that depend on queries alone."""
+    """Tables shared by a forward's layers: cos and sin by position, and positions that depend on queries alone."""
 
     positions: dict[Hashable, Tensor] = field(default_factory=dict)
     angles: dict[Hashable, CosSin] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class QueryBlock:
         return self.rope.rotate_q(self.between(r0, r1), *self.cos_sin(at, "one", position, r1 - r0))
 
     def gathered(self, r0: int, r1: int) -> dict[str, Any]:
-        """What a job of gathered attention takes of queries ``r0 : r1``, whatever they chose."""
+        """The inputs of gathered attention of queries ``r0 : r1``, whatever they chose."""
         layer = {"rope": self.rope, "scale": self.scale, "softcap": self.softcap}
         return {"q": self.between(r0, r1), "keys": self.keys, "v": self.values, **layer}
 

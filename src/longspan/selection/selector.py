@@ -1,4 +1,4 @@
-"""What chooses keys in one layer: the scores, and what they are made of."""
+"""The selector of keys in one layer: the scores, and their inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING_KEPT = Slot(0)
 
 @dataclass(frozen=True)
 class Chosen:
-    """What queries chose.
+    """Choices of queries.
 
     Attributes:
         units: ``[B, S, T, m]`` int64 where each query chose units for itself, ``[B, S, M]`` int64 tokens where the
@@ -85,7 +85,7 @@ class Selector(AcrossRanks):
         return stop
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
-        """What queries ``r0 : r1`` choose, which are a run of the selection's."""
+        """Choices of queries ``r0 : r1``, which are a run of the selection's."""
         raise NotImplementedError
 
     def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:

@@ -187,7 +187,7 @@ class TokenSelector(Selector):
         return done
 
     def in_one_call(self, table: Table) -> bool:
-        # Stored keys have the factor of the angles, and scores have not. What derives from it may choose otherwise.
+        # Stored keys have the factor of the angles, and scores have not. A subclass may choose otherwise.
         return type(self) is TokenSelector and table.factor == 1.0 and not self.selection.score_at
 
     def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:

@@ -29,7 +29,7 @@ class ApiError(HTTPException):
         self.param, self.code = param, code
 
     def body(self) -> dict[str, Any]:
-        """What is sent."""
+        """The JSON body."""
         return error_body(self.status_code, str(self.detail), self.param, self.code)
 
 

@@ -110,7 +110,7 @@ Emit = Callable[[Event], None]
 
 
 class GenerationHost(Protocol):
-    """What all generations share."""
+    """The host of generations."""
 
     model: PreTrainedModel
     tokenizer: Any
@@ -171,7 +171,7 @@ class Generation:
             self._prefix = self._host.caches.take(self._request.ids, self._host.documents())
             self._reused = self._prefix.tokens
             if self.long:
-                return None  # what is left takes turns with other prefill chunks
+                return None  # the rest takes turns with other prefill chunks
         prefix, prefill_chunk = self._prefix, self._host.prefill_chunk
         stop = min(prefix.tokens + prefill_chunk, self._length)
         with ExitStack() as stack:
@@ -208,7 +208,7 @@ class Generation:
         self._length += 1
         ended = token.id in self._end_tokens
         full = self._length == self._prompt_length + self._request.max_tokens
-        if not ended:  # what ends an answer is not shown
+        if not ended:  # the token that ends an answer is not shown
             self._unwritten.append(token)
         # Of many tokens at once it takes a fraction of the time: a forward drives it out of the processor's caches.
         if self._defers and not ended and not full and len(self._unwritten) < _WRITTEN_AT_ONCE:
@@ -277,7 +277,7 @@ class Generation:
         each, text = self._votes // max(len(self._counts), 1), IncrementalDetokenizer(self._host.tokenizer)
         texts = ["" if token in self._end_tokens else text.add(token) for token in tokens]
         texts[-1] += text.end()
-        if self._stops.stopped:  # what a stop string cuts off is not shown here either
+        if self._stops.stopped:  # text that a stop string cuts off is not shown here either
             ends = accumulate(map(len, texts))
             texts = [one[: max(self._stops.shown - end + len(one), 0)] for one, end in zip(texts, ends, strict=True)]
         shown = tuple(

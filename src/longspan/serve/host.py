@@ -1,4 +1,4 @@
-"""What a server consists of: the model in its engine, documents, caches, and how prompts are encoded."""
+"""A server's parts: the model in its engine, documents, caches, and the encoding of prompts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The documents of a server: a folder for each, named by its id, read in the background one after the other.
 
 In ``DIR/<id>/`` are ``meta.json``, written last when a text is taken in; ``text.txt`` until it is read; and
-``document``, what ``longspan.read`` keeps. What was taken in is read, and a reading that was broken off is taken up
+``document``, what ``longspan.read`` keeps. Each text taken in is read, and a reading that was broken off is taken up
 again. ``DIR/.upload-*`` are files that come in; those of a server that was killed are removed at the next start.
 """
 
@@ -284,7 +284,7 @@ class _ReadingJob:
             return
         expected = isinstance(error, (LongspanError, OSError))
         _LOG.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
-        # What was read stays as it is, and is tried again at the next start, which may have another model or more room.
+        # The reading stays as it is, and is tried again at the next start, which may have another model or more room.
         record.status, record.error = "failed", one_line(error)
 
 

@@ -18,7 +18,7 @@ class StopStrings:
         self.stopped, self.shown = False, 0
 
     def cut(self, new: str) -> str:
-        """What can be shown after ``new`` text has come, without what may begin a stop string."""
+        """The text to show once ``new`` has come, without an end that may begin a stop string."""
         text = self._held_back + new
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
@@ -31,7 +31,7 @@ class StopStrings:
         return text[: len(text) - held]
 
     def end(self) -> str:
-        """What was held back, when no text follows."""
+        """The held-back text, when no text follows."""
         left, self._held_back = self._held_back, ""
         self.shown += len(left)
         return left

@@ -77,7 +77,7 @@ class Buffer:
 
     @property
     def kind(self) -> Kind | None:
-        """What it was made for; None before anything was reserved."""
+        """Its block's kind; None before anything was reserved."""
         return self.block.kind if self.block is not None else None
 
     @property
@@ -181,7 +181,7 @@ class Buffer:
 
     @property
     def reserved(self) -> TokenBlock:
-        """What holds it; something was reserved."""
+        """Its block; something was reserved."""
         if self.block is None:
             raise ValueError("nothing was reserved yet")
         return self.block

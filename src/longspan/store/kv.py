@@ -116,7 +116,7 @@ class KVStore:
             refuse_unlike([buffer.kind for buffer in self._buffers], kinds)
         stop = self.length + tokens
         buffers = self._reserved(new, stop)
-        # What can fail comes first, and until the length says so nothing counts as stored.
+        # Steps that can fail come first, and until the length says so nothing counts as stored.
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)
         mirror = self.mirror
@@ -228,7 +228,7 @@ class KVStore:
         self.select(torch.arange(self.batch).repeat_interleave(times))
 
     def reset(self) -> None:
-        """Forget everything and free it; what moved when memory ran short begins anew in its first tier."""
+        """Forget everything and free it; a store moved for lack of memory begins anew in its first tier."""
         self.mirror, self.length, self.tier = None, 0, self._first_tier
         self._hold([])
         if self.index is not None:
@@ -298,6 +298,6 @@ class KVStore:
             except (MemoryError, RuntimeError) as error:
                 tier = spill.after_refusal(error, tier, self._buffers[0].reserved.kind.device)
         self.tier = tier
-        self._hold(moved)  # first: what it held on the device is free for the mirror then
+        self._hold(moved)  # first: its memory on the device is free for the mirror then
         if moved and self.mirror is None and moved[0].offloaded:
             self.mirror = self._mirror_of(moved)

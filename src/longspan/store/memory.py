@@ -21,7 +21,7 @@ ROOM = 2**20  # tokens a new file has addresses for
 
 
 class Kind(NamedTuple):
-    """What a buffer is made for: tokens of ``heads`` times ``size`` numbers in ``batch`` rows, on ``device``."""
+    """The kind of a buffer: tokens of ``heads`` times ``size`` numbers in ``batch`` rows, on ``device``."""
 
     batch: int
     heads: int

@@ -1,4 +1,4 @@
-"""What a store and an index have in common, and what the store asks of the index."""
+"""The common part of store and index, and the index's protocol for the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Slot(NamedTuple):
 
 
 class KeyIndex(Protocol):
-    """What a method keeps beside the keys to choose among them; the store tells it what becomes of its tokens."""
+    """A method's index beside the keys to choose among them; the store tells it what becomes of its tokens."""
 
     def reserve_one(self) -> Slot | None:
         """Memory for the next token, which a kernel writes; None where it takes more than writing the token there."""

@@ -43,7 +43,7 @@ class _OneMore:
 
 
 class Updates:
-    """What the new tokens of one step do to bounds, for all layers.
+    """Updates of bounds by one step's new tokens, for all layers.
 
     Args:
         few, many: requests that are taken in together, token by token, and one by one.

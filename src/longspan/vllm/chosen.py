@@ -94,7 +94,7 @@ class FewChoosing:
         i, kept, bands = indices(requests), self.selection.always(), tables.positions.everywhere()
         chooses = i >= self.selection.first_query
         border = torch.where(chooses, kept.border(i), 0)
-        # What a token reads, in order: the first chunk, room for those that it chooses, the keys from its border on.
+        # A token's reads, in order: the first chunk, room for those that it chooses, the keys from its border on.
         low = torch.stack((torch.zeros_like(i), torch.zeros_like(i), border), dim=1)
         high = torch.stack((torch.where(chooses, kept.head, 0), torch.where(chooses, kept.most, 0), i + 1), dim=1)
         of_band = torch.stack([torch.minimum(band.keys.hi(i), i + 1).clamp(min=0) for band in bands], dim=1)
@@ -127,7 +127,7 @@ class FewChoosing:
             )
 
     def job(self, q: Tensor, cache: Tensor, rope: Rope, scale: float, softcap: float | None) -> PerQueryChunk:
-        """What the tokens' queries ``[1, H, P, D]``, unrotated, keep and choose in a layer's pages."""
+        """The job of unrotated queries ``[1, H, P, D]`` on keys kept and chosen in a layer's pages."""
         tokens, ends = self._tokens, self._ends
         if self._groups:
             sets = head_sets(self.selection.share, q.shape[1], cache.shape[1])

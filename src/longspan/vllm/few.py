@@ -33,7 +33,7 @@ def as_slice(ascending: Tensor, device: torch.device) -> slice | Tensor:
 
 @dataclass(frozen=True)
 class _OfTable:
-    """What layers with one table of angles share.
+    """State of layers with one table of angles.
 
     Attributes:
         cos_sin: for each band cos and sin ``[P, r / 2]`` of the queries.
@@ -127,7 +127,7 @@ class FewTokens:
         self._tokens, self._ends = (self._queries.chunked(x[None, None].to(device)) for x in (tokens, ends))
 
     def job(self, q: Tensor, cache: Tensor, rope: Rope, scale: float, softcap: float | None) -> PerQueryChunk:
-        """What the tokens' queries ``[1, H, P, D]``, unrotated, read in a layer's pages."""
+        """The job of the tokens' unrotated queries ``[1, H, P, D]`` on a layer's pages."""
         return self._queries.job(q, cache, self._tokens, self._ends, rope, scale, softcap, shared=True)
 
 

@@ -1,4 +1,4 @@
-"""What a user asks of longspan in vLLM, and whether its pages can give it."""
+"""A user's settings of longspan in vLLM, and whether its pages allow them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DUAL = "dual_chunk_attention_config"  # of a model's config: Qwen2.5-1M, Qwen3-2
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked.
+    """The settings.
 
     Attributes:
         method: the method, not resolved.
@@ -37,7 +37,7 @@ class Settings:
 
 
 def asked(additional: Any, config: Any = None) -> Settings | None:
-    """What vLLM's ``additional_config`` and a model's own config ask for; None where neither asks.
+    """Settings in vLLM's ``additional_config`` or a model's own config; None where neither asks.
 
     ``{"longspan": {"method": "dca", "window": 4096, ...}}`` has the method, the window, ``impl``, ``angles`` and the
     method's own parameters; ``{"longspan": "dca:chunk_size=3072"}`` says the same in one line. Without a method it is

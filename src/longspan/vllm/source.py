@@ -51,7 +51,7 @@ def _executed(body: list[ast.stmt], module: Any) -> Iterator[ast.stmt]:
 
 
 def _truth(test: ast.expr, module: Any) -> bool | None:
-    """What a condition is for this module; None where it asks after anything else."""
+    """A condition's value for this module; None where it asks after anything else."""
     if any(isinstance(node, ast.Name) and node.id != "self" or isinstance(node, ast.Call) for node in ast.walk(test)):
         return None
     try:

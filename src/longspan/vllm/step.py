@@ -61,7 +61,7 @@ class Step:
         return found
 
     def updates(self, selection: Chunks, device: torch.device) -> Updates:
-        """What the new tokens do to the bounds of chunks."""
+        """New tokens' updates of the bounds of chunks."""
         if self._updates is None:
             many = [one for one, _ in self.many]
             self._updates = Updates(self._few_requests, many, selection.size, self.size, device)

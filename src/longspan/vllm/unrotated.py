@@ -1,4 +1,4 @@
-"""What stands in a model's attention modules instead of their rotation."""
+"""The stand-in for the rotation of a model's attention modules."""
 
 from __future__ import annotations
 

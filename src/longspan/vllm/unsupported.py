@@ -1,4 +1,4 @@
-"""What longspan does in a vLLM that it does not know: it refuses where it is asked for, and changes nothing else."""
+"""The behaviour in an unknown vLLM: longspan refuses where it is asked for, and changes nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the heads look at: record the choices of an extended model, measure them, show them."""
+"""The heads' choices: record those of an extended model, measure them, show them."""
 
 from longspan.attend import Choice
 from longspan.recording.chunks import Chunking

@@ -1,4 +1,4 @@
-"""What choices say about a text in chunks: how much of it is chosen, how evenly, and whether the answer is.
+"""Metrics of choices in a text of chunks: how much of it is chosen, how evenly, and whether the answer is.
 
 All of it is of one query, at which every layer's heads (or groups, or the layer, where they share) chose; see
 ``Trace.at``. The definitions are those of Lu et al., 2024, arXiv 2402.10685, section 4.

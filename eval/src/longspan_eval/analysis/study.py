@@ -1,4 +1,4 @@
-"""What an extended model looks at when it answers a prompt, and the figures of many such prompts by length."""
+"""An extended model's choices when it answers a prompt, and the figures of many such prompts by length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Score = Callable[[str], float]
 
 @dataclass(frozen=True)
 class Question:
-    """What a model is to read and answer.
+    """A prompt to read and answer.
 
     Attributes:
         ids: the tokens.
@@ -66,7 +66,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was chosen at the query that the first token of the answer comes from.
+    """The choices at the query that the first token of the answer comes from.
 
     That is the prompt's last token, or where the model first writes space (tokenizers that keep it apart from what
     follows), the last of that.

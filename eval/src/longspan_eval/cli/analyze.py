@@ -204,7 +204,7 @@ def _positions(
     *,
     idle: Sequence[str],
 ) -> None:
-    """What there is to see of a method that keeps keys by their index; ``idle``: options that play no part in it."""
+    """Relative positions of a method that keeps keys by their index; ``idle``: options that play no part in it."""
     if idle:
         raise LongspanError(
             f"{method.name} keeps keys by their index and chooses none; leave {', '.join(idle)} out to draw its "

@@ -1,4 +1,4 @@
-"""What ``longspan analyze`` leaves: a table, figures as JSON, a picture and a page for each length."""
+"""Output of ``longspan analyze``: a table, figures as JSON, a picture and a page for each length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from longspan_eval.sample import versions
 
 @dataclass(frozen=True)
 class Analyzed:
-    """What was looked at.
+    """An analysis.
 
     Attributes:
         about: the model, the task and the seed.
@@ -43,7 +43,7 @@ class Analyzed:
 
     @property
     def kind(self) -> str:
-        """What chooses: each head, each key head's group, or the layer."""
+        """The chooser: each head, each key head's group, or the layer."""
         method = self.report.method
         return str(getattr(method, "share", "head" if method.name == "lm-infinite" else "layer"))
 

@@ -20,7 +20,7 @@ from longspan_eval.spec import MethodSpec
 
 @dataclass(frozen=True)
 class Planned:
-    """What is left to read under one method.
+    """The reading left under one method.
 
     Attributes:
         cells: with something left to read. prompts: of those. tokens: of the prompts and their answers, at most.
@@ -36,7 +36,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class ReadingLeft:
-    """What is left to read, by method.
+    """The reading left, by method.
 
     Attributes:
         rows: one for each method.
@@ -94,7 +94,7 @@ def estimate(
     at_once: int,
     console: Console,
 ) -> ReadingLeft:
-    """What is left and how long it takes, from what is known; of a method of which nothing is, one prompt is read now.
+    """The reading left and its time, from what is known; of a method of which nothing is, one prompt is read now.
 
     Args:
         requests: what is left.

@@ -148,12 +148,12 @@ def evaluate(
         ray_workers.require()
     quiet_transformers()
     console = notes(quiet)
-    # What is wrong with a file is said at once: a large model takes minutes to load.
+    # Errors in a file are raised at once: a large model takes minutes to load.
     data = read_data(chosen, data_dir)
     texts = None if texts is None else [kept_text(path, out, dry_run) for path in texts]
     if texts:
         check_texts(texts)
-    # Here on the CPU, to be hashed and checked; what reads prompts are processes that load it where it is to run.
+    # Here on the CPU, to be hashed and checked; the processes that read prompts load it where it is to run.
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu"), load_tokenizer(model)
     subject = Subject.of(loaded, tokenizer, window=window)
     sizes = parse_lengths(lengths, subject.window)

@@ -1,4 +1,4 @@
-"""What ``--model_args`` means: a row written as ``longspan eval`` writes them, and how far it can read."""
+"""Rows in ``--model_args``, written as ``longspan eval`` writes them, and how far they can read."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from longspan_eval.spec import STOCK, MethodSpec
 
 _log = logging.getLogger(__name__)
 
-# What goes on to lm-eval's own model; the rest of what that takes is about loading one, which longspan does.
+# Arguments that go on to lm-eval's own model; its others are about loading one, which longspan does.
 PASSED_ON = (
     "max_length", "batch_size", "max_batch_size", "truncation", "logits_cache", "add_bos_token", "prefix_token_id",
     "softmax_dtype", "mixed_precision_dtype", "think_end_token", "enable_thinking", "chat_template_args",
@@ -74,7 +74,7 @@ class LongspanLM(HFLM):
         **more: Any,
     ) -> None:
         passed = {name: more.pop(name) for name in PASSED_ON if name in more}
-        row = _row(method, more, length)  # what is wrong with it is said before a model is loaded
+        row = _row(method, more, length)  # errors in it are raised before a model is loaded
         if window is not None:
             window = check_count("window", window)
         with _in_model_args():
@@ -101,7 +101,7 @@ class LongspanLM(HFLM):
             _log.warning("%s", warning)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes beside the results, and what was attached with every parameter."""
+        """Facts of lm-eval beside the results, and the attached method with every parameter."""
         found = super().get_model_info()
         found["longspan"] = {"version": longspan.__version__, "max_length": self.max_length, "method": STOCK}
         if self.report is not None:
@@ -204,7 +204,7 @@ def _extend(
     kv_dir: str | None,
     impl: str,
 ) -> Report | None:
-    """What was attached; None for the stock model."""
+    """The report; None for the stock model."""
     where: dict[str, Any] = {"window": window, "kv_tier": kv_tier, "kv_dir": kv_dir, "impl": impl}
     if row is None:
         # ``row_of`` resolves ``calibration=bundled``; it does so in the same way for every method.

@@ -33,11 +33,11 @@ def write_tasks(folder: Path) -> None:
 
 
 def study_of(task: Task, metadata: Mapping[str, Any]) -> Evaluation:
-    """Which prompts ``--metadata`` asks for: of the task, as ``longspan eval`` would ask them.
+    """Prompts of a task by ``--metadata``, as ``longspan eval`` would ask them.
 
     Args:
         metadata: ``max_seq_lengths`` (tokens of prompt and answer, one or a list), ``samples`` (prompts of each length,
-            at each depth), ``depths`` and ``seed``; whatever else there is is not for us.
+            at each depth), ``depths`` and ``seed``; other keys are not for us.
 
     Raises:
         LongspanError: one of them is not as it must be.

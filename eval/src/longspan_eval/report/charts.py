@@ -67,7 +67,7 @@ def _shade(figure: Figure | None, lowest: float) -> float:
 
 
 def on_tile(figure: Figure) -> str:
-    """What a tile says of a figure: a few characters."""
+    """A tile's text for a figure: a few characters."""
     if figure.mark is not None:
         return {"out of memory": "oom", "skipped": "skip"}.get(figure.mark, figure.mark)
     value = figure.value

@@ -1,4 +1,4 @@
-"""What tables are put together from: cells of tasks, of perplexity, of times, by row and length."""
+"""The cells of tables: of tasks, of perplexity, of times, by row and length."""
 
 from __future__ import annotations
 

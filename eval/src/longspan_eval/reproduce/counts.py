@@ -1,4 +1,4 @@
-"""What ESA's tables count: keys that the reduced scores find, keys scored and attended to, bytes of the index."""
+"""Counts of ESA's tables: keys that the reduced scores find, keys scored and attended to, bytes of the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ESA's reduced scores find (Figure 2), and what they cost (Eq 9)."""
+"""Recall of ESA's reduced scores (Figure 2), and their cost (Eq 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LongHeads' heads look at (Table 3), answers that are split (Table 7), and what the heads can hold together."""
+"""Choices of LongHeads' heads (Table 3), answers that are split (Table 7), and the text they can hold together."""
 
 from __future__ import annotations
 

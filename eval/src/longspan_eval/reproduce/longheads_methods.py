@@ -42,7 +42,7 @@ def ntk(session: PaperSession) -> float:
 
 
 def ntk_said(session: PaperSession) -> str:
-    """What a protocol says of the rows with NTK."""
+    """A protocol's line on the rows with NTK."""
     kind = "chat" if session.chat else "base"
     return (
         f"NTK: dynamic, factor {ntk(session):.1f}, as the model is a {kind} one (the paper: 2.0 for base models, 1.0 "

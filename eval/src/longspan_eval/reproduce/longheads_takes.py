@@ -1,4 +1,4 @@
-"""What LongHeads takes in time and memory: its Table 5."""
+"""LongHeads' time and memory: its Table 5."""
 
 from __future__ import annotations
 

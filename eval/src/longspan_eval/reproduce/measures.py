@@ -44,7 +44,7 @@ class SplitPrompt(TaskPrompt):
 
 @dataclass(frozen=True)
 class Inspected(Measure):
-    """What a method chooses where the answer begins: cover rate, Gini coefficient, hit rates; and the answer's score.
+    """A method's choices where the answer begins: cover rate, Gini coefficient, hit rates; and the answer's score.
 
     Attributes:
         task: synthetic, whose prompt is read; else the first ``length`` tokens of a ``text`` are.

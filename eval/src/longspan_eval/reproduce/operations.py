@@ -1,4 +1,4 @@
-"""What choosing costs by the count of ESA's appendix A: operations of a decoded token, and bytes of the cache.
+"""Costs of choosing by the count of ESA's appendix A: operations of a decoded token, and bytes of the cache.
 
 In a layer with ``d_H`` query channels and ``H`` heads, one token that attends to ``n`` keys takes ``(4 d_H + 3 H) n``
 operations: ``2 d_H n`` for the scores, as many for the values, ``3 H n`` for the softmax. ESA reduces one query and one

@@ -1,4 +1,4 @@
-"""What ``longspan reproduce`` leaves to read: our figures beside the paper's, as Markdown, JSON and pictures."""
+"""The report of ``longspan reproduce``: our figures beside the paper's, as Markdown, JSON and pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a paper's tables are measured with: the model, the scale, the data."""
+"""The setup of a paper's tables: the model, the scale, the data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PaperSession(Session):
         check_folder(self.data_dir)
 
     def choose(self, paper: T, quick: T) -> T:
-        """What the paper has, or a smaller choice, by the scale."""
+        """The paper's value, or a smaller choice, by the scale."""
         return paper if self.scale == "paper" else quick
 
     def prompts(self, paper: int, quick: int) -> int:

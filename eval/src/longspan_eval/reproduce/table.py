@@ -1,4 +1,4 @@
-"""What a paper's table is here: cells, each with what is measured for it, or the reason why nothing can be."""
+"""A paper's table: cells, each with its measures, or the reason why nothing can be measured."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class PaperPlan(CellPlan):
         self.table, self.protocol = table, table.protocol(session)
 
     def missing(self, samples: Samples, *, retry_errors: bool = False) -> list[list[Request]]:
-        """What is still to measure, in the order in which to do it."""
+        """Missing requests, in the order in which to measure them."""
         longest = max((len(cell.measures) for cell in self.cells), default=0)
         steps = range(longest) if self.table.interleaved else STEPS
         return self.left(samples, retry_errors=retry_errors, steps=steps)

@@ -1,1 +1,1 @@
-"""What is measured beside the papers' tables, each a list of cells: ``longspan eval``, ``longspan demo``, quality."""
+"""Studies beside the papers' tables, each a list of cells: ``longspan eval``, ``longspan demo``, quality."""

@@ -55,7 +55,7 @@ def methods_shown() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What to measure.
+    """The settings.
 
     Attributes:
         prompts: prompts a cell.
@@ -80,7 +80,7 @@ class DemoSettings:
 
     @property
     def specs(self) -> list[MethodSpec]:
-        """What is measured, in its order."""
+        """The methods, in their order."""
         return parse_specs(self.methods)
 
 
@@ -98,7 +98,7 @@ def middle(settings: DemoSettings) -> dict[str, Any]:
 
 
 def tables() -> dict[str, tuple[Task, Reduce]]:
-    """What each table asks and shows. Facts are asked for where the model can do so in its window, by its card."""
+    """Each table's task and figure. Facts are asked for where the model can do so in its window, by its card."""
     facts = {FACT: (FACTS, count)} if FACTS in tasks_in_window() else {}
     return {FOUND: (TASK, count), **facts, SURPRISE: (TASK, perplexity)}
 
@@ -273,6 +273,6 @@ def _facts_note() -> str:
 
 
 def _parameters_note(settings: DemoSettings) -> str:
-    """Which rows run with other parameters than their defaults."""
+    """The rows with other parameters than their defaults."""
     given = [spec for spec in settings.methods if ":" in spec]
     return f"[dim]not at their defaults: {', '.join(given)}[/]\n" if given else ""

@@ -1,4 +1,4 @@
-"""What ``longspan eval`` measures: tasks by methods by lengths."""
+"""The study of ``longspan eval``: tasks by methods by lengths."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def read_data(tasks: Sequence[Task], data_dir: Path | None) -> dict[str, list[Re
 
 
 def drawn(total: int, samples: int | None, seed: int = 0) -> list[int]:
-    """Which of ``total`` records a cell of so many samples has; None: all.
+    """The records, of ``total``, in a cell of so many samples; None: all.
 
     They are drawn from all of them, as files are often sorted, and more samples only add to fewer.
     """

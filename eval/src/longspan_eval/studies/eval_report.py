@@ -1,4 +1,4 @@
-"""What ``longspan eval`` leaves to read: ``results.json`` for programs, ``summary.md`` and pictures for people."""
+"""The report of ``longspan eval``: ``results.json`` for programs, ``summary.md`` and pictures for people."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class EvalReport:
         return "\n\n".join(parts) + "\n"
 
     def _legend(self) -> str:
-        """What a cell has in it."""
+        """The cells' contents."""
         kinds = {task.measure for task in self.study.tasks}
         said = []
         if "score" in kinds:

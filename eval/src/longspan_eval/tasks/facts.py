@@ -27,7 +27,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Relation:
-    """What a fact says of a person.
+    """A kind of fact about people.
 
     Attributes:
         statement: the sentence that says it, with ``{name}`` and ``{value}``.

@@ -1,4 +1,4 @@
-"""What tasks that hide sentences in a text have in common: a task says what is hidden, by seed, and nothing else."""
+"""The common part of tasks that hide sentences in a text: a task says what is hidden, by seed, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longspan_eval.tasks.haystack import Needle, hide, text_of
 
 @dataclass(frozen=True)
 class Hidden:
-    """What a seed decides of a prompt, whatever its length.
+    """A prompt's parts that a seed decides at any length.
 
     Attributes:
         after: what comes after the text.
@@ -52,7 +52,7 @@ class Hiding(ABC):
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Hidden:
-        """What to hide and to ask."""
+        """Draw a prompt's parts."""
 
     def __call__(
         self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None

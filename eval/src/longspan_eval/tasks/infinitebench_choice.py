@@ -21,7 +21,7 @@ FIELDS = {"context": str, "input": str, "answer": (list[str], str), "options": l
 
 
 class ChoiceDataset(NamedTuple):
-    """What comes before the text, after it, and right before the answer; the most tokens of an answer; its score."""
+    """Strings before the text, after it, and right before the answer; the most tokens of an answer; its score."""
 
     before: str
     after: str

@@ -26,7 +26,7 @@ FIELDS = {"input": str, "context": str, "answers": list[str], "all_classes": (li
 
 @dataclass(frozen=True)
 class LongBenchDataset:
-    """What LongBench says of a dataset.
+    """LongBench's facts of a dataset.
 
     Attributes:
         name: as its file is called.

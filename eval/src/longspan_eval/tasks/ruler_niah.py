@@ -90,7 +90,7 @@ class Niah:
         return NEEDLE.format(values=self.value, key=key, value=value)
 
     def _frame(self, queried: list[str]) -> tuple[str, str]:
-        """What comes before and after the text."""
+        """Strings before and after the text."""
         query = queried[0] if len(queried) == 1 else f"{', '.join(queried[:-1])}, and {queried[-1]}"
         if self.single:
             words = {"some": "A", "are": "is", "are_all": "is", "values": self.value[:-1]}

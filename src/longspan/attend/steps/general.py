@@ -125,7 +125,7 @@ class GeneralStep:
         )
         if self._chooser is not None:
             assert view.store is not None
-            # What is chosen is gathered where it lies, and only that is brought.
+            # Chosen keys are gathered where they lie, and only those are brought.
             stored = keys if self._dynamic else view.keys
             queries = QueryBlock(
                 q=q,

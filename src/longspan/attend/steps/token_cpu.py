@@ -31,7 +31,7 @@ class _BoundRows:
     kernel: DecodeKernel
 
     def token(self, past: int, kept_at: int) -> tuple[int, int, int, int, int]:
-        """What the kernel takes besides queries, keys and values for the token after ``past`` stored ones."""
+        """The kernel's inputs besides queries, keys and values for the token after ``past`` stored ones."""
         token, tables = past - self.padding, self.tables
         ahead = token - tables.start
         return token, ahead, kept_at, tables.stops[ahead], tables.shown[ahead]

@@ -1,4 +1,4 @@
-"""What a banded kernel is asked for, whichever implementation answers."""
+"""The job of a banded kernel, whichever implementation runs it."""
 
 from __future__ import annotations
 

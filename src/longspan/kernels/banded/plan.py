@@ -23,7 +23,7 @@ class _KeyInterval(Protocol):
 
 
 class BandLike(Protocol):
-    """What a plan reads of a band: positions and key intervals of queries ``[T]``, int64."""
+    """A band as a plan reads it: positions and key intervals of queries ``[T]``, int64."""
 
     @property
     def q_pos(self) -> Callable[[Tensor], Tensor]: ...
@@ -59,7 +59,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Plan:
-    """What queries ``start : stop`` of a row see.
+    """Bands of queries ``start : stop`` of a row.
 
     Attributes:
         bands: the bands that any of these queries uses, by their number among those given; all else is per such band.

@@ -22,7 +22,7 @@ _BANDS = 31  # bands of which two bits each of an int64 can name the rotation
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """What the kernel reads besides queries.
+    """The kernel's inputs besides queries.
 
     Attributes:
         keys: the different rotations ``[B, Hkv, N, D]``, one stride for all.
@@ -132,14 +132,14 @@ def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.devic
         if any(k.stride() != distinct[0].stride() for k in distinct):
             distinct = [k.contiguous() for k in distinct]
         return LaidOut(distinct, maps, values, _ranges(plan, [0] * len(keys), device))
-    # Kept apart from the device: what any band sees is brought, range by range, and laid side by side.
+    # Kept apart from the device: keys that any band sees are brought, range by range, and laid side by side.
     spans, moved = _brought(plan)
     packed = [torch.cat([x[:, :, a:z] for a, z in spans], dim=2) for x in (*distinct, v)]
     return LaidOut(packed[:-1], maps, packed[-1], _ranges(plan, moved, device))
 
 
 def which(keys: Sequence[Hashable]) -> int:
-    """Which of the different keys each band reads, in order of their first band, two bits each."""
+    """Each band's keys, two bits each: their number among the different ones, by first band."""
     order = list(dict.fromkeys(keys))
     return sum(order.index(k) << (2 * band) for band, k in enumerate(keys))  # 0 where there is but one
 

@@ -1,4 +1,4 @@
-"""What one decoding step takes, whichever implementation runs it."""
+"""Inputs of one decoding step, whichever implementation runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gathered kernel is asked for, whichever implementation answers."""
+"""The job of a gathered kernel, whichever implementation runs it."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _walk_rows(job: PerRow, out: Tensor, lse: Tensor) -> None:
 
 
 def schedule_tiles(units: Tensor, available: int, places: int) -> tuple[Tensor, Tensor]:
-    """Which (row, choice) pairs a tile of ``places`` takes, without waiting for the device to say how many chose what.
+    """The (row, choice) pairs of each tile of ``places``, without waiting for the device to say how many chose what.
 
     Args:
         units: ``[B, S, T, m]``, below ``available``.

@@ -1,4 +1,4 @@
-"""What launches of the attention kernels share: their constants, and parts of rows that are merged afterwards."""
+"""Launches of the attention kernels: their constants, and parts of rows that are merged afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from longspan.rope import Rope
 
 
 def constants(dk: int, dv: int, rope: Rope, softcap: float | None, tile: tiles.Tiles, group: int) -> dict[str, Any]:
-    """What every kernel is compiled for, with head sizes ``dk`` and ``dv`` and ``group`` heads that share all keys."""
+    """Compile-time constants of kernels with head sizes ``dk`` and ``dv`` and ``group`` heads that share all keys."""
     return {
         "D": dk, "DV": dv, "DP": tiles.power(dk), "DVP": tiles.power(dv),
         "START": rope.start, "INTERLEAVED": rope.layout == "interleaved", "SOFTCAP": float(softcap or 0.0),

@@ -1,4 +1,4 @@
-"""What scores are computed for."""
+"""Query chunks that score keys."""
 
 from __future__ import annotations
 

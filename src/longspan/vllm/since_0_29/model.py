@@ -99,7 +99,7 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
 
 
 def _engine_reason(vllm_config: VllmConfig, method: Method) -> str | None:
-    """What of the engine's settings longspan cannot do, or None."""
+    """The reason why the engine's settings do not fit, or None."""
     parallel = vllm_config.parallel_config
     if vllm_config.speculative_config is not None:
         return "speculative decoding is not supported; leave --speculative-config out"
