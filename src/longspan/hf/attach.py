@@ -162,7 +162,10 @@ def examine(
     inner = unwrap(model)
     with _changing:
         if inner in _attached:
-            raise LongspanError("the model is extended already; its report is what extend returned")
+            raise LongspanError(
+                "the model is extended already; its report is what extend returned; for another call "
+                "longspan.restore(model) first"
+            )
         with alone(inner):
             _refuse_copies(inner)
             return prepare(model, method, **options)

@@ -106,7 +106,7 @@ def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: li
     if bare.positions is None:
         raise AttachError(
             f"{name} ({type(module).__name__}) receives no position_embeddings, so it has no rotary positions that "
-            "longspan could replace"
+            "longspan could replace; take a model with RoPE"
         )
     q, k, v = rotated.q, rotated.k, rotated.v
     layer = Layer(module, name, index, q.shape[1], k.shape[1], k.shape[-1], v.shape[-1], k.element_size())

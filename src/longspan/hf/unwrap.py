@@ -64,6 +64,8 @@ def is_a(x: Any, module: str, name: str) -> bool:
 
 
 def _why_none(x: Any) -> str:
+    if isinstance(x, str) and x == "bundled":
+        return "'bundled' is a name; load the model first: model, tokenizer = longspan.load_bundled()"
     if isinstance(x, str):
         return f"{x!r} is a name; load the model first: model = AutoModelForCausalLM.from_pretrained({x!r})"
     if x is None:

@@ -75,7 +75,8 @@ class SelfExtend(Method):
 
     def warnings(self, window: int) -> list[str]:
         longest = self.longest(window)
-        return [f"Self-Extend keeps positions inside the window up to {longest} tokens; pass target_length for more"]
+        reach = f"Self-Extend keeps positions inside the window up to {longest} tokens"
+        return [f"{reach}; pass length or target_length for more"]
 
     def plain_queries(self, window: int) -> int:
         return window if self.group == 1 else resolved(self.neighbors)
