@@ -14,7 +14,7 @@ import longspan
 from longspan.documents.conversation import Conversation
 from longspan.documents.facts import layout_for
 from longspan.documents.folder import Folder
-from longspan.documents.layout import encode_text, find_layout, head_of
+from longspan.documents.layout import _spread, encode_text, find_layout, head_of
 from longspan.errors import DocumentError
 from longspan.extract import extract, is_plain
 
@@ -158,6 +158,7 @@ def test_a_tokenizer_that_says_no_places():
     ids, places = encode_text(Slow(), "x" * 11)
     assert len(ids) == 5 and places[0, 0] == 0 and places[-1, 1] == 11
     assert torch.equal(places[1:, 0], places[:-1, 1])
+    assert int(_spread(2**24 + 3, 2)[-1, 1]) == 2**24 + 3, "a length that fp32 does not have"
 
 
 # Files

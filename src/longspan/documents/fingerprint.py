@@ -106,7 +106,8 @@ def _sample(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, weight in named_weights(model):
         flat = weight.detach().reshape(-1)
-        places = torch.linspace(0, max(flat.numel() - 1, 0), min(_SAMPLES, flat.numel())).long().to(flat.device)
+        ends = 0, max(flat.numel() - 1, 0)  # in fp64: fp32 has not every number from 2**24 on
+        places = torch.linspace(*ends, min(_SAMPLES, flat.numel()), dtype=torch.float64).long().to(flat.device)
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(flat[places].cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

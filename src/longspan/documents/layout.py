@@ -107,5 +107,5 @@ def head_of(tokenizer: Any, layout: Layout) -> Tensor:
 
 def _spread(characters: int, tokens: int) -> Tensor:
     """Places of tokens whose tokenizer does not say them: evenly over the text, as near as can be known."""
-    edges = torch.linspace(0, characters, tokens + 1).round().long()
+    edges = torch.linspace(0, characters, tokens + 1, dtype=torch.float64).round().long()
     return torch.stack((edges[:-1], edges[1:]), dim=1)

@@ -1,0 +1,17 @@
+"""What a model's weights are known by."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from longspan.documents import fingerprint
+
+
+def test_a_weight_whose_size_fp32_rounds_up():
+    """As of a layer of 4,096 by 8,192: fp32 has no 2**25 - 1, and a place of 2**25 is none."""
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.zeros(2**25, dtype=torch.int8), requires_grad=False)
+    before = fingerprint._sample(model)
+    model.weight[-1] = 1
+    assert fingerprint._sample(model) != before
