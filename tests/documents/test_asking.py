@@ -11,6 +11,7 @@ import longspan
 from longspan.bundled import heldout_text, load_bundled
 from longspan.documents import usage
 from longspan.documents.conversation import Conversation
+from longspan.errors import DocumentError
 from longspan.methods.parse import parse_method
 
 ASK = "Who is the narrator?"
@@ -44,6 +45,16 @@ def test_a_conversation_about_a_document_that_grew(document, monkeypatch):
         with torch.inference_mode():
             found.append(document.model(ids, past_key_values=cache).logits)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(("name", "value"), [("use_cache", False), ("cache_implementation", "static")])
+def test_a_generation_config_that_is_of_another_cache(document, name, value):
+    """As checkpoints have it that were trained last."""
+    expected = document.ask(ASK, 6).tokens
+    setattr(document.model.generation_config, name, value)
+    assert document.ask(ASK, 6).tokens == expected
+    with pytest.raises(DocumentError, match=f"{name}: set by ask itself; leave it out"):
+        document.ask(ASK, 6, **{name: value})
 
 
 @pytest.mark.parametrize("calibrated", [False, True])

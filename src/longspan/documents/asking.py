@@ -24,6 +24,8 @@ ONE_ANSWER = {
     "num_return_sequences": 1,
     "return_dict_in_generate": False,
     "prompt_lookup_num_tokens": None,
+    "use_cache": True,
+    "cache_implementation": None,
 }
 
 
@@ -52,7 +54,8 @@ class Answer:
         return self.text
 
 
-_SET = {"input_ids", "inputs", "inputs_embeds", "attention_mask", "past_key_values", "streamer"}
+_SET = {"input_ids", "inputs", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "streamer"}
+_SET |= {"use_cache", "cache_implementation"}
 _SEVERAL = {"num_beams": 1, "num_return_sequences": 1, "prompt_lookup_num_tokens": None, "assistant_model": None}
 
 
