@@ -125,3 +125,24 @@ def test_what_lies_beside_a_finished_reading_goes(begun, fresh, tokenizer, text,
             (begun / name).write_bytes(data)
     longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=begun)
     assert contents(begun) == whole
+
+
+def test_the_same_call_with_the_same_model_after_one_that_failed(fresh, tokenizer, text, tmp_path):
+    """What holds the error, as an interactive session does, holds neither the folder nor the method on the model."""
+    model, place, held = fresh(), tmp_path / "a.longspan", []
+
+    def read(done=None):
+        return longspan.read(model, tokenizer, text, method="dca", prefill_chunk=300, out=place, done=done)
+
+    def stop(*_):
+        raise Enough
+
+    place.mkdir()
+    (place / "strange").touch()
+    for done in (None, stop):
+        with pytest.raises((DocumentError, Enough)) as failed:
+            read(done)
+        held.append(failed)
+        (place / "strange").unlink(missing_ok=True)
+        assert model.config._attn_implementation != "longspan", "as it was"
+    assert read().tokens and held

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,7 @@ def read(
 
     Raises:
         DocumentError: the text is empty or longer than the method is set for, ``out`` holds something else, or the
-            model is extended otherwise than asked.
+            model is extended otherwise than asked. Whatever is raised, a model that was not extended is not.
         LongspanError: see ``longspan.extend``.
     """
     steps = begin(
@@ -90,14 +90,15 @@ def read(
         method=method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir, length=length,
         layout=layout, prefill_chunk=prefill_chunk, keep_text=keep_text, out=out, source=source,
     )  # fmt: skip
-    while True:
-        try:
-            read_so_far, total = next(steps)
-        except StopIteration as end:
-            document: Document = end.value
-            return document
-        if done is not None:
-            done(read_so_far, total)
+    with closing(steps):  # if ``done`` raises: what holds its traceback is not to hold the folder
+        while True:
+            try:
+                read_so_far, total = next(steps)
+            except StopIteration as end:
+                document: Document = end.value
+                return document
+            if done is not None:
+                done(read_so_far, total)
 
 
 Steps = Generator[tuple[int, int], None, Document]
@@ -138,15 +139,36 @@ def begin(
             "take the tokenizer that belongs to the model"
         )
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
-    _attach(model, method, contents.length, options)
-    attachment = attached(model)
     document = partial(Document, model, tokenizer, layout=chosen_layout, prefill_chunk=prefill_chunk)
-    if out is None:
-        return _unnamed_steps(document, model, attachment, contents, prefill_chunk, source)
-    facts = facts_of(
-        model, tokenizer, attachment, contents, prefill_chunk=prefill_chunk, layout=chosen_layout, source=source
-    )
-    return _steps(document, model, tokenizer, attachment, contents, Folder(out), facts)
+    before = attachment_of(model)
+    with _left_as(model, before):
+        _attach(model, method, contents.length, options)
+        attachment = attached(model)
+        if out is None:
+            steps = _unnamed_steps(document, model, attachment, contents, prefill_chunk, source)
+        else:
+            facts = facts_of(
+                model, tokenizer, attachment, contents, prefill_chunk=prefill_chunk, layout=chosen_layout, source=source
+            )
+            steps = _steps(document, model, tokenizer, attachment, contents, Folder(out), facts)
+    return _undone(model, before, steps)
+
+
+@contextmanager
+def _left_as(model: PreTrainedModel, before: Attachment | None) -> Iterator[None]:
+    """Restore a model that this block has extended, where the block fails: the call can be made again then."""
+    try:
+        yield
+    except BaseException:
+        if before is None and attachment_of(model) is not None:
+            restore(model)
+        raise
+
+
+def _undone(model: PreTrainedModel, before: Attachment | None, steps: Steps) -> Steps:
+    """The steps, after which the model is as it was ``before`` them if they fail or are closed."""
+    with _left_as(model, before):
+        return (yield from steps)
 
 
 def _unnamed_steps(
@@ -224,11 +246,7 @@ def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str,
             f"longspan auto: that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers",
             file=sys.stderr,
         )
-    try:
-        _refuse_longer(model, tokens)
-    except DocumentError:
-        restore(model)
-        raise
+    _refuse_longer(model, tokens)
 
 
 def _refuse_longer(model: PreTrainedModel, tokens: int) -> None:
