@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from longspan.documents.contents import Contents, with_texts
+from longspan.documents.contents import Contents, check_tokens, with_texts
 from longspan.documents.document import Document
 from longspan.documents.facts import facts_of
 from longspan.documents.folder import Folder
@@ -53,6 +53,7 @@ def append_texts(
         before, contents, attachment = folder.manifest(), document.contents, document.attachment()
         folder.drop_finished()
         longer = with_texts(contents, tokenizer, texts)
+        check_tokens(model, longer.ids[contents.length :])
         if _ends_alike(contents, longer):
             return document
         document.refuse_longer(longer)

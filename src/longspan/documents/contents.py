@@ -125,6 +125,20 @@ def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, st
     return contents
 
 
+def check_tokens(model: PreTrainedModel, ids: Tensor) -> None:
+    """Raise ``DocumentError`` unless there are ids ``[T]``, and all are tokens of the model."""
+    if ids.dim() != 1 or not len(ids):
+        raise DocumentError(
+            f"there have to be tokens [T] to read, not {list(ids.shape)}; the tokenizer may have dropped all of a text"
+        )
+    known = model.get_input_embeddings().num_embeddings
+    if wrong := ids[(ids < 0) | (ids >= known)].tolist():
+        raise DocumentError(
+            f"the text has token {wrong[0]:,} by this tokenizer, and the model has {known:,} tokens; "
+            "take the tokenizer that belongs to the model"
+        )
+
+
 def attached(model: PreTrainedModel) -> Attachment:
     """The attachment of a model that is to answer.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.documents.asking import Answer, Stream
-from longspan.documents.document import Document
+from longspan.documents.document import Document, check_question
 from longspan.documents.layout import encode
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
@@ -41,8 +41,7 @@ class Conversation:
 
     def say(self, question: str, max_new_tokens: int = 200, *, stream: Stream | None = None, **options: Any) -> Answer:
         """Answer a question; see ``Document.ask``."""
-        if not question.strip():
-            raise DocumentError("the question is empty")
+        check_question(question)
         layout = self.document.layout
         before = layout.turn if self.turns else layout.joint
         asked = encode(self.document.tokenizer, f"{before}{question}{layout.end}")

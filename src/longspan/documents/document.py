@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from longspan.calibration import same_maps
 from longspan.documents.asking import Answer, Stream, answer, refuse_options
-from longspan.documents.contents import NOWHERE, Contents, attached
+from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens
 from longspan.documents.layout import encode, encode_text
 from longspan.documents.manifest import Layout, Manifest, Source
 from longspan.documents.opening import open_document
@@ -26,6 +26,14 @@ from longspan.hf.hooks import Attachment
 from longspan.methods.parse import written
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
+
+
+def check_question(question: object) -> None:
+    """Raise ``DocumentError`` unless it is a text with something in it."""
+    if not isinstance(question, str):
+        raise DocumentError(f"the question must be a string, not {question!r:.80}")
+    if not question.strip():
+        raise DocumentError("the question is empty")
 
 
 class Document:
@@ -155,10 +163,7 @@ class Document:
 
     def prompt(self, question: str) -> Tensor:
         """The ids of the text and a question after it, ``[T]``."""
-        if not isinstance(question, str):
-            raise DocumentError(f"the question must be a string, not {question!r:.80}")
-        if not question.strip():
-            raise DocumentError("the question is empty")
+        check_question(question)
         return torch.cat((self.contents.ids, encode(self.tokenizer, self._around(question))))
 
     def _around(self, question: str) -> str:
@@ -182,6 +187,7 @@ class Document:
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
             raise DocumentError("only tokens that begin with the document's own are answered from it")
+        check_tokens(self.model, ids[self.tokens :])
         self._refuse_beyond(len(ids) + limit)
         refuse_options(options)
         if cache is not None:  # it shows the same files
@@ -221,6 +227,7 @@ class Document:
 
     def append_tokens(self, ids: Tensor, *, source: str = "") -> None:
         """Let the model read the tokens ``ids`` ``[T]``; the text has them decoded."""
+        check_tokens(self.model, ids)
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         keep = text if self.contents.encoded.keeps_text else None
         places = torch.tensor(NOWHERE).expand(len(ids), 2)
@@ -228,6 +235,7 @@ class Document:
 
     def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()
+        check_tokens(self.model, longer.ids[self.tokens :])
         self.refuse_longer(longer)
         self.contents = read_on(
             self.model, attachment, longer, self.prefill_chunk, Unnamed(attachment.report.kv_dir), done

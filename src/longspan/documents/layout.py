@@ -70,7 +70,8 @@ def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
 
 
 def encode(tokenizer: Any, text: str) -> Tensor:
-    """Ids ``[T]`` of what stands around a text, in which special tokens are such."""
+    """Ids ``[T]`` of what stands around a text, in which special tokens are such; raises as ``encode_text``."""
+    _check_characters(text)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
     return torch.tensor(ids, dtype=torch.int64)
 
@@ -79,7 +80,11 @@ def encode_text(tokenizer: Any, text: str) -> tuple[Tensor, Tensor]:
     """Ids ``[T]`` of a text, and ``[T, 2]``: the first character of each token and one past its last.
 
     What looks like a special token in it is text.
+
+    Raises:
+        DocumentError: there is half of a surrogate pair in it.
     """
+    _check_characters(text)
     options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
     if getattr(tokenizer, "is_fast", False):
         found = tokenizer(text, return_offsets_mapping=True, **options)
@@ -87,6 +92,16 @@ def encode_text(tokenizer: Any, text: str) -> tuple[Tensor, Tensor]:
         return torch.tensor(found["input_ids"], dtype=torch.int64), places
     ids = torch.tensor(tokenizer(text, **options)["input_ids"], dtype=torch.int64)
     return ids, _spread(len(text), len(ids))
+
+
+def _check_characters(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DocumentError(
+            f"{text[error.start]!r} at character {error.start + 1:,} of {text[:40]!r} is half of a surrogate pair, "
+            "which is no character; leave it out, or read the file in its own encoding"
+        ) from None
 
 
 def head_of(tokenizer: Any, layout: Layout) -> Tensor:

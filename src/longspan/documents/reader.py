@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
-from longspan.documents.contents import NOWHERE, Contents, attached, with_texts
+from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens, with_texts
 from longspan.documents.document import Document
 from longspan.documents.encoded import InMemory
 from longspan.documents.facts import difference, facts_of, layout_for
@@ -131,13 +131,9 @@ def begin(
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
     chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out))
-    contents = _encoded(tokenizer, texts, head_of(tokenizer, chosen_layout), keep_text)
-    highest, known = int(contents.ids.max()), model.get_input_embeddings().num_embeddings
-    if highest >= known:
-        raise DocumentError(
-            f"the text has token {highest:,} by this tokenizer, and the model has {known:,} tokens; "
-            "take the tokenizer that belongs to the model"
-        )
+    head = head_of(tokenizer, chosen_layout)
+    contents = _encoded(tokenizer, texts, head, keep_text)
+    check_tokens(model, contents.ids[0 if contents.length > len(head) else len(head) :])
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
     document = partial(Document, model, tokenizer, layout=chosen_layout, prefill_chunk=prefill_chunk)
     before = attachment_of(model)
