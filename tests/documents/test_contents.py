@@ -65,3 +65,20 @@ def test_a_conversation_is_asked_texts(fresh, tokenizer):
     for question, said in ((None, "must be a string"), ("  ", "is empty")):
         with pytest.raises(DocumentError, match=f"the question {said}"):
             talk.say(question)
+
+
+def test_a_source_that_is_no_string(fresh, tokenizer, tmp_path):
+    """A manifest with None for a name could not be read back, and one with a path not be written."""
+    model = fresh()
+    with pytest.raises(DocumentError, match="source must be a string, not .*Path"):
+        longspan.read(model, tokenizer, "A text. " * 40, source=tmp_path)
+    document = longspan.read(model, tokenizer, "A text. " * 40)
+    for source in (None, tmp_path):
+        with pytest.raises(DocumentError, match="source must be a string, not"):
+            document.append("More.", source=source)
+        with pytest.raises(DocumentError, match="source must be a string, not"):
+            document.append_tokens(torch.tensor([3]), source=source)
+    with pytest.raises(DocumentError, match="a text must be a string, not b'More"):
+        document.append(b"More.")
+    document.save(tmp_path / "a.longspan")
+    assert verify(tmp_path / "a.longspan").tokens == document.tokens

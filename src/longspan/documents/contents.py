@@ -103,7 +103,12 @@ class Contents:
         Args:
             ids: ``[T]`` int64.
             places: ``[T, 2]`` int64.
+
+        Raises:
+            DocumentError: the name of a source is no string, which no manifest could be read back with.
         """
+        for one in sources:
+            check_name(one.name)
         past = len(self.text) if self.text is not None else max((s.stop for s in self.sources), default=0)
         moved = torch.where(places >= 0, places + past, places)
         both = None if self.text is None or text is None else self.text + text
@@ -123,6 +128,12 @@ def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, st
         keep = joint + text if contents.encoded.keeps_text else None
         contents = contents.with_text(ids, places, keep, [Source(name, len(joint), len(joint) + len(text))])
     return contents
+
+
+def check_name(source: object) -> None:
+    """Raise ``DocumentError`` unless what names a text's or a model's source is a string."""
+    if not isinstance(source, str):
+        raise DocumentError(f"source must be a string, not {source!r:.80}; str() makes one of a path")
 
 
 def check_tokens(model: PreTrainedModel, ids: Tensor) -> None:

@@ -94,7 +94,9 @@ def encode_text(tokenizer: Any, text: str) -> tuple[Tensor, Tensor]:
     return ids, _spread(len(text), len(ids))
 
 
-def _check_characters(text: str) -> None:
+def _check_characters(text: object) -> None:
+    if not isinstance(text, str):
+        raise DocumentError(f"a text must be a string, not {text!r:.80}")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

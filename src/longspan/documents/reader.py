@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
-from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens, with_texts
+from longspan.documents.contents import NOWHERE, Contents, attached, check_name, check_tokens, with_texts
 from longspan.documents.document import Document
 from longspan.documents.encoded import InMemory
 from longspan.documents.facts import difference, facts_of, layout_for
@@ -127,6 +127,8 @@ def begin(
     For who has other work between two prefill chunks. The steps hold the folder until they end or are closed.
     """
     prefill_chunk = check_count("prefill_chunk", prefill_chunk)
+    if source is not None:
+        check_name(source)
     texts = _texts(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
