@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,29 @@ def test_documents_and_verify(run, document, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no document in it" in run("documents", empty).err
+
+
+def test_folders_that_may_not_be_looked_into(run, document, tmp_path, monkeypatch):
+    """Such as lost+found beside the documents, and a document of somebody else."""
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "manifest.json").write_text("{}")
+
+    def refusing(call, name):
+        def refuse(path):
+            if name in path.parts:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path)
+
+        return refuse
+
+    monkeypatch.setattr(Path, "is_file", refusing(Path.is_file, "lost+found"))
+    monkeypatch.setattr(Path, "iterdir", refusing(Path.iterdir, "closed"))
+    ran = run("documents", tmp_path, "--json")
+    assert ran.code == 0, ran.err
+    rows = {row["document"]: row for row in json.loads(ran.out)["documents"]}
+    assert rows["book.longspan"]["state"] == "whole" and rows.keys() == {"book.longspan", "closed"}
+    assert "Permission denied" in rows["closed"]["reason"]
 
 
 def test_append(run, folder, book, document, tmp_path):

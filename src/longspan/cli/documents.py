@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,10 @@ def documents(
         raise LongspanError(f"{folder}: there is no such folder")
 
     def is_one(path: Path) -> bool:
-        return any((path / name).is_file() for name in (MANIFEST, READING))
+        try:
+            return any((path / name).is_file() for name in (MANIFEST, READING))
+        except PermissionError:  # somebody else's folder, such as lost+found
+            return False
 
     rows = [_row(place) for place in ([folder] if is_one(folder) else sorted(filter(is_one, folder.iterdir())))]
     if as_json:
@@ -64,8 +68,9 @@ def _row(place: Path) -> dict[str, Any]:
     from longspan.methods.parse import written
 
     folder, row = Folder(place), {"document": place.name or str(place), "tokens": 0, "method": "", "model": ""}
-    row |= {"bytes": _size(place), "reason": None}
+    row |= {"bytes": 0, "reason": None}
     try:
+        row["bytes"] = _size(place)
         whole, begun = folder.has_document(), folder.unfinished()
         manifest = folder.manifest() if whole else begun
         assert manifest is not None
@@ -79,4 +84,8 @@ def _row(place: Path) -> dict[str, Any]:
 
 
 def _size(place: Path) -> int:
-    return sum(file.stat().st_size for file in place.iterdir() if file.is_file())
+    total = 0
+    for file in place.iterdir():
+        with suppress(FileNotFoundError):  # who writes a document removes files of it
+            total += file.stat().st_size if file.is_file() else 0
+    return total
