@@ -23,7 +23,9 @@ _BLOCKS += "footer,form,h1,h2,h3,h4,h5,h6,header,hgroup,hr,legend,li,main,menu,n
 _BLOCKS += "section,summary,table,tr,ul"
 _CELLS = "button,label,td,th"
 
-_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+# The mark of UTF-32 begins with that of UTF-16.
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF32_LE: "utf-32-le", codecs.BOM_UTF32_BE: "utf-32-be"}
+_MARKS |= {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _MARKS |= {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}  # without a mark, as XML has it
 _NAMED = re.compile(rb"<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.I)
 # Pages that name the first are written in the second, which has all its letters, and browsers read them so.
@@ -39,6 +41,11 @@ _TAG = re.compile(
     r"|<(?P<raw>iframe|noembed|noframes|script|style|textarea|title|xmp)\b.*?(?:</(?P=raw)|\Z)"
     r"|<(?P<end>/?)(?P<name>[a-z][^\s/>]*+)(?:=\s*+(?:\"[^\"]*+\"?|'[^']*+'?)|[^>])*+>?",
     re.I | re.S,
+)
+# In XML these are empty; to a parser of HTML they are open, and swallow what comes after them.
+_EMPTY = re.compile(
+    r"<(iframe|noembed|noframes|noscript|script|style|template|textarea|title|xmp)\b"
+    r"((?:[^<>\"'/]++|\"[^<\"]*+\"|'[^<']*+'|/(?!>))*+)/>"
 )
 _UNCLOSED = "a,area,base,body,br,col,colgroup,dd,dt,embed,head,hr,html,img,input,li,link,meta,option,p,param,rp,rt,"
 _UNCLOSED += "source,tbody,td,tfoot,th,thead,tr,track,wbr"
@@ -100,6 +107,8 @@ def _of_html(path: Path, data: bytes) -> str:
     from selectolax.lexbor import LexborHTMLParser
 
     html = _decoded(path, data)
+    if path.suffix.lower() == ".xhtml":
+        html = _EMPTY.sub(r"<\1\2></\1>", html)
     _check_depth(path, html)
     tree = LexborHTMLParser(html)
     tree.strip_tags(_UNSEEN)

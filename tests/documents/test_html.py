@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-
 import pytest
 
 from longspan.errors import DocumentError
@@ -45,10 +43,18 @@ def test_encodings(text_of, head, encoding, text):
     assert text_of(f"{head}<p>{text}</p>".encode(encoding)) == text
 
 
-@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
-def test_marks_of_utf_16(text_of, mark):
-    encoding = "utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be"
-    assert text_of(mark + "<p>naïve".encode(encoding)) == "naïve"
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_marks_of_utf_16_and_32(text_of, encoding):
+    assert text_of("\ufeff<p>naïve".encode(encoding)) == "naïve"
+
+
+@pytest.mark.parametrize("empty", ["<title/>", '<script src="a/b>c.js" />', "<style id='x'/>", "<textarea name=a/b/>"])
+def test_an_empty_element_of_xhtml_swallows_nothing(tmp_path, empty):
+    path = tmp_path / "a.xhtml"
+    path.write_text(
+        f"<html><head></head><body><p>one</p>{empty}<p>two</p><script>no</script><p>three</p></body></html>"
+    )
+    assert extract(path) == "one\ntwo\nthree"
 
 
 @pytest.mark.parametrize(
