@@ -108,6 +108,12 @@ def test_another_model(saved, tokenizer, reader, other, said):
     assert model.config._attn_implementation != "longspan", "nothing stays changed"
 
 
+def test_a_model_in_training_mode(saved, fresh, tokenizer):
+    """Nothing is wrong with the document, and the text need not be read again."""
+    with pytest.raises(LongspanError, match=r"^the model is in training mode .*call model.eval\(\)$"):
+        longspan.Document.open(saved, fresh().train(), tokenizer)
+
+
 def test_a_weight_that_was_changed_in_memory(saved, fresh, tokenizer):
     """The files are those that read it, and the model is not."""
     longspan.Document.open(saved, fresh(), tokenizer)  # its hash is remembered by its files

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from longspan.documents.contents import Contents
 from longspan.documents.manifest import Canary
 from longspan.documents.reading import forward
-from longspan.errors import DocumentError
+from longspan.errors import DocumentError, LongspanError
 from longspan.hf.hooks import Attachment
 from longspan.kernels import cpu
 
@@ -50,6 +50,8 @@ def check_canary(
         raise DocumentError("its canary cannot be computed; the manifest is damaged, read the text again")
     try:
         logits = _logits(model, attachment, contents, torch.tensor(canary.tokens))
+    except LongspanError:  # says itself what it is about, such as a model in training mode
+        raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise DocumentError(
             f"the model cannot go on from it ({' '.join(str(error).split())}); it is not as its manifest says, read "
