@@ -59,7 +59,9 @@ def weights_of(model: PreTrainedModel, cache: Path | None = None) -> str:
     if stated is None or _changed(model):
         return weights_hash(model)
     key = hashlib.sha256(json.dumps([_sample(model), stated]).encode()).hexdigest()
-    path = cache if cache is not None else _cache_folder() / "weights.json"
+    path = cache if cache is not None else _cache_file()
+    if path is None:
+        return weights_hash(model)
     known = _read(path)
     if key not in known:
         known[key] = weights_hash(model)
@@ -139,9 +141,13 @@ def _read(path: Path) -> dict[str, str]:
     return dict(held) if plain else {}
 
 
-def _cache_folder() -> Path:
+def _cache_file() -> Path | None:
+    """The file of remembered hashes; None for a user without a home."""
     own = os.environ.get("XDG_CACHE_HOME")
-    return (Path(own) if own and Path(own).is_absolute() else Path.home() / ".cache") / "longspan"
+    try:
+        return (Path(own) if own and Path(own).is_absolute() else Path.home() / ".cache") / "longspan" / "weights.json"
+    except RuntimeError:
+        return None
 
 
 @lru_cache(maxsize=1)
