@@ -128,6 +128,10 @@ def test_documents_and_verify(run, document, tmp_path):
     broken = run("verify", document)
     assert broken.code == 1 and broken.out == "" and len(broken.err.splitlines()) == 1
     assert run("documents", document).out == run("documents", tmp_path).out, "a document is listed itself"
+    (document / "reading.json").write_text("{}")
+    (row,) = json.loads(run("documents", tmp_path, "--json").out)["documents"]
+    assert row["state"].startswith("whole; an append was stopped, and") and row["reason"] is None
+    (document / "reading.json").unlink()
     (document / "manifest.json").write_text("{}")
     ran = run("documents", tmp_path)
     table, reason = ran.out.strip().rsplit("\n", 1)

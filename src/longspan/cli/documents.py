@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from longspan.cli import options
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import DocumentError, LongspanError, printable
 from longspan.tables import Column, Sheet
+
+if TYPE_CHECKING:
+    from longspan.documents.folder import Folder
 
 
 def documents(
@@ -71,16 +74,29 @@ def _row(place: Path) -> dict[str, Any]:
     row |= {"bytes": 0, "reason": None}
     try:
         row["bytes"] = _size(place)
-        whole, begun = folder.has_document(), folder.unfinished()
-        manifest = folder.manifest() if whole else begun
+        whole = folder.has_document()
+        manifest = folder.manifest() if whole else folder.unfinished()
         assert manifest is not None
-        facts, state = manifest.facts, "whole" if whole else f"read up to {manifest.tokens:,}"
-        if whole and begun is not None and begun.tokens > facts.tokens:
-            state = f"whole; an append was stopped at {begun.tokens:,} of {begun.facts.tokens:,}"
+        facts = manifest.facts
+        state = f"whole{_append_in(folder, facts.tokens)}" if whole else f"read up to {manifest.tokens:,}"
         name = written(method_of(facts))
         return {**row, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
     except (DocumentError, OSError) as error:
         return {**row, "state": "cannot be opened", "reason": str(error).removeprefix(f"{folder}: ")}
+
+
+def _append_in(folder: Folder, tokens: int) -> str:
+    """What is said of an append that was stopped, in the folder of a document of so many tokens; nothing if none was.
+
+    The document can be opened in any case.
+    """
+    try:
+        begun = folder.unfinished()
+    except (DocumentError, OSError):
+        return "; an append was stopped, and what is kept of it cannot be used"
+    if begun is None or begun.tokens <= tokens:
+        return ""
+    return f"; an append was stopped at {begun.tokens:,} of {begun.facts.tokens:,}"
 
 
 def _size(place: Path) -> int:
