@@ -298,7 +298,7 @@ def test_an_extended_model_is_left_as_it_is(fresh, tokenizer, text):
         (lambda d, p: longspan.read(d.model, d.tokenizer, "x", prefill_chunk=0), "prefill_chunk"),
         (lambda d, p: d.save(p / "file"), "is a file"),
         (lambda d, p: d.save(p), "holds file, which is of no document"),
-        (lambda d, p: d.go_on(torch.tensor([1, 2]), 3), "only what begins with"),
+        (lambda d, p: d.go_on(torch.tensor([1, 2]), 3), "only tokens that begin with"),
         (lambda d, p: longspan.Document.open(p / "none", d.model, d.tokenizer), "no such document"),
         (lambda d, p: longspan.Document.open(p, d.model, d.tokenizer), "no document in this folder"),
         (lambda d, p: longspan.Document.open(p / "file", d.model, d.tokenizer), "is a file"),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from longspan.errors import LongspanError
 from longspan.kernels.gathered import PerRow
 from longspan.positions import ChosenPositionMap
 from longspan.selection.base import Choosing
@@ -55,10 +54,10 @@ class ByRow(Choosing):
 
 
 def _check_positions(at: Tensor, count: int, positions: ChosenPositionMap) -> None:
-    """Raise ``LongspanError`` if a position map leaves the table of angles, which a kernel would read past."""
+    """Raise ``ValueError`` if a position map leaves the table of angles, which a kernel would read past."""
     low, high = (int(x) for x in at.aminmax()) if at.numel() else (0, 0)
     if low < 0 or high >= count:
-        raise LongspanError(
+        raise ValueError(
             f"{type(positions).__name__} sees chosen keys from positions {low} to {high}, outside of the {count} "
             "positions of the window; its positions are at least 0 and at most its reach"
         )
