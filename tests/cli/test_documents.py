@@ -167,10 +167,12 @@ def test_folders_that_may_not_be_looked_into(run, document, tmp_path, monkeypatc
     assert "Permission denied" in rows["closed"]["reason"]
 
 
-def test_append(run, folder, book, document, tmp_path):
+@pytest.mark.parametrize("named", [True, False])
+def test_append(run, folder, book, document, tmp_path, named):
     (tmp_path / "more.txt").write_text("The narrator is called Ishmael. " * 9)
     before = json.loads(run("documents", tmp_path, "--json").out)["documents"][0]["tokens"]
-    ran = run("read", tmp_path / "more.txt", "--model", folder, "--out", document, "--append")
+    model = ["--model", folder] if named else []  # that is the one which the document names
+    ran = run("read", tmp_path / "more.txt", *model, "--out", document, "--append")
     assert ran.code == 0, ran.err
     assert json.loads(run("documents", tmp_path, "--json").out)["documents"][0]["tokens"] > before
 

@@ -17,6 +17,7 @@ from longspan.files import check
 
 if TYPE_CHECKING:
     from longspan.documents import Answer, Document, Passage
+    from longspan.documents.manifest import Facts
 
 SHOWN = 5  # passages
 
@@ -62,6 +63,21 @@ def ask(
     say(console, in_words(answer))
 
 
+def reader_of(path: Path, model: str | None) -> tuple[str, Facts]:
+    """The name of the model that read a document, unless one is given, and the document's facts.
+
+    Raises:
+        DocumentError: there is no document, or nothing says what its model was loaded from.
+    """
+    from longspan.documents.folder import Folder
+
+    facts = Folder(path).manifest().facts
+    name = facts.source if model is None else model
+    if not name:
+        raise DocumentError(f"{path}: does not say what its {facts.model} was loaded from; name it with --model")
+    return name, facts
+
+
 def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str, device: str) -> Document:
     """A document with the model that read it.
 
@@ -69,12 +85,8 @@ def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str
         DocumentError: see ``Document.open``; or nothing says what the model was loaded from.
     """
     from longspan.documents import Document
-    from longspan.documents.folder import Folder
 
-    facts = Folder(path).manifest().facts
-    name = facts.source if model is None else model
-    if not name:
-        raise DocumentError(f"{path}: does not say what its {facts.model} was loaded from; name it with --model")
+    name, facts = reader_of(path, model)
     loaded = load_model(name, window=facts.window, dtype=facts.dtype, device=device)
     return Document.open(path, loaded, load_tokenizer(name), verify=verify, kv_tier=kv_tier)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longspan.cli import options
+from longspan.cli.ask import reader_of
 from longspan.cli.models import load_model, load_tokenizer, origin
 from longspan.cli.output import hushed, notes, print_json, refusals, say, warnings_said
 from longspan.cli.texts import STDIN, one_stdin, read_text
@@ -34,8 +35,10 @@ def read(
     texts: Annotated[
         list[Path], typer.Argument(help="Text, PDF or HTML files, read one after the other; - is a text on stdin.")
     ],
-    model: options.ModelOption,
     out: Annotated[Path, options.new_path("The folder of the document: a new one, or its own with --append.")],
+    model: Annotated[
+        str | None, typer.Option(help="A folder, a hub name or bundled; with --append the document's own unless given.")
+    ] = None,
     method: options.MethodOption = "longheads:score=bounds",
     window: options.Window = None,
     settings: options.Parameters = None,
@@ -63,6 +66,10 @@ def read(
     """
     if append:
         _refuse_options(context)
+        model, facts = reader_of(out, model)
+        window, dtype = facts.window, facts.dtype if dtype == "auto" else dtype
+    elif model is None:
+        raise LongspanError("--model is missing: name the model that is to read")
     one_stdin(texts)
     console = notes(quiet)
     read_in = [("standard input" if path == STDIN else path.name, _text(path, console)) for path in texts]
