@@ -234,10 +234,18 @@ def test_reading_past_the_length_that_a_method_was_set_for_is_refused(fresh, tok
         longspan.read(model, tokenizer, text, out=folder)
 
 
-@pytest.mark.parametrize("text", [None, 3, ["ab", "cd"], [("name", 3)], Path("book.txt"), ["ab"], [("a", "b", "c")]])
+@pytest.mark.parametrize("text", [None, 3, ["ab", "cd"], [("name", 3)], ["ab"], [("a", "b", "c")]])
 def test_a_text_that_is_none_is_refused(fresh, tokenizer, text):
     with pytest.raises(DocumentError, match="text must be a string or a list of"):
         longspan.read(fresh(), tokenizer, text)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_in_place_of_a_text_is_refused(fresh, tokenizer, tmp_path, kind):
+    (tmp_path / "book.txt").write_text("Words.")
+    with pytest.raises(DocumentError, match=r"read takes a text, and '.*book.txt' is a file; pass Path\(.*read_text"):
+        longspan.read(fresh(), tokenizer, kind(tmp_path / "book.txt"))
+    assert longspan.read(fresh(), tokenizer, "no-book.txt").tokens
 
 
 def test_a_question_that_is_none_is_refused(document):

@@ -214,11 +214,19 @@ def _steps(
 
 def _texts(text: Any) -> list[tuple[str, str]]:
     """The name and text of each part; one text has no name."""
+    if isinstance(text, os.PathLike) or (isinstance(text, str) and _is_file(text)):
+        raise DocumentError(f"read takes a text, and {str(text)!r} is a file; pass Path({str(text)!r}).read_text()")
     parts = [("", text)] if isinstance(text, str) else list(text) if isinstance(text, (list, tuple)) else None
     pairs = parts is not None and all(isinstance(part, tuple) and len(part) == 2 for part in parts)
     if parts is None or not pairs or not all(isinstance(one, str) for part in parts for one in part):
         raise DocumentError(f"text must be a string or a list of (name, text) tuples of strings, not {text!r:.80}")
     return parts
+
+
+def _is_file(text: str) -> bool:
+    with suppress(OSError, ValueError):  # too long for a name, or with characters that none has
+        return len(text) < 4096 and Path(text).is_file()
+    return False
 
 
 def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str, Any]) -> None:
