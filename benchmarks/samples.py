@@ -9,11 +9,13 @@ emptied. Killed between the two, it leaves samples that are in both.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
+from typing import Any
 
 from longspan_eval.journal import Journal, read_samples
 from longspan_eval.sample import Sample
@@ -73,9 +75,10 @@ class Samples:
             with Journal(plain) as journal:
                 for key, sample in self.samples.items():
                     journal.append(key, sample)
-            # Without a time in it, the same samples are the same bytes, which git sees as no change.
+            # In one order and without a time, the same samples are the same bytes, which git sees as no change.
+            lines = sorted(plain.read_text(encoding="utf-8").splitlines(keepends=True), key=_place)
             with packed.open("wb") as file:
-                file.write(gzip.compress(plain.read_bytes(), mtime=0))
+                file.write(gzip.compress("".join(lines).encode(), mtime=0))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(packed, self._archive)
@@ -91,3 +94,10 @@ class Samples:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _place(line: str) -> tuple[Any, ...]:
+    """Where a sample stands in the archive: beside others of the same prompt, which compresses best."""
+    sample = json.loads(line)
+    prompt = [str(sample.get(name)) for name in ("task", "filler", "seed", "depth")]
+    return *prompt, sample["length"], sample["method"], sample["key"]
