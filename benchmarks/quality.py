@@ -11,8 +11,10 @@ Pass keys over noise and over prose come with the perplexity of the text's end. 
 beyond for methods that read the whole text, whose time is quadratic.
 
 Every sample is on disk (OUT/samples.jsonl) as soon as it is there, so the run may be stopped or killed at any time; the
-same command takes it up again. At its end it moves them to OUT/samples.jsonl.gz; both are read. Every cell gets its
-first ten prompts before any gets more, and the tables can be written at any moment. The run is nice to other programs.
+same command takes it up again. At its end it moves them to OUT/samples-TOKENS.jsonl.gz; both are read. Every cell gets
+its first ten prompts before any gets more, and the tables can be written at any moment. The run is nice to other
+programs.
+
 A sample is known by task, length, seed, depth, the method with the parameters that are not at their defaults, and the
 SHA-256 of the weights: change one of them and it is measured anew. Code, and so a default, is not among them: after
 changing a method, give ``--forget ROW``.
@@ -46,7 +48,7 @@ from longspan_eval.subject import Subject
 from longspan_eval.tasks import TASKS
 from quality_report import QualityReport
 from quality_table import GRID, GRID_MULTIPLES, MULTIPLES, Quality
-from samples import ARCHIVE, Samples, read
+from samples import ARCHIVES, Samples, read
 
 OUT = Path(__file__).parent / "results" / "quality"
 
@@ -70,7 +72,7 @@ def write(table: Quality, samples: Mapping[str, Sample], args: argparse.Namespac
     stem.with_suffix(".json").write_text(report.json(), encoding="utf-8")
     report.draw(stem.with_suffix(".png"))
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"in {args.out}: {table.title}.md, {table.title}.json, {ARCHIVE}")
+    console.print(f"in {args.out}: {table.title}.md, {table.title}.json, {ARCHIVES}")
     return report.whole
 
 

@@ -1,9 +1,10 @@
 """A benchmark's samples: compressed where they are kept, a plain journal while they come.
 
-``samples.jsonl.gz`` holds what has been measured and is what the repository has. A run appends to ``samples.jsonl``
-beside it, line by line, so that killing it loses nothing; what is in both counts once, the journal's later. At its end
-the run packs: all samples go into a new archive, which takes the old one's place at once, and then the journal is
-emptied. Killed between the two, it leaves samples that are in both.
+An archive for each length, ``samples-512.jsonl.gz`` with the length in tokens, holds what has been measured and is what
+the repository has. A run appends to ``samples.jsonl`` beside them, line by line, so that killing it loses nothing; what
+is in both counts once, the journal's later. At its end the run packs: the samples of a length go into a new archive,
+which takes the old one's place at once, and then the journal is emptied. Killed in between, it leaves samples that are
+in both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from typing import Any
 from longspan_eval.journal import Journal, read_samples
 from longspan_eval.sample import Sample
 
-ARCHIVE, JOURNAL = "samples.jsonl.gz", "samples.jsonl"
+ARCHIVES, JOURNAL = "samples-*.jsonl.gz", "samples.jsonl"
+
+
+def archive(length: int) -> str:
+    """The name of the file with the samples of ``length`` tokens."""
+    return ARCHIVES.replace("*", str(length))
+
+
+def _packed(folder: Path) -> dict[str, Sample]:
+    files = sorted(folder.glob(ARCHIVES))
+    return {key: sample for file in files for key, sample in read_samples(file).items()}
 
 
 def read(folder: Path) -> dict[str, Sample]:
@@ -29,7 +40,7 @@ def read(folder: Path) -> dict[str, Sample]:
     Raises:
         LongspanError: a file is damaged.
     """
-    return {**read_samples(folder / ARCHIVE), **read_samples(folder / JOURNAL)}
+    return {**_packed(folder), **read_samples(folder / JOURNAL)}
 
 
 class Samples:
@@ -43,10 +54,10 @@ class Samples:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._archive = folder / ARCHIVE
-        self._journal = Journal(folder / JOURNAL)  # its lock is that of the archive too
+        self._folder = folder
+        self._journal = Journal(folder / JOURNAL)  # its lock is that of the archives too
         try:
-            self.samples = {**read_samples(self._archive), **self._journal.samples}
+            self.samples = {**_packed(folder), **self._journal.samples}
         except BaseException:
             self._journal.close()
             raise
@@ -60,28 +71,35 @@ class Samples:
         """Remove the samples of these keys, and say how many there were."""
         gone = self.samples.keys() & set(keys)
         if gone:
-            self.samples = {key: sample for key, sample in self.samples.items() if key not in gone}
-            self._write()
+            self._write({self.samples.pop(key).length for key in gone})
         return len(gone)
 
     def pack(self) -> None:
-        """Put what the journal holds into the archive."""
+        """Put what the journal holds into the archives."""
         if self._journal.samples:
-            self._write()
+            self._write(set())
 
-    def _write(self) -> None:
-        with TemporaryDirectory(prefix=".packing-", dir=self._archive.parent) as folder:
-            plain, packed = Path(folder) / JOURNAL, Path(folder) / ARCHIVE
-            with Journal(plain) as journal:
-                for key, sample in self.samples.items():
-                    journal.append(key, sample)
-            # In one order and without a time, the same samples are the same bytes, which git sees as no change.
-            lines = sorted(plain.read_text(encoding="utf-8").splitlines(keepends=True), key=_place)
-            with packed.open("wb") as file:
-                file.write(gzip.compress("".join(lines).encode(), mtime=0))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(packed, self._archive)
+    def _write(self, lengths: set[int]) -> None:
+        """Write the archives of ``lengths`` and of what the journal holds anew, and empty the journal."""
+        lengths |= {sample.length for sample in self._journal.samples.values()}
+        with TemporaryDirectory(prefix=".packing-", dir=self._folder) as folder:
+            for length in sorted(lengths):
+                plain, packed = Path(folder) / JOURNAL, Path(folder) / archive(length)
+                with Journal(plain) as journal:
+                    for key, sample in self.samples.items():
+                        if sample.length == length:
+                            journal.append(key, sample)
+                # In one order and without a time, the same samples are the same bytes, which git sees as no change.
+                lines = sorted(plain.read_text(encoding="utf-8").splitlines(keepends=True), key=_place)
+                plain.unlink()
+                if not lines:
+                    (self._folder / packed.name).unlink(missing_ok=True)
+                    continue
+                with packed.open("wb") as file:
+                    file.write(gzip.compress("".join(lines).encode(), mtime=0))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(packed, self._folder / packed.name)
         self._journal.forget(set(self._journal.samples))
 
     def close(self) -> None:

@@ -17,10 +17,12 @@ from longspan_eval.sample import Sample
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import samples  # noqa: E402
-from samples import ARCHIVE, JOURNAL, Samples, read  # noqa: E402
+from samples import JOURNAL, Samples, archive, read  # noqa: E402
 
 ONE = Sample("dca", 512, 3, 0.25, "12345", " 12345.\r\n\u2028\ud800", 1.0, 2.5, 256, 0.5, None, "noise")
 TWO = replace(ONE, seed=4)
+LONG = replace(ONE, length=1024)
+ARCHIVE, OF_LONG = archive(512), archive(1024)
 
 
 @pytest.fixture
@@ -61,6 +63,24 @@ def test_the_same_samples_are_the_same_bytes(packed, tmp_path_factory):
         again.pack()
     assert (packed / ARCHIVE).read_bytes() == (other / ARCHIVE).read_bytes()
     assert (packed / ARCHIVE).stat().st_mtime_ns == before
+
+
+def test_each_length_has_its_archive(packed):
+    with Samples(packed) as kept:
+        kept.append("long", LONG)
+        kept.pack()
+        before = (packed / OF_LONG).stat().st_mtime_ns
+        kept.append("c", ONE)
+        kept.pack()  # of one length alone
+    assert read_samples(packed / ARCHIVE) == {"a": ONE, "b": TWO, "c": ONE}
+    assert read_samples(packed / OF_LONG) == {"long": LONG} and (packed / OF_LONG).stat().st_mtime_ns == before
+    with Samples(packed) as kept:
+        kept.append("d", LONG)
+        assert kept.forget({"a"}) == 1  # of the other length: what the journal has is kept
+    assert read(packed) == {"b": TWO, "c": ONE, "long": LONG, "d": LONG}
+    with Samples(packed) as kept:
+        assert kept.forget({"long", "d"}) == 2
+    assert read(packed) == {"b": TWO, "c": ONE} and not (packed / OF_LONG).exists()
 
 
 def test_of_two_the_journal_counts(packed):
@@ -125,9 +145,9 @@ def test_a_damaged_archive_is_named_and_left_alone(packed, damage):
     path.write_bytes(damage(path.read_bytes()))
     before = path.read_bytes()
     for use in (read, Samples):
-        with pytest.raises(LongspanError, match=r"samples\.jsonl\.gz: this is no whole gzip file"):
+        with pytest.raises(LongspanError, match=r"samples-512\.jsonl\.gz: this is no whole gzip file"):
             use(packed)
     assert path.read_bytes() == before
     path.write_bytes(gzip.compress(b"[]\n"))
-    with pytest.raises(LongspanError, match=r"samples\.jsonl\.gz: line 1 holds no sample"):
+    with pytest.raises(LongspanError, match=r"samples-512\.jsonl\.gz: line 1 holds no sample"):
         read(packed)
