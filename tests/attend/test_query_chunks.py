@@ -1,12 +1,15 @@
-"""Pieces that run in one call of C are what they are one by one, and what each method's tests hold them to."""
+"""Query chunks that run in one call of C are what they are one by one, which each method's tests hold to its oracle."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from longspan import InfLLM
 from longspan.attend import Attender
 from longspan.kernels import cpu
+from longspan.selection import blocks
+from longspan.selection.blocks import BlockSelector
 from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import AblatedESA
@@ -45,18 +48,22 @@ class Counting:
     """Counts the query chunks that run with others in one call, for as long as it is entered."""
 
     def __enter__(self):
-        self.counts, self.patch, real = [], pytest.MonkeyPatch(), TokenSelector.add_many
-        # Counts the calls and passes them on: the output is the same either way.
-        self.patch.setattr(TokenSelector, "add_many", lambda *x: self.counts.append(real(*x)) or self.counts[-1])
+        self.counts, self.patch = [], pytest.MonkeyPatch()
+        for selector in (TokenSelector, BlockSelector):
+            self.patch.setattr(selector, "add_many", self.counted(selector.add_many))
         return self
+
+    def counted(self, real):
+        """Counts the calls and passes them on: the output is the same either way."""
+        return lambda *x: self.counts.append(real(*x)) or self.counts[-1]
 
     def __exit__(self, *_):
         self.patch.undo()
 
 
-def run(options, qkv, given=None, one_by_one=False, cuts=(), **call):
-    """The output of a prefill, in pieces that end at ``cuts``, and how many pieces ran with others in one call."""
-    runs = Attender(AblatedESA(**options).resolve(WINDOW), WINDOW, calibration=given)
+def run(options, qkv, given=None, one_by_one=False, cuts=(), method=AblatedESA, **call):
+    """The output of a prefill in calls that end at ``cuts``, and how many query chunks ran with others at once."""
+    runs = Attender(method(**options).resolve(WINDOW), WINDOW, calibration=given)
     runs.chooser.many = not one_by_one
     store, outs = KVStore(), []
     with Counting() as counting:
@@ -73,6 +80,33 @@ def test_many_are_what_they_are_one_by_one(options, dtype):
     out, together = run(options, qkv)
     assert together >= (N - 24) // 32
     assert_same(out, run(options, qkv, one_by_one=True)[0])
+
+
+BLOCKS = {
+    "defaults": {},
+    "sizes that divide nothing": {"initial": 3, "local": 7, "block": 5, "blocks": 2, "query_chunk": 3},
+    "a query by itself": {"initial": 0, "local": 6, "block": 2, "blocks": 3, "query_chunk": 1, "dense": "kept"},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cuts", [(), (24,), (37, 40, 151), (299,)])
+@pytest.mark.parametrize("options", BLOCKS.values(), ids=BLOCKS)
+def test_blocks(options, cuts, dtype):
+    qkv = make_qkv(N, batch=2, heads=6, kv_heads=2, dtype=dtype)
+    call = {"method": InfLLM, "cuts": cuts, "padding": (9, 9), "softcap": 3.0}
+    out, together = run(options, qkv, **call)
+    assert together >= (N - 24) // 32
+    assert_same(out, run(options, qkv, one_by_one=True, **call)[0])
+
+
+def test_blocks_of_rows_with_padding_of_their_own_and_few_scores_at_once(monkeypatch):
+    """Each row chooses from its own blocks; and where not all scores fit, the query chunks go in several calls."""
+    monkeypatch.setattr(blocks, "SCORES_AT_ONCE", 700)
+    qkv = make_qkv(N, batch=2, dtype=torch.float32)
+    out, together = run({}, qkv, method=InfLLM, padding=(0, 71))
+    assert together
+    assert_same(out, run({}, qkv, one_by_one=True, method=InfLLM, padding=(0, 71))[0])
 
 
 @pytest.mark.parametrize("size", [8, 40])
@@ -104,8 +138,8 @@ def test_threads(options, threads):
     assert_same(out, run(OPTIONS[options], qkv, one_by_one=True)[0])
 
 
-def test_pieces_longer_than_what_is_scored_at_once():
-    """A piece of 130 queries is scored in two parts, whose largest counts."""
+def test_query_chunks_longer_than_what_is_scored_at_once():
+    """A query chunk of 130 queries is scored in two parts, whose largest counts."""
     options = {"initial": 2, "local": 3, "top_k": 5, "query_chunk": 130}
     method, qkv, found = AblatedESA(**options).resolve(160), make_qkv(900, dtype=torch.float32), []
     with Counting() as counting:

@@ -80,8 +80,10 @@ def test_another_packing_is_another_library(monkeypatch):
 def test_a_field_is_packed_by_its_name():
     table = structs.ALL["Table"]
     assert table.pack(rows=3, sin=2, cos=1) == table.pack(cos=1, sin=2, rows=3)
-    with pytest.raises(TypeError, match="Table has the fields"):
+    with pytest.raises(TypeError, match=r"Table.pack\(\) missing .* 'rows'"):
         table.pack(cos=1, sin=2)
+    with pytest.raises(TypeError, match=r"Table.pack\(\) got an unexpected .* 'row'"):
+        table.pack(cos=1, sin=2, rows=3, row=3)
     with pytest.raises(TypeError, match=r"Keys.step has 3 values, not 2"):
         structs.ALL["Keys"].pack(data=0, step=(1, 2), count=3)
     with pytest.raises(TypeError, match="Table begins with"):

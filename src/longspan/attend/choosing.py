@@ -13,13 +13,14 @@ from longspan.attend.observing import Observer
 from longspan.attend.ranks import Ranks
 from longspan.calibration import Calibration
 from longspan.errors import AttachError
+from longspan.kernels import cpu
 from longspan.kernels.gathered import Impl, gather_into
 from longspan.methods import Method
 from longspan.positions import ChosenPositionMap
 from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.selection import Choosing
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Selector
+from longspan.selection.selector import SCORES_AT_ONCE, Selector
 from longspan.store import KVStore
 
 
@@ -29,7 +30,7 @@ class Chooser:
     Attributes:
         across: sums over the ranks that hold the other heads that choose together; None where this one has them all.
         observer: sees what is chosen, where somebody records it; see ``recording``.
-        scores_at_once: scores that are held at once (fp32: 128 MB).
+        scores_at_once: scores that are held at once.
         many: whether runs of queries that choose may go through a kernel together; off, each goes by itself.
     """
 
@@ -45,7 +46,7 @@ class Chooser:
         self._tables: WeakKeyDictionary[Table, dict[torch.device, CosSin]] = WeakKeyDictionary()
         self.observer: Observer | None = None
         self.many = True
-        self.scores_at_once = 1 << 25
+        self.scores_at_once = SCORES_AT_ONCE
 
     def selector(self, layer: int, rope: Rope) -> Selector:
         """The selector of a layer, for a cache that is empty.
@@ -79,7 +80,7 @@ class Chooser:
         runs = selection.runs(first, queries.stop, max(1, self.scores_at_once // max(scores, 1)))
         see = partial(selection.see, self.positions, queries)
         observer = self.recording()
-        if self.many and observer is None and self.impl in ("auto", "compiled"):
+        if len(runs) > 1 and self.many and observer is None and self._together(out, lse, queries, selector):
             runs = runs[selector.add_many(out, lse, queries, runs, see) :]
         for r0, r1 in runs:
             chosen = selector.choose(queries, r0, r1)
@@ -90,6 +91,15 @@ class Chooser:
             whole, own = (r0, r1) == (queries.start, queries.stop), queries.in_call(r0, r1)
             merged = (out, lse) if whole else (out[:, :, own], lse[:, :, own])
             gather_into(*merged, see(r0, r1, chosen.units), self.impl)
+
+    def _together(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> bool:
+        """Whether the kernel in C, which alone takes several query chunks at once, can run these."""
+        if self.impl not in ("auto", "compiled"):
+            return False
+        if selector.across is not None:  # how many go together depends on the machine, and all ranks sum as often
+            return False
+        plain = out.dtype == queries.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
+        return plain and cpu.unsupported_reason(queries.q, queries.keys, queries.values) is None
 
     def recording(self) -> Observer | None:
         """The observer, if it records the forward that this thread is in: all others run as if there were none."""

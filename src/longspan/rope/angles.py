@@ -58,7 +58,7 @@ def cos_sin(table: Table, positions: Tensor | slice, device: torch.device) -> Co
     """
     with torch.inference_mode(False):  # kept for later calls, which may be outside of it and follow gradients
         cos, sin = table(positions)
-        return cos.to(device), sin.to(device)
+        return (cos, sin) if cos.device == device else (cos.to(device), sin.to(device))
 
 
 @dataclass(frozen=True)

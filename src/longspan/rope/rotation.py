@@ -43,7 +43,7 @@ class Rope:
         return 2 * self.table.inv_freq.numel()
 
     def with_table(self, table: Table) -> Rope:
-        return replace(self, table=table)
+        return self if table is self.table else replace(self, table=table)
 
     @property
     def pairs(self) -> bool:

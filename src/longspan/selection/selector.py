@@ -17,6 +17,7 @@ from longspan.store import Slot
 from longspan.terms import head_sets as head_sets
 
 See = Callable[[int, int, Tensor], PerRow | PerQueryChunk]  # how the queries r0 : r1 see what they chose
+SCORES_AT_ONCE = 2**25  # scores that are held at once (fp32: 128 MB)
 _NOTHING_KEPT = Slot(0)
 
 
@@ -91,11 +92,13 @@ class Selector(AcrossRanks):
     def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
         """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
 
+        Called where the gathered kernel in C can take them, and this process has all heads.
+
         Args:
             out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]`` of the rows' queries.
 
         Returns:
-            How many runs that was: none, unless there is a kernel for many.
+            How many runs that was: none, unless the selector can choose for many.
         """
         return 0
 

@@ -21,11 +21,10 @@ from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, See, Selector
+from longspan.selection.selector import SCORES_AT_ONCE, Chosen, See, Selector
 from longspan.terms import Share, head_sets
 
 _QUERIES = 4096  # queries of query chunks that run together, whose form for scores is held at once
-_SCORES = 2**25  # scores that are held at once (128 MB)
 
 
 @dataclass(frozen=True)
@@ -159,13 +158,8 @@ class TokenSelector(Selector):
     def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
         """Query chunks that score, choose and attend together; shapes as for ``Selector.add_many``."""
         selection, done = self.selection, 0
-        if self.across is not None:  # how many go together depends on the machine, and all ranks sum as often
-            return 0
-        plain = out.dtype == queries.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
-        if not plain or cpu.unsupported_reason(queries.q, queries.keys, queries.values) is not None:
-            return 0
         sets = head_sets(selection.share, queries.q.shape[1], queries.keys.shape[1])
-        fitting = _SCORES // (queries.q.shape[0] * sets * queries.keys.shape[2])
+        fitting = SCORES_AT_ONCE // (queries.q.shape[0] * sets * queries.keys.shape[2])
         at_once = min(_QUERIES // selection.query_chunk, fitting)
         nothing = torch.empty(queries.q.shape[0], sets, selection.top_k, dtype=torch.int64, device="cpu")
         # The last ones go one by one where they are too few to be spread over all threads.

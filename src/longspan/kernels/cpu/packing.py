@@ -24,9 +24,11 @@ def expect(
     It must be on the CPU, contiguous in its last axis, or in all axes if ``contiguous``, and have the dtype and the
     shape; None in ``shape`` is any size.
     """
-    fits = x.dim() == len(shape)
-    for n, m in zip(shape, x.shape, strict=False):  # plain, since every tensor of a token comes here
-        fits = fits and (n is None or n == m)
+    fits = x.shape == shape
+    if not fits:
+        fits = x.dim() == len(shape)
+        for n, m in zip(shape, x.shape, strict=False):  # plain, since every tensor of a token comes here
+            fits = fits and (n is None or n == m)
     if not fits:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise ValueError(f"{name} has the shape {list(x.shape)}, not [{wanted}]")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _CODES = {"int64_t": "q", "float": "f", "double": "d"}
 _STRUCT = re.compile(r"typedef struct \{(.*?)\} (\w+);", re.DOTALL)
@@ -20,31 +20,29 @@ class Struct:
     """One structure: its fields in order, each with its code for ``struct``, and how many values it takes.
 
     An array that is open at the end is no part of it: what it holds is packed behind.
+
+    Attributes:
+        pack: the structure as bytes, from every field by its name: a number, the numbers of an array, or another one
+            packed. ``TypeError``: a field is missing, or there is none of a name, or an array has another number of
+            values.
     """
 
     def __init__(self, name: str, fields: Mapping[str, tuple[str, int]]) -> None:
         self.name, self.fields = name, dict(fields)
         self._packed = struct.Struct("=" + "".join(code for code, _ in self.fields.values()))
         self.size = self._packed.size
+        values = ", ".join(
+            field if count == 1 else f"*({field} if len({field}) == {count} else wrong({field!r}, {field}))"
+            for field, (_, count) in self.fields.items()
+        )
+        # A function of these very arguments takes a third of the time of one that goes through fields.
+        self.pack: Callable[..., bytes] = eval(
+            f"lambda *, {', '.join(self.fields)}: pack({values})", {"pack": self._packed.pack, "wrong": self._wrong}
+        )
+        self.pack.__qualname__ = f"{name}.pack"  # for errors
 
-    def pack(self, **values: Any) -> bytes:
-        """The structure with every field by its name: a number, the numbers of an array, or another one packed.
-
-        Raises:
-            TypeError: a field is missing, or there is none of a name, or an array has another number of values.
-        """
-        if values.keys() != self.fields.keys():
-            raise TypeError(f"{self.name} has the fields {list(self.fields)}, not {list(values)}")
-        flat: list[Any] = []
-        for name, (_, count) in self.fields.items():
-            value = values[name]
-            if count == 1:
-                flat.append(value)
-            elif len(value) == count:
-                flat += value
-            else:
-                raise TypeError(f"{self.name}.{name} has {count} values, not {len(value)}")
-        return self._packed.pack(*flat)
+    def _wrong(self, field: str, values: Sequence[Any]) -> NoReturn:
+        raise TypeError(f"{self.name}.{field} has {self.fields[field][1]} values, not {len(values)}")
 
     def first(self, *names: str) -> struct.Struct:
         """How its first fields are packed, value by value; they are named so that no other order goes unseen."""

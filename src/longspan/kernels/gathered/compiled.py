@@ -126,7 +126,7 @@ def _pack_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
     edges, ends = job.edges or (0, rows), job.ends
     tokens = job.tokens if job.edges is not None else job.tokens[:, :, None]
     if ends is None:
-        ends = torch.full((1, 1, 1, 1), tokens.shape[3], device="cpu")
+        ends = _all(tokens.shape[3])
     elif job.edges is None:
         ends = ends[:, :, None]
     tokens = _each(tokens.long().contiguous(), sharing)
@@ -154,6 +154,12 @@ def _pack_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
     most = max(stop - start for start, stop in pairwise(edges))
     owners = tokens, ends, block_rows, cos_sin
     return _PackedChunks(packed[_OF_A_LAYER.size :] + tables, owners, len(block_rows), most)
+
+
+@lru_cache(maxsize=8)
+def _all(count: int) -> Tensor:
+    """``ends`` where there is one run."""
+    return torch.full((1, 1, 1, 1), count, device="cpu")
 
 
 @lru_cache(maxsize=8)
