@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,6 +48,7 @@ _EMPTY = re.compile(
     r"<(iframe|noembed|noframes|noscript|script|style|template|textarea|title|xmp)\b"
     r"((?:[^<>\"'/]++|\"[^<\"]*+\"|'[^<']*+'|/(?!>))*+)/>"
 )
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.S)  # a comment to a parser of HTML
 _UNCLOSED = "a,area,base,body,br,col,colgroup,dd,dt,embed,head,hr,html,img,input,li,link,meta,option,p,param,rp,rt,"
 _UNCLOSED += "source,tbody,td,tfoot,th,thead,tr,track,wbr"
 
@@ -108,7 +110,7 @@ def _of_html(path: Path, data: bytes) -> str:
 
     html = _decoded(path, data)
     if path.suffix.lower() == ".xhtml":
-        html = _EMPTY.sub(r"<\1\2></\1>", html)
+        html = _EMPTY.sub(r"<\1\2></\1>", _CDATA.sub(lambda part: escape(part[1]), html))
     _check_depth(path, html)
     tree = LexborHTMLParser(html)
     tree.strip_tags(_UNSEEN)

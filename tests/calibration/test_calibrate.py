@@ -183,6 +183,8 @@ def ids_of(tokenizer, text):
         ([prompts(2)], {}, r"text 0 is a tensor torch.int64 \[2, 40\]"),
         ([TEXTS[0][:20]], {}, "20 tokens .*384 requested.*32 channels"),
         ([], {}, "0 tokens"),
+        ([torch.full((WINDOW,), 7)] * 3, {}, "all keys of layer 0 are equal in these texts: they repeat one token"),
+        ([TEXTS[0]], {"solver": "sgd"}, "the solver 'sgd' needs 128 tokens, and the texts have 64"),
         (TEXTS, {"solver": "magic"}, "closed_form, sgd, pca, not 'magic'"),
         (TEXTS, {"reduced": 33}, "reduced is 1 to 32"),
         (TEXTS, {"reduced": 0}, "reduced must be a number of channels from 1"),

@@ -47,6 +47,14 @@ def test_a_conversation_about_a_document_that_grew(document, monkeypatch):
     assert torch.equal(*found)
 
 
+def test_the_token_that_ends_an_answer_is_the_callers(document):
+    """The layout writes the end of a turn itself, so the next question does not follow two."""
+    talk = Conversation(document)
+    end = document.ask(ASK, 6).tokens[3]
+    answer = talk.say(ASK, 6, eos_token_id=end)
+    assert answer.tokens[-1] == end and talk.turns[0].answered.tolist() == list(answer.tokens[:-1])
+
+
 @pytest.mark.parametrize(("name", "value"), [("use_cache", False), ("cache_implementation", "static")])
 def test_a_generation_config_that_is_of_another_cache(document, name, value):
     """As checkpoints have it that were trained last."""

@@ -57,6 +57,12 @@ def test_an_empty_element_of_xhtml_swallows_nothing(tmp_path, empty):
     assert extract(path) == "one\ntwo\nthree"
 
 
+def test_what_xhtml_has_marked_as_text(tmp_path):
+    path = tmp_path / "a.xhtml"
+    path.write_text("<html><body><p>if <![CDATA[a < b &&\n b > c]]> then</p><style><![CDATA[p]]></style></body></html>")
+    assert extract(path) == "if a < b && b > c then"
+
+
 @pytest.mark.parametrize(
     ("page", "words"),
     [

@@ -50,6 +50,13 @@ class Moments:
         self._k += keys.sum(0)
         self.tokens += keys.shape[0]
 
+    @property
+    def keys_differ(self) -> bool:
+        """Whether any two keys differ by more than rounding."""
+        if self._origin is None:
+            return False
+        return float(self._kk.trace()) > 1e-12 * self.tokens * float(self._origin.square().sum())
+
     def layer(self) -> tuple[Tensor, Tensor]:
         """``C_q, C_k`` of the whole layer, ``[1, Hkv * D, Hkv * D]`` each, in fp64.
 

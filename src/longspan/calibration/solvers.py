@@ -14,6 +14,7 @@ from torch import Tensor
 Solver = Literal["closed_form", "sgd", "pca"]
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
 """The names of the solvers."""
+SGD_BATCH = 128  # pairs per step
 _FLOOR = 1e-6  # of the largest singular value; smaller ones are rounding noise of fp32 queries and keys
 
 
@@ -60,7 +61,7 @@ def pca(c_q: Tensor, c_k: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def sgd(
-    q: Tensor, k: Tensor, rank: int, *, rate: float = 5e-4, batch: int = 128, epochs: int = 10, seed: int = 0
+    q: Tensor, k: Tensor, rank: int, *, rate: float = 5e-4, batch: int = SGD_BATCH, epochs: int = 10, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The paper's solver: gradient steps on the objective over independently drawn pairs of a query and a key.
 

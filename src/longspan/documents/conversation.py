@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +52,7 @@ class Conversation:
         answer, _ = self.document.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
         self._cache = cache
         self._cached = torch.cat((ids, torch.tensor(answer.tokens)))[: cache.get_seq_length()]
-        self.turns.append(Turn(question, answer, asked, self._without_end(answer)))
+        self.turns.append(Turn(question, answer, asked, self._without_end(answer, options)))
         return answer
 
     def ids(self) -> Tensor:
@@ -101,9 +102,10 @@ class Conversation:
             raise DocumentError("nothing was asked yet")
         return self.turns[-1]
 
-    def _without_end(self, answer: Answer) -> Tensor:
+    def _without_end(self, answer: Answer, options: Mapping[str, Any]) -> Tensor:
         """The answer's ids without the one that ended it, which the layout writes itself."""
-        end = self.document.model.generation_config.eos_token_id
+        config = options.get("generation_config") or self.document.model.generation_config
+        end = options.get("eos_token_id", config.eos_token_id)
         ends = {end} if isinstance(end, int) else set(end or ())
         tokens = list(answer.tokens)
         while tokens and tokens[-1] in ends:

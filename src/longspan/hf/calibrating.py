@@ -28,7 +28,7 @@ from longspan.calibration import (
     recall,
     sgd,
 )
-from longspan.calibration.solvers import Solver
+from longspan.calibration.solvers import SGD_BATCH, Solver
 from longspan.errors import CalibrationError, check_count
 from longspan.hf.attach import attachment_of, examine
 from longspan.hf.collect import collect, token_chunks
@@ -117,6 +117,8 @@ def calibrate_each(
             f"the texts have {count} tokens ({tokens} requested), and keys of {max(channels)} channels need at "
             "least as many; pass more text"
         )
+    if "sgd" in solvers and count < SGD_BATCH:
+        raise CalibrationError(f"the solver 'sgd' needs {SGD_BATCH} tokens, and the texts have {count}; pass more text")
     if count < 0.9 * tokens:
         warnings.warn(f"the texts end after {count:,} of {tokens:,} tokens; calibrated on those", stacklevel=3)
     digest = weights_hash(model)  # before the texts are read: not every model has one
@@ -226,6 +228,8 @@ class _LayerStatistics:
 
     def solve(self, index: int, solver: Solver, rank: int, *, per_head: bool, seed: int) -> Projection:
         moments = self._moments[index]
+        if not moments.keys_differ:
+            raise CalibrationError(f"all keys of layer {index} are equal in these texts: they repeat one token")
         if solver == "sgd":
             q, k = (torch.cat(parts) for parts in zip(*self._samples[index], strict=True))
             heads = moments.kv_heads if per_head else 1
