@@ -41,6 +41,13 @@ def bart():
     return AutoModelForSeq2SeqLM.from_config(BartConfig(**sizes, **heads))
 
 
+def indexed():
+    """As DeepSeek V3.2 and GLM 5 choose keys, in models that not every version of transformers has."""
+    model = make("llama")
+    model.model.layers[1].self_attn.indexer = nn.Linear(1, 1)
+    return model
+
+
 class Holder(nn.Module):
     def __init__(self):
         super().__init__()
@@ -64,6 +71,7 @@ NONE = {
     "meta": (meta, "embed_tokens.weight is on the device 'meta'.*from_pretrained"),
     "t5": (t5, "encoder-decoder"),
     "bart": (bart, "encoder-decoder"),
+    "indexed": (indexed, r"layers\.1\.self_attn \(LlamaAttention\) selects the keys .* with an indexer of its own"),
 }
 
 

@@ -88,3 +88,9 @@ def refuse_other_kinds(model: PreTrainedModel) -> None:
             f"{type(model).__name__} is an encoder-decoder; longspan extends models that have a decoder alone, such as "
             "those of AutoModelForCausalLM"
         )
+    for name, module in model.named_modules():
+        if isinstance(getattr(module, "indexer", None), nn.Module):
+            raise AttachError(
+                f"{name} ({type(module).__name__}) selects the keys of each query with an indexer of its own, which "
+                "scores them at the model's own positions; longspan extends attention to all keys"
+            )
