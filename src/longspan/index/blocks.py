@@ -151,9 +151,12 @@ class BlockIndex(UnitIndex):
             ``[B, P, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
         """
         entries = self._buffer.allocated[rows, :, :count]
-        q = widen(rope.norm_q(q) if rope.norm_q is not None else q).unflatten(1, (entries.shape[1], -1))
-        parts = [q] if edges is None else [q[:, :, :, a:b] for a, b in pairwise(edges)]
-        summed = torch.stack([part.sum(dim=(2, 3)) for part in parts], dim=-1)
+        parts = [q] if edges is None else [q[:, :, a:b] for a, b in pairwise(edges)]
+        if rope.norm_q is not None:
+            parts = [rope.norm_q(part) for part in parts]
+        # Chunk by chunk, so that no wide copy of all queries is made.
+        sums = [widen(part).unflatten(1, (entries.shape[1], -1)).sum(dim=(2, 3)) for part in parts]
+        summed = torch.stack(sums, dim=-1)
         return self.over_ranks((entries @ summed).sum(dim=1).transpose(1, 2))
 
     def crop(self, length: int) -> None:
