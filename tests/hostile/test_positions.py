@@ -103,6 +103,25 @@ def test_padding_may_count_or_not_but_one_way_throughout(model, count):
     assert torch.allclose(torch.cat(got, 1), want[:, 70:], atol=1e-5)
 
 
+@pytest.mark.parametrize("first", ["given", "left out"])
+def test_positions_that_are_left_out_go_on_in_stock_layers_as_generates_do(first):
+    """The layers with a sliding window rotate by ``position_ids``, and so remember how padding was counted."""
+    model = make("gemma3_text")
+    longspan.extend(model, "dca")
+    ids, mask, tokens = left_padded(prompts(2, 40), [7, 0])
+    want = model(ids[:1, 7:]).logits[:, -8:]
+    cache, got = longspan.new_cache(model), []
+    for a, b in ((0, 30), (30, 32), (32, 33), (33, 40)):
+        given = {"position_ids": tokens[:, a:b]} if (first == "given") == (b in (30, 33)) else {}
+        got.append(model(ids[:, a:b], attention_mask=mask[:, :b], past_key_values=cache, **given).logits)
+    assert torch.allclose(torch.cat(got, 1)[:1, -8:], want, atol=1e-4)
+    cache = longspan.new_cache(model)
+    slots = torch.arange(32).expand(2, -1)
+    model(ids[:, :32], attention_mask=mask[:, :32], position_ids=slots, past_key_values=cache)
+    got = model(ids[:, 32:], attention_mask=mask, past_key_values=cache).logits
+    assert torch.allclose(got[:1], want, atol=1e-4)
+
+
 def test_a_wrong_row_of_a_padded_batch(model):
     ids, mask, tokens = left_padded(prompts(3, 80), [7, 0, 30])
     wrong = tokens.clone()

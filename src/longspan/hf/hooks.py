@@ -21,7 +21,14 @@ from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
-from longspan.hf.running import Forward, NeverCopied, refuse_inputs, refuse_missing, refuse_other_attention
+from longspan.hf.running import (
+    Forward,
+    NeverCopied,
+    by_token,
+    refuse_inputs,
+    refuse_missing,
+    refuse_other_attention,
+)
 from longspan.hf.threads import calls_of
 from longspan.hf.tiers import new_store
 from longspan.hf.untraced import untraced
@@ -44,6 +51,7 @@ class Attachment(NeverCopied):
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
         self._names: list[str] = []  # of what the decoder's forward takes
+        self._numbers = False  # whether tokens whose positions were left out are numbered for it
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         self._local = threading.local()
         self._taking = threading.Lock()  # a cache is taken by one forward at a time
@@ -57,6 +65,8 @@ class Attachment(NeverCopied):
         model.set_attn_implementation(interface.NAME)
         decoder = decoder_of(model, [layer.module for layer in self.layers])
         self._names = list(inspect.signature(decoder.forward).parameters)
+        # Stock layers rotate by position_ids, which count padding where they are left out; those of generate do not.
+        self._numbers = "position_ids" in self._names and any(layer.rope is None for layer in self.layers)
         self._handles.append(decoder.register_forward_pre_hook(self.begin, with_kwargs=True))
         self._handles.append(decoder.register_forward_hook(self.end, always_call=True))
         if decoder is not model:
@@ -119,6 +129,8 @@ class Attachment(NeverCopied):
         if cache is not None:
             self._take(cache, running, decoder)
             cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
+            if self._numbers and running.positions is None and mask is not None and cache.numbering != "slots":
+                running.positions = kwargs["position_ids"] = by_token(mask, *tokens.shape[:2])
         return (), kwargs
 
     def _begun(self, running: Forward, decoder: nn.Module) -> None:

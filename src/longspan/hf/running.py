@@ -144,6 +144,16 @@ def refuse_missing(attended: list[int], expected: list[int]) -> None:
     )
 
 
+def by_token(mask: Tensor, rows: int, tokens: int) -> Tensor | None:
+    """``position_ids`` ``[rows, tokens]`` that count no padding, as ``generate`` makes them.
+
+    None where the ``attention_mask`` ``[B, N]`` is not one of so many rows and tokens, which an error says later.
+    """
+    if len(mask) != rows or mask.shape[1] < tokens:
+        return None
+    return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
+
+
 def numbering(
     positions: Tensor, mask: Tensor | None, padding: Sequence[int], past: int, tokens: int, before: Numbering | None
 ) -> Numbering | None:
