@@ -64,6 +64,35 @@ def test_a_forward_that_broke_off_is_seen_in_stock_layers_too(name):
     assert torch.equal(model(more, past_key_values=cache).logits, again(more, past_key_values=whole).logits)
 
 
+WRONG = {
+    "a short mask": ({"attention_mask": torch.ones(2, 1)}, "pass a mask of all tokens"),
+    "a mask of one row": ({"attention_mask": torch.ones(1, 101)}, "pass a row for each"),
+    "no mask": ({}, "no attention_mask was passed"),
+    "one row": ({"input_ids": prompts(1, 1)}, "holds 2 rows and the input has 1"),
+    "other positions": ({"attention_mask": "right", "position_ids": torch.tensor([[5]])}, "do not continue"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("make_it", [*MIXED, qwen3_next])
+def test_what_does_not_fit_the_cache_is_refused_before_a_stock_layer_takes_it_in(make_it, wrong):
+    model = make(make_it) if isinstance(make_it, str) else make_it()
+    longspan.extend(model, "dca")
+    ids, mask, _ = left_padded(prompts(2, 101), [7, 0])
+    cache, untouched = longspan.new_cache(model), longspan.new_cache(model)
+    for one in (cache, untouched):
+        model(ids[:, :100], attention_mask=mask[:, :100], past_key_values=one)
+    given, message = WRONG[wrong]
+    given = {"input_ids": ids[:, 100:], **given}
+    if isinstance(given.get("attention_mask"), str):
+        given["attention_mask"] = mask
+    with pytest.raises(longspan.LongspanError, match=message):
+        model(**given, past_key_values=cache)
+    out = [model(ids[:, 100:], attention_mask=mask, past_key_values=one).logits for one in (cache, untouched)]
+    assert torch.equal(*out)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", *MIXED])
 def test_a_first_forward_that_broke_off(name):

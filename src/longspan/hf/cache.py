@@ -235,7 +235,12 @@ class LongspanCache(Cache):
         return {tier: sum(sizes[tier] for sizes in by_store) for tier in get_args(Tier)}
 
     def accept(self, padding: tuple[int, ...], mask_given: bool, length: int) -> None:
-        """Note the padding of a forward; raise ``CacheError`` if it is not that of the rows held.
+        """Note the padding of a forward; arguments and errors are those of ``refuse_padding``."""
+        self.refuse_padding(padding, mask_given, length)
+        self.padding = padding  # a row that has been nothing but padding so far may go on being that
+
+    def refuse_padding(self, padding: tuple[int, ...], mask_given: bool, length: int) -> None:
+        """Raise ``CacheError`` if the padding of a forward is not that of the rows held.
 
         Args:
             padding: padding tokens at the start of each row, those in the cache counted in.
@@ -243,15 +248,13 @@ class LongspanCache(Cache):
             length: tokens in the layer that asks.
         """
         if self.padding is None or length == 0:
-            self.padding = padding
-        elif len(padding) != len(self.padding):
+            return
+        if len(padding) != len(self.padding):
             raise CacheError(
                 f"the cache holds {len(self.padding)} rows and the input has {len(padding)}; "
                 "start a new cache, or use batch_repeat_interleave or batch_select_indices"
             )
-        elif all(new == old or new > old == length for new, old in zip(padding, self.padding, strict=True)):
-            self.padding = padding  # a row that has been nothing but padding so far may go on being that
-        else:
+        if not all(new == old or new > old == length for new, old in zip(padding, self.padding, strict=True)):
             hint = "the padding in attention_mask changed" if mask_given else "no attention_mask was passed"
             raise CacheError(
                 f"the cache was filled with left padding {list(self.padding)} and {hint}; pass the attention_mask of "

@@ -53,6 +53,8 @@ class Attachment(NeverCopied):
         self._names: list[str] = []  # of what the decoder's forward takes
         self._numbers = False  # whether tokens whose positions were left out are numbered for it
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
+        # Whether some layers are the model's own, be they stock attention or of another kind.
+        self._mixed = len(self._indices) < (getattr(self._config, "num_hidden_layers", None) or 0)
         self._local = threading.local()
         self._taking = threading.Lock()  # a cache is taken by one forward at a time
         # Of now and not of ``attach``: what was attached before is attached once more after another's block.
@@ -129,8 +131,9 @@ class Attachment(NeverCopied):
         if cache is not None:
             self._take(cache, running, decoder)
             cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
-            if self._numbers and running.positions is None and mask is not None and cache.numbering != "slots":
-                running.positions = kwargs["position_ids"] = by_token(mask, *tokens.shape[:2])
+            if self._mixed and cache.recorded is None:  # whoever records has checked
+                self._check_before(cache, running, kwargs, *tokens.shape[:2])
+        running.fits = True
         return (), kwargs
 
     def _begun(self, running: Forward, decoder: nn.Module) -> None:
@@ -151,6 +154,18 @@ class Attachment(NeverCopied):
                 )
             cache.broken = cache.broken or other is not None  # an interrupt ended that one
             cache.running, running.cache = running, cache
+
+    def _check_before(
+        self, cache: LongspanCache, running: Forward, kwargs: dict[str, Any], rows: int, tokens: int
+    ) -> None:
+        """Raise what an attached layer would, before a stock layer takes tokens in that it may not drop again."""
+        mask, past = running.mask, cache.get_seq_length()
+        padding = interface.left_padding(mask, rows, past + tokens)
+        cache.refuse_padding(padding, mask is not None, past)
+        if self._numbers and running.positions is None and mask is not None and cache.numbering != "slots":
+            running.positions = kwargs["position_ids"] = by_token(mask, tokens)
+        if running.positions is not None:
+            running.compare(padding, past, tokens)
 
     @untraced
     def begin_layer(self, layer: Layer, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -236,7 +251,7 @@ class Attachment(NeverCopied):
         self._local.running = running.outer
         if running.cache is not None and running.cache.running is running:
             running.cache.running = None
-            running.cache.broken = running.cache.broken or output is None
+            running.cache.broken = running.cache.broken or running.fits and output is None
         if output is not None:
             refuse_missing(running.attended, running.expected)
 

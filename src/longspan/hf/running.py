@@ -48,6 +48,7 @@ class Forward:
         cache: the cache that it fills, or None.
         attended: indices of those that attended so far.
         norms: how many norms after a rotation were put off so far.
+        fits: whether what it was given passed the checks before its first layer.
         outer: the forward of the same model that this one was called from, or None.
         thread: the thread that it runs in.
     """
@@ -59,6 +60,7 @@ class Forward:
     cache: Filled | None = None
     attended: list[int] = field(default_factory=list)
     norms: int = 0
+    fits: bool = False
     outer: Forward | None = None
     thread: int = field(default_factory=get_ident)
     _bare: tuple[Any, Any] = (None, None)  # the first tensor of what ``bare`` was given last, and what it gave
@@ -144,13 +146,8 @@ def refuse_missing(attended: list[int], expected: list[int]) -> None:
     )
 
 
-def by_token(mask: Tensor, rows: int, tokens: int) -> Tensor | None:
-    """``position_ids`` ``[rows, tokens]`` that count no padding, as ``generate`` makes them.
-
-    None where the ``attention_mask`` ``[B, N]`` is not one of so many rows and tokens, which an error says later.
-    """
-    if len(mask) != rows or mask.shape[1] < tokens:
-        return None
+def by_token(mask: Tensor, tokens: int) -> Tensor:
+    """``position_ids`` ``[B, tokens]`` that count no padding of a mask ``[B, N]``, as ``generate`` makes them."""
     return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
 
 
