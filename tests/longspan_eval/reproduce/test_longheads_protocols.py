@@ -10,6 +10,7 @@ from longspan.methods import LMInfinite, LongHeads
 from longspan_eval.datafile import SAMPLES
 from longspan_eval.passkey import TASK
 from longspan_eval.reproduce import longheads, longheads_methods
+from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.longheads_heads import split_lengths
 from longspan_eval.reproduce.longheads_takes import rows as takes_rows
 from longspan_eval.reproduce.texts import PG19_TEST, PG19_VALIDATION, PROOF_PILE
@@ -160,6 +161,15 @@ def test_ablations_are_of_longbenchs_mean_where_it_is_there(at_4096, tmp_path):
     ]
     for cell in cells:
         assert {one.task.name for one in cell.measures} == {f"longbench-{name}" for name in longheads.LONGBENCH}
+
+
+def test_ablations_have_every_row_where_a_printed_length_is_the_models_window(at_window, unbuilt):
+    session = at_window(16_384, scale="quick", scale_to="paper", samples=1, windows=(4096,))
+    cells = measured("longheads", "table-4", session)
+    assert {cell.column for cell in cells} == {"passkey, 16,384", "perplexity, 16,384"}
+    rows = {"stock", INSIDE, *longheads_methods.ablations(session)}
+    for column in ("passkey, 16,384", "perplexity, 16,384"):
+        assert {cell.row for cell in cells if cell.column == column} == rows
 
 
 def test_documents():

@@ -163,14 +163,16 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
     made_of = {**stock, INSIDE: stock["stock"], **ablations(session)}
     cells = grid(session, made_of, "passkey", lengths, session.prompts(50, 5), column="passkey, {length:,}")
     # Windows of all lengths end at the same tokens, so that in the window the same ones are scored.
+    every, shown = list(dict.fromkeys([*lengths, window])), [f"{length:,}" for length in lengths]
     measured = perplexity_cells(
-        session, made_of, (), [*lengths, window], stride=stride(session), mode="new", windows=session.at_most(8)
+        session, made_of, (), every, stride=stride(session), mode="new", windows=session.at_most(8)
     )
     for cell in measured:
         _, _, label = cell.row.partition(": ")
-        if (label == INSIDE) == (cell.column == f"{window:,}"):
-            columns = [cell.column] if label != INSIDE else [f"{length:,}" for length in lengths]
-            cells += [replace(cell, row=label, column=f"perplexity, {column}") for column in columns]
+        columns = [cell.column] if cell.column in shown else []
+        if label == INSIDE:
+            columns = shown if cell.column == f"{window:,}" else []
+        cells += [replace(cell, row=label, column=f"perplexity, {column}") for column in columns]
     return cells
 
 
