@@ -54,6 +54,7 @@ def test_faults_are_named(tmp_path, name, change, fault):
     "name, find, replace, fault",
     [
         ("ruler-qa-1", '"context"', '"kontext"', r"data\[0\]\.paragraphs\[0\]: field 'context' is missing"),
+        ("ruler-qa-1", '"context": "Holm', '"kontext": "Holm', r"\.paragraphs\[1\]: field 'context' is missing"),
         ("ruler-qa-1", '"text"', '"test"', r"qas\[0\]\.answers\[0\]: field 'text' is missing"),
         ("ruler-qa-1", '"data"', '"dada"', "squad.json: field 'data' is missing"),
         ("ruler-qa-1", '"is_impossible": true', '"is_impossible": false', "'Who painted .*' has no answer"),

@@ -100,7 +100,7 @@ def _titled(passage: Any) -> str:
 def _squad(document: Any, path: Path) -> list[Record]:
     """The questions of a SQuAD 1.1 or 2.0 file that have an answer."""
     questions = []
-    for paragraphs, paragraph, qa in _squad_questions(document):
+    for paragraphs, paragraph, qa in list(_squad_questions(document)):  # the whole file is checked first
         if not qa.get("is_impossible", False):
             questions.append((qa, paragraph["context"], [other["context"] for other in paragraphs]))
     index = {passage: n for n, passage in enumerate(squad_passages(document))}
