@@ -210,9 +210,22 @@ AFTER = (
     *("as a", "of the", "of", "from the", "before the", "in", "at", "under the", "like a", "and a"),
 )
 
+EVALUATED = frozenset(
+    {name.lower() for name in evaluated.PEOPLE}
+    | {value.lower() for relation in evaluated.RELATIONS for value in relation.values}
+)
+
 
 def made_up(rng: random.Random, least: int = 2, most: int = 3) -> str:
-    """A word that is in no dictionary, in lower case: of syllables, or of letters as they come."""
+    """A word in lower case that is none of the evaluation's names and values."""
+    while True:
+        word = _word(rng, least, most)
+        if word not in EVALUATED:
+            return word
+
+
+def _word(rng: random.Random, least: int, most: int) -> str:
+    """A word of syllables, or of letters as they come: in most cases in no dictionary."""
     if rng.random() < 0.4:
         word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(least, most)))
         return word + (rng.choice(ENDINGS) if rng.random() < 0.5 else "")
@@ -266,15 +279,9 @@ def varied(rng: random.Random, statement: str, name: str) -> str:
 
 def training_name(rng: random.Random) -> str:
     """A name of training: a fifth of them real ones."""
-    while True:
-        name = rng.choice(TRAINING_NAMES) if rng.random() < 0.2 else made_up(rng).capitalize()
-        if name not in evaluated.PEOPLE:
-            return name
+    return rng.choice(TRAINING_NAMES) if rng.random() < 0.2 else made_up(rng).capitalize()
 
 
 def training_value(rng: random.Random, *, capital: bool) -> str:
-    """A made-up value that is none of the evaluation's."""
-    while True:
-        value = made_up(rng).capitalize() if capital else made_up(rng)
-        if not any(value in relation.values for relation in evaluated.RELATIONS):
-            return value
+    """A made-up value."""
+    return made_up(rng).capitalize() if capital else made_up(rng)

@@ -140,6 +140,13 @@ def test_training_never_has_the_words_of_the_evaluation(sampler):
     }
 
 
+def test_made_up_words_are_none_of_the_evaluations():
+    rng = random.Random(0)
+    drawn = {facts.made_up(rng) for _ in range(200_000)}
+    said = {*evaluated_facts.PEOPLE, *(value for one in evaluated_facts.RELATIONS for value in one.values)}
+    assert not drawn & {word.lower() for word in said}
+
+
 def test_training_never_has_the_wordings_of_the_evaluation():
     for relation, evaluated in zip(facts.RELATIONS, evaluated_facts.RELATIONS, strict=True):
         assert evaluated.statement not in relation.statements

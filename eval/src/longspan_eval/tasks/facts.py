@@ -4,8 +4,8 @@ A fact gives a person one thing: "These days Ada lives in Lisbon with the family
 live in?", and the answer is a sentence that says what was asked for: "Ada lives in Lisbon." No name and no value
 belongs to two facts of a prompt, so that the value tells which fact was found.
 
-The bundled model is trained on such facts in other names, values and wordings (``training/facts.py``): none of those
-here is in its training text.
+The bundled model is trained on such facts in other names, values and wordings (``training/facts.py``). Of those here
+its training text has "Magnus", "Warsaw" and "carriage", in prose.
 """
 
 from __future__ import annotations
