@@ -32,7 +32,7 @@ def answer_beside(
     said = dict.fromkeys(sides, "")
     question = "\n".join(tokenizer.decode(prompt.input_ids[-120:]).splitlines()[-lines:])
     console.print(
-        f"\n  [bold]One of these prompts, of {len(prompt.input_ids):,} tokens[/]; what is asked for lies at "
+        f"\n  [bold]A prompt of {len(prompt.input_ids):,} tokens[/]; what is asked for lies at "
         f"{prompt.depth:.0%} of it: [bold cyan]{prompt.answer}[/]. Both type:\n"
     )
     with Live(_panels(said, question, prompt.answer), console=console, refresh_per_second=20) as live:
