@@ -117,6 +117,30 @@ def test_bounds_are_the_smallest_and_the_largest_keys(dtype, cuts, together):
     assert cache.isnan().all(), "keys and values are as they were"
 
 
+@pytest.mark.parametrize("counts", [(24, 8, 2), (22, 4, 2), (21, 3, 1), (24, 2, 12)], ids=str)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)], ids=str)
+def test_bounds_go_on_from_pages_that_another_request_writes_in_the_same_step(order, counts):
+    """Three prompts that begin alike: each takes the full pages of the one before, which vLLM shares at once."""
+    size, length, heads, past = 2, 16, 3, [0, 0, 0]
+    pages, text = [torch.arange(30)] * 3, [torch.randn(40, heads, HEAD)] * 3
+    for n in (1, 2):
+        past[n] = (past[n - 1] + counts[n - 1]) // size * size
+        pages[n] = torch.cat((pages[n - 1][: past[n] // size], torch.arange(30 * n, 30 * n + 30)))
+        text[n] = torch.cat((text[n - 1][: past[n]], torch.randn(40, heads, HEAD)))
+    requests, rows = [], []
+    for n in order:
+        stop = past[n] + counts[n]
+        requests.append(NewTokens(sum(map(len, rows)), past[n], counts[n], pages[n][: -(-stop // size)]))
+        rows.append(text[n][past[n] : stop])
+    cache = poisoned(100, heads, size, torch.float32, room=1)
+    few, many = ([one for one in requests if (one.count <= FEW) is fits] for fits in (True, False))
+    Updates(few, many, length, size, cache.device).write(cache, torch.cat(rows))
+    for n, stop in enumerate(map(sum, zip(past, counts, strict=True))):
+        last, chunk = (stop - 1) // size, text[n][(stop - 1) // length * length : stop]
+        low, high = bounds(cache, pages[n][None, last : last + 1])
+        assert torch.equal(low[0, :, 0], chunk.amin(dim=0)) and torch.equal(high[0, :, 0], chunk.amax(dim=0))
+
+
 class Memory:
     """Stands for queries, and counts the numbers that are asked for beside them."""
 

@@ -54,7 +54,9 @@ class Updates:
     def __init__(
         self, few: Sequence[NewTokens], many: Sequence[NewTokens], length: int, size: int, device: torch.device
     ) -> None:
-        self._many, self._length, self._size = many, length, size
+        late = _late([*few, *many], length, size)
+        few = [one for one in few if one not in late]
+        self._many, self._length, self._size = [*(one for one in many if one not in late), *late], length, size
         self._few = []
         for n in range(max((one.count for one in few), default=0)):
             own = [(one, one.past + n) for one in few if n < one.count]
@@ -92,6 +94,18 @@ class Updates:
         touched = slice(one.past // size, -(-stop // size))
         own = slice(touched.start - begin // size, touched.stop - begin // size)
         held[one.pages[touched].to(held.device)] = pages[own]
+
+
+def _late(requests: Sequence[NewTokens], length: int, size: int) -> list[NewTokens]:
+    """Requests that go on from a page which another one writes in this step, each after those that it needs.
+
+    vLLM shares a page from when it is scheduled: texts that begin alike may come in one step, in any order.
+    """
+    within = [one for one in requests if one.past % size == 0 and one.past % length]
+    if not within:
+        return []
+    written = {n for one in requests for n in one.pages[one.past // size : -(-(one.past + one.count) // size)].tolist()}
+    return sorted((one for one in within if int(one.pages[one.past // size - 1]) in written), key=lambda one: one.past)
 
 
 def last_pages(pages: Tensor, chunks: int, length: int, size: int) -> Tensor:
