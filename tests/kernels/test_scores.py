@@ -75,6 +75,20 @@ def test_token_scores_of_strided_keys_of_any_size(impl, width):
     assert (token_scores(q, keys, impl=impl) - reference.token_scores(q, keys, 1)).abs().max() < 1e-4
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="memory that is never touched is of a file")
+def test_key_heads_that_lie_far_apart(impl, tmp_path):
+    """As those of a long text: the last ones lie further behind the first than 32 bits count."""
+    apart = 2**30 + 16
+    held = torch.from_file(str(tmp_path / "keys"), shared=True, size=2**32 + 64 * HEAD, dtype=torch.float16)
+    (tmp_path / "keys").unlink()
+    # From the middle, so that an offset that turns negative reads zeros.
+    keys = held.as_strided((1, 3, 20, HEAD), (3 * apart, apart, HEAD, 1), 2**31)
+    keys.copy_(random(1, 3, 20, HEAD, seed=1))
+    for tokens in (1, 6):
+        q = random(1, 1, tokens, 3, HEAD, dtype=torch.float16, seed=2)
+        assert (token_scores(q, keys, impl=impl) - reference.token_scores(q, keys, 1)).abs().max() < 0.1
+
+
 def test_a_query_alone_loses_nothing_to_its_best_key(impl):
     """With one query the best key has the score 0 and every other its distance from it."""
     q, keys = random(1, 1, 1, 1, HEAD, seed=5), random(1, 1, 50, HEAD, seed=6)

@@ -52,8 +52,9 @@ def token_scores(
             used = t < tokens
             scores = tl.zeros([R, K], tl.float32)  # summed over parts
             for c in range(PARTS):
-                q = load_rows(own + c * q_sc, t.to(tl.int64) * q_st, used, D, DP, True)
-                k = load_rows(theirs + c * k_sh, m.to(tl.int64) * k_sn, there, D, DP, True)
+                part = tl.cast(c, tl.int64)  # of a long text the last key heads lie beyond 2³¹ numbers
+                q = load_rows(own + part * q_sc, t.to(tl.int64) * q_st, used, D, DP, True)
+                k = load_rows(theirs + part * k_sh, m.to(tl.int64) * k_sn, there, D, DP, True)
                 scores = product(q, tl.trans(k), scores)
             if TOPS:
                 top = tl.max(tl.where(there[None, :], scores, float("-inf")), 1)
