@@ -54,6 +54,8 @@ def test_window_kernel_and_angles():
         ({"chunk": 300}, "dca has no parameter 'chunk'.*chunk_size"),
         ({"window": 0}, "window must be a number of tokens"),
         ({"impl": "cuda"}, "impl is one of"),
+        ({"angles": {"type": "yarn", "factor": 4}}, "unknown angles .*choose one of pi, ntk, dynamic-ntk, yarn"),
+        ({"angles": 4}, "unknown angles '4'; choose one of"),
         (["dca"], "it is an object"),
         ({"chunk_size": -1}, "chunk_size ≥ 1"),
     ],

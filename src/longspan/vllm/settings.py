@@ -73,7 +73,8 @@ def _read(given: Any) -> Settings:
         raise LongspanError(
             f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}{did_you_mean(str(impl), get_args(Impl))}"
         )
-    method = build_method(str(name), [f"{key}={value}" for key, value in rest.items()], angles)
+    settings = [f"{key}={value}" for key, value in rest.items()]
+    method = build_method(str(name), settings, None if angles is None else str(angles))
     return Settings(method, None if window is None else check_count("window", window), impl)
 
 
