@@ -59,6 +59,26 @@ class NormAfter(Plain):
         return self.attn(q, k, v)
 
 
+class ScaledBeforeInABranch(Plain):
+    def forward(self, positions, hidden):
+        q, k, v = self.project(hidden)
+        q, k = self.rotary_emb(positions, q, k)
+        if hidden.ndim > 2:
+            q = q * self.scale(positions)
+            return self.attn(q, k, v)
+        return self.attn(q, k, v)
+
+
+class NormsBeforeInABlock(Plain):
+    def forward(self, positions, hidden):
+        q, k, v = self.project(hidden)
+        q, k = self.rotary_emb(positions, q, k)
+        with self.recorded():
+            q, k = self.norm(q), self.norm(k)
+            out = self.attn(q, k, v)
+        return out
+
+
 class OtherNames(Plain):
     def forward(self, positions, hidden):
         q, k, v = self.project(hidden)
@@ -98,6 +118,8 @@ def test_can_be_left_to_the_attention(kind):
     [
         (ScaledBetween, "straight to self.attn"),
         (NormAfter, "straight to self.attn"),
+        (ScaledBeforeInABranch, "straight to self.attn"),
+        (NormsBeforeInABlock, "straight to self.attn"),
         (Swapped, "straight to self.attn"),
         (InNoBranch, "no rotation"),
         (UnknownBranch, "does not rotate"),

@@ -35,7 +35,10 @@ def unsupported_reason(module: Any, rotary: str, attention: str) -> str | None:
     pair = _rotated_pair(statements[at], rotary)
     if pair is None:
         return f"{name}.forward does not rotate queries and keys as q, k = self.{rotary}(positions, q, k)"
-    call = None if at + 1 == len(statements) else next(iter(_calls(statements[at + 1], attention)), None)
+    following = statements[at + 1 : at + 2]
+    # Of statements that hold others, a branch or a block, it is not known what runs before the call.
+    plain = [one for one in following if isinstance(one, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr)]
+    call = next((call for one in plain for call in _calls(one, attention)), None)
     if call is None or [arg.id if isinstance(arg, ast.Name) else None for arg in call.args[:2]] != pair:
         return f"{name}.forward does not hand rotated queries and keys straight to self.{attention}"
     return None
