@@ -5,7 +5,7 @@ from longspan.index.chunks import ChunkIndex
 from longspan.index.ranks import AcrossRanks
 from longspan.index.rows import equal_runs
 from longspan.index.saved import Entries, SavableIndex, SavedIndex
-from longspan.index.tokens import TokenIndex, dot_scores, summed_queries
+from longspan.index.tokens import TokenIndex, summed_queries
 
 __all__ = [
     "AcrossRanks",
@@ -16,7 +16,6 @@ __all__ = [
     "SavableIndex",
     "SavedIndex",
     "TokenIndex",
-    "dot_scores",
     "equal_runs",
     "summed_queries",
 ]

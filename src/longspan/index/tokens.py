@@ -124,24 +124,3 @@ def summed_queries(q: Tensor, kv_heads: int, share: str) -> Tensor:
         return q[:, :, :, None]
     summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)
     return summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]
-
-
-def dot_scores(q: Tensor, keys: Tensor) -> Tensor:
-    """``f`` of each query for each key: ``Σ q · k`` over the parts of a query.
-
-    Args:
-        q: ``[B, S, T, C, D]``.
-        keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the queries
-            of S are spread over the key heads in order.
-
-    Returns:
-        ``[B, S, T, M]`` in fp32 (fp64 for fp64), on the queries' device; computed where the keys are.
-    """
-    q, device = q.to(keys.device), q.device
-    if q.shape[3] == 1:
-        by_key_head = q[:, :, :, 0].unflatten(1, (keys.shape[1], -1)).flatten(2, 3)
-        return products(by_key_head, keys).view(*q.shape[:3], -1).to(device)
-    total = products(q[:, :, :, 0], keys[:, :1])
-    for part in range(1, q.shape[3]):
-        total += products(q[:, :, :, part], keys[:, part : part + 1])
-    return total.to(device)

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from longspan.bands import Origin
 from longspan.calibration import Calibration
-from longspan.index import TokenIndex, dot_scores, summed_queries
+from longspan.index import TokenIndex, summed_queries
 from longspan.kernels import cpu
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.gathered import PerQueryChunk, gather_into
-from longspan.kernels.scores import QueryChunks, relative_scores, token_scores
+from longspan.kernels.scores import QueryChunks, dot_scores, relative_scores, token_scores
 from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
-from longspan.index import dot_scores, summed_queries
+from longspan.index import summed_queries
+from longspan.kernels.scores import dot_scores
 from longspan.rope import Rope
 from longspan.selection.by_row import ByRow
 from longspan.selection.queries import QueryBlock

@@ -15,7 +15,7 @@ from torch import Tensor
 from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
-from longspan.index import dot_scores
+from longspan.kernels.scores import dot_scores
 from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
 from longspan.positions import ChosenPositionMap, Chunked, InOrder, Unchanged

@@ -8,8 +8,6 @@ scores of queries against keys in memory.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ _MEMORY_BOUND = 4  # query rows up to which the time of a product is that of rea
 
 relative_scores = torch_ops.relative_scores
 
-__all__ = ["Impl", "QueryChunks", "products", "relative_scores", "representations", "token_scores"]
+__all__ = ["Impl", "QueryChunks", "dot_scores", "products", "relative_scores", "representations", "token_scores"]
 
 
 def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -46,6 +44,28 @@ def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
     return (reference if name == "reference" else torch_ops).products(q, keys)
 
 
+def dot_scores(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
+    """``f`` of each query for each key: ``Σ q · k`` over the parts of a query, by ``products``.
+
+    Args:
+        q: ``[B, S, T, C, D]``.
+        keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the queries
+            of S are spread over the key heads in order.
+        impl: see ``products``.
+
+    Returns:
+        ``[B, S, T, M]`` in fp32 (fp64 for fp64), on the queries' device; computed where the keys are.
+    """
+    q, device = q.to(keys.device), q.device
+    if q.shape[3] == 1:
+        by_key_head = q[:, :, :, 0].unflatten(1, (keys.shape[1], -1)).flatten(2, 3)
+        return products(by_key_head, keys, impl=impl).view(*q.shape[:3], -1).to(device)
+    total = products(q[:, :, :, 0], keys[:, :1], impl=impl)
+    for part in range(1, q.shape[3]):
+        total += products(q[:, :, :, part], keys[:, part : part + 1], impl=impl)
+    return total.to(device)
+
+
 def token_scores(
     q: Tensor, keys: Tensor, *, heads_per_choice: int = 1, chunks: QueryChunks | None = None, impl: Impl = "auto"
 ) -> Tensor:
@@ -53,8 +73,7 @@ def token_scores(
 
     Args:
         q: ``[B, A, T, C, D]``, queries in ``C`` parts.
-        keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the heads of
-            queries are spread over the key heads in order.
+        keys: ``[B, Hkv, M, D]``, which meet the parts as in ``dot_scores``.
         heads_per_choice: how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
         chunks: of queries that score keys by themselves; None where all are one that meets every key.
         impl: see ``longspan.kernels.dispatch``; ``"auto"`` takes the compiled kernel for many queries only, and
@@ -77,9 +96,8 @@ def token_scores(
     if chunks is not None:
         return _chunk_by_chunk(q, keys, heads_per_choice, chunks, impl)
     if name == "torch":
-        return torch_ops.token_scores(
-            q, keys, heads_per_choice, partial(products, impl="auto" if impl == "auto" else "torch")
-        )
+        f = dot_scores(q, keys, impl="auto" if impl == "auto" else "torch")
+        return relative_scores(f.unflatten(1, (-1, heads_per_choice)).amax(dim=2) if heads_per_choice > 1 else f)
     return (triton if name == "triton" else reference).token_scores(q, keys, heads_per_choice)
 
 

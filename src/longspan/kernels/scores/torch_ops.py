@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -26,25 +24,6 @@ def products(q: Tensor, keys: Tensor, block: int = _BLOCK) -> Tensor:
         return (q @ keys.mT).to(wide)
     q, parts = q.to(wide), keys.split(block, dim=-2)  # a block stays in the processor's cache
     return torch.cat([q @ part.to(wide).mT for part in parts], dim=-1)
-
-
-def token_scores(
-    q: Tensor, keys: Tensor, heads_per_choice: int, products: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / heads_per_choice, M]``.
-
-    Args:
-        products: a function for ``q · k``.
-    """
-    parts, kv_heads = q.shape[3], keys.shape[1]
-    if parts > 1:
-        scores = products(q[:, :, :, 0], keys[:, :1])
-        for c in range(1, parts):
-            scores += products(q[:, :, :, c], keys[:, c : c + 1])
-    else:
-        spread = q[:, :, :, 0].unflatten(1, (kv_heads, -1))  # a key head's queries are rows of one product
-        scores = products(spread.flatten(2, 3), keys).view(*q.shape[:3], -1)
-    return relative_scores(scores.unflatten(1, (-1, heads_per_choice)).amax(dim=2) if heads_per_choice > 1 else scores)
 
 
 def relative_scores(scores: Tensor) -> Tensor:
