@@ -206,7 +206,7 @@ def test_what_becomes_of_a_store_between_two_tokens(name):
         store.select(torch.tensor([1, 1, 0]))
         rows = [x[[1, 1, 0]] for x in qkv]
         made.append(run(129, 133, store, rows))
-        store.repeat(2)
+        store.select(torch.tensor([0, 0, 1, 1, 2, 2]))
         rows = [x.repeat_interleave(2, dim=0) for x in rows]
         made.append(run(133, 137, store, rows))
         made.append(runs(*(x[:, :, 137:180] for x in rows), rope, scale=SCALE, store=store))

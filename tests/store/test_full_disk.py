@@ -37,10 +37,10 @@ def test_a_disk_that_is_full_from_the_start(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "free_space", lambda file: next(spaces))
     with pytest.raises(CacheError, match="No space left"):
         store.append(*keys_and_values(10))
-    assert (store.length, store.batch, store.nbytes) == (0, 0, 0)
+    assert (store.length, store.capacity, store.nbytes) == (0, 0, 0)
     monkeypatch.undo()
     store.append(*keys_and_values(10, batch=3))
-    assert store.batch == 3
+    assert len(store.values) == 3
 
 
 def test_a_disk_that_is_full_when_blocks_are_asked_for(monkeypatch, tmp_path):
@@ -94,7 +94,7 @@ def test_a_folder_that_went_away(tmp_path):
     for _ in range(2):
         with pytest.raises(ValueError, match="kv_dir .*gone is not a folder"):
             store.append(*keys_and_values(1))
-        assert (store.length, store.batch, store.nbytes) == (0, 0, 0)
+        assert (store.length, store.capacity, store.nbytes) == (0, 0, 0)
 
 
 def test_selecting_on_a_full_disk_loses_nothing(monkeypatch, tmp_path):
@@ -103,8 +103,8 @@ def test_selecting_on_a_full_disk_loses_nothing(monkeypatch, tmp_path):
     spaces = iter([1e9, 0])
     monkeypatch.setattr(memory, "free_space", lambda file: next(spaces))
     with pytest.raises(CacheError, match="No space left"):
-        store.repeat(2)
-    assert store.batch == 1 and same(store, keys, values)
+        store.select(torch.tensor([0, 0]))
+    assert len(store.values) == 1 and same(store, keys, values)
 
 
 @pytest.mark.parametrize("make_one", [Buffer, KVStore])

@@ -32,7 +32,7 @@ def filled(tier="device", n=30, **kwargs):
 
 def test_empty(tier):
     store = KVStore(tier)
-    assert (store.length, store.batch, store.nbytes, store.keys) == (0, 0, 0, [])
+    assert (store.length, store.capacity, store.nbytes, store.keys) == (0, 0, 0, [])
     with pytest.raises(ValueError, match="the store is empty"):
         store.take(None, 0, 0)
 
@@ -45,14 +45,14 @@ def test_holds_what_was_appended(tier, dtype):
         keys = [torch.cat((a, b), dim=2) for a, b in zip(keys, new_keys, strict=True)]
         values = torch.cat((values, new_values), dim=2)
         store.append(new_keys, new_values)
-        assert store.length == values.shape[2] and store.batch == 2
+        assert store.length == values.shape[2] and len(store.values) == 2
         assert all(torch.equal(a, b) for a, b in zip(store.keys, keys, strict=True))
         assert torch.equal(store.values, values)
 
 
 def test_begins_with_no_tokens(tier):
     store, _, _ = filled(tier, 0)
-    assert (store.length, store.batch) == (0, 2)
+    assert (store.length, len(store.values)) == (0, 2)
     keys, values = tokens(3)
     store.append(keys, values)
     assert torch.equal(store.values, values)
@@ -105,12 +105,12 @@ def test_crop_refuses(drop):
         store.crop(drop)
 
 
-def test_select_and_repeat(tier):
+def test_select_twice(tier):
     store, keys, values = filled(tier)
     store.select(torch.tensor([1, 0, 1]))
-    assert store.batch == 3 and torch.equal(store.keys[0], keys[0][[1, 0, 1]])
-    store.repeat(2)
-    assert store.batch == 6 and torch.equal(store.values, values[[1, 1, 0, 0, 1, 1]])
+    assert torch.equal(store.keys[0], keys[0][[1, 0, 1]])
+    store.select(torch.tensor([0, 0, 1, 1, 2, 2]))
+    assert torch.equal(store.values, values[[1, 1, 0, 0, 1, 1]])
     store.append(*tokens(100, batch=6))
     assert store.length == 130 and torch.equal(store.keys[1][:, :, :30], keys[1][[1, 1, 0, 0, 1, 1]])
 
@@ -119,7 +119,6 @@ def test_rows_as_they_are_cost_nothing(tier):
     store, _, _ = filled(tier)
     place = store.values.data_ptr()
     store.select(torch.tensor([0, 1]))
-    store.repeat(1)
     assert store.values.data_ptr() == place
 
 
@@ -128,15 +127,13 @@ def test_select_refuses(tier, rows):
     store, _, values = filled(tier)
     with pytest.raises(CacheError, match="holds 2 rows and was asked for rows"):
         store.select(torch.tensor(rows))
-    with pytest.raises(ValueError, match="repeated once or more, not 0"):
-        store.repeat(0)
     assert torch.equal(store.values, values)
 
 
 def test_reset_frees_and_takes_any_shape(tier):
     store, _, _ = filled(tier)
     store.reset()
-    assert (store.length, store.batch, store.nbytes) == (0, 0, 0)
+    assert (store.length, store.capacity, store.nbytes) == (0, 0, 0)
     store.append(*tokens(2, batch=1, heads=3, rotations=1))
     assert store.length == 2
 
@@ -237,7 +234,7 @@ def test_the_index_hears_of_everything(tier):
     assert store.bytes_by_tier["device"] == (before if tier == "device" else 0) + 1000
     store.crop(12)
     store.select(torch.tensor([1, 0, 1]))
-    store.repeat(2)
+    store.select(torch.tensor([0, 0, 1, 1, 2, 2]))
     store.reset()
     assert index.told == [("crop", 18, 30), ("select", [1, 0, 1]), ("select", [0, 0, 1, 1, 2, 2]), ("reset",)]
 

@@ -58,11 +58,6 @@ class StoreLayer(CacheLayerMixin):
         """Keep rows ``beam_idx`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         self.store.select(beam_idx)
 
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self.store.repeat(repeats)
-
-    batch_select_indices = reorder_cache
-
     def reset(self) -> None:
         self.store.reset()
 

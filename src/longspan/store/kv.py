@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
@@ -60,11 +59,6 @@ class KVStore:
         self.capacity = 0
         self._buffers: list[Buffer] = []  # the rotations, then the values
         self.mirror: Mirror | None = None
-
-    @property
-    def batch(self) -> int:
-        """Rows of the batch; 0 when nothing was stored yet."""
-        return self._buffers[0].allocated.shape[0] if self._buffers else 0
 
     @property
     def offloaded(self) -> bool:
@@ -220,12 +214,6 @@ class KVStore:
             self.index.select(rows)
         self.mirror = mirror
         self._hold(buffers)
-
-    def repeat(self, times: int) -> None:
-        """Repeat each row ``times`` times, copies side by side."""
-        if times < 1:
-            raise ValueError(f"rows are repeated once or more, not {times} times")
-        self.select(torch.arange(self.batch).repeat_interleave(times))
 
     def reset(self) -> None:
         """Forget everything and free it; a store moved for lack of memory begins anew in its first tier."""
