@@ -5,13 +5,13 @@ A compiler may leave gaps between fields, so it is told the sizes and compares t
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-_CODES = {"int64_t": "q", "float": "f", "double": "d"}
 _STRUCT = re.compile(r"typedef struct \{(.*?)\} (\w+);", re.DOTALL)
 _FIELD = re.compile(r"(?P<pointer>\*?)(?P<name>\w+)(?P<sizes>(?:\[\d+\])*)(?P<open>\[\])?")
 
@@ -53,6 +53,7 @@ class Struct:
 
 def _declared(text: str) -> dict[str, Struct]:
     found: dict[str, Struct] = {}
+    codes = {"int64_t": "q", "float": "f", "double": "d"}
     for body, name in _STRUCT.findall(re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)):
         fields: dict[str, tuple[str, int]] = {}
         for line in filter(None, map(str.strip, body.split(";"))):
@@ -62,17 +63,11 @@ def _declared(text: str) -> dict[str, Struct]:
                 assert field is not None, f"{name}: {line}"
                 if field["open"]:
                     continue
-                count = 1
-                for size in re.findall(r"\d+", field["sizes"]):
-                    count *= int(size)
-                if field["pointer"]:
-                    code = "Q"
-                elif kind in found:
-                    code = f"{found[kind].size}s"
-                else:
-                    code = _CODES[kind]
+                count = math.prod(map(int, re.findall(r"\d+", field["sizes"])))
+                code = "Q" if field["pointer"] else codes[kind]
                 fields[field["name"]] = (code if count == 1 else f"{count}{code}", count)
         found[name] = Struct(name, fields)
+        codes[name] = f"{found[name].size}s"
     return found
 
 
