@@ -40,7 +40,7 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     packed = _BANDED.pack(job=common, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), tokens=tokens)
     packed_job = b"".join((packed, *(packing.keys(x, q, v) for x in keys), tables))
     if q.shape[2] <= cpu.DECODE_ROWS:
-        cpu.run("banded_decode", items, packed_job, items * seen * packing.numbers_per_token(q, v))
+        cpu.run("banded_decode", items, packed_job, items * seen * (q.shape[-1] + v.shape[-1]))
     else:
         cpu.run("banded_prefill", items * -(-q.shape[2] // tokens), packed_job)
     return out, lse

@@ -119,8 +119,3 @@ def table(angles: CosSin, rope: Rope) -> bytes:
     expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32, contiguous=True)
     expect("sin", sin, *cos.shape, dtype=torch.float32, contiguous=True)
     return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])
-
-
-def numbers_per_token(q: Tensor, v: Tensor) -> int:
-    """``D + Dv`` of ``q`` ``[..., D]`` and ``v`` ``[..., Dv]``: the numbers of a token's key and value of one head."""
-    return q.shape[-1] + v.shape[-1]

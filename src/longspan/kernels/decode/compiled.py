@@ -68,7 +68,7 @@ class DecodeKernel:
         out, self.lse = empty_output(q, values)
         sharing = kv_heads if scoring is None else max(kv_heads, scoring.choosing)
         self._counts = batch * kv_heads, batch * sharing
-        self._numbers = batch * sharing * packing.numbers_per_token(q, values)
+        self._numbers = batch * sharing * (width + value_width)
         key_tables = [fp32_table(one) for one in key_cos_sin]
         band_tables = [fp32_table(band.cos_sin) for band in bands]
         owners: list[object] = [q, keys, values, key_tables, band_tables, bands, order, kept]

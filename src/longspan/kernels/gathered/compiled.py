@@ -79,7 +79,7 @@ def _by_row(job: PerRow, out: Tensor, lse: Tensor, accumulate: bool) -> None:
         batch=q.shape[0],
     )
     if job.size < _SHORT or rows <= cpu.DECODE_ROWS or rows * count <= available:
-        cpu.run("units_decode", items, packed, items * rows * count * job.size * packing.numbers_per_token(q, v))
+        cpu.run("units_decode", items, packed, items * rows * count * job.size * (q.shape[-1] + v.shape[-1]))
     else:
         cpu.run("units_prefill", items * -(-rows // tokens), packed)
 
@@ -100,7 +100,7 @@ def _by_query_chunk(job: PerQueryChunk, out: Tensor, lse: Tensor, accumulate: bo
     )
     groups = q.shape[0] * sharing
     if chunks.most <= cpu.DECODE_ROWS:
-        numbers = groups * rows * job.tokens.shape[-1] * packing.numbers_per_token(q, v)
+        numbers = groups * rows * job.tokens.shape[-1] * (q.shape[-1] + v.shape[-1])
         cpu.run("tokens_decode", groups * chunks.blocks, packed, numbers)
     else:
         cpu.run("tokens_prefill", groups * chunks.blocks, packed)
