@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _INCOMPLETE = "\ufffd"  # the decoding of a character whose last bytes are missing
@@ -64,3 +64,26 @@ class IncrementalDetokenizer:
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+class TokenStreamer:
+    """A streamer for ``generate`` that hands on the text of each token of an answer, whose whole is the answer's text.
+
+    That of transformers decodes each line by itself, and many tokenizers leave out the space that a text begins with.
+    """
+
+    def __init__(self, tokenizer: Any, tell: Callable[[str], None]) -> None:
+        self._detokenizer, self._tell = IncrementalDetokenizer(tokenizer), tell
+        self._asked = False  # the prompt is handed over first
+
+    def put(self, value: Any) -> None:
+        for token in value.flatten().tolist() if self._asked else ():
+            self._told(self._detokenizer.add(token))
+        self._asked = True
+
+    def end(self) -> None:
+        self._told(self._detokenizer.end())
+
+    def _told(self, text: str) -> None:
+        if text:
+            self._tell(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 
 import longspan
 from longspan.cli.commands import app
+from longspan.documents import asking
 from longspan.methods import METHODS
+from support.token_texts import without_first_space
 
 
 def test_help_names_every_command(run):
@@ -114,12 +117,23 @@ def test_one_greedy_answer_whatever_the_generation_config_says(run, folder, tmp_
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_terminal_does_not_obey_an_answer(run, folder, monkeypatch, terminal):
-    monkeypatch.setattr("transformers.TextStreamer.put", lambda self, value: None)
-    monkeypatch.setattr("transformers.TextStreamer.end", lambda self: self.on_finalized_text("a\x1b[2Jb", True))
+    monkeypatch.setattr("longspan.detokenize.IncrementalDetokenizer.add", lambda self, token: "a\x1b[2Jb")
+    monkeypatch.setattr("longspan.detokenize.IncrementalDetokenizer.end", lambda self: "")
     monkeypatch.setattr("longspan.cli.ask.sys", SimpleNamespace(stdout=(out := StringIO())))
     out.isatty = lambda: terminal
     ran = run("generate", "--model", folder, "--prompt", "Hello", "--max-new-tokens", 1)
     assert ran.code == 0 and out.getvalue() == ("a\\x1b[2Jb\n" if terminal else "a\x1b[2Jb\n")
+
+
+def test_what_is_printed_is_the_answer(run, folder, tmp_path, monkeypatch):
+    """Also of a tokenizer that leaves out the space that a text, and each line by itself, begins with."""
+    tokenizer, text = AutoTokenizer.from_pretrained(folder), "on:\n    if x:\n  - é"
+    without_first_space(tokenizer).save_pretrained(path := shutil.copytree(folder, tmp_path / "model"))
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    following = iter(ids * 2)
+    monkeypatch.setitem(asking.ONE_ANSWER, "prefix_allowed_tokens_fn", lambda row, so_far: [next(following)])
+    ask = ["generate", "--model", path, "--prompt", "Hello", "--max-new-tokens", len(ids)]
+    assert run(*ask).out == text + "\n" and json.loads(run(*ask, "--json").out)["answer"] == text
 
 
 def test_generate_in_bfloat16(run, folder):

@@ -13,6 +13,7 @@ from longspan.documents import usage
 from longspan.documents.conversation import Conversation
 from longspan.errors import DocumentError
 from longspan.methods.parse import parse_method
+from support.token_texts import without_first_space
 
 ASK = "Who is the narrator?"
 MORE = ("longheads", "longheads:score=token_max", "infllm", "lm-infinite")
@@ -53,6 +54,18 @@ def test_the_token_that_ends_an_answer_is_the_callers(document):
     end = document.ask(ASK, 6).tokens[3]
     answer = talk.say(ASK, 6, eos_token_id=end)
     assert answer.tokens[-1] == end and talk.turns[0].answered.tolist() == list(answer.tokens[:-1])
+
+
+def test_what_is_streamed_is_the_answer(fresh, tokenizer, text):
+    """Also under a tokenizer that leaves out the space that a text, and each line by itself, begins with."""
+    document = longspan.read(fresh(), without_first_space(tokenizer), text, prefill_chunk=300)
+    ids = tokenizer("def f(x):\n    if x:\n        return x\n - é\n", add_special_tokens=False)["input_ids"]
+    first, parts = len(document.prompt(ASK)), []
+    answer = document.ask(
+        ASK, len(ids), stream=parts.append, prefix_allowed_tokens_fn=lambda row, so_far: [ids[len(so_far) - first]]
+    )
+    assert answer.tokens == tuple(ids) and "\n    if x:\n        return x\n -" in answer.text
+    assert "".join(parts) == answer.text and len(parts) > 9
 
 
 @pytest.mark.parametrize(("name", "value"), [("use_cache", False), ("cache_implementation", "static")])

@@ -49,9 +49,9 @@ def generate(
     selected = options.method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, dtype=dtype, device=device)
     import torch
-    from transformers import TextStreamer
 
     import longspan
+    from longspan.detokenize import TokenStreamer
     from longspan.documents.asking import ONE_ANSWER
     from longspan.hf.fitting import model_name
     from longspan.methods.parse import written
@@ -69,9 +69,7 @@ def generate(
     say(console, f"{tokens:,} tokens, window {report.window:,}, {name}")
     for warning in report.warnings:
         say(console, f"note: {warning}")
-    printer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    printer.on_finalized_text = lambda text, stream_end=False: typed(text + "\n" * stream_end)
-    timer = _TimingStreamer(None if as_json else printer)
+    timer = _TimingStreamer(None if as_json else TokenStreamer(tokenizer, typed))
     if graphed is None:  # what other models do in a step is known once they have run, not before
         graphed = model == BUNDLED and loaded.device.type == "cpu"
     recorded = longspan.graphed(loaded) if graphed else nullcontext()
@@ -85,6 +83,7 @@ def generate(
         about = {"model": model_name(loaded), "method": name, "window": report.window}
         print_json({**about, "answer": answer, **figures, "warnings": list(report.warnings)})
     else:
+        typed("\n")
         say(console, _in_words(figures))
 
 

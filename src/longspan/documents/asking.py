@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, TextStreamer
+from transformers import PreTrainedModel
 
+from longspan.detokenize import TokenStreamer
 from longspan.documents import usage
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
@@ -73,30 +74,26 @@ def refuse_options(options: dict[str, Any]) -> None:
             )
 
 
-class _Follower(TextStreamer):
+class _Follower:
     """Takes the time of the first token, and hands the text on where somebody wants it."""
 
     def __init__(self, tokenizer: Any, stream: Stream | None, token: Callable[[], None] | None) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self._stream, self._token, self._tokens = stream, token, -1  # the prompt is handed over first
+        self._printer = None if stream is None else TokenStreamer(tokenizer, stream)
+        self._token, self._tokens = token, -1  # the prompt is handed over first
         self.began, self.first = time.perf_counter(), 0.0
 
-    def put(self, value: Any) -> None:
+    def put(self, value: Tensor) -> None:
         self._tokens += 1
         if self._tokens == 1:
             self.first = time.perf_counter() - self.began
         if self._tokens and self._token is not None:
             self._token()
-        if self._stream is not None:
-            super().put(value)
+        if self._printer is not None:
+            self._printer.put(value)
 
     def end(self) -> None:
-        if self._stream is not None:
-            super().end()
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        if self._stream is not None and text:
-            self._stream(text)
+        if self._printer is not None:
+            self._printer.end()
 
 
 def answer(
