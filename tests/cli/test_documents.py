@@ -106,6 +106,16 @@ def test_chat(run, document, tmp_path, monkeypatch):
     assert [turn["question"] for turn in again["turns"]] == [ASK]
 
 
+def test_a_conversation_is_saved_in_the_home_folder(run, document, tmp_path, monkeypatch):
+    """A line of a chat goes through no shell, which would put the folder's name in for the tilde."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO("/save ~/talks/first\n"))
+    ran = run("chat", document)
+    assert ran.code == 0 and str(tmp_path / "home/talks/first") in ran.err and not (tmp_path / "~").exists()
+    assert run("verify", tmp_path / "home/talks/first").code == 0
+
+
 def test_chat_when_quiet_says_what_was_asked_for_and_goes_on_after_a_bad_line(run, document, monkeypatch):
     lines = io.TextIOWrapper(io.BytesIO(b"\xff\xfe bad\n/save /proc/nothing\n" + ASK.encode() + b"\n/passages\n"))
     monkeypatch.setattr("sys.stdin", lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -77,7 +78,7 @@ def _lines(console: Console) -> Iterator[str]:
 def _obey(talk: Conversation, line: str, console: Console) -> None:
     command, _, rest = line.partition(" ")
     if command == "/save" and rest.strip():
-        saved = talk.save(rest.strip())
+        saved = talk.save(os.path.expanduser(rest.strip()))  # no shell has done that here
         say(console, f"{saved.tokens:,} tokens in {saved.path}")
     elif command == "/passages":
         for shown in passage_lines(talk.passages()):
