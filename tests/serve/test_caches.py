@@ -13,6 +13,7 @@ import longspan
 from longspan.bundled import heldout_text
 from longspan.serve.caches import Caches, common_prefix
 from longspan.store import segments
+from support.hf_models import gemma3n, lfm2, prompts, qwen3_next
 from support.serving import QUESTION, cached, said, wait_for
 
 LONG = heldout_text()[6_000:8_400]
@@ -211,6 +212,24 @@ def test_a_cache_that_cannot_go_back_is_left_alone(tmp_path):
         found = model(input_ids=other[None, again.tokens :], past_key_values=again.cache).logits[0, -1]
         expected = model(input_ids=other[None]).logits[0, -1]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("build", [lfm2, qwen3_next, gemma3n])
+def test_layers_that_keep_a_state_or_nothing(build, disk, tmp_path):
+    """A prompt that goes on from another, and one that leaves it, read what the cache does not have."""
+    model, ids = build(), prompts(1, 260)[0]
+    longspan.extend(model, "longheads")
+    caches = Caches(model, memory=0 if disk else 2**30, directory=tmp_path, disk=2**30)
+    for prompt in (ids[:100], ids[:140], torch.cat((ids[:90], ids[200:]))):
+        taken = caches.take(prompt, [])
+        with torch.inference_mode():
+            found = model(input_ids=prompt[None, taken.tokens :], past_key_values=taken.cache).logits[0, -1]
+            expected = model(input_ids=prompt[None]).logits[0, -1]
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        taken.tokens = len(prompt)
+        caches.keep(prompt, taken)
+    assert (caches.nbytes > 0) != disk
 
 
 @pytest.mark.parametrize("disk", [False, True])

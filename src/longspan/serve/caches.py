@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 from transformers import PreTrainedModel
 
 from longspan.documents import Document
@@ -237,5 +238,6 @@ def _most_files() -> float:
 
 
 def _size(cache: LongspanCache) -> int:
-    stock = (layer for layer in cache.layers if not isinstance(layer, StoreLayer) and layer.is_initialized)
-    return cache.nbytes + sum(layer.keys.nbytes + layer.values.nbytes for layer in stock)
+    # Other layers keep keys and values, a state by its number, or nothing where they attend to another layer's keys.
+    stock, _ = tree_flatten([vars(layer) for layer in cache.layers if not isinstance(layer, StoreLayer)])
+    return cache.nbytes + sum(x.nbytes for x in stock if isinstance(x, Tensor))
