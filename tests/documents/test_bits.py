@@ -154,8 +154,10 @@ def test_a_long_answer_goes_on_where_there_is_room(model):
         assert torch.equal(said(model, read(model, ids).cache(model, attached(model)), more), expected)
 
 
-def test_rows_of_a_batch_and_copies(model, question):
-    """Beams copy what is mapped."""
+@pytest.mark.parametrize("family", ["llama", "smollm3"])
+def test_rows_of_a_batch_and_copies(family, question):
+    """Beams copy what is mapped, that of layers which stayed stock too."""
+    model = make(family)
     with longspan.extended(model, "longheads"), torch.inference_mode():
         contents = read(model, prompts(1, TOKENS)[0])
         cache, twin = (contents.cache(model, attached(model)) for _ in range(2))

@@ -207,6 +207,10 @@ class LongspanCache(Cache):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LongspanCache:
         """A cache of its own with the same tokens, for the same model: to go on from one prompt several times."""
+        for layer in self.layers:
+            for x in (layer.keys, layer.values) if isinstance(layer, DynamicLayer) and layer.is_initialized else ():
+                # A tensor is copied with all of its memory, and of one in a document's files not all can be read.
+                memo[id(x)] = x.clone()
         twin = LongspanCache(self.owner, self.attender, deepcopy(self.layers, memo))
         twin.padding, twin.numbering = self.padding, self.numbering
         twin.broken = self.broken or self.running is not None
