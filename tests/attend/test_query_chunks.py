@@ -102,6 +102,7 @@ def test_blocks(options, cuts, dtype):
 
 def test_blocks_of_rows_with_padding_of_their_own_and_few_scores_at_once(monkeypatch):
     """Each row chooses from its own blocks; and where not all scores fit, the query chunks go in several calls."""
+    # So many that they do not fit are more than a test can take.
     monkeypatch.setattr(blocks, "SCORES_AT_ONCE", 700)
     qkv = make_qkv(N, batch=2, dtype=torch.float32)
     out, together = run({}, qkv, method=InfLLM, padding=(0, 71))

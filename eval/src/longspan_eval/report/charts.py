@@ -130,7 +130,7 @@ def tiles(
     figure.supylabel(y, fontsize=9)
     bar = figure.colorbar(image, ax=axes, shrink=min(0.8, 2.5 / size[1]), aspect=15, format="{x:.0%}")
     bar.set_label(label, fontsize=8)
-    save_figure(figure, path, dpi=150 if len(panels) < 10 else 110)  # a picture of many is under a megabyte
+    save_figure(figure, path, dpi=150 if len(panels) < 10 else 110)
 
 
 def lines(figures: Figures, title: str, path: Path) -> bool:
