@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -137,6 +138,33 @@ def test_a_stock_model_that_another_thread_runs_is_not_probed(change):
     assert not errors and torch.equal(outs[0], plain)
     assert not any(module._forward_pre_hooks for module in model.modules())
     change(model, "dca")
+
+
+def test_a_look_at_a_thread_keeps_none_of_its_tensors():
+    """The next look would free them while it reads the frame: a segmentation fault where the thread leaves it."""
+    model, ids, refs = make("llama"), prompts(1, 80), []
+    inside, go = threading.Event(), threading.Event()
+
+    class Own(torch.nn.Module):
+        def forward(self, x):
+            own = x + 1
+            refs.append(weakref.ref(own))
+            inside.set()
+            assert go.wait(60)
+            del own
+            refs.append(refs[0]())
+            return x
+
+    longspan.extend(model, "dca")
+    model.model.norm = torch.nn.Sequential(model.model.norm, Own())
+    thread = threading.Thread(target=lambda: model(ids))
+    thread.start()
+    assert inside.wait(60)
+    with pytest.raises(LongspanError, match="another thread runs the model"):
+        longspan.restore(model)
+    go.set()
+    thread.join()
+    assert len(refs) == 2 and refs[1] is None
 
 
 def test_a_forward_that_comes_in_while_the_model_is_extended_is_turned_away():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import get_ident
+from threading import RLock, get_ident
 from types import FrameType
 from typing import Any
 
@@ -14,11 +14,13 @@ from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
 
+_looking = RLock()  # into a frame, by one thread at a time
+
 
 def calls_of(module: nn.Module, thread: int) -> int:
     """How many calls of a module a thread is in; calls it left by an exception of any kind do not count."""
     frames = _frames(sys._current_frames().get(thread))
-    return sum(frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module for frame in frames)
+    return sum(frame.f_code.co_name == "_call_impl" and _self_of(frame) is module for frame in frames)
 
 
 @contextmanager
@@ -53,8 +55,22 @@ def alone(model: PreTrainedModel) -> Iterator[None]:
 def _is_in(thread: tuple[int, FrameType], parts: set[nn.Module]) -> bool:
     # By ``self`` of any of the thread's frames: ``generate`` is between two forwards for a part of its time.
     methods = (frame for frame in _frames(thread[1]) if frame.f_code.co_varnames[:1] == ("self",))
-    found = (frame.f_locals.get("self") for frame in methods)
-    return any(isinstance(x, nn.Module) and x in parts for x in found)
+    return any(isinstance(x, nn.Module) and x in parts for x in map(_self_of, methods))
+
+
+def _self_of(frame: FrameType) -> Any:
+    """``self`` of a method that runs, in any thread.
+
+    Before Python 3.13 a look into a frame leaves its variables in a dict, and the next look puts others there. Where
+    that frees a tensor, torch gives up the interpreter's lock: the thread may leave the frame, and the look goes on in
+    freed memory. So nothing is left there.
+    """
+    with _looking:
+        variables = frame.f_locals
+        found = variables.get("self")
+        if isinstance(variables, dict) and frame.f_trace is None:  # a debugger writes them back to the frame
+            variables.clear()
+    return found
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
