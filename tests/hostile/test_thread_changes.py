@@ -167,6 +167,30 @@ def test_a_look_at_a_thread_keeps_none_of_its_tensors():
     assert len(refs) == 2 and refs[1] is None
 
 
+def test_a_look_at_a_thread_leaves_what_it_has_from_locals():
+    model, ids, names = make("llama"), prompts(1, 80), []
+    inside, go = threading.Event(), threading.Event()
+
+    class Own(torch.nn.Module):
+        def forward(self, x):
+            mine = locals()
+            inside.set()
+            assert go.wait(60)
+            names.extend(mine)
+            return x
+
+    longspan.extend(model, "dca")
+    model.model.norm = torch.nn.Sequential(model.model.norm, Own())
+    thread = threading.Thread(target=lambda: model(ids))
+    thread.start()
+    assert inside.wait(60)
+    with pytest.raises(LongspanError, match="another thread runs the model"):
+        longspan.restore(model)
+    go.set()
+    thread.join()
+    assert {"self", "x"} <= set(names)
+
+
 def test_a_forward_that_comes_in_while_the_model_is_extended_is_turned_away():
     model, ids = make("llama"), prompts(1, 80)
     found, calls = [], []

@@ -68,7 +68,8 @@ def _self_of(frame: FrameType) -> Any:
     with _looking:
         variables = frame.f_locals
         found = variables.get("self")
-        if isinstance(variables, dict) and frame.f_trace is None:  # a debugger writes them back to the frame
+        # Held by the frame, this name and the call alone: nobody has it from locals(), or writes it back to the frame.
+        if isinstance(variables, dict) and frame.f_trace is None and sys.getrefcount(variables) == 3:
             variables.clear()
     return found
 
