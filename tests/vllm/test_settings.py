@@ -42,8 +42,16 @@ def test_parameters(given):
     assert found.method == DCA(chunk_size=300) and found.window is None and found.impl == "auto"
 
 
-def test_window_kernel_and_angles():
-    found = asked({"longspan": {"window": 4096, "impl": "torch", "angles": "yarn", "factor": 4}})
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"window": 4096, "impl": "torch", "angles": "yarn", "factor": 4},
+        "dca:window=4096,impl=torch,angles=yarn,factor=4",
+    ],
+)
+def test_window_kernel_and_angles(given):
+    """A text says the same as an object: ``window`` is the trained one in both."""
+    found = asked({"longspan": given})
     assert (found.method, found.window, found.impl) == (DCA(angles=YaRN(factor=4)), 4096, "torch")
 
 
@@ -53,6 +61,8 @@ def test_window_kernel_and_angles():
         ({"method": "dcaa"}, "unknown method 'dcaa'.*did you mean 'dca'"),
         ({"chunk": 300}, "dca has no parameter 'chunk'.*chunk_size"),
         ({"window": 0}, "window must be a number of tokens"),
+        ("dca:window=4k", "window must be an integer number of tokens, not '4k'"),
+        ("dca:window=4096,window=2048", "window is set twice"),
         ({"impl": "cuda"}, "impl is one of"),
         ({"angles": {"type": "yarn", "factor": 4}}, "unknown angles .*choose one of pi, ntk, dynamic-ntk, yarn"),
         ({"angles": 4}, "unknown angles '4'; choose one of"),

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from longspan.errors import AttachError, LongspanError, check_count, did_you_mean
 from longspan.kernels.dispatch import Impl
 from longspan.methods import DCA, Method
-from longspan.methods.parse import build_method, parse_method
+from longspan.methods.parse import build_method, split_spec
 from longspan.positions import Chunked
 from longspan.selection.chunks import Chunks
 
@@ -63,7 +63,8 @@ def asked(additional: Any, config: Any = None) -> Settings | None:
 
 def _read(given: Any) -> Settings:
     if isinstance(given, str):
-        return Settings(parse_method(given))
+        of_text, values = split_spec(given)
+        given = {"method": of_text, **values}
     if not isinstance(given, Mapping):
         raise LongspanError(f'it is an object as {{"method": "dca"}} or a text as "dca", not {given!r}')
     rest = dict(given)
@@ -75,6 +76,8 @@ def _read(given: Any) -> Settings:
         )
     settings = [f"{key}={value}" for key, value in rest.items()]
     method = build_method(str(name), settings, None if angles is None else str(angles))
+    if isinstance(window, str) and window.isdecimal():
+        window = int(window)
     return Settings(method, None if window is None else check_count("window", window), impl)
 
 
