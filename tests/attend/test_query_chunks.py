@@ -8,7 +8,6 @@ import torch
 from longspan import InfLLM
 from longspan.attend import Attender
 from longspan.kernels import cpu
-from longspan.selection import blocks
 from longspan.selection.blocks import BlockSelector
 from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
@@ -100,14 +99,24 @@ def test_blocks(options, cuts, dtype):
     assert_same(out, run(options, qkv, one_by_one=True, **call)[0])
 
 
-def test_blocks_of_rows_with_padding_of_their_own_and_few_scores_at_once(monkeypatch):
-    """Each row chooses from its own blocks; and where not all scores fit, the query chunks go in several calls."""
-    # So many that they do not fit are more than a test can take.
-    monkeypatch.setattr(blocks, "SCORES_AT_ONCE", 700)
+def test_blocks_of_rows_with_padding_of_their_own():
+    """Each row chooses from its own blocks."""
     qkv = make_qkv(N, batch=2, dtype=torch.float32)
     out, together = run({}, qkv, method=InfLLM, padding=(0, 71))
     assert together
     assert_same(out, run({}, qkv, one_by_one=True, method=InfLLM, padding=(0, 71))[0])
+
+
+@pytest.mark.parametrize("tokens", [297, 298, 300])
+def test_blocks_that_are_alike_are_chosen_as_one_by_one(tokens):
+    """To the bit, with a last query chunk of one or two queries too: a recording changes nothing."""
+    qkv = [x[:, :, torch.arange(tokens) % 60] for x in make_qkv(60, dtype=torch.bfloat16)]
+    found = []
+    for many in (True, False):
+        runs = Attender(InfLLM(block=4, representatives=2, query_chunk=8).resolve(WINDOW), WINDOW)
+        runs.chooser.many = many
+        found.append(runs(*qkv, ROPES["half-leading"](), scale=SCALE))
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("size", [8, 40])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -140,24 +139,19 @@ class BlockIndex(UnitIndex):
         self._buffer.allocated[rows, :, finished:full] = summed
         self._finished[rows] = [full] * (rows.stop - rows.start)
 
-    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, edges: Sequence[int] | None = None) -> Tensor:
-        """The scores of the first ``count`` blocks for ``P`` query chunks; each of these blocks is complete.
+    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope) -> Tensor:
+        """The scores of the first ``count`` blocks for a query chunk; each of these blocks is complete.
 
         Args:
             q: ``[B, H, T, D]``, unrotated, of the batch rows ``rows``.
-            edges: where each query chunk begins among the queries, and where the last one ends; None for a single one.
 
         Returns:
-            ``[B, P, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
+            ``[B, 1, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
         """
         entries = self._buffer.allocated[rows, :, :count]
-        parts = [q] if edges is None else [q[:, :, a:b] for a, b in pairwise(edges)]
-        if rope.norm_q is not None:
-            parts = [rope.norm_q(part) for part in parts]
-        # Chunk by chunk, so that no wide copy of all queries is made.
-        sums = [widen(part).unflatten(1, (entries.shape[1], -1)).sum(dim=(2, 3)) for part in parts]
-        summed = torch.stack(sums, dim=-1)
-        return self.over_ranks((entries @ summed).sum(dim=1).transpose(1, 2))
+        q = widen(rope.norm_q(q) if rope.norm_q is not None else q)
+        summed = q.unflatten(1, (entries.shape[1], -1)).sum(dim=(2, 3))
+        return self.over_ranks((entries @ summed[..., None])[..., 0].sum(dim=1, keepdim=True))
 
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.

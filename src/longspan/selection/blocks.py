@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import cast
 
 import torch
@@ -11,12 +12,13 @@ from torch import Tensor
 
 from longspan.calibration import Calibration
 from longspan.index import BlockIndex, BlockLayout
+from longspan.kernels import cpu
 from longspan.kernels.gathered import PerQueryChunk, gather_into
 from longspan.rope import Rope
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import SCORES_AT_ONCE, Chosen, See, Selector
+from longspan.selection.selector import Chosen, See, Selector
 
 
 @dataclass(frozen=True)
@@ -67,27 +69,25 @@ class BlockSelector(BlockIndex, Selector):
     sums_over_ranks = True
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
-        count = self.layout.candidates(r0)
-        scores = self.scores(queries.between(r0, r1), queries.batch, count, queries.rope)
+        scores = self.scores(queries.between(r0, r1), queries.batch, self.layout.candidates(r0), queries.rope)
         return Chosen(self.layout.choose(scores), lambda: scores)
 
     def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
-        """Query chunks that score, choose and attend together; shapes as for ``Selector.add_many``."""
-        nothing = torch.empty(queries.q.shape[0], 1, self.layout.chosen * self.layout.size, dtype=torch.int64)
+        """Query chunks that attend together; shapes as for ``Selector.add_many``.
+
+        Each chooses by itself, so that scores that are equal up to rounding decide as where they are recorded.
+        """
         done = 0
-        while len(runs) - done > 1:
-            most = self.layout.candidates(runs[-1][0])
-            batch = runs[done : done + max(1, SCORES_AT_ONCE // (queries.q.shape[0] * most))]
-            r0, r1 = batch[0][0], batch[-1][1]
-            job = cast(PerQueryChunk, see(r0, r1, nothing))
+        # Few queries have a kernel of their own, which rounds otherwise than that of many.
+        for _, group in groupby(runs, key=lambda run: run[1] - run[0] <= cpu.DECODE_ROWS):
+            some = list(group)
+            r0, r1 = some[0][0], some[-1][1]
+            first = self.choose(queries, *some[0]).units
+            job = cast(PerQueryChunk, see(r0, r1, first))
             if job.ends is not None or job.key_cos_sin is not None:  # their positions are those of one query chunk
                 break
-            edges = (*(a - r0 for a, _ in batch), r1 - r0)
-            counts = torch.tensor([self.layout.candidates(a) for a, _ in batch])
-            own = queries.in_call(r0, r1)
-            scores = self.scores(queries.between(r0, r1), queries.batch, int(counts[-1]), queries.rope, edges)
-            scores.masked_fill_(torch.arange(scores.shape[-1]) >= counts[:, None], float("-inf"))
-            chosen = self.layout.choose(scores)[:, None]
+            chosen = torch.stack([first, *(self.choose(queries, *run).units for run in some[1:])], dim=2)
+            own, edges = queries.in_call(r0, r1), (*(a - r0 for a, _ in some), r1 - r0)
             gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, edges=edges))
-            done += len(batch)
+            done += len(some)
         return done
