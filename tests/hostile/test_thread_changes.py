@@ -140,54 +140,55 @@ def test_a_stock_model_that_another_thread_runs_is_not_probed(change):
     change(model, "dca")
 
 
-def test_a_look_at_a_thread_keeps_none_of_its_tensors():
-    """The next look would free them while it reads the frame: a segmentation fault where the thread leaves it."""
-    model, ids, refs = make("llama"), prompts(1, 80), []
-    inside, go = threading.Event(), threading.Event()
+def looked_at(forward):
+    """Run a last module's ``forward(x, wait)`` in a thread; ``wait()`` returns when this thread has looked into it."""
+    model, inside, go = make("llama"), threading.Event(), threading.Event()
+
+    def wait():
+        inside.set()
+        assert go.wait(60)
 
     class Own(torch.nn.Module):
         def forward(self, x):
-            own = x + 1
-            refs.append(weakref.ref(own))
-            inside.set()
-            assert go.wait(60)
-            del own
-            refs.append(refs[0]())
-            return x
+            return forward(self, x, wait)
 
     longspan.extend(model, "dca")
     model.model.norm = torch.nn.Sequential(model.model.norm, Own())
-    thread = threading.Thread(target=lambda: model(ids))
+    thread = threading.Thread(target=lambda: model(prompts(1, 80)))
     thread.start()
     assert inside.wait(60)
     with pytest.raises(LongspanError, match="another thread runs the model"):
         longspan.restore(model)
     go.set()
     thread.join()
+
+
+def test_a_look_at_a_thread_keeps_none_of_its_tensors():
+    """The next look would free them while it reads the frame: a segmentation fault where the thread leaves it."""
+    refs = []
+
+    def forward(self, x, wait):
+        own = x + 1
+        refs.append(weakref.ref(own))
+        wait()
+        del own
+        refs.append(refs[0]())
+        return x
+
+    looked_at(forward)
     assert len(refs) == 2 and refs[1] is None
 
 
 def test_a_look_at_a_thread_leaves_what_it_has_from_locals():
-    model, ids, names = make("llama"), prompts(1, 80), []
-    inside, go = threading.Event(), threading.Event()
+    names = []
 
-    class Own(torch.nn.Module):
-        def forward(self, x):
-            mine = locals()
-            inside.set()
-            assert go.wait(60)
-            names.extend(mine)
-            return x
+    def forward(self, x, wait):
+        mine = locals()
+        wait()
+        names.extend(mine)
+        return x
 
-    longspan.extend(model, "dca")
-    model.model.norm = torch.nn.Sequential(model.model.norm, Own())
-    thread = threading.Thread(target=lambda: model(ids))
-    thread.start()
-    assert inside.wait(60)
-    with pytest.raises(LongspanError, match="another thread runs the model"):
-        longspan.restore(model)
-    go.set()
-    thread.join()
+    looked_at(forward)
     assert {"self", "x"} <= set(names)
 
 
