@@ -6,7 +6,7 @@ import pytest
 
 import longspan
 from longspan.bundled import FOLDER, load_bundled
-from longspan_eval.reproduce import esa_methods
+from longspan_eval.reproduce import esa_methods, esa_scores
 from longspan_eval.reproduce.counts import Counted
 from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, counted_ratio, limit, operation_ratio
 from longspan_eval.reproduce.session import PaperSession
@@ -44,6 +44,26 @@ def test_cache(shape, overhead):
 
 def test_counted_from_nothing_is_nothing():
     assert counted_ratio(100, 0, 0, LLAMA, 128) == 0.0 and counted_ratio(100, 0, 100, LLAMA, 128) == 1.0
+
+
+def test_scores_in_full_take_no_reducing():
+    # 1,024 channels of a key, multiplied, added up and compared; no query and no key is made smaller.
+    by_hand = (16_480 * 6_273 + 2_049 * 28_543) / (16_480 * 32_768)
+    assert operation_ratio(32_768, MISTRAL, Sizes(128, 4096, 2048, None)) == by_hand
+
+
+def test_without_a_calibration_no_reducing_is_counted():
+    model, tokenizer = load_bundled()
+    session = PaperSession(model, tokenizer, Subject.of(model, tokenizer), scale="quick", windows=(8192,))
+    cells = {cell.row: cell for cell in esa_scores.TABLES[1].cells(session) if "this model" in cell.row}
+    assert not [row for row in cells if "d' =" in row]  # there are no reduced keys
+    counted = cells["counted: this model, d_H 192, scores in full, 1,024 tokens"].measures[0]
+    figures = session.measure(counted).figures
+    session.detach()
+    key = 4 * 192 + 3 * 6
+    by_hand = ((2 * 64 + 1) * figures["scored"] + key * figures["attended"]) / (key * 1024)
+    assert figures["ratio"] == pytest.approx(by_hand, rel=1e-9)
+    assert "no calibration is given" in esa_scores.TABLES[1].protocol(session)
 
 
 def test_the_text_at_hand_is_the_one_that_perplexity_reads():

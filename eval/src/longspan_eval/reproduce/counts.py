@@ -63,11 +63,11 @@ class Counted(Measure):
 
     Attributes:
         text: whose first ``length`` tokens are read.
-        reduced: numbers that the score of a key takes, for the ratio of operations.
+        reduced: numbers that the score of a key takes, for the ratio of operations; None: scores are in full.
     """
 
     text: Text = field(compare=False, repr=False, kw_only=True)
-    reduced: int = field(kw_only=True)
+    reduced: int | None = field(kw_only=True)
 
     def depends_on(self, keys: Keys) -> dict[str, Any]:
         sizes = {"length": self.length, "reduced": self.reduced}

@@ -65,10 +65,7 @@ def _recall_protocol(session: PaperSession) -> str:
 
 def _sizes(session: PaperSession) -> Sizes:
     made = None if session.calibration is None else Calibration.load(session.calibration)
-    shape = Shape.of(session.model)
-    # Without a calibration scores are exact: every channel of the keys.
-    short = shape.kv_channels if made is None else made.reduced
-    return Sizes(*sizes(session)[:3], short)
+    return Sizes(*sizes(session)[:3], None if made is None else made.reduced)
 
 
 def _operations(session: PaperSession) -> Sequence[Cell]:
@@ -84,10 +81,11 @@ def _operations(session: PaperSession) -> Sequence[Cell]:
     shape, short = Shape.of(session.model), _sizes(session)
     row, text = own(session), at_hand(session.tokenizer)
     for length in session.lengths([n * K for n in (16, 32, 64, 128)], WINDOW):
-        label = f"this model, d_H {shape.channels:,}, d' = {short.reduced}, {length:,} tokens"
+        scores = "scores in full" if short.reduced is None else f"d' = {short.reduced}"
+        label = f"this model, d_H {shape.channels:,}, {scores}, {length:,} tokens"
         computed = Figure(operation_ratio(length, shape, short), "share")
         cells.append(Cell(f"computed: {label}", "operations", figure=computed))
-        if session.calibration is not None:
+        if short.reduced is not None:
             more = Figure(cache_overhead(shape, short.reduced), "share")
             cells.append(Cell(f"computed: {label}", "reduced keys", figure=more))
         reason = session.too_long(length)
@@ -100,12 +98,16 @@ def _operations(session: PaperSession) -> Sequence[Cell]:
 
 
 def _operations_protocol(session: PaperSession) -> str:
+    full = (
+        " Scores of this model are in full, as no calibration is given: `d'` is then `d_Hkv`, and `4 d_H d' + 2 d'`, "
+        "what reducing takes, is left out."
+    )
     return (
         "Operations of one decoded token in a layer over those of full attention, as the paper's appendix A counts "
         "them: `((4 d_H + 3 H) (lI + lL + k + 1) + (2 d' + 1) lM + 4 d_H d' + 2 d') / ((4 d_H + 3 H) N)`; without end "
         "that is Eq 9, `(2 d' + 1) / (4 d_H + 3 H)`. Bytes of the reduced keys over those of keys and values: `d' / "
         "(2 d_Hkv)`. *Counted* is the same from the keys that the code scored and attended to at the last token, and "
-        "the bytes it holds."
+        f"the bytes it holds.{full if session.calibration is None else ''}"
     )
 
 

@@ -3,7 +3,8 @@
 In a layer with ``d_H`` query channels and ``H`` heads, one token that attends to ``n`` keys takes ``(4 d_H + 3 H) n``
 operations: ``2 d_H n`` for the scores, as many for the values, ``3 H n`` for the softmax. ESA reduces one query and one
 key to ``d'`` numbers (``4 d_H d' + 2 d'``), scores the ``l_M`` tokens between the first and the local ones by them
-(``(2 d' + 1) l_M``), and attends to ``l_I + l_L + k`` and the token itself.
+(``(2 d' + 1) l_M``), and attends to ``l_I + l_L + k`` and the token itself. Scores in full take the ``d_Hkv`` channels
+of a key as ``d'``, and reduce nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Sizes:
-    """ESA's parameters in tokens, and ``d'`` in numbers."""
+    """ESA's parameters in tokens, and ``d'`` in numbers; None: scores are in full."""
 
     initial: int
     local: int
     top_k: int
-    reduced: int
+    reduced: int | None
 
 
 def operation_ratio(total: int, shape: Shape, sizes: Sizes) -> float:
@@ -57,10 +58,11 @@ def operation_ratio(total: int, shape: Shape, sizes: Sizes) -> float:
     return counted_ratio(total, total - sizes.initial - sizes.local - 1, attended, shape, sizes.reduced)
 
 
-def counted_ratio(total: int, scored: float, attended: float, shape: Shape, reduced: int) -> float:
-    """The same from what was counted: tokens scored by ``reduced`` numbers each, and tokens attended to."""
-    reducing = 4 * shape.channels * reduced + 2 * reduced if scored else 0
-    return (reducing + (2 * reduced + 1) * scored + shape.a_key * attended) / (shape.a_key * total)
+def counted_ratio(total: int, scored: float, attended: float, shape: Shape, reduced: int | None) -> float:
+    """The same from what was counted: tokens scored by ``reduced`` numbers each, or in full, and tokens attended to."""
+    reducing = 4 * shape.channels * reduced + 2 * reduced if scored and reduced is not None else 0
+    size = shape.kv_channels if reduced is None else reduced
+    return (reducing + (2 * size + 1) * scored + shape.a_key * attended) / (shape.a_key * total)
 
 
 def limit(shape: Shape, reduced: int) -> float:
