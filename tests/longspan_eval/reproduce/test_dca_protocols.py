@@ -128,10 +128,11 @@ def test_practical_tasks(at_4096, tmp_path, table, tasks, tokens):
     shutil.copytree(SAMPLES, tmp_path / "data")
     at_4096.data_dir = tmp_path / "data"
     asked = figures_of("dca", table, at_4096)
-    assert {one.length for one in asked} == {tokens}
+    cells = measured("dca", table, at_4096)
+    cut = [one for cell in cells if cell.column.startswith(INSIDE) for one in cell.measures]
+    assert {one.length for one in asked if one not in cut} == {tokens}
     assert {one.name.split("-")[1] for one in asked} == tasks
     rows = {one.spec.label.partition(":")[0] for one in asked}
-    cells = measured("dca", table, at_4096)
     if table == "table-5":
         assert rows == {"stock", "dca"}
         choices = {one.name.partition("quality")[2] for one in asked if "quality" in one.name}
@@ -139,7 +140,20 @@ def test_practical_tasks(at_4096, tmp_path, table, tasks, tokens):
     else:
         assert rows == {"stock", "dynamic-ntk", "dca"}
         means = [cell for cell in cells if cell.row == "mean"]
-        assert {len({one.name for one in cell.measures}) for cell in means} == {4} and len(means) == 3
+        assert {len({one.name for one in cell.measures}) for cell in means} == {4} and len(means) == 4
+
+
+@pytest.mark.parametrize("table", ["table-3", "table-4"])
+def test_the_papers_stock_rows_are_of_prompts_that_fit_the_window(at_4096, at_window, tmp_path, table):
+    shutil.copytree(SAMPLES, tmp_path / "data")
+    at_4096.data_dir = tmp_path / "data"
+    cells = [cell for cell in measured("dca", table, at_4096) if cell.column == f"{INSIDE}, 4,096"]
+    assert len(cells) == 5  # four tasks and their mean
+    assert {(one.length, one.spec.label) for cell in cells for one in cell.measures} == {(4096, "stock")}
+    assert "Stock inside the window" in table_of("dca", table).protocol(at_4096)
+    long = at_window(32_768, windows=PAPERS["dca"].windows, data_dir=tmp_path / "data")  # no prompt is longer
+    assert not [cell for cell in measured("dca", table, long) if cell.column.startswith(INSIDE)]
+    assert "Stock inside the window" not in table_of("dca", table).protocol(long)
 
 
 def test_the_papers_questions_have_a_figure_for_each_of_its_tables(at_4096, tmp_path):

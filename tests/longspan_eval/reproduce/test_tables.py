@@ -137,7 +137,8 @@ def test_with_data(paper, name, session, tmp_path):
     if (paper, name) == ("dca", "table-1"):
         assert plan.cells[0].row == "PG19 (validation): stock"
     elif name != "table-5" and name != "table-6":
-        means = [cell for cell in plan.cells if cell.row.startswith("mean")]
+        # Few of the prompts can be cut to a window of 128 tokens.
+        means = [cell for cell in plan.cells if cell.row.startswith("mean") and not cell.column.startswith(INSIDE)]
         assert means and all(len(cell.measures) > 1 for cell in means)
 
 

@@ -98,7 +98,8 @@ def data_cells(
 ) -> list[Cell]:
     """Cells of tasks from files: a row for each task, a column for each method and length, and a row of their means.
 
-    A file that is not there makes a row that says so. One that is not as its task needs it is an error at once.
+    The column of ``INSIDE`` has prompts cut to the window, whatever the lengths are. A file that is not there makes a
+    row that says so. One that is not as its task needs it is an error at once.
 
     Args:
         samples: records a cell; None: all of a file.
@@ -106,7 +107,9 @@ def data_cells(
     Raises:
         DataError: a file is there, and cannot be used.
     """
-    columns = [(f"{label}, {length:,}", spec, length) for length in lengths for label, spec in methods.items()]
+    window = session.subject.window
+    at = [(label, spec, window if label == INSIDE else length) for length in lengths for label, spec in methods.items()]
+    columns = [(f"{label}, {length:,}", spec, length) for label, spec, length in dict.fromkeys(at)]
     files = {name: task.data for name in tasks if (task := TASKS[name]).data is not None}
     some = has_data(session, tasks)
     cells: list[Cell] = []
@@ -118,7 +121,8 @@ def data_cells(
             continue
         records = read_records(task, session.data_dir)
         picked = drawn(len(records), samples)
-        unbuilt = {length: why_unbuilt(session.tokenizer, task, length, records[picked[0]]) for length in lengths}
+        cut_to = {length for _, _, length in columns}
+        unbuilt = {length: why_unbuilt(session.tokenizer, task, length, records[picked[0]]) for length in cut_to}
         for column, spec, length in columns:
             reason = session.unfit(spec, length) or unbuilt[length]
             prompts = tuple(TaskPrompt(spec, length, n, task=task, record=records[n]) for n in picked)

@@ -8,7 +8,7 @@ from functools import partial
 from longspan_eval.cell import Cell
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import answers, found
-from longspan_eval.reproduce.cells import data_cells, read_tasks
+from longspan_eval.reproduce.cells import Methods, data_cells, inside, read_tasks
 from longspan_eval.reproduce.dca_methods import WINDOW, K, some
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import PaperTable, missing_file
@@ -20,6 +20,20 @@ EXAMPLES = tuple(
     tuple(f"fewshot-{name}{choice}" for name in ("qasper", "quality", "qmsum")) for choice in ("", "-best", "-worst")
 )
 ROWS = ("stock", "dynamic NTK", "DCA")
+SAID_CUT = (
+    " Stock inside the window has the same prompts cut to the window. The paper does not say to what its rows without "
+    "a method are cut; in its Tables 1 and 2 they fail beyond the window."
+)
+
+
+def _rows(session: PaperSession, length: int) -> Methods:
+    """The rows, and where prompts may be longer than the window, stock with prompts that are not."""
+    rows = some(session, *ROWS)
+    return inside(rows) if session.subject.window < length else rows
+
+
+def _said_cut(session: PaperSession, length: int) -> str:
+    return SAID_CUT if session.subject.window < length else ""
 
 
 def _length(session: PaperSession) -> list[int]:
@@ -27,20 +41,21 @@ def _length(session: PaperSession) -> list[int]:
 
 
 def _few_shot(session: PaperSession) -> Sequence[Cell]:
-    return data_cells(session, some(session, *ROWS), FEW_SHOT, _length(session), session.at_most(5))
+    lengths = _length(session)
+    return data_cells(session, _rows(session, *lengths), FEW_SHOT, lengths, session.at_most(5))
 
 
 def _few_shot_protocol(session: PaperSession) -> str:
     return (
         "0, 2, 2 and 1 examples; F1, F1, exact match and the geometric mean of ROUGE, here the mean of each answer's, "
         "which is never more than SCROLLS' own, made of the means; cut from the left to "
-        f"{_length(session)[0]:,} tokens (the paper: 16,384)."
+        f"{_length(session)[0]:,} tokens (the paper: 16,384).{_said_cut(session, *_length(session))}"
     )
 
 
 def _zero_shot(session: PaperSession) -> Sequence[Cell]:
     lengths = session.lengths([32 * K], WINDOW)
-    return data_cells(session, some(session, *ROWS), ZERO_SHOT, lengths, session.at_most(5))
+    return data_cells(session, _rows(session, *lengths), ZERO_SHOT, lengths, session.at_most(5))
 
 
 def _zero_shot_protocol(session: PaperSession) -> str:
@@ -48,6 +63,7 @@ def _zero_shot_protocol(session: PaperSession) -> str:
         "L-Eval's four closed-ended tasks, for chat models; cut to "
         f"{session.tokens(32 * K, WINDOW):,} tokens, more than the paper's longest documents (27k). SFiction is the "
         "mean of loyalty (by the story) and fact (without it), half of the questions each."
+        f"{_said_cut(session, session.tokens(32 * K, WINDOW))}"
     )
 
 
