@@ -34,6 +34,18 @@ def test_longheads_at_its_own_window(at_4096):
     assert [one.local_chunks for one in halved] == [2, 1, 2]
 
 
+@pytest.mark.parametrize("window", [4096, 512, 510, 1500, 65_535])
+def test_chunks_fit_whatever_the_window_is(at_window, window):
+    session = at_window(window, windows=(4096,))
+    for row in [*longheads_methods.methods(session).values(), *longheads_methods.ablations(session).values()]:
+        if row.method is not None:
+            row.method.resolve(window)
+    half = longheads_methods.half(session)
+    for row in longheads_methods.halved(session).values():  # in Table 3 their window is half of the model's
+        chosen = made(row, LongHeads).resolve(half)
+        assert half - 8 <= chosen.num_chunks * chosen.chunk_length <= half
+
+
 @pytest.mark.parametrize(("template", "factor"), [(None, 2.0), ("{{ messages }}", 1.0)])
 def test_the_factor_of_ntk_is_another_for_chat_models(at_4096, monkeypatch, template, factor):
     monkeypatch.setattr(at_4096.tokenizer, "chat_template", template)

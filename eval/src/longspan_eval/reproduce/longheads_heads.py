@@ -14,7 +14,7 @@ from longspan_eval.measure import Measure
 from longspan_eval.reduce import Reduce, found, found_where, mean_of
 from longspan_eval.reproduce.ablations import parse_spec
 from longspan_eval.reproduce.cells import read_tasks
-from longspan_eval.reproduce.longheads_methods import SAID_THEM, WINDOW, half, halved, lengths_of
+from longspan_eval.reproduce.longheads_methods import SAID_THEM, WINDOW, chunk_length, half, halved, lengths_of
 from longspan_eval.reproduce.measures import Inspected, SplitPrompt
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import PaperTable, missing_file
@@ -43,7 +43,7 @@ def _looks(session: PaperSession, row: MethodSpec, length: int, prompts: int) ->
 
 def _stock(session: PaperSession, length: int, prompts: int) -> tuple[SplitPrompt, ...]:
     """Stock's answers to the same prompts, cut into the same chunks."""
-    return tuple(SplitPrompt(STOCK, length, n, task=TASK, chunk=session.tokens(256, WINDOW)) for n in range(prompts))
+    return tuple(SplitPrompt(STOCK, length, n, task=TASK, chunk=chunk_length(session)) for n in range(prompts))
 
 
 def _prompts(session: PaperSession) -> int:
@@ -75,7 +75,7 @@ def _analysis_protocol(session: PaperSession) -> str:
     return (
         f"Passkeys in noise, {_prompts(session)} a length (the paper: 50), and the first tokens of "
         f"{session.prompts(5, 2)} government reports a length at their last token (the paper: 5), at an attention "
-        f"window of {half(session):,} tokens (the paper: 2,048): 8 chunks of {session.tokens(256, WINDOW)}. "
+        f"window of {half(session):,} tokens (the paper: 2,048): 8 chunks of {chunk_length(session)}. "
         f"{SAID_THEM} Of all layers and heads, where the answer begins: the share of chunks that any keeps, and the "
         "Gini coefficient of how often. Hits are of the chunks that are chosen among (Eq 3), without the first and the "
         "local ones, which are kept whatever is chosen: of *a head*, how many heads have the answer among their best 1 "

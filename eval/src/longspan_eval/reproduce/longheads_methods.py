@@ -21,10 +21,14 @@ ABLATIONS = {  # after the two of chunk length and number of chunks that all sha
 }
 
 
-def method(session: PaperSession, more: str = "", length: float = 256, chunks: int = 16) -> MethodSpec:
+def chunk_length(session: PaperSession, paper: int = 256) -> int:
+    """The paper's tokens of a chunk, scaled and rounded down, so that as many chunks fit whatever the window is."""
+    return paper if session.as_printed else max(paper * session.subject.window // WINDOW, 1)
+
+
+def method(session: PaperSession, more: str = "", length: int = 256, chunks: int = 16) -> MethodSpec:
     """LongHeads as in the paper, each query head choosing by itself; ``length`` and ``chunks`` at a window of 4,096."""
-    size = session.tokens(length, WINDOW)
-    text = f"longheads:chunk_length={size},num_chunks={chunks}"
+    text = f"longheads:chunk_length={chunk_length(session, length)},num_chunks={chunks}"
     text += "" if "share=" in more else ",share=head"
     return parse_spec(f"{text},{more}" if more else text)
 
