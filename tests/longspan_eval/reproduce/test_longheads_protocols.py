@@ -46,6 +46,16 @@ def test_chunks_fit_whatever_the_window_is(at_window, window):
         assert half - 8 <= chosen.num_chunks * chosen.chunk_length <= half
 
 
+@pytest.mark.usefixtures("unbuilt")
+@pytest.mark.parametrize("name", ["table-3", "table-5", "table-7", "figure-6"])
+def test_an_attention_window_beyond_the_models_is_not_run(at_window, name):
+    """The paper's 2,048 tokens on a model of 512."""
+    session = at_window(512, windows=(4096,), scale_to="paper")
+    cells = [cell for cell in table_of("longheads", name).cells(session) if cell.row.startswith("LongHeads")]
+    assert cells and not [cell for cell in cells if cell.measures]
+    assert any("num_chunks=8, chunk_length=256, window=512" in (cell.missing or "") for cell in cells)
+
+
 @pytest.mark.parametrize(("template", "factor"), [(None, 2.0), ("{{ messages }}", 1.0)])
 def test_the_factor_of_ntk_is_another_for_chat_models(at_4096, monkeypatch, template, factor):
     monkeypatch.setattr(at_4096.tokenizer, "chat_template", template)

@@ -50,8 +50,9 @@ def _prompts(session: PaperSession) -> int:
     return session.prompts(50, 8)
 
 
-def _missing(session: PaperSession, length: int) -> str | None:
-    return session.too_long(length) or session.unbuilt(TASK, length)
+def _missing(session: PaperSession, length: int, row: MethodSpec = STOCK) -> str | None:
+    """Why a row has no prompt of a length, or None. Its attention window has to fit the model's, as in every table."""
+    return session.unfit(row, length) or session.unbuilt(TASK, length)
 
 
 def _analysis(session: PaperSession) -> Sequence[Cell]:
@@ -64,7 +65,7 @@ def _analysis(session: PaperSession) -> Sequence[Cell]:
         )
     for label, row in halved(session).items():
         for length in lengths_of(session):
-            reason = _missing(session, length)
+            reason = _missing(session, length, row)
             looks = () if reason else _looks(session, row, length, _prompts(session))
             for column, show in _SHOWN.items():
                 cells.append(Cell(f"{label}, {length:,} tokens", column, show, looks, missing=reason))
@@ -98,7 +99,7 @@ def _reports(session: PaperSession) -> Sequence[Cell]:
     cells = []
     for label, row, length in labels:
         fit = [Text.of("government report", ids) for ids in texts if len(ids) >= length][:count]
-        reason = session.too_long(length)
+        reason = session.unfit(row, length)
         if reason is None and not fit:
             reason = f"no report in longbench/gov_report.jsonl has {length:,} tokens"
         looks = () if reason else tuple(Inspected(row, length, text=text, window=half(session)) for text in fit)
@@ -114,19 +115,18 @@ def split_lengths(session: PaperSession) -> list[int]:
 def _split(session: PaperSession) -> Sequence[Cell]:
     parts = {"in one chunk": found_where("split", 0.0), "split over chunks": found_where("split", 1.0)}
     count = session.prompts(100, 8)
-    reasons = {length: _missing(session, length) for length in split_lengths(session)}
-    fit = [length for length, reason in reasons.items() if reason is None]
-    reason = None if fit else next(iter(reasons.values()))
-    measures: dict[str, tuple[Measure, ...]] = {
-        "stock": tuple(one for length in fit for one in _stock(session, length, count))
-    }
-    for label, row in halved(session).items():
-        measures[label] = tuple(one for length in fit for one in _looks(session, row, length, count))
-    return [
-        Cell(label, part, show, asked, missing=reason)
-        for label, asked in measures.items()
-        for part, show in parts.items()
-    ]
+    cells = []
+    for label, row in {"stock": STOCK, **halved(session)}.items():
+        reasons = {length: _missing(session, length, row) for length in split_lengths(session)}
+        fit = [length for length, reason in reasons.items() if reason is None]
+        reason = None if fit else next(iter(reasons.values()))
+        asked: tuple[Measure, ...] = tuple(
+            one
+            for length in fit
+            for one in (_stock(session, length, count) if row is STOCK else _looks(session, row, length, count))
+        )
+        cells += [Cell(label, part, show, asked, missing=reason) for part, show in parts.items()]
+    return cells
 
 
 def _split_protocol(session: PaperSession) -> str:
