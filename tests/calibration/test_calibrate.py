@@ -146,6 +146,17 @@ def test_recall_is_of_the_last_queries_among_the_middle_keys():
         assert 0 < row.layer < 1
 
 
+def test_recall_is_among_as_many_keys_as_are_not_kept_anyway():
+    model, ids = make("llama"), prompts(1, 150)[0]
+    made = calibrated(model)
+    for initial, local in ((5, 10), (0, 0)):
+        settings = {"initial": initial, "local": local, "progress": False}
+        report = measure_recall(model, [made], [ids], queries=20, top=5, **settings)
+        assert report.keys == 150 - 20 - initial - local
+    with pytest.raises(CalibrationError, match="at least 150 tokens"):
+        measure_recall(model, [made], [ids[:149]], queries=20, top=95, initial=5, local=30, progress=False)
+
+
 def test_texts_are_read_no_further_than_needed():
     def endless():
         while True:

@@ -149,13 +149,15 @@ def measure_recall(
     *,
     top: int | None = None,
     queries: int = 128,
+    initial: int | None = None,
+    local: int | None = None,
     method: str | Method = "dca",
     window: int | None = None,
     progress: bool = True,
 ) -> RecallReport:
     """How many of the highest-scoring keys of long texts each calibration finds, layer by layer.
 
-    The last tokens are the queries; the keys are those between the first ``L / 64`` and the ``L / 2`` before the
+    The last tokens are the queries; the keys are those between the first ``initial`` and the ``local`` before the
     queries: the tokens that ESA chooses from. Recall is the mean over the texts.
 
     Args:
@@ -163,6 +165,7 @@ def measure_recall(
         texts: token ids ``[T]`` int64 each, all of one length, best such that no calibration was made from.
         top: how many keys; ``L / 4``, ESA's own number, unless given.
         queries: how many at the end of each text.
+        initial, local: tokens that are kept anyway; ``L / 64`` and ``L / 2``, ESA's own numbers, unless given.
         method: what the model reads the texts under, which are longer than its window.
         window: the trained window; the model's own unless given.
     """
@@ -181,11 +184,13 @@ def measure_recall(
     length = lengths.pop()
     queries = check_count("queries", queries)
     top = max(size // 4, 1) if top is None else check_count("top", top, what="keys")
-    first, last = size // 64, length - queries - size // 2
+    first = size // 64 if initial is None else check_count("initial", initial, least=0)
+    local = size // 2 if local is None else check_count("local", local, least=0)
+    last = length - queries - local
     if top > last - first:
         raise CalibrationError(
             f"{length} tokens leave {max(last - first, 0)} keys to choose the top {top} from, for {queries} "
-            f"queries: the text has to be at least {first + size // 2 + max(queries, 1) + top} tokens long"
+            f"queries: the text has to be at least {first + local + max(queries, 1) + top} tokens long"
         )
     found: dict[tuple[int, str], list[tuple[float, ...]]] = {}  # recall by layer, and by head
 

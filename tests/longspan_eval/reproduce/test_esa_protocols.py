@@ -197,6 +197,7 @@ def test_recall_is_of_2000_queries_up_to_token_25000(at_window, monkeypatch):
     session = at_window(32_768, windows=PAPERS["esa"].windows, calibration=FOLDER / "calibration.safetensors")
     asked = set(figures_of("esa", "figure-2", session))
     assert asked and {(one.length, one.queries, one.top) for one in asked} == {(25_000, 2_000, 2_048)}
+    assert {(one.initial, one.local) for one in asked} == {(128, 4096)}  # as at the other window
     # Four prompts would fit the text of 120,001 tokens, the last two of which are what the components are made of.
     (text,) = {one.text for one in asked}
     assert components_from(text) == 70_001 and {one.seed for one in asked} == {0, 25_000}

@@ -7,10 +7,11 @@ import pytest
 import longspan
 from longspan.bundled import FOLDER, load_bundled
 from longspan_eval.reproduce import esa_methods, esa_scores
-from longspan_eval.reproduce.counts import Counted
+from longspan_eval.reproduce.counts import Counted, Recalled
 from longspan_eval.reproduce.operations import Shape, Sizes, cache_overhead, counted_ratio, limit, operation_ratio
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.texts import at_hand
+from longspan_eval.spec import parse_spec
 from longspan_eval.subject import Subject
 from longspan_eval.windows import build, find_windows
 
@@ -64,6 +65,19 @@ def test_without_a_calibration_no_reducing_is_counted():
     by_hand = ((2 * 64 + 1) * figures["scored"] + key * figures["attended"]) / (key * 1024)
     assert figures["ratio"] == pytest.approx(by_hand, rel=1e-9)
     assert "no calibration is given" in esa_scores.TABLES[1].protocol(session)
+
+
+def test_recall_is_among_the_keys_that_esa_chooses_from():
+    model, tokenizer = load_bundled()
+    session = PaperSession(model, tokenizer, Subject.of(model, tokenizer), scale="quick")
+    file = FOLDER / "calibration.safetensors"
+    session.shared["components"] = longspan.Calibration.load(file)  # making them would take long
+    asked = Recalled(
+        parse_spec("stock"), 600, 0, text=at_hand(tokenizer), queries=20, top=10, initial=3, local=100,
+        calibration=file, sha256="0" * 64,
+    )  # fmt: skip
+    sample = session.measure(asked)
+    assert sample.error is None and sample.figures["keys"] == 600 - 20 - 3 - 100
 
 
 def test_the_text_at_hand_is_the_one_that_perplexity_reads():

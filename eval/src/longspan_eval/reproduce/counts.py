@@ -29,17 +29,21 @@ class Recalled(Measure):
     Attributes:
         text: of which ``length`` tokens are read from token ``seed`` on, none of those that the principal components
             are made of (``components_from``).
+        initial, local: tokens that ESA keeps anyway, and does not choose from.
         sha256: of the file ``calibration``.
     """
 
     text: Text = field(compare=False, repr=False, kw_only=True)
     queries: int = field(kw_only=True)
     top: int = field(kw_only=True)
+    initial: int = field(kw_only=True)
+    local: int = field(kw_only=True)
     calibration: Path = field(kw_only=True)
     sha256: str = field(kw_only=True)
 
     def depends_on(self, keys: Keys) -> dict[str, Any]:
         span = {"begin": self.seed, "length": self.length, "queries": self.queries, "top": self.top}
+        span |= {"initial": self.initial, "local": self.local}
         return {"kind": self.name, "measure": 2, "text": self.text.sha256, "calibration": self.sha256, **span}
 
     def run(self, session: Session) -> Sample:
@@ -50,8 +54,9 @@ class Recalled(Measure):
         figures: dict[str, float] = {}
         for prefix, one in both.items():
             report = measure_recall(
-                session.model, [one], [ids], top=self.top, queries=self.queries, window=session.window, progress=False
-            )
+                session.model, [one], [ids], top=self.top, queries=self.queries, initial=self.initial,
+                local=self.local, window=session.window, progress=False,
+            )  # fmt: skip
             figures |= {f"{prefix}layer {row.index}": row.layer for row in report.rows}
             figures |= {f"{prefix}mean": report.mean("layer", one.solver), "keys": float(report.keys)}
         return self.sample(tokens=self.length, figures=figures)

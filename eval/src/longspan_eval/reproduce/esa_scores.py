@@ -38,11 +38,11 @@ def _recall(session: PaperSession) -> Sequence[Cell]:
     if reason is None and not begins:
         reason = f"{text.name} has {free:,} tokens beside those of the {PCA}, fewer than {length:,}"
     sha256 = hashlib.sha256(session.calibration.read_bytes()).hexdigest()
-    top = session.tokens(TOP_K, WINDOW)
+    initial, local, top, _ = sizes(session)
     measures = () if reason else tuple(
         Recalled(
-            parse_spec("stock"), length, begin, text=text, queries=queries, top=top, calibration=session.calibration,
-            sha256=sha256,
+            parse_spec("stock"), length, begin, text=text, queries=queries, top=top, initial=initial, local=local,
+            calibration=session.calibration, sha256=sha256,
         )
         for begin in begins
     )  # fmt: skip
