@@ -185,6 +185,24 @@ def test_ablations_are_of_longbenchs_mean_where_it_is_there(at_4096, tmp_path):
         assert {one.task.name for one in cell.measures} == {f"longbench-{name}" for name in longheads.LONGBENCH}
 
 
+def test_ablations_name_the_files_and_rows_that_their_means_lack(at_4096, tmp_path):
+    shutil.copytree(SAMPLES, tmp_path / "data")
+    (tmp_path / "data" / "longbench" / "qmsum.jsonl").unlink()
+    at_4096.data_dir = tmp_path / "data"
+    cells = table_of("longheads", "table-4").cells(at_4096)
+    assert {cell.column for cell in cells} == {"mean of 15 of 16"}
+    assert [(cell.row, cell.brief) for cell in cells if not cell.measures] == [
+        ("longbench-qmsum", "needs `longbench/qmsum.jsonl`")
+    ]
+    at_4096.max_length = 8192
+    *settings, absent = table_of("longheads", "table-4").cells(at_4096)
+    assert [cell.row for cell in settings] == [
+        f"{name}, 16,384" for name in ("stock", *longheads_methods.ablations(at_4096))
+    ]
+    assert {cell.missing for cell in settings} == {"16,384 tokens are more than --max-length 8,192"}
+    assert "qmsum" in absent.brief
+
+
 def test_ablations_have_every_row_where_a_printed_length_is_the_models_window(at_window, unbuilt):
     session = at_window(16_384, scale="quick", scale_to="paper", samples=1, windows=(4096,))
     cells = measured("longheads", "table-4", session)

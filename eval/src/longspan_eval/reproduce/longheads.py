@@ -157,8 +157,7 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
     if has_data(session, NAMES):
         lengths = session.lengths([4 * WINDOW], WINDOW)
         made = data_cells(session, {**stock, **ablations(session)}, NAMES, lengths, session.at_most(2))
-        # Transposed: what is compared are the settings, of which the paper gives the mean alone.
-        return [replace(cell, row=cell.column, column=cell.row) for cell in made if cell.row.startswith("mean")]
+        return _transposed(made)
     window = session.subject.window
     lengths = session.lengths([WINDOW * n for n in session.choose((4, 8), (4,))], WINDOW)
     made_of = {**stock, INSIDE: stock["stock"], **ablations(session)}
@@ -175,6 +174,21 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
             columns = shown if cell.column == f"{window:,}" else []
         cells += [replace(cell, row=label, column=f"perplexity, {column}") for column in columns]
     return cells
+
+
+def _transposed(made: Sequence[Cell]) -> list[Cell]:
+    """A row for each setting, as these are compared, with its mean, which the paper gives alone; and files to come.
+
+    A setting without a mean says why it has none.
+    """
+    absent = [cell for cell in made if cell.brief.startswith("needs")]
+    means = {cell.column: cell for cell in made if cell.row.startswith("mean")}
+    settings = {cell.column: means.get(cell.column, cell) for cell in made if cell not in absent}
+    first = next((cell.row for cell in means.values()), "mean")
+    return [
+        *(replace(cell, row=name, column=cell.row if name in means else first) for name, cell in settings.items()),
+        *(replace(cell, column=first) for cell in absent),
+    ]
 
 
 def _ablations_protocol(session: PaperSession) -> str:
