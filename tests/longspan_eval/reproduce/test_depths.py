@@ -37,6 +37,12 @@ def test_passkeys_to_18k_and_at_middle_depths_stand_by_themselves(at_4096, unbui
     assert sorted({one.length for one in middle.measures}) == [n * K for n in range(4, 25, 2)]
 
 
+@pytest.mark.parametrize(("limit", "said"), [(18, ""), (8, " of 3 of 8")])
+def test_the_mean_to_18k_lacks_no_length_beyond_that(at_4096, unbuilt, limit, said):
+    at_4096.max_length = limit * K
+    assert ("DCA", f"to {18 * K:,}, all depths{said}") in cells_of("dca", "figure-5", at_4096)
+
+
 @pytest.mark.parametrize(("paper", "name"), [("longheads", "figure-7"), ("dca", "figure-5"), ("dca", "figure-6")])
 def test_depths_are_drawn_and_in_the_results(paper, name, at_window, tmp_path, unbuilt):
     session = at_window(512, scale="quick", max_length=512 * 6)

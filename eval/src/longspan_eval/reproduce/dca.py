@@ -118,9 +118,10 @@ def _passkey(session: PaperSession) -> Sequence[Cell]:
     lengths = session.lengths([n * K for n in session.choose(range(4, 25, 2), (4, 8, 18, 24))], WINDOW)
     cells = grid(session, made, "passkey", lengths, session.prompts(20, 1), spread(session.choose(10, 5)))
     most = session.tokens(18 * K, WINDOW)
+    near = {f"{length:,}" for length in lengths if length <= most}
     return [
         *cells,
-        *means(cells, f"to {most:,}, all depths", lambda one: one.length <= most),
+        *means([cell for cell in cells if cell.column in near], f"to {most:,}, all depths"),
         *means(cells, "middle depths", lambda one: isinstance(one, TaskPrompt) and 0.3 < (one.depth or 0.0) < 0.7),
     ]
 
