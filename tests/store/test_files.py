@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import mmap
@@ -140,3 +141,25 @@ def test_a_file_system_without_holes(monkeypatch, tmp_path):
     with pytest.raises(CacheError, match="No space left"):
         buffer.reserve(torch.randn(1, 2, 1, 16), 3000)
     assert buffer.capacity >= 300
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_process_does_not_write_to_its_parents_files(tmp_path):
+    """The file is one for both: each would read what the other has written."""
+    store = KVStore("disk", tmp_path)
+    store.append(*keys_and_values(500))
+    expected = [x.clone() for x in store.state()]
+    child = os.fork()
+    if child == 0:
+        own, status = copy.deepcopy(store), 1
+        try:
+            for write in (lambda: store.append(*keys_and_values(1)), store.reserve_one, lambda: store.reserve(501)):
+                with pytest.raises(CacheError, match="forked"):
+                    write()
+            own.append(*keys_and_values(1))
+            status = 0 if own.length == 501 and torch.equal(own.values[:, :, :500], expected[-1]) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.append(*keys_and_values(1))
+    assert all(torch.equal(x[:, :, :500], y) for x, y in zip(store.state(), expected, strict=True))

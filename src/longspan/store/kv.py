@@ -126,6 +126,7 @@ class KVStore:
         kept_at = 0
         if not self.length or self.tier != "device" and self.offloaded:
             return None
+        self._buffers[0].reserved.check_process()
         if self.index is not None:
             slot = self.index.reserve_one()
             if slot is None:
@@ -254,9 +255,11 @@ class KVStore:
             like: a tensor for each stream, of its shape but for the tokens, on the device.
 
         Raises:
-            CacheError: the disk has no room. What an allocator raises, where there is no next tier. The store is as it
-                was.
+            CacheError: the disk has no room, or the files are another process's. What an allocator raises, where there
+                is no next tier. The store is as it was.
         """
+        if self._buffers:
+            self._buffers[0].reserved.check_process()
         if self._buffers and tokens <= self.capacity:
             return self._buffers
         buffers = self._buffers or [self._buffer() for _ in like]

@@ -72,6 +72,9 @@ class TokenBlock:
     def reopen(self, start: int) -> None:
         """Let the tokens from ``start`` on be written once more."""
 
+    def check_process(self) -> None:
+        """Raise ``CacheError`` where another process would see what is written here."""
+
     def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
         """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""
         to = self.tensor if rows is None else self.tensor[rows]
@@ -105,7 +108,7 @@ class Mapped(TokenBlock):
     @torch.inference_mode(False)
     def __init__(self, kind: Kind, capacity: int, directory: Path | None) -> None:
         self._where = directory if directory is not None else Path(tempfile.gettempdir())
-        self.kind, self.capacity = kind, 0
+        self.kind, self.capacity, self._process = kind, 0, os.getpid()
         try:
             # Left open: it is closed with this object, and takes its disk space along.
             self.file = tempfile.TemporaryFile(prefix="longspan-", dir=directory, buffering=0)  # noqa: SIM115
@@ -143,6 +146,14 @@ class Mapped(TokenBlock):
         """Whether the disk has space for ``tokens``, as far as it tells."""
         kept = self.capacity if tokens <= self._room else 0
         return self.kind.nbytes(tokens - kept) <= free_space(self.file.fileno())
+
+    def check_process(self) -> None:
+        """See ``TokenBlock``: a process that was forked has the same file, not a copy as of memory."""
+        if os.getpid() != self._process:
+            raise CacheError(
+                "the cache lies in files of the process that this one was forked from, and both would write to them; "
+                "go on with a copy of it (copy.deepcopy), or start a new cache here"
+            )
 
     def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
         """As of ``TokenBlock``. A page written first would be read first, with megabytes of empty pages around it."""
