@@ -182,7 +182,14 @@ def _generation_request(
         most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
     sampling = Sampling(body.temperature, body.top_p, body.seed, alternatives)
     return GenerationRequest(
-        prompt.ids, most, sampling, schema.stops(body.stop), prompt.document, passages, streamed=bool(body.stream)
+        prompt.ids,
+        most,
+        sampling,
+        schema.stops(body.stop),
+        prompt.document,
+        passages,
+        streamed=bool(body.stream),
+        digest=prompt.digest,
     )
 
 

@@ -39,6 +39,7 @@ class GenerationRequest:
         ids: the prompt, ``[T]``. max_tokens: length of the answer at most. stop: texts that end it.
         passages: whether to record what the heads choose of ``document``.
         streamed: whether each part of the answer is sent as soon as it is there.
+        digest: of a chat's prompt, by which its answer is remembered; see ``PreviousAnswers``.
     """
 
     ids: Tensor
@@ -48,6 +49,7 @@ class GenerationRequest:
     document: Document | None = None
     passages: bool = False
     streamed: bool = True
+    digest: Any = None
 
 
 @dataclass(frozen=True)
@@ -223,10 +225,10 @@ class Generation:
             self._emit(Delta(text, self._sendable(finish is not None)))
         if finish is None:
             return True
-        if not self._stops.stopped:
+        if not self._stops.stopped and self._request.digest is not None:
             answer = self._ids[self._prompt_length : self._length - ended]
             whole = str(self._host.tokenizer.decode(answer.tolist(), skip_special_tokens=True))
-            self._host.previous_answers.remember(self._request.ids, whole, answer.clone())
+            self._host.previous_answers.remember(self._request.digest, whole, answer.clone())
         end = self._finished(finish)
         self.close()
         self._emit(end)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from longspan.documents import Document
-from longspan.documents.layout import encode, encode_text, head_of
+from longspan.documents.layout import encode, head_of
 from longspan.documents.manifest import Layout
 from longspan.serve.errors import ApiError
 
@@ -31,22 +31,27 @@ class Message:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The ids of a prompt, ``[T]``, and the document that it begins with."""
+    """The ids of a prompt, ``[T]``, the document that it begins with, and a chat's digest: see ``PreviousAnswers``."""
 
     ids: Tensor
     document: Document | None
+    digest: Any = None
 
 
 class PreviousAnswers:
-    """The ids of previous answers, by prompt and text: encoding the text again may give others, which no cache has."""
+    """The ids of previous answers, by prompt and text: encoding the text again may give others, which no cache has.
+
+    A prompt is known by the digest of its document's ids and of the texts after them: which ids these have depends on
+    the answers that are known.
+    """
 
     def __init__(self) -> None:
         self._ids: OrderedDict[bytes, Tensor] = OrderedDict()
         self._lock = Lock()
 
-    def remember(self, prompt: Tensor, text: str, ids: Tensor) -> None:
-        """Remember the ``ids`` ``[A]`` of an answer to a prompt ``[T]``."""
-        key = self._key(_digest(prompt), text)
+    def remember(self, prompt: Any, text: str, ids: Tensor) -> None:
+        """Remember the ``ids`` ``[A]`` of an answer to the prompt of a digest."""
+        key = self._key(prompt, text)
         with self._lock:
             self._ids[key] = ids
             while len(self._ids) > _MAX_ANSWERS:
@@ -63,6 +68,7 @@ class PreviousAnswers:
     @staticmethod
     def _key(prompt: Any, text: str) -> bytes:
         digest = prompt.copy()
+        digest.update(b"\xff")  # no text has it, so that what is asked and what is answered stay apart
         digest.update(text.encode("utf-8", "surrogatepass"))
         key: bytes = digest.digest()
         return key
@@ -103,7 +109,7 @@ class Prompts:
         with self._lock:
             if document is not None:
                 turns = _layout_turns(read, f"{document.layout.joint}", document.layout, with_document=True)
-                return Prompt(self._encode_turns(document.contents.ids, turns), document)
+                return self._encode_turns(document.contents.ids, turns, document)
             if self._layout.name == "chat":
                 turns = self._template_turns(read)
             else:
@@ -111,11 +117,11 @@ class Prompts:
             leading = self._leading_document(turns[0])
             if leading is not None:
                 turns[0] = turns[0].removeprefix(leading.layout.head + str(leading.text))
-                return Prompt(self._encode_turns(leading.contents.ids, turns), leading)
+                return self._encode_turns(leading.contents.ids, turns, leading)
             if self._layout.name == "chat":
-                return Prompt(self._encode_turns(torch.empty(0, dtype=torch.int64), turns), None)
+                return self._encode_turns(torch.empty(0, dtype=torch.int64), turns, None)
             turns[0] = turns[0].removeprefix(self._layout.head)
-            return Prompt(self._encode_turns(head_of(self._tokenizer, self._layout), turns), None)
+            return self._encode_turns(head_of(self._tokenizer, self._layout), turns, None)
 
     def completion(self, prompt: str | list[int]) -> Prompt:
         """The ids of a text, after those of a document that it begins with.
@@ -146,14 +152,23 @@ class Prompts:
         leading = [one for one in self._documents() if one.text and _starts_with(text, one)]
         return max(leading, key=lambda one: one.tokens, default=None)
 
-    def _encode_turns(self, ids: Tensor, turns: Sequence[str]) -> Tensor:
-        """``ids``, followed by the ids of the texts, which alternate between prompts and answers."""
-        parts, digest = [ids], _digest(ids)  # of all parts so far: a document is not hashed again at every turn
-        for n, text in enumerate(turns):
-            known = self._previous_answers.ids_of(digest, text) if n % 2 else encode(self._tokenizer, text)
-            parts.append(encode_text(self._tokenizer, text)[0] if known is None else known)
-            digest.update(_bytes(parts[-1]))
-        return torch.cat(parts)
+    def _encode_turns(self, ids: Tensor, turns: Sequence[str], document: Document | None) -> Prompt:
+        """``ids``, followed by the ids of the texts, which alternate between prompts and answers.
+
+        Only an answer of this server has ids of its own. All text between two of these is encoded as one: many
+        tokenizers put a space before what they encode by itself.
+        """
+        parts, text, digest = [ids], [turns[0]], hashlib.sha256(ids.contiguous().numpy().data)
+        digest.update(turns[0].encode())
+        for answer, after in zip(turns[1::2], turns[2::2], strict=True):
+            known = self._previous_answers.ids_of(digest, answer)
+            if known is None:
+                text += [answer, after]
+            else:
+                parts += [encode(self._tokenizer, "".join(text)), known]
+                text = [after]
+            digest.update(f"{answer}{after}".encode())
+        return Prompt(torch.cat([*parts, encode(self._tokenizer, "".join(text))]), document, digest)
 
     def _template_turns(self, messages: Sequence[Message]) -> list[str]:
         """The filled chat template, split at the answers, or whole where it has one of them otherwise than as given.
@@ -179,15 +194,6 @@ class Prompts:
             raise ApiError(
                 400, f"the chat template does not take these messages: {' '.join(str(error).split())}", param="messages"
             ) from None
-
-
-def _digest(ids: Tensor) -> Any:
-    """A SHA-256 over ids ``[T]``, to go on from."""
-    return hashlib.sha256(_bytes(ids))
-
-
-def _bytes(ids: Tensor) -> Any:
-    return ids.contiguous().numpy().data
 
 
 def characters_of(tokenizer: Any, tokens: int) -> int:
