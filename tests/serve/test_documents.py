@@ -70,6 +70,19 @@ def test_files_without_a_text_are_refused(served, name, data):
     assert served.http.post("/v1/documents", data={"name": "x"}).json()["error"]["param"] == "file"
 
 
+@pytest.mark.parametrize(("more", "param"), [("file", "file"), ("name", "name"), ("layout", "layout")])
+def test_an_upload_of_which_a_part_would_be_ignored_is_refused(served, more, param):
+    before = served.http.get("/v1/documents").json()
+    parts = [
+        ("file", ("a.txt", b"one text")),
+        ("name", (None, b"a name")),
+        (more, ("b.txt" if more == "file" else None, b"x")),
+    ]
+    response = served.http.post("/v1/documents", files=parts)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+    assert served.http.get("/v1/documents").json() == before
+
+
 def test_html_is_read_as_its_text(served):
     id = served.add("<html><body><p>One.</p><script>no()</script><p>Two.</p></body></html>", "page.html")
     assert served.http.get(f"/v1/documents/{id}/text").json()["text"] == "One.\nTwo."

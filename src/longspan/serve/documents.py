@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Query, UploadFile
+from fastapi import APIRouter, Form, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse
+from starlette.datastructures import FormData
 
 from longspan.errors import DocumentError
 from longspan.extract import is_plain
@@ -31,8 +32,11 @@ def routes(host: Host) -> APIRouter:
 
     @router.post("", status_code=202)
     async def upload(
-        file: UploadFile, name: Annotated[str | None, Form(min_length=1, max_length=LONGEST_NAME)] = None
+        request: Request,
+        file: UploadFile,
+        name: Annotated[str | None, Form(min_length=1, max_length=LONGEST_NAME)] = None,
     ) -> dict[str, Any]:
+        _refuse_others(await request.form())
         if host.draining:
             raise draining()
         counts = host.library.counts()
@@ -102,6 +106,20 @@ def routes(host: Host) -> APIRouter:
         return {"id": id, "start": begin, "end": stop, "characters": len(whole), "text": whole[begin:stop]}
 
     return router
+
+
+def _refuse_others(form: FormData) -> None:
+    """Refuse fields of which nothing would be made.
+
+    Raises:
+        ApiError: 400, by the name of the field.
+    """
+    given = [field for field, _ in form.multi_items()]
+    for field in given:
+        if field not in ("file", "name"):
+            raise ApiError(400, f"unknown field {field[:80]!r}", param=field[:80], code="unknown_parameter")
+        if given.count(field) > 1:
+            raise ApiError(400, f"there is more than one {field}; send a request for each file", param=field)
 
 
 async def _progress(host: Host, record: DocumentRecord) -> AsyncIterator[dict[str, str]]:
