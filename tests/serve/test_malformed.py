@@ -76,6 +76,24 @@ def test_a_body_that_is_no_json_names_the_place(served, quiet):
     assert error["message"].startswith("the body is no JSON") and error["message"].endswith("at character 10")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("chat/completions", {"stop": 5}, "stop"),
+        ("chat/completions", {"stop": ["a", None]}, "stop"),
+        ("chat/completions", {"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+        ("chat/completions", {"messages": ["x"]}, "messages.0"),
+        ("completions", {"prompt": {"a": 1}}, "prompt"),
+        ("completions", {"prompt": [1.5]}, "prompt"),
+    ],
+)
+def test_an_error_names_a_field_of_the_request(served, path, body, field):
+    error = send(served, "POST", f"/v1/{path}", json={**chat("x"), "prompt": "x", "stream": True, **body}).json()[
+        "error"
+    ]
+    assert error["param"] == field and error["message"].startswith(f"{field}: ")
+
+
 def test_ids_that_are_none(served, quiet):
     for (method, path), id in itertools.product(ROUTES[3:], IDS):
         body = {"json": {"name": "x"}} if method == "PATCH" else {}

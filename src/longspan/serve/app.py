@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -292,9 +293,22 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     if first["type"] == "json_invalid":
         place, why = first["loc"][-1], first.get("ctx", {}).get("error", first["msg"])
         return JSONResponse(error_body(400, f"the body is no JSON: {why} at character {place}"[:300]), 400)
-    where = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    where = _place([part for part in first["loc"] if part not in ("body", "query", "path")], error.body)
     field = ".".join(str(part) for part in where[:3])[:120] or None
     return JSONResponse(error_body(400, f"{field or 'the request'}: {first['msg'][:300]}", field), 400)
+
+
+def _place(place: list[Any], body: Any) -> list[Any]:
+    """A place in a body without the types that pydantic adds where a field may have one of several."""
+    found = place[:1]
+    for part, inside in pairwise(place):
+        try:
+            body = body[part]
+            body[inside]
+        except (TypeError, LookupError):
+            break
+        found.append(inside)
+    return found
 
 
 async def _server_error(request: Request, error: Exception) -> Response:
