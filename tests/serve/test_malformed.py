@@ -76,6 +76,13 @@ def test_a_body_that_is_no_json_names_the_place(served, quiet):
     assert error["message"].startswith("the body is no JSON") and error["message"].endswith("at character 10")
 
 
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain"])
+def test_a_json_body_without_its_type_says_what_is_missing(served, kind):
+    body, headers = json.dumps(chat("x")), {"Content-Type": kind}
+    response = send(served, "POST", "/v1/chat/completions", content=body, headers=headers)
+    assert response.status_code == 400 and "Content-Type: application/json" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [

@@ -293,6 +293,10 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     if first["type"] == "json_invalid":
         place, why = first["loc"][-1], first.get("ctx", {}).get("error", first["msg"])
         return JSONResponse(error_body(400, f"the body is no JSON: {why} at character {place}"[:300]), 400)
+    if first["type"] == "model_attributes_type":  # a body of another type, as curl sends a form, is not parsed
+        return JSONResponse(
+            error_body(400, "the body must be a JSON object, sent with the header Content-Type: application/json"), 400
+        )
     where = _place([part for part in first["loc"] if part not in ("body", "query", "path")], error.body)
     field = ".".join(str(part) for part in where[:3])[:120] or None
     return JSONResponse(error_body(400, f"{field or 'the request'}: {first['msg'][:300]}", field), 400)
