@@ -192,13 +192,13 @@ def _transposed(made: Sequence[Cell]) -> list[Cell]:
 
 
 def _ablations_protocol(session: PaperSession) -> str:
-    data = "The mean of LongBench's 16 tasks, cut to 4 windows (16k)"
+    data = "The mean of LongBench's 16 tasks, cut to 4 windows (16k)."
     made = (
         f"Passkeys in noise, {session.prompts(50, 5)} a length, and the perplexity of {STANDARD}, as "
         f"LongBench's files are not at hand. {SAID_INSIDE}"
     )
     return (
-        f"{data if has_data(session, NAMES) else made}. Numbers of tokens are those of the paper at {WINDOW:,}, "
+        f"{data if has_data(session, NAMES) else made} Numbers of tokens are those of the paper at {WINDOW:,}, "
         f"scaled: l = 256 is {chunk_length(session)}. Chunks are 16 where a row does not say k; of l = 512 "
         "there are 8, as more do not fit the window, and 16 of l = 128 are half a window (the paper says neither). "
         "“Last” chunks are the local ones; the query's own is kept "
