@@ -16,7 +16,8 @@ from longspan.hf import tiers
 from longspan.methods import METHODS
 from longspan.store import Spill
 from support.cases import WINDOW, build
-from support.hf_models import make, prompts
+from support.hf_models import _COMMON, make, prompts
+from support.hf_models import build as build_model
 from support.variants import VARIANTS
 
 TOKENS, PREFILL_CHUNK, STEPS = 221, 50, 4
@@ -113,6 +114,16 @@ def test_layers_of_every_kind(question, family, name):
     model = make(family)
     with longspan.extended(model, name):
         same(model, question)
+
+
+@pytest.mark.parametrize("name", ["dca", "longheads:score=bounds", "rerope", "esa"])
+def test_keys_wider_than_values(question, name):
+    """Multi-head latent attention: the pages that keys and values lie in end at different tokens."""
+    ranks, sizes = {"kv_lora_rank": 16, "q_lora_rank": 24}, {"qk_nope_head_dim": 16, "v_head_dim": 16}
+    own = {**ranks, **sizes, "qk_rope_head_dim": 8, "head_dim": 8, "num_key_value_heads": 4}
+    model = build_model("minicpm3", {**_COMMON, **own})
+    with longspan.extended(model, name):
+        same(model, question, prompts(1, 200)[0])  # not where both end, as at 256
 
 
 @pytest.mark.parametrize(("method", "score"), [("esa", {}), ("longheads", {"score": "token_max"})])

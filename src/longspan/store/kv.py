@@ -158,7 +158,8 @@ class KVStore:
     @property
     def allocated(self) -> list[Tensor]:
         """Each rotation of the keys, then the values, ``[B, Hkv, capacity, D]``, with what is not filled yet."""
-        return [buffer.allocated for buffer in self._buffers]
+        # Mapped buffers end at a page, which is at another token where keys and values differ in size.
+        return [buffer.first(self.capacity) for buffer in self._buffers]
 
     def put(self, place: Tensor, keys: Sequence[Tensor], values: Tensor) -> None:
         """Write the token ``[B, Hkv, 1, D]`` of each stream to where ``place`` ``[1]`` (int64, on the device) says.
