@@ -4,12 +4,14 @@ import warnings
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 import longspan
 from support.hf_models import (
     FAMILIES,
     NOTHING_TO_ATTACH,
     WINDOW,
+    around_a_decoder,
     build,
     doge,
     falcon,
@@ -101,6 +103,23 @@ def test_a_model_around_the_decoder_that_makes_its_masks(options, pads):
     sight = {"pixel_values": torch.randn(2, 3, 28, 28), "token_type_ids": (images == 100).long()}
     with pytest.raises(longspan.LongspanError, match="reads images or sound: an extended model reads text alone"):
         model(images, attention_mask=mask, **sight)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "decoder"), [("idefics2", "mistral"), ("idefics3", "llama"), ("smolvlm", "llama")])
+def test_a_model_around_the_decoder_that_makes_a_cache(kind, decoder):
+    model, ids = around_a_decoder(kind, decoder), prompts() % 90 + 3
+    stock = model(ids).logits
+    longspan.extend(model, "full")
+    begun = model(ids[:, :30])
+    assert isinstance(begun.past_key_values, longspan.LongspanCache) and close(begun.logits, stock[:, :30])
+    assert close(model(ids[:, 30:], past_key_values=begun.past_key_values).logits, stock[:, 30:])
+    assert close(model(ids, use_cache=False).logits, stock)
+    for call in (model, model.model.text_model):
+        with pytest.raises(ValueError, match="exactly one"):
+            model(ids, inputs_embeds=model.get_input_embeddings()(ids))
+        with pytest.raises(longspan.CacheError, match="DynamicCache"):
+            call(ids, past_key_values=DynamicCache())
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import longspan
@@ -146,6 +146,15 @@ def gemma3_with_images() -> PreTrainedModel:
     return build(
         "gemma3", {"text_config": text, "vision_config": {**sight, "image_size": 28, "patch_size": 14}, **tokens}
     )
+
+
+def around_a_decoder(kind: str, decoder: str) -> PreTrainedModel:
+    """Idefics 2 or 3, or SmolVLM: a model around the decoder, with images, that makes a cache where none is passed."""
+    sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"text_config": {**_COMMON, "model_type": decoder, "sliding_window": None}, "image_token_id": 100}
+    config = CONFIG_MAPPING[kind](**sizes, vision_config={**sight, "image_size": 28, "patch_size": 14})
+    torch.manual_seed(0)
+    return AutoModelForImageTextToText.from_config(config).eval()
 
 
 def prompts(rows: int = 2, tokens: int = 40, seed: int = 0) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from longspan.attend import Attender, LayerCall
 from longspan.calibration import same_maps
@@ -72,8 +72,8 @@ class Attachment(NeverCopied):
         self._handles.append(decoder.register_forward_pre_hook(self.begin, with_kwargs=True))
         self._handles.append(decoder.register_forward_hook(self.end, always_call=True))
         if decoder is not model:
-            self._handles.append(model.register_forward_pre_hook(self.enter))
-            self._handles.append(model.register_forward_hook(self.leave))
+            self._handles.append(model.register_forward_pre_hook(self.enter, with_kwargs=True))
+            self._handles.append(model.register_forward_hook(self.leave, always_call=True))
         for layer in self.layers:
             before = partial(self.begin_layer, layer)
             self._handles.append(layer.module.register_forward_pre_hook(before, with_kwargs=True))
@@ -104,6 +104,7 @@ class Attachment(NeverCopied):
         config: Any = decoder.config
         mask, expected = kwargs.get("attention_mask"), self._expected(config)
         running = Forward(config, kwargs.get("position_ids"), mask, expected)
+        uncached = getattr(self._local, "uncached", False)
         self._begun(running, decoder)  # first of all: the hook after the forward ends it, whatever is raised here
         if decoder.training:
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
@@ -124,6 +125,8 @@ class Attachment(NeverCopied):
         if mask is not None and tokens.shape[1] > 1:  # a token that comes alone waits for no look at the mask
             interface.refuse_right_padding(mask, self.attender.method)
         cache, use = kwargs.get("past_key_values"), kwargs.get("use_cache")
+        if uncached and isinstance(cache, DynamicCache) and not cache.get_seq_length():
+            cache = None  # an empty one, as of SmolVLM's model around the decoder, where the caller passed none
         if cache is not None:
             self.check(cache)
         elif config.use_cache if use is None else use:
@@ -142,7 +145,7 @@ class Attachment(NeverCopied):
         if outer is not None and calls_of(decoder, outer.thread) > 1:
             running.outer = outer
         self._local.running = running
-        self._local.began = True
+        self._local.began, self._local.uncached = True, False
 
     def _take(self, cache: LongspanCache, running: Forward, decoder: nn.Module) -> None:
         with self._taking:
@@ -261,9 +264,10 @@ class Attachment(NeverCopied):
         return getattr(self._local, "running", None)
 
     @untraced
-    def enter(self, model: nn.Module, args: tuple[Any, ...]) -> None:
-        """Before the model around the decoder runs: its decoder has yet to."""
+    def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the model around the decoder runs: its decoder has yet to, maybe with a cache made in between."""
         self._local.began = False
+        self._local.uncached = not any(isinstance(x, Cache) for x in (*args, *kwargs.values()))
 
     def stood_in(self) -> None:
         """A recorded step runs in place of the decoder."""
@@ -274,8 +278,9 @@ class Attachment(NeverCopied):
 
     @untraced
     def leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """After the model around the decoder ran: raise if its decoder did not."""
-        if not getattr(self._local, "began", True):
+        """After the model around the decoder ran: raise if its decoder did not. One that failed has no output."""
+        self._local.uncached = False
+        if output is not None and not getattr(self._local, "began", True):
             raise LongspanError(
                 "longspan did not run in this forward: the model's decoder was replaced after longspan.extend; call "
                 "longspan.restore(model) and extend it again"
