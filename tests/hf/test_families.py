@@ -8,6 +8,7 @@ from transformers import DynamicCache
 
 import longspan
 from support.hf_models import (
+    _COMMON,
     FAMILIES,
     NOTHING_TO_ATTACH,
     WINDOW,
@@ -176,6 +177,15 @@ def test_left_padded_batch_equals_single_rows(method):
 def test_attaching_to_nothing_is_said(name):
     with pytest.warns(UserWarning, match="attached to no layer"):
         longspan.extend(make(name), "dca")
+
+
+def test_layers_with_a_state_beside_their_keys_are_said_and_counted():
+    """Falcon-H1, which no setting of a sliding window changes."""
+    model = build("falcon_h1", {**_COMMON, "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 8})
+    with pytest.warns(UserWarning, match=r"no layer \(hybrid layer.*and longspan cannot extend it") as warned:
+        report = longspan.extend(model, "dca")
+    assert not any("sliding_window" in str(one.message) for one in warned)
+    assert [layer.kv_bytes_per_token for layer in report.stock] == [2 * 2 * 16 * 4] * 2
 
 
 @pytest.mark.parametrize(

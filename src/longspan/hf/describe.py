@@ -35,9 +35,11 @@ def describe(layer: Layer, rotations: int) -> LayerReport:
 def layer_notes(layers: list[Layer], attender: Attender) -> Iterator[str]:
     """Notes for the user on the layers, and on the method on them."""
     if all(layer.rope is None for layer in layers):
-        yield (
-            f"attached to no layer ({layers[0].reason} and the like): the model runs as before. To extend it, load it "
-            "with full attention, for example with sliding_window=None"
+        reasons = "; ".join(dict.fromkeys(str(layer.reason) for layer in layers))
+        yield f"attached to no layer ({reasons}): the model runs as before" + (
+            ". To extend it, load it with full attention, for example with sliding_window=None"
+            if any(layer.sliding is not None for layer in layers)
+            else ", and longspan cannot extend it"
         )
     wide = [layer.index for layer in layers if layer.sliding is not None and layer.sliding > attender.window]
     if wide:

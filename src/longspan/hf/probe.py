@@ -97,6 +97,7 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
 
 
 NO_POSITIONS = "no rotary positions in this layer"
+HYBRID = "hybrid layer, whose cache holds a state beside keys and values"
 
 
 def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: list[Table]) -> Layer:
@@ -112,7 +113,9 @@ def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: li
     layer = Layer(module, name, index, q.shape[1], k.shape[1], k.shape[-1], v.shape[-1], k.element_size())
     sliding = rotated.kwargs.get("sliding_window")
     types: list[str] | None = getattr(getattr(module, "config", None), "layer_types", None)
-    if sliding is not None or (types is not None and "full" not in types[index]):
+    if sliding is None and types is not None and types[index] == "hybrid":
+        layer.reason = HYBRID
+    elif sliding is not None or (types is not None and "full" not in types[index]):
         layer.sliding = sliding or 0
         layer.reason = f"sliding-window attention ({sliding} tokens)" if types is None or sliding else types[index]
     elif torch.equal(q, bare.q) and torch.equal(k, bare.k):
