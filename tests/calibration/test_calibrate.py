@@ -9,7 +9,7 @@ from torch.ao.quantization import quantize_dynamic
 import longspan
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.calibration import Calibration, recall
-from longspan.errors import CalibrationError
+from longspan.errors import AttachError, CalibrationError
 from longspan.hf import calibrate_each, calibrating, measure_recall
 from longspan.hf.attach import attachment_of
 from longspan.hf.collect import collect, encode, token_chunks
@@ -100,7 +100,7 @@ def test_defaults_are_an_eighth():
 
 def test_layers_left_stock_have_no_projection():
     assert set(calibrated(make("gemma2")).layers) == {1}
-    with pytest.raises(CalibrationError, match="no layer to calibrate"):
+    with pytest.raises(AttachError, match="no layer to attach to"):
         calibrated(make("mistral-sliding"))
 
 

@@ -128,7 +128,7 @@ def test_a_text_inside_the_window(model):
     [
         (falcon, "computes attention in its own code"),
         (gpt2, "no rotary positions"),
-        (lambda: make("mistral-sliding"), "attached to no layer"),
+        (lambda: make("mistral-sliding"), "no layer to attach to"),
     ],
 )
 def test_a_model_that_cannot_be_extended(make_it, words):

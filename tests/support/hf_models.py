@@ -100,6 +100,11 @@ def falcon() -> PreTrainedModel:
     return build("falcon", {**sizes, "alibi": False})
 
 
+def falcon_h1() -> PreTrainedModel:
+    """Rotary positions in layers whose cache holds a state beside keys and values."""
+    return build("falcon_h1", {**_COMMON, "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 8})
+
+
 def gpt2() -> PreTrainedModel:
     """Learned positions."""
     return build("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": WINDOW})

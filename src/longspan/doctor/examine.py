@@ -96,8 +96,6 @@ def diagnose(
         stock, _, layers = examine(model, "full", window=window)
     except AttachError as error:
         return Diagnosis(machine, _model_facts(model, None, str(error)))
-    if not stock.attached:
-        return Diagnosis(machine, _model_facts(model, stock, stock.warnings[0]))
     return _examined(Diagnosis(machine, _model_facts(model, stock, None)), model, stock, layers, asked)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +79,7 @@ def extend(
         The layers that run the method, the layers that stay stock, and the reasons.
 
     Raises:
-        AttachError: a layer is not supported; the model is unchanged.
+        AttachError: a layer is not supported, or there is none to attach to; the model is unchanged.
         CalibrationError: the calibration cannot be read or belongs to another model; the model is unchanged.
         CacheError: ``kv_tier`` does not support this method on this device; the model is unchanged.
         ValueError: a parameter is invalid, ``kv_dir`` included, or the named ``impl`` cannot run.
@@ -101,8 +100,6 @@ def extend(
         _attach(inner, Attachment(inner, attender, layers, report))
         if report.reason is not None:
             print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
-        if not report.attached:
-            warnings.warn(report.warnings[0], stacklevel=2)
         return report
 
 

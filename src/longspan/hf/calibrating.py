@@ -267,10 +267,7 @@ def _window_and_shapes(model: PreTrainedModel, window: int | None) -> tuple[int,
         report, _, layers = examine(model, "full", window=window)
     else:
         report, layers = attached.report, attached.layers
-    shapes = shapes_of(layers)
-    if not shapes:
-        raise CalibrationError(f"{report.model} has no layer to calibrate: {report.warnings[0]}")
-    return window or report.window, shapes
+    return window or report.window, shapes_of(layers)
 
 
 def _size(name: str, value: int | None, channels: int) -> int:

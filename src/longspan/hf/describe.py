@@ -34,13 +34,6 @@ def describe(layer: Layer, rotations: int) -> LayerReport:
 
 def layer_notes(layers: list[Layer], attender: Attender) -> Iterator[str]:
     """Notes for the user on the layers, and on the method on them."""
-    if all(layer.rope is None for layer in layers):
-        reasons = "; ".join(dict.fromkeys(str(layer.reason) for layer in layers))
-        yield f"attached to no layer ({reasons}): the model runs as before" + (
-            ". To extend it, load it with full attention, for example with sliding_window=None"
-            if any(layer.sliding is not None for layer in layers)
-            else ", and longspan cannot extend it"
-        )
     wide = [layer.index for layer in layers if layer.sliding is not None and layer.sliding > attender.window]
     if wide:
         yield (
@@ -107,7 +100,7 @@ def unrecordable_model(model: PreTrainedModel, layers: Sequence[Layer]) -> str |
 
 
 def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str:
-    """How the attached layers compute a single token, for the report; empty if no layer is attached.
+    """How the attached layers compute a single token, for the report.
 
     Raises:
         LongspanError: ``impl="compiled"``, and C has no single-token kernel for a layer.

@@ -91,9 +91,20 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
                 "(supported: halves or interleaved pairs, of all, the first or the last channels, at the frequencies "
                 "of the model's own rotary module)"
             )
-    if all(layer.reason == NO_POSITIONS for layer in layers):
-        raise AttachError(f"{type(model).__name__} has no rotary positions in any layer; longspan needs RoPE")
+    if all(layer.rope is None for layer in layers):
+        raise AttachError(_no_layer(type(model).__name__, layers))
     return layers
+
+
+def _no_layer(model: str, layers: list[Layer]) -> str:
+    """Why there is no layer to attach to, and what to do."""
+    reasons = "; ".join(dict.fromkeys(str(layer.reason) for layer in layers))
+    if reasons == NO_POSITIONS:
+        return f"{model} has no rotary positions in any layer; longspan needs RoPE"
+    remedy = "it cannot be extended"
+    if any(layer.sliding is not None for layer in layers):
+        remedy = "to extend it, load it with full attention, for example with sliding_window=None"
+    return f"{model} has no layer to attach to ({reasons}); {remedy}"
 
 
 NO_POSITIONS = "no rotary positions in this layer"
