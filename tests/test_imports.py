@@ -19,6 +19,7 @@ BELOW_ATTEND |= {"store", "index", "calibration", "deferred", "terms"}
 ALLOWED: dict[str, set[str]] = {
     "dtypes": set(),
     "errors": set(),
+    "beginning": set(),
     "deferred": set(),
     "detokenize": set(),
     "rope": {"deferred", "errors"},
@@ -37,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "selection": {"bands", "calibration", "deferred", "index", "kernels", "positions", "rope", "store", "terms"},
     "methods": {"bands", "calibration", "errors", "index", "positions", "rope", "selection", "terms"},
     "attend": BELOW_ATTEND,
-    "hf": BELOW_ATTEND | {"attend", "tables"},
+    "hf": BELOW_ATTEND | {"attend", "beginning", "tables"},
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from tokenizers import processors
 from torch.ao.quantization import quantize_dynamic
 
 import longspan
@@ -175,6 +178,13 @@ def test_pieces_begin_as_the_tokenizer_begins_texts(bundled):
     assert [chunk.numel() for chunk in chunks] == [100, 100, 100, 50]
     assert all(int(chunk[0]) == tokenizer.bos_token_id for chunk in chunks)
     assert [ids[0], *torch.cat([chunk[1:] for chunk in chunks]).tolist()] == ids[:347]
+    own = copy.deepcopy(tokenizer)
+    first = [("<pad>", tokenizer.pad_token_id), ("<s>", tokenizer.bos_token_id)]
+    own.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<pad> <s> $A", special_tokens=first)
+    own.bos_token = None
+    pairs = token_chunks([text], own, 100, 350)
+    assert all(chunk[:2].tolist() == list(dict(first).values()) for chunk in pairs)
+    assert torch.cat([chunk[2:] for chunk in pairs]).tolist() == ids[1:343]
     short = token_chunks([text[:30], text[:30], ids_of(tokenizer, text)[:30]], tokenizer, 100, 1000)
     assert short[0].equal(short[1]) and short[2].numel() == 30 and int(short[2][0]) != tokenizer.bos_token_id
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import processors
 
 import longspan
 from longspan.documents.conversation import Conversation
@@ -146,6 +147,15 @@ def test_the_first_token_is_the_tokenizers_own(tokenizer):
     first = tokenizer("a")["input_ids"][0]
     expected = [first] if first == tokenizer.bos_token_id else []
     assert head_of(tokenizer, find_layout(tokenizer, "plain")).tolist() == expected
+
+
+def test_the_first_tokens_may_be_several(tokenizer):
+    own = copy.deepcopy(tokenizer)
+    first = [("<pad>", tokenizer.pad_token_id), ("<s>", tokenizer.bos_token_id)]
+    own.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<pad> <s> $A", special_tokens=first)
+    own.bos_token = None
+    layout = find_layout(own, "{document}\n{question}")
+    assert head_of(own, layout).tolist() == list(dict(first).values())
 
 
 def test_a_tokenizer_that_says_no_places():

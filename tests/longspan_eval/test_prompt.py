@@ -7,6 +7,7 @@ import copy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER, heldout_text
@@ -35,6 +36,18 @@ def test_what_fits_is_left_whole(tokenizer, chatty):
     assert chatty.decode(ask(chatty, 500, text="A text.")) == said
     assert chatty.decode(ask(chatty, 500, text="A text.", chat=False)) == f"<s>{BEFORE}A text.{AFTER}{LEAD}"
     assert ask(chatty, 500, text="A text.") == compose(chatty, f"{BEFORE}A text.{AFTER}", chat=True, lead=LEAD)
+
+
+def test_a_prompt_begins_as_the_tokenizer_begins_a_text(tokenizer):
+    glm = copy.deepcopy(tokenizer)  # as GLM-4's: two tokens before a text, none of them named as its first
+    first = [("<pad>", tokenizer.pad_token_id), ("<s>", tokenizer.bos_token_id)]
+    glm.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<pad> <s> $A", special_tokens=first)
+    glm.bos_token = None
+    assert ask(glm, 500, text="A text.") == glm(f"{BEFORE}A text.{AFTER}{LEAD}")["input_ids"]
+    ids = ask(glm, 200)
+    assert len(ids) == 190 and ids[:3] == glm(BEFORE)["input_ids"][:3] == [*dict(first).values(), ids[2]]
+    glm.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A <s>", special_tokens=first)
+    assert ask(glm, 500, text="A text.") == encode(glm, f"{BEFORE}A text.{AFTER}{LEAD}")
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -99,7 +112,7 @@ def test_a_template_that_says_it_twice_is_refused(tokenizer, chatty):
 
 def test_no_token_before_a_text_where_the_tokenizer_puts_none(chatty):
     bare = PreTrainedTokenizerFast.from_pretrained(FOLDER)
-    bare.bos_token = None
+    bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
     assert bare.decode(ask(bare, 500, text="A text.")).startswith("Read this.")
     assert len(ask(bare, 300)) == 290
 

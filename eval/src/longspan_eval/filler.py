@@ -6,6 +6,8 @@ import random
 from functools import lru_cache
 from typing import Any, Literal
 
+from longspan.beginning import beginning
+
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 FILLERS = ("noise", "prose")
 
@@ -68,7 +70,5 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def start(tokenizer: Any) -> list[int]:
-    """The token that this tokenizer puts before a text, if it does so."""
-    bos = tokenizer.bos_token_id
-    first = list(tokenizer("a")["input_ids"])[:1]
-    return [bos] if bos is not None and first == [bos] else []
+    """The tokens that this tokenizer puts before a text, if it does so."""
+    return beginning(tokenizer)

@@ -193,7 +193,7 @@ def standard_text() -> str:
 
 @lru_cache(maxsize=16)
 def _tokens(tokenizer: Any, ref: str) -> list[int]:
-    """The tokens of a text, after the one that the tokenizer puts before a text, if it does so."""
+    """The tokens of a text, after those that the tokenizer puts before it."""
     return start(tokenizer) + encode(tokenizer, _text(ref))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.beginning import beginning
 from longspan.documents.manifest import Layout
 from longspan.errors import DocumentError
 
@@ -109,7 +110,7 @@ def _check_characters(text: object) -> None:
 def head_of(tokenizer: Any, layout: Layout) -> Tensor:
     """Ids ``[T]`` int64 before a text.
 
-    They are those of the layout, or where it has none the token that the model begins every text with.
+    They are those that the tokenizer begins every text with, and then the layout's; a template has them itself.
     """
     if layout.name == "chat" or layout.head:
         own = encode(tokenizer, layout.head)
@@ -117,9 +118,7 @@ def head_of(tokenizer: Any, layout: Layout) -> Tensor:
             return own  # a template writes the first token itself, where it wants one
     else:
         own = torch.empty(0, dtype=torch.int64)
-    plain, special = tokenizer("a", add_special_tokens=False)["input_ids"], tokenizer("a")["input_ids"]
-    begins = len(special) > len(plain) and special[0] == getattr(tokenizer, "bos_token_id", None)
-    return torch.cat((torch.tensor([special[0]] if begins else [], dtype=torch.int64), own))
+    return torch.cat((torch.tensor(beginning(tokenizer), dtype=torch.int64), own))
 
 
 def _spread(characters: int, tokens: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.beginning import beginning
 from longspan.errors import CalibrationError
 from longspan.hf.attach import attached_to, extended
 from longspan.hf.layer import Layer
@@ -25,7 +26,7 @@ def token_chunks(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tok
 
     Args:
         texts: strings, or token ids ``[T]`` int64; read no further than needed.
-        tokenizer: for strings. Where it begins texts with a token of its own, every chunk gets that.
+        tokenizer: for strings. Where it begins texts with tokens of its own, every chunk gets those.
 
     Returns:
         Token ids ``[T]`` int64 of each chunk. Fewer than ``tokens`` in all if the texts end before.
@@ -40,7 +41,7 @@ def token_chunks(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tok
             raise CalibrationError(f"a window of {window} tokens is too small for text")
         for first in range(0, ids.numel(), step):
             chunk = torch.cat((head, ids[first : first + step]))[:left]
-            # The rest at a text's end is worth a forward only if it is more than the tokenizer's own token.
+            # The rest at a text's end is worth a forward only if it is more than the tokenizer's own tokens.
             if chunk.numel() > head.numel():
                 chunks.append(chunk)
                 left -= chunk.numel()
@@ -54,15 +55,8 @@ def encode(tokenizer: Any, text: str) -> Tensor:
     return torch.tensor(list(tokenizer(text, add_special_tokens=False)["input_ids"]), dtype=torch.int64)
 
 
-def beginning(tokenizer: Any) -> Tensor:
-    """The ids, ``[1]`` or ``[0]`` int64, of the token that the tokenizer begins a text with, if there is one."""
-    bos = getattr(tokenizer, "bos_token_id", None)
-    begins = bos is not None and list(tokenizer("a")["input_ids"])[:1] == [bos]
-    return torch.tensor([bos] if begins else [], dtype=torch.int64)
-
-
 def _encoded(texts: Iterable[str | Tensor], tokenizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    head = None if tokenizer is None else beginning(tokenizer)
+    head = None if tokenizer is None else torch.tensor(beginning(tokenizer), dtype=torch.int64)
     for number, text in enumerate(texts):
         if isinstance(text, Tensor):
             if text.dim() != 1 or text.dtype != torch.int64:

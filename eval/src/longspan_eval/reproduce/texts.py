@@ -17,7 +17,7 @@ class Text:
 
     Attributes:
         name: what it is.
-        ids: its tokens, after the one that the tokenizer puts before a text, if it does so.
+        ids: its tokens, after those that the tokenizer puts before it.
         sha256: of those.
     """
 
