@@ -236,6 +236,16 @@ def test_sfiction_asks_by_the_story_and_by_the_facts(tokenizer):
         assert ("by the facts" in prompt) == (n % 2 == 1) and prompt.endswith("Answer:")
 
 
+def test_sfiction_asks_for_a_fact_without_naming_the_document(tokenizer):
+    question = "1.\tWater burns, True or False? Answer this question based on the world described in the document."
+    record = {"document": "On Vell water burns.", "question": question, "answer": "True"}
+    assert question in said("leval-sfiction", tokenizer, record)
+    assert said("leval-sfiction", tokenizer, {**record, "document": ""}) == (
+        "<s>Question: 1.\tWater burns, True or False? Answer this question based on the facts of the real world.\n\n"
+        "Answer True or False, by the facts of the real world and not by any story.\nAnswer:"
+    )
+
+
 def test_scrolls_questions_have_all_their_answers_and_their_options():
     (record,) = read_records(DATA["fewshot-narrativeqa"], SAMPLES)
     assert record["answers"] == ["Their father's watch", "a watch"] and record["question"] == "What did Tomas sell?"

@@ -26,6 +26,8 @@ _LETTER = "One option is right. Answer with its letter alone, such as B."
 _LETTERS = "One or several options are right. Answer with their letters alone, such as B or ACD."
 _VERDICT = "Answer True or False, by what the story says, even where the real world is otherwise."
 _FACT = "Answer True or False, by the facts of the real world and not by any story."
+# How the published questions of SFiction end; without the story it becomes the other.
+_BY_STORY, _BY_FACTS = "based on the world described in the document", "based on the facts of the real world"
 
 
 class Exam(NamedTuple):
@@ -52,6 +54,8 @@ def build(
     """A document, a question on it, and how to answer; of a question about facts no document."""
     record = given(record, depth, "L-Eval")
     document, question = record["document"], f"Question: {record['question'].strip()}"
+    if not document:
+        question = question.replace(_BY_STORY, _BY_FACTS)
     ids = fit(
         tokenizer,
         "Read the following text; a question on it comes at the end.\n\n" if document else "",
@@ -104,7 +108,7 @@ def _questions(records: list[Record], path: Path) -> list[Record]:
 LEVAL = tuple(
     Task(
         name=f"leval-{exam.title}",
-        version=3 if exam.title == "sfiction" else 2,
+        version=4 if exam.title == "sfiction" else 2,
         paper=PAPER,
         summary=exam.summary,
         new_tokens=NEW_TOKENS,
