@@ -78,7 +78,7 @@ def list_complete(text: str) -> bool:
 
 def _task(name: str, summary: str, *, reasoning: bool = False, stars: int = STARS) -> Task:
     return CountingStars(name, reasoning, stars).task(
-        version=2,
+        version=3,
         paper="Song et al., 2024, arXiv 2403.11802",
         summary=f"{stars} {summary}, to be listed; the share listed",
         score=list_membership,

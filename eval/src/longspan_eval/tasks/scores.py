@@ -52,14 +52,14 @@ def line_complete(text: str) -> bool:
 
 
 def list_membership(prediction: str, references: Sequence[str]) -> float:
-    """The share of M references among the first M different numbers of the predicted list (Counting-Stars).
+    """The share of M references among the first M numbers of the predicted list (Counting-Stars).
 
     The list is what stands in the first brackets; the opening one may be missing, for a prompt may end in it. Order
-    does not count.
+    does not count, and a number said again takes a place among the M, as in the code of its authors.
     """
     wanted = several(references)
     inner = prediction.partition("]")[0].rpartition("[")[2]
-    listed = list(dict.fromkeys(int(number) for number in re.findall(r"[0-9]+", inner)))[: len(wanted)]
+    listed = {int(number) for number in re.findall(r"[0-9]+", inner)[: len(wanted)]}
     return _share([int(reference) in listed for reference in wanted])
 
 
