@@ -276,6 +276,14 @@ def refused(ran, *words):
     assert all(word in ran.err for word in words), ran.err
 
 
+def test_line_breaks_of_a_layout(run, folder, book, tmp_path):
+    r"""A shell passes ``\n`` in quotes on as two characters; the command of the documentation means a line break."""
+    layout = r"Read:\n{document}\n\nQ: {question}\nA:"
+    assert run("read", book, "--model", folder, "--out", tmp_path / "a", "--layout", layout).code == 0
+    kept = json.loads((tmp_path / "a" / "manifest.json").read_text())["facts"]["layout"]
+    assert (kept["head"], kept["joint"], kept["end"]) == ("Read:\n", "\n\nQ: ", "\nA:")
+
+
 def test_one_line(run, folder, book, document, tmp_path):
     out = ["--model", folder, "--out"]
     refused(run("read", tmp_path / "none.txt", *out, tmp_path / "a"), "none.txt")

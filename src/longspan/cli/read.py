@@ -46,7 +46,10 @@ def read(
     calibration: options.CalibrationFile = None,
     layout: Annotated[
         str,
-        typer.Option(help="The layout of a prompt: auto, chat, plain, or a template with {document} and {question}."),
+        typer.Option(
+            help="The layout of a prompt: auto, chat, plain, or a template with {document} and {question}, in which "
+            r"\n is a line break."
+        ),
     ] = "auto",
     prefill_chunk: Annotated[
         int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)
@@ -94,7 +97,7 @@ def read(
                         method=chosen,
                         window=window,
                         calibration=calibration,
-                        layout=layout,
+                        layout=layout.replace(r"\n", "\n"),  # a shell passes both characters on
                         prefill_chunk=prefill_chunk,
                         kv_tier=kv_tier,  # type: ignore[arg-type]  # checked by extend
                         kv_dir=kv_dir,
