@@ -64,7 +64,7 @@ def generate(
             loaded, selected, window=window, calibration=calibration, length=tokens + max_new_tokens, kv_dir=kv_dir,
             kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
         )  # fmt: skip
-    name = written(selected) if not isinstance(selected, str) else report.method.name
+    name = written(selected if not isinstance(selected, str) else report.method)
     console = notes(quiet)
     say(console, f"{tokens:,} tokens, window {report.window:,}, {name}")
     for warning in report.warnings:
