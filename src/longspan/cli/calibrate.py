@@ -25,6 +25,7 @@ REPORT_TOKENS = 16_384
 
 
 def calibrate(
+    context: typer.Context,
     model: options.ModelArgument,
     text: Annotated[
         list[Path], typer.Option(help="A text file that resembles the model's later input; - is stdin; repeatable.")
@@ -67,6 +68,8 @@ def calibrate(
     if out.is_dir() or not out.parent.is_dir() or out.suffix == ".png":
         raise LongspanError(f"--out {out}: pass a .safetensors file in an existing folder")
     files.check(out)  # fail before the calibration, not after it
+    if not report and (given := options.given(context, ("report_text", "report_tokens", "report_top"))):
+        raise LongspanError(f"{given}: only for --report, which is not given")
     one_stdin([*text, report_text])
     contents = [read_text(path) for path in text]
     report_content = None if report_text is None else read_text(report_text)

@@ -75,6 +75,15 @@ def new_path(help: str, **more: Any) -> Any:
     return typer.Option(parser=parse, metavar="PATH", help=help, **more)
 
 
+def given(context: typer.Context, names: Sequence[str]) -> str:
+    """Those of the options with these names that a command was given, as its user wrote them; else ``""``."""
+    return ", ".join(
+        (option.secondary_opts or option.opts)[0]
+        for option in context.command.params
+        if option.name in names and (source := context.get_parameter_source(option.name)) and source.name != "DEFAULT"
+    )
+
+
 def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Method | str:
     """The method of ``name:key=value,…`` with further ``settings`` and ``angles``, or ``"auto"``.
 

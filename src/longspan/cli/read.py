@@ -68,7 +68,8 @@ def read(
     The same command continues a reading that was stopped.
     """
     if append:
-        _refuse_options(context)
+        if given := options.given(context, _OF_READING):
+            raise LongspanError(f"--append reads on as the document was read; leave out {given}")
         model, facts = reader_of(out, model)
         window, dtype = facts.window, facts.dtype if dtype == "auto" else dtype
     elif model is None:
@@ -116,19 +117,6 @@ def read(
     if append and document.tokens == before:
         say(console, f"{out}: ends with this text already; nothing was appended")
     _tell(document, out, before, time.perf_counter() - began, as_json, console)
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """Raise ``LongspanError`` if an option was given that an append would leave unused."""
-    given = [
-        (option.secondary_opts or option.opts)[0]
-        for option in context.command.params
-        if option.name in _OF_READING
-        and (source := context.get_parameter_source(option.name))
-        and source.name != "DEFAULT"
-    ]
-    if given:
-        raise LongspanError(f"--append reads on as the document was read; leave out {', '.join(given)}")
 
 
 def _tell(document: Document, out: Path, before: int, seconds: float, as_json: bool, console: Console) -> None:
