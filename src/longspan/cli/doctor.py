@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMxX]?)")
+# Options that say something of a model.
+_OF_MODEL = ("method", "window", "calibration", "seconds", "dtype", "device")
 _TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 
 def doctor(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(help="A model folder, a hub name, or 'bundled'; default: check the machine alone.")
     ] = None,
@@ -52,6 +55,8 @@ def doctor(
     chosen = options.method_or_auto(method, (), None)
     if model is None and length is not None:
         raise LongspanError("--length is a text's, for a model: longspan doctor MODEL --length ...")
+    if model is None and (given := options.given(context, _OF_MODEL)):
+        raise LongspanError(f"{given}: only for a model: longspan doctor MODEL ...")
     loaded = None
     if model is not None:
         if dtype == "auto":
