@@ -26,6 +26,7 @@ def _option(variable: str, help: str, **limits: Any) -> Any:
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.", envvar="LONGSPAN_MODEL")],
     method: Annotated[
         str, _option("METHOD", "A method, with parameters if needed, or 'auto'; `longspan methods` lists the methods.")
@@ -96,6 +97,8 @@ def serve(
 
     if layout not in ("auto", "chat", "plain"):
         raise LongspanError(f"--layout must be auto, chat or plain, not {layout!r}")
+    if kv_dir is None and options.given(context, ("kv_disk",)):
+        raise LongspanError("--kv-disk is the size of --kv-dir, which is not given: without it caches are dropped")
     console = notes(quiet)
     with ExitStack() as stack:
         if documents is None:
