@@ -340,20 +340,10 @@ def test_a_log_that_is_lost_ends_no_reading(folder, book, tmp_path):
 
 
 def test_an_append_refuses_options_of_a_reading(run, folder, book, document, tmp_path):
-    given = [
-        "--method",
-        "dca",
-        "--window",
-        "64",
-        "--calibration",
-        tmp_path / "none",
-        "--prefill-chunk",
-        "9",
-        "--no-text",
-    ]
-    given += ["--kv-dir", tmp_path]
-    ran = run("read", book, "--model", folder, "--out", document, "--append", *given)
-    refused(ran, "leave out --method, --window, --calibration, --prefill-chunk, --no-text, --kv-dir")
+    given = ["--method", "dca", "--window", 64, "--calibration", tmp_path / "none", "--prefill-chunk", 9]
+    for text in ("--no-text", "--text"):
+        ran = run("read", book, "--model", folder, "--out", document, "--append", *given, text, "--kv-dir", tmp_path)
+        refused(ran, f"leave out --method, --window, --calibration, --prefill-chunk, {text}, --kv-dir")
 
 
 def forge(document, change):

@@ -78,7 +78,7 @@ def new_path(help: str, **more: Any) -> Any:
 def given(context: typer.Context, names: Sequence[str]) -> str:
     """Those of the options with these names that a command was given, as its user wrote them; else ``""``."""
     return ", ".join(
-        (option.secondary_opts or option.opts)[0]
+        (option.secondary_opts if context.params[option.name] is False else option.opts)[0]
         for option in context.command.params
         if option.name in names and (source := context.get_parameter_source(option.name)) and source.name != "DEFAULT"
     )
