@@ -133,14 +133,11 @@ def test_every_picture_and_link_of_the_readme_works_where_it_is_shown(metadata):
 
 
 def test_nothing_large_is_in_the_repository():
-    """What git keeps it keeps for ever. The bundled model alone may be larger than a megabyte.
-
-    The samples behind the board of quality are about four megabytes of the rest, when it is whole.
-    """
+    """What git keeps it keeps for ever. The bundled model alone may be larger than a megabyte."""
     listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("this is no git repository")
     sizes = {name: (ROOT / name).stat().st_size for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
     large = {name for name, size in sizes.items() if size > MEGABYTE}
     assert large == {"src/longspan/bundled/model.safetensors"}
-    assert sum(size for name, size in sizes.items() if name not in large) < 13 * MEGABYTE
+    assert sum(size for name, size in sizes.items() if name not in large) < 10 * MEGABYTE
