@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan_eval.perplexity import sliced_losses
 
 
@@ -69,7 +70,7 @@ def stream(model: PreTrainedModel, tokenizer: Any, input_ids: Sequence[int], max
 def prefill(model: PreTrainedModel, input_ids: Tensor, keep: int) -> tuple[Tensor, Any]:
     """The logits ``[1, keep, V]`` of the last tokens of ``input_ids`` ``[1, N]``, and the cache."""
     out = model(input_ids, use_cache=True, logits_to_keep=keep)
-    return out.logits, out.past_key_values
+    return out.logits, out[CACHE_ARGUMENT]
 
 
 def decode(
@@ -87,7 +88,7 @@ def decode(
             return
         yield token
         if n + 1 < max_new_tokens:
-            out = model(torch.tensor([[token]], device=model.device), past_key_values=cache, use_cache=True)
+            out = model(torch.tensor([[token]], device=model.device), use_cache=True, **{CACHE_ARGUMENT: cache})
             logits = out.logits
 
 

@@ -14,6 +14,7 @@ from longspan.doctor.law import Law, fit
 from longspan.doctor.work import Counter, LayerShape
 from longspan.errors import LongspanError
 from longspan.hf import LongspanCache, new_cache
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.layer import Layer
 from longspan.hf.logits import last_logits
 
@@ -175,12 +176,13 @@ def _read(
     goes_on: Callable[[float, float], bool],
 ) -> tuple[tuple[list[Point], list[Point]], LongspanCache]:
     """Read prefill chunks, with tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last one)."""
-    cache, at, spent, last_one = new_cache(model), 0, 0.0, last_logits(model, 1)
+    cache, at, spent = new_cache(model), 0, 0.0
+    last_one = {**last_logits(model, 1), CACHE_ARGUMENT: cache}
     read, decoded = [], []
     for start, stop in prefill_chunks:
         length = stop - start
         begun = now()
-        model(input_ids=ids[:, at : at + length], past_key_values=cache, use_cache=True, **last_one)
+        model(input_ids=ids[:, at : at + length], use_cache=True, **last_one)
         took = now() - begun
         read.append(Point(at, at + length, took))
         at += length
@@ -200,7 +202,7 @@ def _decoded(
     waits: list[float] = []
     while len(waits) < (TOKENS if sum(waits) < most else 1):
         begun = now()
-        model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
+        model(input_ids=ids[:, :1], use_cache=True, **{CACHE_ARGUMENT: cache})
         waits.append(now() - begun)
     return Point(at, at + len(waits), sorted(waits)[len(waits) // 4]), sum(waits)
 

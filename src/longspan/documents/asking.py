@@ -15,6 +15,7 @@ from longspan.detokenize import TokenStreamer
 from longspan.documents import usage
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
 
 Stream = Callable[[str], None]
@@ -55,8 +56,8 @@ class Answer:
         return self.text
 
 
-_SET = {"input_ids", "inputs", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "streamer"}
-_SET |= {"use_cache", "cache_implementation"}
+_SET = {"input_ids", "inputs", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "cache"}
+_SET |= {"streamer", "use_cache", "cache_implementation"}
 _SEVERAL = {"num_beams": 1, "num_return_sequences": 1, "prompt_lookup_num_tokens": None, "assistant_model": None}
 
 
@@ -121,7 +122,7 @@ def answer(
     # Without the mask generate would look for padding among the document's tokens.
     with usage.Peak() as memory, torch.inference_mode():
         output = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache, streamer=follower, **settings
+            prompt, attention_mask=torch.ones_like(prompt), streamer=follower, **settings, **{CACHE_ARGUMENT: cache}
         )
     seconds, after = time.perf_counter() - follower.began, usage.bytes_read()
     rows = output if isinstance(output, Tensor) else output.sequences

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from longspan.documents import segments as files_of_segments
 from longspan.documents.contents import Contents
 from longspan.documents.streams import state_of, streams_of
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.logits import last_logits
@@ -129,7 +130,7 @@ def keep_cache(contents: Contents, cache: LongspanCache, total: int, stop: int, 
 
 def forward(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, logits: int = 1) -> Tensor:
     """Let a model read ``[T]`` ids after what the cache holds; its last ``logits`` logits, ``[logits, V]`` in fp32."""
-    few = last_logits(model, logits)
-    out = model(input_ids=ids[None].to(model.device), past_key_values=cache, use_cache=True, **few)
+    more = {**last_logits(model, logits), CACHE_ARGUMENT: cache}
+    out = model(input_ids=ids[None].to(model.device), use_cache=True, **more)
     found: Tensor = out.logits[0, -logits:].float()
     return found

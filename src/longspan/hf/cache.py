@@ -13,6 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Dynam
 
 from longspan.attend import Attender, LayerCall
 from longspan.errors import CacheError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.running import Forward, Numbering
 from longspan.hf.tiers import refuse_offloaded
 from longspan.hf.untraced import untraced
@@ -128,7 +129,7 @@ class LongspanCache(Cache):
         if self.running is None:
             raise CacheError(
                 "longspan's cache was passed to a model that is not extended, or to another one; extend this model and "
-                "pass longspan.new_cache(model), or leave past_key_values out"
+                f"pass longspan.new_cache(model), or leave {CACHE_ARGUMENT} out"
             )
         return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from longspan.attend import Attender, ForwardState, LayerCall
 from longspan.errors import LongspanError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
 from longspan.rope import Rope
 from longspan.store import KVStore
@@ -302,12 +303,12 @@ class FlatSteps:
         kind, past = (ids.shape[0], ids.dtype), cache.get_seq_length()
         noted = self._noted.setdefault(kind, [])
         if noted and noted[-1][0] == past:  # of another cache: values that depend on the length would not show
-            return self._forward(input_ids=ids, past_key_values=cache, use_cache=True)
+            return self._forward(input_ids=ids, use_cache=True, **{CACHE_ARGUMENT: cache})
         tape = Tape(ids, chain(self._model.parameters(), self._model.buffers()))
         cache.recorded = partial(tape.attention, self._attender, cache.padding or ())
         try:
             with tape:
-                out = self._forward(input_ids=ids, past_key_values=cache, use_cache=True)
+                out = self._forward(input_ids=ids, use_cache=True, **{CACHE_ARGUMENT: cache})
         finally:
             cache.recorded = None
         leaves, form = tree_flatten(out)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from transformers import MaxLengthCriteria, PreTrainedModel
 
 from longspan.errors import CacheError, LongspanError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.hooks import Attachment
 from longspan.hf.running import NeverCopied
 
@@ -23,7 +24,7 @@ class _OurCache(_Shadow):
     """In place of ``_prepare_cache_for_generation``."""
 
     def __call__(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        passed = model_kwargs.get("past_key_values")
+        passed = model_kwargs.get(CACHE_ARGUMENT)
         if passed is not None:
             self._attachment.check(passed)
         elif generation_config.cache_implementation not in (None, "dynamic"):
@@ -32,8 +33,8 @@ class _OurCache(_Shadow):
                 "model, which keeps longspan's own cache; leave it out"
             )
         result = self._stock(generation_config, model_kwargs, *args, **kwargs)
-        if passed is None and model_kwargs.get("past_key_values") is not None:
-            cache = model_kwargs["past_key_values"] = self._attachment.new_cache()
+        if passed is None and model_kwargs.get(CACHE_ARGUMENT) is not None:
+            cache = model_kwargs[CACHE_ARGUMENT] = self._attachment.new_cache()
             if getattr(generation_config, "is_assistant", False):
                 cache.activate_past_recording()
         return result

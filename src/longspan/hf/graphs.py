@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender, RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
+from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.describe import unrecordable, unrecordable_model
@@ -29,7 +30,7 @@ from longspan.hf.unwrap import unwrap
 from longspan.kernels.gpu import tiles
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
-_PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache"}
+_PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "cache", "past_key_values", "use_cache"}
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
 _TRUE = "use_cache", "return_dict"  # unless they are left out
 _MORE = "output_hidden_states", "output_attentions"  # that a config may ask for
@@ -151,7 +152,7 @@ class _Decoding:
 
     def _decodes(self, arguments: dict[str, Any]) -> LongspanCache | None:
         """The cache of a call that is a decoding step; None for any other."""
-        ids, cache, mask = (arguments.get(name) for name in ("input_ids", "past_key_values", "attention_mask"))
+        ids, cache, mask = arguments.get("input_ids"), given_cache(arguments), arguments.get("attention_mask")
         others = [x for name, x in arguments.items() if name not in _PLAIN and x is not None and x is not False]
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
         one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
@@ -243,7 +244,7 @@ class CudaGraphs:
         cache.recorded = step
         try:
             out, replay = record(
-                lambda: self.forward(input_ids=static_ids, past_key_values=cache, use_cache=True), self.model.device
+                lambda: self.forward(input_ids=static_ids, use_cache=True, **{CACHE_ARGUMENT: cache}), self.model.device
             )
         except LongspanError:
             raise

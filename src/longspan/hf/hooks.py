@@ -17,6 +17,7 @@ from longspan.attend import Attender, LayerCall
 from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
+from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
@@ -51,6 +52,7 @@ class Attachment(NeverCopied):
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
         self._names: list[str] = []  # of what the decoder's forward takes
+        self._argument = CACHE_ARGUMENT
         self._numbers = False  # whether tokens whose positions were left out are numbered for it
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         # Whether some layers are the model's own, be they stock attention or of another kind.
@@ -67,6 +69,8 @@ class Attachment(NeverCopied):
         model.set_attn_implementation(interface.NAME)
         decoder = decoder_of(model, [layer.module for layer in self.layers])
         self._names = list(inspect.signature(decoder.forward).parameters)
+        # A model of remote code may have kept the earlier name.
+        self._argument = CACHE_ARGUMENT if CACHE_ARGUMENT in self._names else "past_key_values"
         # Stock layers rotate by position_ids, which count padding where they are left out; those of generate do not.
         self._numbers = "position_ids" in self._names and any(layer.rope is None for layer in self.layers)
         self._handles.append(decoder.register_forward_pre_hook(self.begin, with_kwargs=True))
@@ -124,14 +128,16 @@ class Attachment(NeverCopied):
         tokens: Tensor = kwargs["inputs_embeds"] if ids is None else ids
         if mask is not None and tokens.shape[1] > 1:  # a token that comes alone waits for no look at the mask
             interface.refuse_right_padding(mask, self.attender.method)
-        cache, use = kwargs.get("past_key_values"), kwargs.get("use_cache")
+        cache, use = given_cache(kwargs), kwargs.get("use_cache")
         if uncached and isinstance(cache, DynamicCache) and not cache.get_seq_length():
             cache = None  # an empty one, as of SmolVLM's model around the decoder, where the caller passed none
         if cache is not None:
             self.check(cache)
         elif config.use_cache if use is None else use:
-            cache = kwargs["past_key_values"] = self.new_cache()
+            cache = self.new_cache()
+        kwargs.pop("past_key_values", None)
         if cache is not None:
+            kwargs[self._argument] = cache
             self._take(cache, running, decoder)
             cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
             if self._mixed and cache.recorded is None:  # whoever records has checked
@@ -185,9 +191,11 @@ class Attachment(NeverCopied):
         config: Any = getattr(module, "config", None)
         if config is not running.config and config is not None:
             refuse_other_attention(config._attn_implementation, interface.NAME)
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get(CACHE_ARGUMENT)
+        if cache is None:  # earlier names, which some modules keep; a call of given_cache takes longer
+            cache = kwargs.get("past_key_values")
         if cache is None:
-            cache = kwargs.get("layer_past")  # as the modules of GPT-NeoX and others name it
+            cache = kwargs.get("layer_past")
         kwargs["position_embeddings"] = running.bare(kwargs["position_embeddings"])
         kwargs["longspan"] = partial(self.attend, layer, cache, running)
         return args, kwargs
@@ -303,7 +311,7 @@ class Attachment(NeverCopied):
         """Raise ``CacheError`` unless the cache is one of ours, filled under this method."""
         if not isinstance(cache, LongspanCache):
             raise CacheError(
-                f"past_key_values is a {type(cache).__name__}, which an extended model cannot use; leave it out, or "
+                f"{CACHE_ARGUMENT} is a {type(cache).__name__}, which an extended model cannot use; leave it out, or "
                 "pass longspan.new_cache(model)"
                 + ("" if self._generates else "; the decoder alone was extended: for generate extend the whole model")
             )
@@ -334,7 +342,7 @@ def _refuse_strange(layer: Layer, running: Forward, cache: LongspanCache | None)
     if running.cache is not cache:
         raise LongspanError(
             f"{layer.name} received a different cache than the model ({type(cache).__name__}); pass "
-            "past_key_values to the model, and longspan.new_cache(model) where it is to be kept"
+            f"{CACHE_ARGUMENT} to the model, and longspan.new_cache(model) where it is to be kept"
         )
     if layer.norms is not None:
         if running.norms != 2:

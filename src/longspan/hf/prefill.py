@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
+from longspan.hf.argument import CACHE_ARGUMENT
 
 AFTER = 2.0  # seconds; a shorter prefill has no bar
 OFTEN = 0.25  # seconds from one look to the next
@@ -162,7 +163,7 @@ class _Expecting:
                     model._prefill = installed._own
 
     def __call__(self, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any], *more: Any, **named: Any) -> Any:
-        cache = model_kwargs.get("past_key_values")
+        cache = model_kwargs.get(CACHE_ARGUMENT)
         watches = [block.of_thread.watch for block in self._open]
         for watch in watches:
             watch.expect(input_ids.shape[-1] - (0 if cache is None else cache.get_seq_length()))

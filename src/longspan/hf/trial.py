@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.errors import AttachError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.compare import error_of, failing_as, run_for_outputs, some_tokens, tolerance
 from longspan.hf.hooks import Attachment, decoder_of
 from longspan.hf.layer import Layer
@@ -96,11 +97,10 @@ def _read(model: PreTrainedModel, decoder: nn.Module) -> list[Tensor]:
     positions = (mask.cumsum(-1) - 1).clamp(min=0) if "position_ids" in signature(decoder.forward).parameters else None
     outs, past = [alone], None
     for start, stop in ((0, _TOKENS - 1), (_TOKENS - 1, _TOKENS)):
-        more = {} if positions is None else {"position_ids": positions[:, start:stop]}
-        out = decoder(
-            input_ids=ids[:, start:stop], attention_mask=mask[:, :stop], past_key_values=past, use_cache=True, **more
-        )
-        past = out.past_key_values
+        more: dict[str, Any] = {} if positions is None else {"position_ids": positions[:, start:stop]}
+        more[CACHE_ARGUMENT] = past
+        out = decoder(input_ids=ids[:, start:stop], attention_mask=mask[:, :stop], use_cache=True, **more)
+        past = out[CACHE_ARGUMENT]
         outs.append(out[0])
     return outs
 

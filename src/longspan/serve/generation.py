@@ -19,6 +19,7 @@ from longspan.documents import Document, Passage
 from longspan.documents.document import GRAIN
 from longspan.documents.passages import Range, looked_at, ranked
 from longspan.documents.recorded import recorded
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.logits import last_logits
 from longspan.serve.caches import Caches, PrefixCache
 from longspan.serve.engine import log
@@ -195,9 +196,8 @@ class Generation:
 
     def _forward(self, ids: Tensor, prefix: PrefixCache) -> Tensor:
         model = self._host.model
-        out = model(
-            input_ids=ids[None].to(model.device), past_key_values=prefix.cache, use_cache=True, **self._last_logits
-        )
+        more = {**self._last_logits, CACHE_ARGUMENT: prefix.cache}
+        out = model(input_ids=ids[None].to(model.device), use_cache=True, **more)
         prefix.tokens += len(ids)
         logits: Tensor = out.logits[0, -1]
         return logits

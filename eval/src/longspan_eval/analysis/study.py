@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Choice
 from longspan.errors import LongspanError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.attach import attachment_of
 from longspan.methods import Method
 from longspan.recording.chunks import Chunking
@@ -129,7 +130,7 @@ def inspect(model: PreTrainedModel, tokenizer: Any, prompt: Question, *, chunk: 
     ids = torch.tensor([prompt.ids], device=model.device)
     with record(model) as trace:  # first, since it says what is wrong with the model
         _, cache = prefill(model, ids[:, :-1], 1)
-        out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
+        out = model(ids[:, -1:], use_cache=True, **{CACHE_ARGUMENT: cache})
         tokens: list[int] = []
         text, space = "", 0  # the answer, and how many tokens of space it begins with
         for token in decode(model, out.logits, cache, prompt.new_tokens):

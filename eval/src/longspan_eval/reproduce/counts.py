@@ -13,6 +13,7 @@ import torch
 from longspan.attend import Choice
 from longspan.calibration import Calibration
 from longspan.hf import calibrate, measure_recall
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan_eval.analysis import record
 from longspan_eval.generate import prefill
 from longspan_eval.measure import Keys, Measure
@@ -84,7 +85,7 @@ class Counted(Measure):
         ids = torch.tensor([list(self.text.ids[: self.length])], device=session.device)
         with record(session.model) as trace:
             logits, cache = prefill(session.model, ids[:, :-1], 1)
-            session.model(ids[:, -1:], past_key_values=cache, use_cache=True)
+            session.model(ids[:, -1:], use_cache=True, **{CACHE_ARGUMENT: cache})
             choices = trace.at(self.length - 1)
         attended = [one.units.shape[-1] * one.size + _tokens(one) for one in choices]
         # A recording has the scores of what is kept anyway too; those that decide are of what lies between.

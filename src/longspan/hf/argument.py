@@ -1,0 +1,19 @@
+"""The argument that gives a model its cache: ``cache`` since transformers 5.24, ``past_key_values`` before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+_NAMES = "cache", "past_key_values"
+
+CACHE_ARGUMENT = next(name for name in _NAMES if name in {field.name for field in fields(CausalLMOutputWithPast)})
+
+
+def given_cache(arguments: Mapping[str, Any]) -> Any:
+    """The cache among a call's arguments, by its name in this transformers or by the earlier one; None without."""
+    found = arguments.get(CACHE_ARGUMENT)
+    return arguments.get("past_key_values") if found is None else found

@@ -1,0 +1,94 @@
+"""A model takes its cache under the name that this transformers has for it, and under the earlier one."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import longspan
+import longspan_eval
+from longspan.errors import LongspanError
+from longspan.hf.argument import CACHE_ARGUMENT, given_cache
+from support.hf_models import make, prompts
+
+NAMES = sorted({CACHE_ARGUMENT, "past_key_values"})
+FAMILIES = ("llama", "gemma3_text", "gpt_neox", "smollm3")
+
+
+def forward(model: Any, ids: torch.Tensor, **more: Any) -> torch.Tensor:
+    return model(ids, **more).logits[:, -1:]
+
+
+def inner(model: Any, ids: torch.Tensor, **more: Any) -> torch.Tensor:
+    return model.get_output_embeddings()(model.base_model(ids, **more)[0])[:, -1:]
+
+
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+@pytest.mark.parametrize("call", [forward, inner])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cache_goes_on_under_each_name(family: str, name: str, call: Callable[..., torch.Tensor]) -> None:
+    model, ids = make(family), prompts(1, 100)
+    longspan.extend(model, "dca")
+    with torch.no_grad():
+        whole = call(model, ids)
+        cache = longspan.new_cache(model)
+        call(model, ids[:, :70], **{name: cache})
+        assert cache.get_seq_length() == 70
+        # Layers of transformers' own are not recorded.
+        with longspan.graphed(model) if family in ("llama", "gpt_neox") else nullcontext():
+            for end in range(71, 101):
+                last = call(model, ids[:, end - 1 : end], **{name: cache})
+    assert cache.get_seq_length() == 100
+    torch.testing.assert_close(last, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_foreign_cache_is_refused_under_each_name(name: str) -> None:
+    from transformers import DynamicCache
+
+    model = make("llama")
+    longspan.extend(model, "dca")
+    with pytest.raises(longspan.CacheError, match=f"{CACHE_ARGUMENT} is a DynamicCache"):
+        model(prompts(1, 20), **{name: DynamicCache()})
+
+
+@pytest.mark.skipif(CACHE_ARGUMENT == "cache", reason="it is the name in this transformers")
+def test_the_later_name_is_refused_where_transformers_would_lose_it() -> None:
+    model = make("llama")
+    longspan.extend(model, "dca")
+    with pytest.raises(LongspanError, match="takes a cache as past_key_values"):
+        model(prompts(1, 20), cache=longspan.new_cache(model))
+
+
+def test_longspan_uses_no_name_that_transformers_warns_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Extending, generating, recorded steps, a cache that is passed on."""
+    model, ids = make("llama"), prompts(1, 100)
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING), torch.no_grad():
+        warnings.simplefilter("error", FutureWarning)
+        longspan.extend(model, "longheads")
+        with longspan.graphed(model):
+            model.generate(ids, max_new_tokens=8, do_sample=False, prefill_chunk_size=32)
+        model.generate(ids, max_new_tokens=8, do_sample=False, **{CACHE_ARGUMENT: longspan.new_cache(model)})
+        with longspan.record(model):
+            model(ids)
+    assert "deprecated" not in caplog.text
+    named = re.compile(r"\bpast_key_values=|\.past_key_values\b")
+    files = [*Path(longspan.__file__).parent.rglob("*.py"), *Path(longspan_eval.__file__).parent.rglob("*.py")]
+    assert not [file for file in files if named.search(re.sub(r"``.*?``", "", file.read_text()))]
+
+
+def test_the_name_of_this_transformers_comes_first() -> None:
+    one, other = object(), object()
+    assert given_cache({CACHE_ARGUMENT: one}) is one
+    assert given_cache({"past_key_values": one}) is one
+    assert given_cache({"past_key_values": None, CACHE_ARGUMENT: other}) is other
+    assert given_cache({}) is None
