@@ -12,6 +12,7 @@ import longspan
 from longspan.bundled import load_bundled
 from longspan.doctor import examine, page
 from longspan.doctor.machine import look
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.methods.parse import parse_method
 from support.hf_models import WINDOW, falcon, gpt2, make, prompts
 
@@ -237,10 +238,9 @@ def test_a_model_that_computes_all_logits_is_measured_too(monkeypatch):
     """Not every forward knows logits_to_keep."""
     model = make("llama")
 
-    def forward(input_ids=None, attention_mask=None, past_key_values=None, use_cache=None):
-        return type(model).forward(
-            model, input_ids, attention_mask=attention_mask, past_key_values=past_key_values, use_cache=use_cache
-        )
+    def forward(input_ids=None, attention_mask=None, past_key_values=None, use_cache=None, cache=None):
+        given = {CACHE_ARGUMENT: past_key_values if cache is None else cache}
+        return type(model).forward(model, input_ids, attention_mask=attention_mask, use_cache=use_cache, **given)
 
     monkeypatch.setattr(model, "forward", forward)
     assert longspan.diagnose(model, length=4 * WINDOW, **SHORT).ok

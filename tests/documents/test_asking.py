@@ -12,6 +12,7 @@ from longspan.bundled import heldout_text, load_bundled
 from longspan.documents import usage
 from longspan.documents.conversation import Conversation
 from longspan.errors import DocumentError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.methods.parse import parse_method
 from support.token_texts import without_first_space
 
@@ -29,9 +30,9 @@ def test_a_conversation_about_a_document_that_grew(document, monkeypatch):
     """What was cached is of the shorter document, and no prefix of what is asked now."""
     caches, generate = [], document.model.generate
 
-    def spy(*args, past_key_values, **options):
-        caches.append(past_key_values)
-        return generate(*args, past_key_values=past_key_values, **options)
+    def spy(*args, **options):
+        caches.append(options[CACHE_ARGUMENT])
+        return generate(*args, **options)
 
     monkeypatch.setattr(document.model, "generate", spy)
     talk = Conversation(document)

@@ -13,6 +13,7 @@ from torch import nn
 
 import longspan
 from longspan.hf import graphs
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.methods import METHODS
 from support.hf_models import STEPS, WINDOW, greedy_steps, left_padded, make, prompts
 
@@ -180,7 +181,7 @@ def test_steps_at_one_length_do_not_show_what_depends_on_it():
     model = make("llama")
     longspan.extend(model, "dca")
     past = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: past.append(kwargs["past_key_values"]), with_kwargs=True)
+    model.register_forward_pre_hook(lambda _, args, kwargs: past.append(kwargs[CACHE_ARGUMENT]), with_kwargs=True)
     odd = Odd(model.model.norm, lambda x, n: x + torch.arange(at := past[-1].get_seq_length(), at + 1).sin())
     model.model.norm = odd
     ids = prompts(1, WINDOW)

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 
 import longspan
 from longspan.errors import CacheError
+from longspan.hf.argument import CACHE_ARGUMENT
 from support.hf_models import left_padded, make, prompts
 
 
@@ -74,7 +75,7 @@ def test_a_layers_keys_are_not_taken_outside_of_a_forward():
 def test_another_cache_for_one_layer_is_refused():
     model, _ = filled()
     model.model.layers[1].register_forward_pre_hook(
-        lambda m, args, kwargs: (args, {**kwargs, "past_key_values": DynamicCache()}), with_kwargs=True
+        lambda m, args, kwargs: (args, {**kwargs, CACHE_ARGUMENT: DynamicCache()}), with_kwargs=True
     )
     with pytest.raises(longspan.LongspanError, match="a different cache than the model"):
         model(prompts())

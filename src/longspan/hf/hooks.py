@@ -52,7 +52,6 @@ class Attachment(NeverCopied):
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
         self._names: list[str] = []  # of what the decoder's forward takes
-        self._argument = CACHE_ARGUMENT
         self._numbers = False  # whether tokens whose positions were left out are numbered for it
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         # Whether some layers are the model's own, be they stock attention or of another kind.
@@ -69,8 +68,6 @@ class Attachment(NeverCopied):
         model.set_attn_implementation(interface.NAME)
         decoder = decoder_of(model, [layer.module for layer in self.layers])
         self._names = list(inspect.signature(decoder.forward).parameters)
-        # A model of remote code may have kept the earlier name.
-        self._argument = CACHE_ARGUMENT if CACHE_ARGUMENT in self._names else "past_key_values"
         # Stock layers rotate by position_ids, which count padding where they are left out; those of generate do not.
         self._numbers = "position_ids" in self._names and any(layer.rope is None for layer in self.layers)
         self._handles.append(decoder.register_forward_pre_hook(self.begin, with_kwargs=True))
@@ -137,7 +134,8 @@ class Attachment(NeverCopied):
             cache = self.new_cache()
         kwargs.pop("past_key_values", None)
         if cache is not None:
-            kwargs[self._argument] = cache
+            # A model of remote code may have kept the earlier name.
+            kwargs[CACHE_ARGUMENT if CACHE_ARGUMENT in self._names else "past_key_values"] = cache
             self._take(cache, running, decoder)
             cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
             if self._mixed and cache.recorded is None:  # whoever records has checked
@@ -192,10 +190,8 @@ class Attachment(NeverCopied):
         if config is not running.config and config is not None:
             refuse_other_attention(config._attn_implementation, interface.NAME)
         cache = kwargs.get(CACHE_ARGUMENT)
-        if cache is None:  # earlier names, which some modules keep; a call of given_cache takes longer
-            cache = kwargs.get("past_key_values")
-        if cache is None:
-            cache = kwargs.get("layer_past")
+        if cache is None:  # the modules of GPT-NeoX and others, and those of remote code, keep earlier names
+            cache = kwargs.get("past_key_values", kwargs.get("layer_past"))
         kwargs["position_embeddings"] = running.bare(kwargs["position_embeddings"])
         kwargs["longspan"] = partial(self.attend, layer, cache, running)
         return args, kwargs
