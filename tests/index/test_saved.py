@@ -68,6 +68,22 @@ def test_it_goes_on_as_if_nothing_had_been(name, first, rope):
 
 
 @pytest.mark.parametrize("name", INDICES)
+@pytest.mark.parametrize("left", [LENGTH - 61, LENGTH // 2])
+def test_it_goes_on_from_what_tokens_were_dropped_of(name, left, rope):
+    """A conversation that left another one in the middle is moved to the disk."""
+    qkv = make_qkv(LENGTH)
+    index = fed(INDICES[name](), qkv, 0, LENGTH, rope)
+    left = index.croppable(left) if hasattr(index, "croppable") else left
+    index.crop(left)
+    fed(index, qkv, left, left + 3, rope)
+    saved, twin = index.save(), INDICES[name]()
+    inputs = tuple(x.clone() for x in saved.inputs)
+    twin.restore(replace(saved, entries=None, inputs=inputs), laid(saved), left + 3)
+    assert same(index, twin)
+    assert same(fed(index, qkv, left + 3, LENGTH, rope), fed(twin, qkv, left + 3, LENGTH, rope))
+
+
+@pytest.mark.parametrize("name", INDICES)
 def test_what_is_not_of_such_an_index_is_refused(name, rope):
     index = fed(INDICES[name](), make_qkv(LENGTH), 0, LENGTH, rope)
     saved, entries = index.save(), laid(index.save())

@@ -190,6 +190,9 @@ class BlockIndex(UnitIndex):
         """See ``longspan.index.saved.SavableIndex``."""
         return self.layout.candidates(tokens)
 
+    def _first_of(self, unit: int) -> int:
+        return self.layout.initial + unit * self.layout.size
+
     def restore(self, saved: SavedIndex, entries: Entries | None, tokens: int) -> None:
         """See ``longspan.index.saved.SavableIndex``."""
         calls = list(saved.counts["calls"])

@@ -184,6 +184,9 @@ class ChunkIndex(UnitIndex):
         """See ``longspan.index.saved.SavableIndex``."""
         return tokens // self.size * self.per_unit
 
+    def _first_of(self, unit: int) -> int:
+        return unit * self.size
+
     def crop(self, length: int) -> None:
         """Forget the tokens from ``length`` on.
 

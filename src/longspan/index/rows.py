@@ -66,10 +66,14 @@ class UnitIndex(AcrossRanks):
         start, stop = saved.counts["tail"]
         if stop != tokens:
             raise ValueError(f"its inputs end at token {stop}, and there are {tokens}")
-        self.tail.restore(saved.inputs, start, stop)
+        self.tail.restore(saved.inputs, start, stop, needed=self._first_of(finished))
         if entries is not None:
             self._buffer.block = entries.block
         self._finished, self._pads, self._length = [finished], (0,), tokens
+
+    def _first_of(self, unit: int) -> int:
+        """The first token of a unit, in a row without padding."""
+        raise NotImplementedError
 
     def _begin(self, pads: Sequence[int]) -> None:
         self._finished = self._finished or [0] * len(pads)

@@ -63,13 +63,16 @@ class Tail:
             raise IndexError(f"tokens {start} to {stop} are not stored; {self.start} to {self.stop} are")
         return self.tensors[which][:, :, start - self.start : stop - self.start]
 
-    def restore(self, tensors: Sequence[Tensor], start: int, stop: int) -> None:
+    def restore(self, tensors: Sequence[Tensor], start: int, stop: int, *, needed: int) -> None:
         """Store tokens ``start : stop``, which ``state`` gave as ``tensors``, ``[B, H, stop - start, D]`` each.
 
+        Args:
+            needed: the first token whose inputs the index still needs; after a ``crop`` there may be no earlier ones.
+
         Raises:
-            ValueError: they are not that many, or fewer than an index needs.
+            ValueError: they are not that many, or begin later.
         """
-        fits = 0 <= start <= stop and min(self.keep, stop) <= stop - start <= self.room
+        fits = 0 <= start <= min(needed, stop) and stop - start <= self.room
         if not fits or any(x.shape[2] != stop - start for x in tensors) or (stop > start and not tensors):
             raise ValueError(f"the inputs kept are not those of tokens {start} to {stop}")
         self.reset()
