@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -190,15 +191,47 @@ def test_a_turn_about_a_document_is_taken_back(start, book, tmp_path):
         assert answers[0] == answers[1] and answers[0][0] == answers[0][1]
 
 
-def test_a_cache_that_cannot_go_back_is_left_alone(tmp_path):
-    """A stock sliding layer has not kept what lies before its window."""
+def gemma2(window):
+    """A small Gemma 2 under DCA, of whose two layers the first one is transformers' own, with a sliding window."""
     config = Gemma2Config(
         vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, sliding_window=32, max_position_embeddings=64,
+        num_key_value_heads=1, head_dim=16, sliding_window=window, max_position_embeddings=2 * window,
     )  # fmt: skip
     torch.manual_seed(0)
     model = Gemma2ForCausalLM(config).eval()
     longspan.extend(model, "dca")
+    return model
+
+
+def held():
+    """Bytes of all tensors of this process."""
+    gc.collect()
+    found = [x.untyped_storage() for x in gc.get_objects() if type(x) is torch.Tensor]
+    return sum({one.data_ptr(): one.nbytes() for one in found}.values())
+
+
+def test_what_lies_on_the_disk_takes_no_memory(tmp_path):
+    """The last tokens of a sliding window are no tokens of a file, and as many bytes."""
+    model = gemma2(512)
+    longer = torch.randint(64, (605,))
+    ids, caches = longer[:600], Caches(model, memory=0, directory=tmp_path, disk=2**30)
+    with torch.inference_mode():
+        expected = model(input_ids=longer[None]).logits[0, -1]
+        before, taken = held(), caches.take(ids, [])
+        model(input_ids=ids[None], past_key_values=taken.cache)
+        caches.keep(ids, replace(taken, tokens=len(ids)))
+        del taken
+        windows, others = (tokens * 2 * 16 * 4 for tokens in (511, 600))
+        assert held() - before < windows / 20 and caches.disk_nbytes > windows + others
+        again = caches.take(longer, [])
+        assert again.tokens == len(ids)
+        found = model(input_ids=longer[None, again.tokens :], past_key_values=again.cache).logits[0, -1]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_that_cannot_go_back_is_left_alone(tmp_path):
+    """A stock sliding layer has not kept what lies before its window."""
+    model = gemma2(32)
     caches = Caches(model, memory=2**30, directory=None, disk=0)
     ids = torch.randint(64, (60,))
     taken = caches.take(ids, [])

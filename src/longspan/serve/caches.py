@@ -12,19 +12,21 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 from transformers import PreTrainedModel
 
 from longspan.documents import Document
-from longspan.documents.contents import NOWHERE, Contents, attached
+from longspan.documents.contents import Contents, attached
 from longspan.documents.encoded import InMemory
+from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, keep_cache
+from longspan.documents.segments import size_of, write_at
+from longspan.documents.streams import State
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.serve.engine import log
-from longspan.store.segments import mappings, most_mappings
+from longspan.store.segments import mappings, most_mappings, read_into
 
 _MIN_SHARED = 16  # tokens that a shared beginning has to have to be worth a copy
 _COPY_COST = 20  # reading a token costs more than copying so many
@@ -116,7 +118,7 @@ class Caches:
         ):
             return None
         if isinstance(stored, Contents):
-            cache = stored.cache(self._model, self._attachment)
+            cache = _with_state(stored).cache(self._model, self._attachment)
             stored = PrefixCache(cache, len(one.ids), one.document, self._mapped(len(one.ids)), one.disk)
         if tokens == len(one.ids):
             if on_disk:
@@ -188,12 +190,10 @@ class Caches:
             del self._conversations[at]
             return
         contents = Contents() if one.document is None else one.document.contents
-        base = replace(contents, encoded=InMemory(contents.ids, contents.places, None))
-        more = one.ids[len(base.ids) :]
-        whole = base.with_text(more, torch.tensor(NOWHERE).expand(len(more), 2), None, [])
-        total = len(one.ids)
+        base, total = replace(contents, encoded=InMemory()), len(one.ids)  # the conversation has its tokens itself
         try:
-            storage = keep_cache(whole, one.storage.cache, total, total, Unnamed(self._directory))
+            storage = keep_cache(base, one.storage.cache, total, total, Unnamed(self._directory))
+            storage = _without_state(storage)
         except (LongspanError, OSError) as error:
             # A layer that no file can hold, or a full disk: its prompt is read again when it returns.
             log.warning("a conversation cannot be kept in %s: %s", self._directory, error)
@@ -221,6 +221,21 @@ def common_prefix(a: Tensor, b: Tensor) -> int:
         if len(other):
             return int(other[0])
     return shared
+
+
+def _without_state(stored: Contents) -> Contents:
+    """The same, with its state, such as sliding windows, behind the tokens in their last file and not in memory."""
+    file = stored.data[-1].fileno()
+    write_at(file, os.fstat(file).st_size, memoryview(state_bytes(stored.state)))
+    return replace(stored, state=State())
+
+
+def _with_state(stored: Contents) -> Contents:
+    """Inverts ``_without_state``."""
+    file, at = stored.data[-1].fileno(), size_of(stored.streams, stored.segments[-1])
+    data = bytearray(os.fstat(file).st_size - at)
+    read_into(file, at, memoryview(data))
+    return replace(stored, state=state_from(bytes(data)))
 
 
 def _is_mapped(one: _CachedConversation) -> bool:
