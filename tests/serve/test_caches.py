@@ -191,10 +191,10 @@ def test_a_turn_about_a_document_is_taken_back(start, book, tmp_path):
         assert answers[0] == answers[1] and answers[0][0] == answers[0][1]
 
 
-def gemma2(window):
+def gemma2(window, tokens=64):
     """A small Gemma 2 under DCA, of whose two layers the first one is transformers' own, with a sliding window."""
     config = Gemma2Config(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=tokens, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, sliding_window=window, max_position_embeddings=2 * window,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -208,6 +208,24 @@ def held():
     gc.collect()
     found = [x.untyped_storage() for x in gc.get_objects() if type(x) is torch.Tensor]
     return sum({one.data_ptr(): one.nbytes() for one in found}.values())
+
+
+@pytest.mark.parametrize("sliding", [False, True])
+def test_what_a_conversation_has_beside_its_document_is_counted(bundled, book, sliding):
+    """Sliding windows and the inputs of open chunks are its own, however long the document is."""
+    model, tokenizer = bundled
+    if sliding:
+        model = gemma2(512, len(tokenizer))
+    document, caches = longspan.read(model, tokenizer, book), Caches(model, memory=2**30, directory=None, disk=0)
+    ids = document.prompt("What then?")
+    taken = caches.take(ids, [document])
+    with torch.inference_mode():
+        model(input_ids=ids[None, taken.tokens :], past_key_values=taken.cache, use_cache=True)
+    cache = taken.cache
+    own = [x for store in cache.stores if not sliding for x in store.index.input_copies]
+    own += [x for layer in cache.layers[:1] if sliding for x in (layer.keys, layer.values)]
+    caches.keep(ids, replace(taken, tokens=len(ids)))
+    assert 2 * sum(x.nbytes for x in own) > caches.nbytes > sum(x.nbytes for x in own) > 0
 
 
 def test_what_lies_on_the_disk_takes_no_memory(tmp_path):

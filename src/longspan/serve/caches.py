@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
@@ -25,6 +26,7 @@ from longspan.documents.segments import size_of, write_at
 from longspan.documents.streams import State
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.index.rows import UnitIndex
 from longspan.serve.engine import log
 from longspan.store.segments import mappings, most_mappings, read_into
 
@@ -153,7 +155,7 @@ class Caches:
             return
         document = prefix.document
         self._conversations = [one for one in self._conversations if _shared(ids, document, one) < len(one.ids)]
-        memory = round(_size(prefix.cache) * (1 - prefix.mapped / len(ids)))
+        memory = _size(prefix.cache, prefix.mapped / len(ids))
         self._conversations.append(_CachedConversation(ids, prefix.document, prefix, memory, prefix.disk))
         self._bound_memory()
         self._unmap()
@@ -252,7 +254,12 @@ def _most_files() -> float:
     return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
-def _size(cache: LongspanCache) -> int:
+def _size(cache: LongspanCache, mapped: float) -> int:
+    """Bytes in memory of a cache of whose tokens that share is mapped."""
     # Other layers keep keys and values, a state by its number, or nothing where they attend to another layer's keys.
     stock, _ = tree_flatten([vars(layer) for layer in cache.layers if not isinstance(layer, StoreLayer)])
-    return cache.nbytes + sum(x.nbytes for x in stock if isinstance(x, Tensor))
+    indices: list[Any] = [store.index for store in cache.stores]
+    inputs = sum(index.tail.nbytes for index in indices if isinstance(index, UnitIndex))
+    # None of these is mapped: stock layers copy what they had with every token.
+    own = inputs + sum(x.nbytes for x in stock if isinstance(x, Tensor))
+    return own + round((cache.nbytes - inputs) * (1 - mapped))
