@@ -94,6 +94,19 @@ def test_deleting_asks_first(page, stub, ask, expect):
     expect(page.get_by_role("button", name="choose a file")).to_be_focused()
 
 
+def test_deleting_while_an_answer_is_written_keeps_nothing_of_it(page, stub, expect):
+    stub.writing.clear()
+    page.get_by_label("Question about the document").fill("Tell me")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn .answer")).to_contain_text("You asked")
+    page.get_by_role("button", name="Delete book.txt").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", name="Nothing is read yet")).to_be_visible()
+    stub.writing.set()
+    page.wait_for_timeout(300)  # the answer is broken off a moment later
+    assert stub.documents == {} and page.evaluate("Object.keys(localStorage).join()") == ""
+
+
 def test_a_document_that_could_not_be_read_says_why(opened, stub, url, expect):
     broken = stub.add("broken.pdf", "x")
     stub.documents[broken] |= {"status": "failed", "error": "broken.pdf is no PDF file", "tokens": None}

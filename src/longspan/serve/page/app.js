@@ -67,7 +67,8 @@ const documents = new Documents({
   },
   changed: (changed) => changed.id === one?.id && (changed.status === one.status ? progressed(changed) : open(changed)),
   gone: (id, deleted) => {
-    conversations.get(id)?.stop();
+    if (deleted) conversations.get(id)?.clear(); // an answer that is only stopped is kept with its conversation
+    else conversations.get(id)?.stop();
     if (deleted) forget(id);
     conversations.delete(id);
     if (one?.id === id) open(null);
