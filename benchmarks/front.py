@@ -70,6 +70,7 @@ OF_TASKS = {
     "infllm": "InfLLM",
 }
 TASKS_AT = (4, 8, 16, 32, 64)  # windows, in docs/results.md
+LEAST = 10  # prompts of a cell, as docs/results.md says; a score of fewer is not shown
 DOCUMENTS = {
     ROOT / "README.md": (FEW, (4, 16, 64)),
     ROOT / "docs" / "results.md": (ALL, (4, 16, 32, 64)),
@@ -90,8 +91,8 @@ def table(cells: Sequence[Mapping[str, Any]], rows: Mapping[str, str], multiples
 
 
 def task_table(cells: Sequence[Mapping[str, Any]], multiple: int) -> list[str]:
-    """Scores of the tasks beside pass keys: of stock in the window, and of what is measured at ``multiple``."""
-    here = {(cell["task"], cell["row"], cell["multiple"]): cell for cell in cells if cell["n"]}
+    """Scores of the tasks beside pass keys: of stock in the window, and of ``LEAST`` prompts or more at a length."""
+    here = {(cell["task"], cell["row"], cell["multiple"]): cell for cell in cells if cell["n"] >= LEAST}
     rows = [row for row in OF_TASKS if any((task, row, multiple) in here for task in TASKS)]
     lines = ["| task | in the window | " + " | ".join(OF_TASKS[row] for row in rows) + " |"]
     lines.append("| --- |" + " ---: |" * (1 + len(rows)))

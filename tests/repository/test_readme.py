@@ -164,9 +164,11 @@ def test_tables_of_tasks_have_all_that_are_measured():
 def test_a_table_of_tasks_by_hand():
     cell = {"task": "facts", "row": "dca", "multiple": 16.0, "n": 10, "score": 0.425}
     cells = [cell, {**cell, "row": "stock", "multiple": 1.0, "score": 1.0}, {**cell, "row": "esa", "n": 0}]
+    cells.append({**cell, "task": "key-value", "row": "dca", "n": 9})  # the page says that a cell has ten prompts
     table = front.task_table([*cells, {**cell, "task": "key-value", "row": "rerope"}], 16)
     assert table[0] == "| task | in the window | DCA | ReRoPE |"  # what has no cell has no column
     assert "| facts in plain words (`facts`) | 100% | 42% |  |" in table
+    assert "| one of 16 JSON pairs (`key-value`) |  |  | 42% |" in table
 
 
 def test_a_table_of_results_by_hand():
