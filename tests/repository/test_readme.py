@@ -189,3 +189,19 @@ def test_intervals_beside_a_table_are_those_of_its_cells(path):
     for found, asked, low, high in said:
         assert f"{found}/{asked}" in text, "no cell of the table is so"
         assert [round(100 * end) for end in wilson(int(found), int(asked))] == [int(low), int(high)]
+
+
+def cells_of(row: str, filler: str) -> dict[int, dict]:
+    """The cells of a row by length in windows."""
+    cells = json.loads(front.RESULTS.read_text(encoding="utf-8"))["cells"]
+    return {round(cell["multiple"]): cell for cell in cells if cell["row"] == row and cell["filler"] == filler}
+
+
+def words_of(page: str) -> str:
+    return " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+
+
+def test_the_page_of_esa_says_what_noise_costs():
+    ratios = [cell["ratio"] for windows, cell in cells_of("esa", "noise").items() if windows >= 4]
+    low, high = (round(100 * (ratio - 1)) for ratio in (min(ratios), max(ratios)))
+    assert f"that of noise is {low}% to {high}% higher at 4 to 64 windows" in words_of("methods/esa.md")
