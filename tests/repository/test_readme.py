@@ -205,3 +205,12 @@ def test_the_page_of_esa_says_what_noise_costs():
     ratios = [cell["ratio"] for windows, cell in cells_of("esa", "noise").items() if windows >= 4]
     low, high = (round(100 * (ratio - 1)) for ratio in (min(ratios), max(ratios)))
     assert f"that of noise is {low}% to {high}% higher at 4 to 64 windows" in words_of("methods/esa.md")
+
+
+def test_the_page_of_esa_says_how_many_pairs_were_measured():
+    cells = json.loads((front.RESULTS.parents[1] / "esa" / "quality.json").read_text(encoding="utf-8"))["cells"]
+    own, *others = [f"{100 * (cell['ratio'] - 1):+.1f}%" for cell in cells if cell["filler"] == "prose"]
+    low, high = sorted(others, key=lambda change: float(change[:-1]))[:: len(others) - 1]
+    count = {7: "seven", 8: "eight", 9: "nine"}[len(others)]
+    words = words_of("methods/esa.md")
+    assert f"changes by {own} ± " in words and f"by {low} to {high} with {count} other pairs" in words
