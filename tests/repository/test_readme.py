@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -214,3 +215,17 @@ def test_the_page_of_esa_says_how_many_pairs_were_measured():
     count = {7: "seven", 8: "eight", 9: "nine"}[len(others)]
     words = words_of("methods/esa.md")
     assert f"changes by {own} ± " in words and f"by {low} to {high} with {count} other pairs" in words
+
+
+def test_the_page_on_choosing_has_the_times_of_each_row():
+    with (front.RESULTS.parents[1] / "crossover.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["windows"] in ("8", "16", "32")]
+
+    def times(method: str) -> list[str]:
+        return [f"{float(row['time_over_dca']):.2f}" for row in rows if row["method"] == method]
+
+    calibrated, exact, bounds = map(times, ("esa, calibrated", "esa, exact scores", "longheads, bounds"))
+    words = words_of("choosing.md")
+    assert "`esa` with a calibration {} at 8 windows, {} at 16, {} at 32, ".format(*calibrated) in words
+    assert f"without one {', '.join(exact)}; " in words
+    assert f'`longheads` with `score="bounds"` {", ".join(bounds)})' in words
