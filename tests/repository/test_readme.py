@@ -229,3 +229,10 @@ def test_the_page_on_choosing_has_the_times_of_each_row():
     assert "`esa` with a calibration {} at 8 windows, {} at 16, {} at 32, ".format(*calibrated) in words
     assert f"without one {', '.join(exact)}; " in words
     assert f'`longheads` with `score="bounds"` {", ".join(bounds)})' in words
+
+
+@pytest.mark.parametrize("row", ["infllm", "yarn"])
+def test_pass_keys_on_the_page_of_a_method_are_those_of_the_file(row):
+    four, eight, sixteen = (f"{cell['found']} of {cell['n']}" for cell in map(cells_of(row, "prose").get, (4, 8, 16)))
+    said = f"it finds {four} pass keys at 4 windows of prose, {eight} at 8 and {sixteen} at 16"
+    assert said in words_of(f"methods/{row}.md")
