@@ -236,3 +236,11 @@ def test_pass_keys_on_the_page_of_a_method_are_those_of_the_file(row):
     four, eight, sixteen = (f"{cell['found']} of {cell['n']}" for cell in map(cells_of(row, "prose").get, (4, 8, 16)))
     said = f"it finds {four} pass keys at 4 windows of prose, {eight} at 8 and {sixteen} at 16"
     assert said in words_of(f"methods/{row}.md")
+
+
+@pytest.mark.parametrize("path", front.DOCUMENTS, ids=lambda path: path.name)
+def test_a_page_says_what_its_perplexities_are(path):
+    """Not those of a cell's own prompts: a cell of ten prompts stands beside one of a hundred."""
+    within = cells_of("stock", front.FILLER)[4]["in_window"]
+    said = f"({within:.1f} inside the window, by which the ratio of each cell to the same tokens there is multiplied)"
+    assert said in " ".join(path.read_text(encoding="utf-8").split())
