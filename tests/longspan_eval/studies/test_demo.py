@@ -6,9 +6,11 @@ import io
 import json
 
 import pytest
+import typer
 from rich.console import Console
 
 from longspan.bundled import load_bundled
+from longspan.cli.commands import app
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
 from longspan_eval import workers
@@ -23,6 +25,13 @@ def test_every_method_is_a_row_unless_left_out_on_purpose():
     rows = demo.methods_shown()
     assert rows[0] == "stock" and {row.partition(":")[0] for row in rows[1:]} | set(demo.LEFT_OUT) == set(METHODS)
     assert set(demo.LEFT_OUT) <= set(METHODS) and demo.BESIDE in rows
+
+
+def test_the_help_says_which_methods_are_left_out():
+    said = typer.main.get_command(app).commands["demo"].params
+    (help,) = (option.help for option in said if option.name == "methods")
+    *some, last = demo.LEFT_OUT
+    assert f"default: stock and all but {', '.join(some)} and {last}, with {demo.SHOWN_AS['longheads']}." in help
 
 
 @pytest.mark.parametrize(

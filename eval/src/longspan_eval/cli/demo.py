@@ -18,7 +18,13 @@ from longspan.errors import LongspanError
 def demo(
     prompts: Annotated[int, typer.Option(help="The number of prompts per cell.")] = 5,
     lengths: Annotated[str, typer.Option(help="Lengths in windows of the model.")] = "1x,2x,4x,8x",
-    methods: Annotated[str | None, typer.Option(help="The methods, such as stock,yarn,dca; default: all.")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="The methods, such as stock,yarn,dca; default: stock and all but full, string and infllm, with "
+            "longheads:score=bounds."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the prose and the pass keys.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="The folder for results.json and heatmap.png.")] = Path("longspan-demo"),
     as_json: Json = False,
