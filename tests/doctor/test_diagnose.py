@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import longspan
-from longspan.bundled import load_bundled
+from longspan.bundled import FOLDER, load_bundled
 from longspan.doctor import examine, page
 from longspan.doctor.machine import look
 from longspan.hf.argument import CACHE_ARGUMENT
@@ -182,6 +182,13 @@ def test_a_calibration_is_used_where_the_method_has_use_for_it(bundled):
     assert found.advice.method == "esa" and found.report.calibration and found.needs.index > 0
     with pytest.raises(longspan.CalibrationError, match="does not use a calibration"):
         longspan.diagnose(bundled, length=20_000, calibration=calibration, method="dca", **SHORT)
+
+
+@pytest.mark.parametrize(("length", "method", "named"), [(2048, "dca", False), (20_000, "esa", True)])
+def test_the_commands_name_a_calibration_that_their_method_uses(bundled, length, method, named):
+    file = FOLDER / "calibration.safetensors"
+    advice = longspan.diagnose(bundled, length=length, calibration=file, **SHORT).advice
+    assert advice.method == method and [f" --calibration {file}" in one for one in advice.commands] == [named] * 2
 
 
 @pytest.mark.parametrize(

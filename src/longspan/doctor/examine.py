@@ -228,7 +228,7 @@ def _advice(choice: MethodChoice, report: Report, held: tuple[memory.Fit, ...], 
         why = f"{length:,} tokens fit into no tier of this machine; up to {longest:,} do"
         return Advice(spec, None, why, ())
     why = "; ".join(_why(choice, tier, held))
-    return Advice(spec, tier.tier, why, tuple(_commands(asked, spec, tier.tier)))
+    return Advice(spec, tier.tier, why, tuple(_commands(asked, choice.method, tier.tier)))
 
 
 def _why(choice: MethodChoice, tier: memory.Fit, held: tuple[memory.Fit, ...]) -> Iterator[str]:
@@ -241,11 +241,11 @@ def _why(choice: MethodChoice, tier: memory.Fit, held: tuple[memory.Fit, ...]) -
         yield "its keys and values fit into the memory that is free where the model is"
 
 
-def _commands(asked: _Asked, spec: str, tier: Tier) -> Iterator[str]:
-    options = f"--model {_quoted(asked.name)} --method {_quoted(spec)}"
+def _commands(asked: _Asked, method: Method, tier: Tier) -> Iterator[str]:
+    options = f"--model {_quoted(asked.name)} --method {_quoted(written(method))}"
     if asked.window is not None:
         options += f" --window {asked.window}"
-    if isinstance(asked.calibration, (str, Path)):
+    if isinstance(asked.calibration, (str, Path)) and method.uses_calibration:  # others refuse one
         options += f" --calibration {_quoted(str(asked.calibration))}"
     if asked.options:
         options += f" {asked.options}"
