@@ -191,6 +191,13 @@ def test_the_commands_name_a_calibration_that_their_method_uses(bundled, length,
     assert advice.method == method and [f" --calibration {file}" in one for one in advice.commands] == [named] * 2
 
 
+def test_a_calibration_that_auto_has_no_use_for_is_read_all_the_same(bundled, model, tmp_path):
+    with pytest.raises(longspan.CalibrationError, match="none.safetensors"):
+        longspan.diagnose(bundled, length=2048, calibration=tmp_path / "none.safetensors", **SHORT)
+    with pytest.raises(longspan.CalibrationError, match="LlamaForCausalLM"):
+        longspan.diagnose(model, length=4 * WINDOW, calibration=longspan.bundled_calibration(), **SHORT)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -21,6 +21,7 @@ from longspan.errors import AttachError, LongspanError, check_number
 from longspan.hf import Report, extended, inspect
 from longspan.hf.attach import examine
 from longspan.hf.auto import MethodChoice, choose, free_memory, kv_bytes_per_token
+from longspan.hf.fitting import fitting
 from longspan.hf.layer import Layer
 from longspan.hf.parallel import split_reason
 from longspan.hf.placement import runs_on
@@ -125,10 +126,10 @@ def _examined(
     device = runs_on(model)
     on_gpu, free = device.type != "cpu", free_memory(device)
     choice = _choice(stock.window, layers, asked, length, free, on_gpu)
+    calibration = fitting(asked.calibration, model, layers)
     # As with ``extend``: one that "auto" has no use for is left out, and a method that was named says so itself.
-    calibration = asked.calibration if asked.method != "auto" or choice.method.uses_calibration else None
-    if isinstance(calibration, (str, Path)):
-        calibration = Calibration.load(calibration)
+    if asked.method == "auto" and not choice.method.uses_calibration:
+        calibration = None
     try:
         report = inspect(model, choice.method, window=asked.window, calibration=calibration, length=length)
         with extended(model, choice.method, window=asked.window, calibration=calibration, length=length):
