@@ -11,7 +11,9 @@ import threading
 import time
 
 import pytest
+import typer
 
+from longspan.cli.commands import app
 from longspan.errors import LongspanError
 from longspan.serve.host import Host
 from longspan.serve.run import serve
@@ -92,6 +94,16 @@ def test_without_its_packages_it_says_which_to_install(run, monkeypatch):  # noq
 def test_options_by_environment(run, monkeypatch):  # noqa: F811
     monkeypatch.setenv("LONGSPAN_HOST", "0.0.0.0")
     assert "--host 0.0.0.0 can be reached" in run("serve", "bundled").err
+
+
+def test_every_option_has_an_environment_variable(run, monkeypatch):  # noqa: F811
+    own = [option for option in typer.main.get_command(app).commands["serve"].params if option.name != "help"]
+    assert {option.name: option.envvar for option in own} == {
+        option.name: f"LONGSPAN_{option.name.upper()}" for option in own
+    }
+    monkeypatch.setenv("LONGSPAN_QUIET", "1")
+    monkeypatch.setenv("LONGSPAN_HOST", "0.0.0.0")
+    assert len(run("serve", "bundled").err.splitlines()) == 1  # without what becomes of the documents
 
 
 @pytest.mark.long

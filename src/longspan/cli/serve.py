@@ -86,8 +86,12 @@ def serve(
     device: Annotated[
         str, _option("DEVICE", "The device: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU.")
     ] = "auto",
-    demo: Annotated[bool, typer.Option("--demo", help="Start with a document that was already read.")] = False,
-    quiet: options.Quiet = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Start with a document that was already read.", envvar="LONGSPAN_DEMO")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the result and errors.", envvar="LONGSPAN_QUIET")
+    ] = False,
 ) -> None:
     """Serve a model and its documents through OpenAI's API, with a page at /. Ctrl-C stops it once all is answered."""
     if any(find_spec(package) is None for package in _NEEDED):
