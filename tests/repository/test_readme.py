@@ -148,6 +148,14 @@ def test_the_table_of_methods_is_of_all_methods():
     assert sorted(name for name, _ in rows) == sorted(METHODS) and all(name == page for name, page in rows)
 
 
+def test_methods_that_change_nothing_inside_the_window_are_named():
+    (said,) = re.findall(r"\*\*Your text fits the window\*\*: (.*) then change nothing; the others do\.", README)
+    names = [one.strip("`").lower().replace(" ", "-") for one in re.split(r", | and ", said)]
+    names = ["streaming-llm" if one == "streamingllm" else one for one in names]
+    exact = [name for name, cls in METHODS.items() if cls().resolve(4096).exact_queries(4096, 4096) == 4096]
+    assert sorted(names) == sorted(exact)
+
+
 @pytest.mark.parametrize("path", front.DOCUMENTS, ids=lambda path: path.name)
 def test_tables_of_results_are_those_of_the_file(path):
     rows, _ = front.DOCUMENTS[path]
