@@ -10,6 +10,7 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
+import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -52,6 +53,14 @@ def test_inspect_takes_window_settings_and_angles(run, folder):
     assert report["window"] == 256
     assert report["parameters"]["chunk_size"] == 100 and report["parameters"]["length_scale"] is True
     assert report["angles"]["name"] == "YaRN" and report["angles"]["factor"] == 2
+
+
+def test_the_help_of_inspect_names_the_methods_that_a_length_sets(run, folder):
+    set_for = [name for name, cls in METHODS.items() if cls().reaching(10_000) != cls()]
+    (said,) = (one.help for one in typer.main.get_command(app).commands["inspect"].params if one.name == "length")
+    assert said.endswith(f"{', '.join(set_for[:-1])} and {set_for[-1]} are set for it.")
+    report = json.loads(run("inspect", folder, "--method", "yarn", "--length", 1024, "--json").out)
+    assert report["angles"]["factor"] == 8
 
 
 def test_settings_reach_the_angles_of_a_method_that_is_its_angles(run, folder):

@@ -20,7 +20,12 @@ def inspect(
     angles: options.ScaledAngles = None,
     calibration: options.CalibrationFile = None,
     length: Annotated[
-        int | None, typer.Option(help="The longest text with its answer, in tokens, for --method auto.", min=1)
+        int | None,
+        typer.Option(
+            help="The longest text with its answer, in tokens: auto chooses by it; pi, ntk, yarn and self-extend are "
+            "set for it.",
+            min=1,
+        ),
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
