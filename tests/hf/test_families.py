@@ -15,6 +15,7 @@ from support.hf_models import (
     falcon,
     falcon_h1,
     gemma3_with_images,
+    gemma4,
     gpt2,
     left_padded,
     make,
@@ -76,6 +77,26 @@ def test_full_equals_stock(family):
     assert model.config.to_dict() == config
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+@torch.no_grad()
+def test_layers_with_the_keys_of_others_see_all_tokens_where_few_logits_are_asked_for():
+    model, ids = gemma4().double(), prompts()
+    padded, mask, _ = left_padded(ids, [7, 0])
+    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+
+    def run():
+        return model(ids).logits, model(ids, logits_to_keep=3).logits, model.generate(padded, **options)
+
+    stock = run()
+    assert len(longspan.extend(model, "full").attached) == 3
+    ours = run()
+    assert close(ours[0], stock[0]) and close(ours[1], stock[1]) and torch.equal(ours[2], stock[2])
+    longspan.extend(model, "dca")
+    ids = prompts(1, 150)
+    whole = model(ids).logits
+    assert close(model(ids, logits_to_keep=1).logits, whole[:, -1:])
+    assert close(stepwise(model, ids, 140), whole[:, 140:])
 
 
 @torch.no_grad()

@@ -128,6 +128,13 @@ def gemma3n() -> PreTrainedModel:
     return build("gemma3n_text", {**_COMMON, **sizes, **others})
 
 
+def gemma4() -> PreTrainedModel:
+    """As Gemma 3n, but layers 4 and 5 are given the last tokens alone where only their logits are asked for."""
+    sizes = {"num_hidden_layers": 6, "layer_types": ALTERNATING * 3, "sliding_window": 16, "num_kv_shared_layers": 2}
+    others = {"global_head_dim": 16, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCABULARY}
+    return build("gemma4_text", {**_COMMON, **sizes, **others})
+
+
 def qwen3_next() -> PreTrainedModel:
     """Layer 1 is attached, and layer 0 keeps a state that every token goes into."""
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}

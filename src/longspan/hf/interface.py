@@ -46,7 +46,7 @@ class Mask:
     """
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __or__ = __invert__ = _refuse_stock
-    __lt__ = __gt__ = __getitem__ = _refuse_stock
+    __lt__ = __gt__ = _refuse_stock
     __torch_function__ = classmethod(_refuse_stock)
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -60,6 +60,13 @@ class Mask:
         if hasattr(Tensor, name):
             _refuse_stock()
         raise AttributeError(f"{type(self).__name__} has no {name}")
+
+    def __getitem__(self, index: Any) -> Mask:
+        """All of it; a part of it raises."""
+        # Gemma 4 cuts the masks of layers that share keys down to the tokens whose logits are asked for.
+        if isinstance(index, tuple) and all(part in (slice(None), slice(0, None)) for part in index):
+            return self
+        _refuse_stock()
 
     @cached_property
     def padding(self) -> tuple[int, ...]:
