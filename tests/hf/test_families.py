@@ -20,6 +20,7 @@ from support.hf_models import (
     left_padded,
     make,
     minimax,
+    mllama,
     prompts,
 )
 
@@ -132,6 +133,27 @@ def test_a_model_around_the_decoder_that_makes_a_cache(kind, decoder):
             model(ids, inputs_embeds=model.get_input_embeddings()(ids))
         with pytest.raises(longspan.CacheError, match="DynamicCache"):
             call(ids, past_key_values=DynamicCache())
+
+
+@torch.no_grad()
+def test_layers_that_a_text_leaves_out():
+    model, ids = mllama(), prompts(1)
+    stock = model(ids).logits, stepwise(model, ids, 33)
+    assert [layer.index for layer in longspan.extend(model, "full").attached] == [0, 2]
+    assert close(model(ids).logits, stock[0]) and close(stepwise(model, ids, 33), stock[1])
+    longspan.extend(model, "dca")
+    ids, options = prompts(1, 150), {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    whole, plain = model(ids).logits, model.generate(ids, **options)
+    cache = longspan.new_cache(model)
+    model(ids, past_key_values=cache)
+    cache.crop(-20)
+    assert close(model(ids[:, 130:], past_key_values=cache).logits, whole[:, 130:])
+    assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=3, **options), plain)
+    with longspan.graphed(model):
+        assert torch.equal(model.generate(ids, **options), plain)
+    image = {"cross_attention_states": torch.randn(1, 8, 64), "cross_attention_mask": torch.ones(1, 150, 1, 4)}
+    with pytest.raises(longspan.LongspanError, match="reads images or sound: an extended model reads text alone"):
+        model(ids, **image)
 
 
 @torch.no_grad()

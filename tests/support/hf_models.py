@@ -160,6 +160,16 @@ def gemma3_with_images() -> PreTrainedModel:
     )
 
 
+def mllama() -> PreTrainedModel:
+    """Llama 3.2 with images: layer 1 attends to images alone, and a text leaves it out."""
+    text = {**_COMMON, "model_type": "mllama_text_model", "num_hidden_layers": 3, "cross_attention_layers": [1]}
+    sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "attention_heads": 2}
+    sight |= {"num_global_layers": 1, "image_size": 28, "patch_size": 14, "intermediate_layers_indices": [0]}
+    config = CONFIG_MAPPING["mllama"](text_config=text, vision_config={**sight, "vision_output_dim": 64})
+    torch.manual_seed(0)
+    return AutoModelForImageTextToText.from_config(config).eval()
+
+
 def around_a_decoder(kind: str, decoder: str) -> PreTrainedModel:
     """Idefics 2 or 3, or SmolVLM: a model around the decoder, with images, that makes a cache where none is passed."""
     sight = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -33,13 +33,15 @@ class StoreLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate nothing for keys ``[B, Hkv, T, D]`` and values ``[B, Hkv, T, Dv]``: the store does that."""
+        self.keys, self.values = key_states.new_empty(0), value_states.new_empty(0)  # Llama 3.2 asks how many there are
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Return the keys ``[B, Hkv, T, D]`` and values ``[B, Hkv, T, Dv]`` as they are."""
         # Here too and not at ``extend`` alone, since the model may have been moved after that.
         refuse_offloaded(self.store.tier, key_states.device, self.selects)
-        self.is_initialized = True
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         return key_states, value_states
 
     def get_seq_length(self, *args: Any) -> int:
@@ -68,6 +70,15 @@ class StoreLayer(CacheLayerMixin):
         )
 
     prefetch = offload
+
+
+class IdleLayer(DynamicLayer):
+    """A layer that no text runs, such as the attention to images of Llama 3.2, and that so holds none of its tokens."""
+
+
+def idle(layer: Any) -> Any:
+    """In place of one of transformers' own layers that no text runs: an ``IdleLayer`` where it would keep tokens."""
+    return IdleLayer() if type(layer) is DynamicLayer else layer
 
 
 def _keeps_a_state(layer: Any) -> bool:
@@ -172,8 +183,9 @@ class LongspanCache(Cache):
             self.padding = tuple(min(pad, length) for pad in self.padding)
 
     def _lengths(self) -> list[int | None]:
-        """Tokens in each layer; None where it keeps a state alone, such as a convolution's."""
-        return [x.get_seq_length() if isinstance(x, (StoreLayer, DynamicLayer)) else None for x in self.layers]
+        """Tokens in each layer; None where it keeps a state alone, such as a convolution's, or no text runs it."""
+        tokens = [isinstance(x, (StoreLayer, DynamicLayer)) and not isinstance(x, IdleLayer) for x in self.layers]
+        return [x.get_seq_length() if has else None for x, has in zip(self.layers, tokens, strict=True)]
 
     def _stuck(self, length: int) -> int | None:
         """The first of transformers' own layers that has not kept what it held after ``length`` tokens."""
