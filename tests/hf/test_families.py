@@ -212,7 +212,10 @@ def test_left_padded_batch_equals_single_rows(method):
         (falcon, "own code"),
         (gpt2, "no position_embeddings"),
         (lambda: make("mistral-sliding"), "no layer to attach to .*sliding-window.* with full attention"),
-        (lambda: make("cohere2"), "no layer to attach to .*sliding-window.*no rotary positions"),
+        (
+            lambda: make("cohere2"),
+            "no layer to attach to .*sliding-window.*no rotary positions.*it cannot be extended: no",
+        ),
         (falcon_h1, r"no layer to attach to \(hybrid layer[^;]*\); it cannot be extended"),
         (doge, "does not run on 24 tokens with longspan's attention and masks"),
         (minimax, "does not run on longspan's cache: MiniMax uses cache of its own"),
@@ -229,6 +232,21 @@ def test_models_that_cannot_be_extended_are_refused_unchanged(make_it, reason):
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
     assert model.config._attn_implementation == implementation
     assert torch.equal(model(ids).logits, stock)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "remedy"),
+    [
+        ("mistral", {"sliding_window": 16}, {"sliding_window": None}),
+        ("ministral", {"sliding_window": 16}, {"layer_types": ["full_attention"] * 2}),
+    ],
+)
+def test_the_way_to_full_attention_in_all_layers_leads_there(kind, own, remedy):
+    (name,) = remedy
+    sizes = {**make("llama").config.to_dict(), **own, "model_type": kind}
+    with pytest.raises(longspan.AttachError, match=rf"with full attention in all layers: {name}=\S.* in its config"):
+        longspan.extend(build(kind, sizes), "full")
+    assert len(longspan.extend(build(kind, {**sizes, **remedy}), "full").attached) == 2
 
 
 def test_a_rotation_nobody_knows_is_refused_by_layer():

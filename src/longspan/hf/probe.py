@@ -102,8 +102,13 @@ def _no_layer(model: str, layers: list[Layer]) -> str:
     if reasons == NO_POSITIONS:
         return f"{model} has no rotary positions in any layer; longspan needs RoPE"
     remedy = "it cannot be extended"
-    if any(layer.sliding is not None for layer in layers):
-        remedy = "to extend it, load it with full attention, for example with sliding_window=None"
+    local = next((layer for layer in layers if layer.sliding is not None), None)
+    if local is not None and any(layer.reason == NO_POSITIONS for layer in layers):
+        remedy += ": no layer sees more positions than it was trained on"
+    elif local is not None:
+        typed = _types_of(local.module) is not None
+        how = 'layer_types=["full_attention", ...]' if typed else "sliding_window=None"
+        remedy = f"to extend it, load it with full attention in all layers: {how} in its config"
     return f"{model} has no layer to attach to ({reasons}); {remedy}"
 
 
@@ -123,7 +128,7 @@ def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: li
     q, k, v = rotated.q, rotated.k, rotated.v
     layer = Layer(module, name, index, q.shape[1], k.shape[1], k.shape[-1], v.shape[-1], k.element_size())
     sliding = rotated.kwargs.get("sliding_window")
-    types: list[str] | None = getattr(getattr(module, "config", None), "layer_types", None)
+    types = _types_of(module)
     if sliding is None and types is not None and types[index] == "hybrid":
         layer.reason = HYBRID
     elif sliding is not None or (types is not None and "full" not in types[index]):
@@ -134,6 +139,12 @@ def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: li
     else:
         layer.rope = _find_rope(q, k, bare.q, bare.k, tables)
     return layer
+
+
+def _types_of(module: nn.Module) -> list[str] | None:
+    """The kinds of attention of a model's layers, where its config names them."""
+    types: list[str] | None = getattr(getattr(module, "config", None), "layer_types", None)
+    return types
 
 
 def _find_rope(q: Tensor, k: Tensor, bare_q: Tensor, bare_k: Tensor, tables: list[Table]) -> Rope | None:
