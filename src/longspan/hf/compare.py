@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.errors import AttachError
+from longspan.hf.interface import NotATensor
 from longspan.hf.placement import runs_on
 
 
@@ -47,6 +48,10 @@ def failing_as(what: str) -> Iterator[None]:
         yield
     except AttachError:
         raise
+    except NotATensor as error:  # whose advice is for a model that was extended
+        raise AttachError(
+            f"{what}: its own code computes with the attention mask, which longspan never forms; it cannot be extended"
+        ) from error
     except Exception as error:
         raise AttachError(f"{what}: {' '.join(str(error).split())}") from error
 
