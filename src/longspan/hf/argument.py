@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -17,3 +17,9 @@ def given_cache(arguments: Mapping[str, Any]) -> Any:
     """The cache among a call's arguments, by its name in this transformers or by the earlier one; None without."""
     found = arguments.get(CACHE_ARGUMENT)
     return arguments.get("past_key_values") if found is None else found
+
+
+def put_cache(arguments: dict[str, Any], cache: Any, names: Collection[str]) -> None:
+    """Give a call its cache under the one name of it among those that it takes: remote code may have kept the earlier."""
+    arguments.pop("past_key_values", None)
+    arguments[CACHE_ARGUMENT if CACHE_ARGUMENT in names else "past_key_values"] = cache

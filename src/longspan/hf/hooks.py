@@ -17,7 +17,7 @@ from longspan.attend import Attender, LayerCall
 from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
-from longspan.hf.argument import CACHE_ARGUMENT, given_cache
+from longspan.hf.argument import CACHE_ARGUMENT, given_cache, put_cache
 from longspan.hf.cache import LongspanCache, StoreLayer, idle
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
@@ -135,10 +135,8 @@ class Attachment(NeverCopied):
             self.check(cache)
         elif config.use_cache if use is None else use:
             cache = self.new_cache()
-        kwargs.pop("past_key_values", None)
         if cache is not None:
-            # A model of remote code may have kept the earlier name.
-            kwargs[CACHE_ARGUMENT if CACHE_ARGUMENT in self._names else "past_key_values"] = cache
+            put_cache(kwargs, cache, self._names)
             self._take(cache, running, decoder)
             cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
             if self._mixed and cache.recorded is None:  # whoever records has checked
