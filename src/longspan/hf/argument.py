@@ -20,6 +20,6 @@ def given_cache(arguments: Mapping[str, Any]) -> Any:
 
 
 def put_cache(arguments: dict[str, Any], cache: Any, names: Collection[str]) -> None:
-    """Give a call its cache under the one name of it among those that it takes: remote code may have kept the earlier."""
+    """Give a call its cache under the name that it takes alone: remote code may have kept the earlier one."""
     arguments.pop("past_key_values", None)
     arguments[CACHE_ARGUMENT if CACHE_ARGUMENT in names else "past_key_values"] = cache

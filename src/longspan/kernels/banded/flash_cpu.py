@@ -15,7 +15,7 @@ from longspan.kernels.layout import unit_stride
 from longspan.kernels.softmax import merged
 
 # Before torch 2.9 the op reads beyond the keys where queries have more heads, and says nothing.
-_TAKES_GROUPS = torch.__version__ >= (2, 9)
+_TAKES_GROUPS = torch.__version__ >= "2.9"
 _FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
 
 
