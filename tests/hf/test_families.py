@@ -8,6 +8,7 @@ import longspan
 from support.hf_models import (
     FAMILIES,
     NOTHING_TO_ATTACH,
+    TRANSFORMERS,
     WINDOW,
     around_a_decoder,
     build,
@@ -129,8 +130,9 @@ def test_a_model_around_the_decoder_that_makes_a_cache(kind, decoder):
     assert close(model(ids[:, 30:], past_key_values=begun.past_key_values).logits, stock[:, 30:])
     assert close(model(ids, use_cache=False).logits, stock)
     for call in (model, model.model.text_model):
-        with pytest.raises(ValueError, match="exactly one"):
-            model(ids, inputs_embeds=model.get_input_embeddings()(ids))
+        if TRANSFORMERS >= (5, 18):  # whose error it is
+            with pytest.raises(ValueError, match="exactly one"):
+                model(ids, inputs_embeds=model.get_input_embeddings()(ids))
         with pytest.raises(longspan.CacheError, match="DynamicCache"):
             call(ids, past_key_values=DynamicCache())
 

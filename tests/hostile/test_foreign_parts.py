@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import longspan
 from longspan.errors import AttachError, LongspanError
-from support.hf_models import make, prompts
+from support.hf_models import TRANSFORMERS, make, prompts
 
 
 @pytest.fixture(autouse=True)
@@ -127,8 +127,9 @@ def test_another_decoder_in_the_model_says_so(cached):
         with pytest.raises(LongspanError, match="decoder was replaced after longspan.extend"):
             model(prompts(1, 40), use_cache=cached)
     longspan.restore(model)
-    longspan.extend(model, "dca")
-    model(prompts(1, 40))
+    if TRANSFORMERS >= (5, 20):  # before, a model does not set the attention of another decoder
+        longspan.extend(model, "dca")
+        model(prompts(1, 40))
 
 
 def test_the_decoder_itself_can_be_extended():

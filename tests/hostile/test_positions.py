@@ -7,7 +7,7 @@ import torch
 
 import longspan
 from longspan.errors import LongspanError
-from support.hf_models import left_padded, make, prompts
+from support.hf_models import TRANSFORMERS, left_padded, make, prompts
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def row(*values):
         (1, row(0)),
         (1, row(79)),
         (1, row(81)),
-        (1, torch.tensor([5])),
+        pytest.param(1, torch.tensor([5]), marks=pytest.mark.skipif(TRANSFORMERS < (5, 18), reason="its own error")),
         (3, row(0, 1, 2)),
         (3, row(80, 81, 83)),
         (3, row(80, 80, 81)),

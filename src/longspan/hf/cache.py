@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from copy import deepcopy
 from typing import Any, get_args
 from weakref import ReferenceType
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers import PreTrainedConfig
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.attend import Attender, LayerCall
 from longspan.errors import CacheError
@@ -75,10 +76,16 @@ class StoreLayer(CacheLayerMixin):
 class IdleLayer(DynamicLayer):
     """A layer that no text runs, such as the attention to images of Llama 3.2, and that so holds none of its tokens."""
 
+    def crop(self, tokens_to_remove: int) -> None:
+        pass
 
-def idle(layer: Any) -> Any:
-    """In place of one of transformers' own layers that no text runs: an ``IdleLayer`` where it would keep tokens."""
-    return IdleLayer() if type(layer) is DynamicLayer else layer
+
+def stock_layers(config: PreTrainedConfig, run: Container[int]) -> list[Any]:
+    """The layers of a cache of transformers' own, of which those whose indices are not in ``run`` keep no tokens."""
+    layers = DynamicCache(config=config).layers
+    # Before transformers 5.23 layers that share the keys of earlier ones have none.
+    layers += [IdleLayer() for _ in range(len(layers), getattr(config, "num_hidden_layers", 0))]
+    return [IdleLayer() if type(x) is DynamicLayer and n not in run else x for n, x in enumerate(layers)]
 
 
 def _keeps_a_state(layer: Any) -> bool:
@@ -163,6 +170,7 @@ class LongspanCache(Cache):
         Raises:
             CacheError: a layer has not kept what it would go back to; nothing is dropped.
         """
+        tokens_to_remove = int(tokens_to_remove)  # assisted decoding of transformers before 5.18 passes a tensor
         lengths = self._lengths()
         most = max(n or 0 for n in lengths)
         length = tokens_to_remove if tokens_to_remove > 0 else max(most + tokens_to_remove, 0)
@@ -301,6 +309,9 @@ class LongspanCache(Cache):
     def reset(self) -> None:
         self.padding, self.numbering, self.broken = None, None, False
         super().reset()
+        for layer in self.layers:
+            if isinstance(layer, DynamicLayer):  # which transformers before 5.18 sets to zeros of the same length
+                layer.keys, layer.values, layer.is_initialized = None, None, False
         for layer in filter(_keeps_a_state, self.layers):  # it is zero now, and made for as many rows as before
             for made in (layer.is_conv_states_initialized, layer.is_recurrent_states_initialized):
                 made.update(dict.fromkeys(made, False))

@@ -18,7 +18,7 @@ from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, put_cache
-from longspan.hf.cache import LongspanCache, StoreLayer, idle
+from longspan.hf.cache import LongspanCache, StoreLayer, stock_layers
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
@@ -89,8 +89,7 @@ class Attachment(NeverCopied):
         model.set_attn_implementation(self.implementation)
 
     def new_cache(self) -> LongspanCache:
-        run = {layer.index for layer in self.layers}
-        layers = [x if n in run else idle(x) for n, x in enumerate(DynamicCache(config=self._config).layers)]
+        layers = stock_layers(self._config, {layer.index for layer in self.layers})
         report, method = self.report, self.attender.method
         for layer in self.layers:
             if layer.rope is not None and layer.index < len(layers):  # an early exit has no later ones
