@@ -48,7 +48,7 @@ MOST = 2**31  # the largest count of tokens and other items: far above practical
 
 def whole(value: object) -> int | None:
     """The int of an integer, numpy's included; None for any other value, also for True and 64.0."""
-    if isinstance(value, bool):
+    if type(value).__name__ in ("bool", "bool_"):  # numpy's is an index before numpy 2
         return None
     try:
         return index(value)  # type: ignore[arg-type]  # raises TypeError for other types

@@ -8,7 +8,6 @@ import longspan
 from support.hf_models import (
     FAMILIES,
     NOTHING_TO_ATTACH,
-    TRANSFORMERS,
     WINDOW,
     around_a_decoder,
     build,
@@ -24,6 +23,7 @@ from support.hf_models import (
     mllama,
     prompts,
 )
+from support.releases import TRANSFORMERS
 
 
 def stepwise(model, ids, start):

@@ -10,7 +10,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import longspan
 from longspan.errors import AttachError, LongspanError
-from support.hf_models import TRANSFORMERS, make, prompts
+from support.hf_models import make, prompts
+from support.releases import TRANSFORMERS
 
 
 @pytest.fixture(autouse=True)

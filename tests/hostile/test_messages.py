@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -165,7 +166,8 @@ def test_without_a_way_to_the_hub_a_name_fails_before_it_is_asked_for(nobody_the
     from huggingface_hub import constants
 
     asked = []
-    monkeypatch.setattr("httpx2.Client.send", lambda *args, **given: asked.append(args), raising=False)
+    client = "httpx" if version("huggingface_hub").startswith("1.") else "httpx2"
+    monkeypatch.setattr(f"{client}.Client.send", lambda *args, **given: asked.append(args), raising=False)
     said = refused(["inspect", "nobody/nothing"], capsys)
     assert "no folder has this name; 127.0.0.1 cannot be reached: Connection refused" in said
     assert not asked and constants.HF_HUB_OFFLINE is False

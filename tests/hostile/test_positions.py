@@ -7,7 +7,8 @@ import torch
 
 import longspan
 from longspan.errors import LongspanError
-from support.hf_models import TRANSFORMERS, left_padded, make, prompts
+from support.hf_models import left_padded, make, prompts
+from support.releases import TRANSFORMERS
 
 
 @pytest.fixture(autouse=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import transformers
-from packaging.version import Version
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import longspan
 
-TRANSFORMERS = Version(transformers.__version__).release[:2]
 WINDOW = 64
 VOCABULARY = 128
 STEPS = 7
