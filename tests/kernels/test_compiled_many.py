@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longspan.kernels import cpu
-from longspan.kernels.banded import Plan, banded
+from longspan.kernels.banded import Plan, banded, flash_cpu
 from longspan.kernels.gathered import compiled, gather_into, gathered
 from longspan.kernels.scores import products, representations
 from support.cases import HEAD, ROPES, assert_within_budget
@@ -97,6 +97,21 @@ def test_bands_of_any_ranges(kv_heads, dtype):
     assert_within_budget(out, plain, truth)
     assert_within_budget(flash, plain, truth)
     assert (lse - true_lse)[:, :, seen].abs().max() <= 40 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("rows", [9, 300])
+def test_flash_attention_where_torch_takes_no_groups_of_heads(rows, monkeypatch):
+    """Before torch 2.9; later ones compute the same either way."""
+    options = common(rows, rows, batch=2, group=2, kv_heads=2, dtype=torch.float32)
+    q, keys, v, rope = (options.pop(name) for name in ("q", "keys", "v", "rope"))
+    every, at = torch.arange(rows), torch.arange(rows)[None]
+    plan = Plan(0, rows, (0,), (torch.zeros_like(every),), (every + 1,), tuple(at))
+    run = {"plan": plan, "cos_sin": [rope.table(at[0])], "rope": rope, "scale": options["scale"]}
+    truth = banded(q.double(), [keys.double()], v.double(), impl="reference", **run)
+    for takes_groups in {flash_cpu._TAKES_GROUPS, False}:
+        monkeypatch.setattr(flash_cpu, "_TAKES_GROUPS", takes_groups)
+        for found, true in zip(banded(q, [keys], v, impl="flash_cpu", **run), truth, strict=True):
+            torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
