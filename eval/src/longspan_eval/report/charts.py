@@ -10,6 +10,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import PercentFormatter
 
 from longspan.files import save_figure
 from longspan_eval.figure import Figure, change
@@ -128,7 +129,9 @@ def tiles(
     figure.suptitle(title, fontsize=10)
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
-    bar = figure.colorbar(image, ax=axes, shrink=min(0.8, 2.5 / size[1]), aspect=15, format="{x:.0%}")
+    bar = figure.colorbar(
+        image, ax=axes, shrink=min(0.8, 2.5 / size[1]), aspect=15, format=PercentFormatter(1, decimals=0)
+    )
     bar.set_label(label, fontsize=8)
     save_figure(figure, path, dpi=150 if len(panels) < 10 else 110)
 

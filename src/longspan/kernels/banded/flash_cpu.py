@@ -15,7 +15,7 @@ from longspan.kernels.layout import unit_stride
 from longspan.kernels.softmax import merged
 
 # Before torch 2.9 the op reads beyond the keys where queries have more heads, and says nothing.
-_TAKES_GROUPS = torch.__version__ >= "2.9"
+TAKES_GROUPS = torch.__version__ >= "2.9"
 _FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
 
 
@@ -69,7 +69,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, span: KeySpan, scale: float) -> tupl
     if folded:
         # Few rows a head would read the keys once per query head; as rows of its key head the group reads them once.
         q = q.reshape(batch, k.shape[1], heads // k.shape[1] * rows, width)
-    elif not _TAKES_GROUPS and heads != k.shape[1]:
+    elif not TAKES_GROUPS and heads != k.shape[1]:
         k, v = (x.repeat_interleave(heads // k.shape[1], dim=1) for x in (k, v))
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, span.shape == "causal", attn_mask=mask, scale=scale
