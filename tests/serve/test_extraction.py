@@ -97,6 +97,7 @@ def test_one_that_takes_too_long_is_ended(extractor, tmp_path):
 @pytest.mark.parametrize(
     ("data", "name"),
     [pytest.param(LARGE, "x.pdf", marks=pytest.mark.long), (b"<p>" + b"<b>x</b>" * 2_000_000, "x.html")],
+    ids=["pdf", "html"],  # an id of megabytes goes into the environment, where processes refuse it
 )
 def test_one_that_takes_too_much_memory_is_ended(extractor, tmp_path, data, name):
     with pytest.raises(DocumentError, match="209,715,200 bytes of memory"):
