@@ -16,7 +16,7 @@ from longspan.hf import tiers
 from longspan.methods import METHODS
 from longspan.store import Spill
 from support.cases import WINDOW, build
-from support.hf_models import _COMMON, make, prompts
+from support.hf_models import _COMMON, gemma3n, gemma4, make, mllama, prompts
 from support.hf_models import build as build_model
 from support.variants import VARIANTS
 
@@ -113,6 +113,14 @@ def test_layers_of_every_kind(question, family, name):
     """Sliding windows, layers without positions, part of the channels, sinks, norms after the rotation."""
     model = make(family)
     with longspan.extended(model, name):
+        same(model, question)
+
+
+@pytest.mark.parametrize("make_it", [gemma3n, gemma4, mllama])
+def test_layers_that_keep_nothing(question, make_it):
+    """They attend to the keys of earlier layers, or to images."""
+    model = make_it()
+    with longspan.extended(model, "dca"):
         same(model, question)
 
 

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
-from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.hf.cache import LongspanCache, StoreLayer, keeps_nothing
 from longspan.hf.hooks import Attachment
 from longspan.hf.tiers import new_spill
 from longspan.index import Entries, SavableIndex, SavedIndex
@@ -82,7 +82,7 @@ def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
             if layer.is_initialized:
                 for name, tensor in zip(_STOCK, (layer.keys, layer.values), strict=True):
                     streams.add(number, name, cast(Tensor, tensor), tokens)
-        elif type(layer) is not DynamicSlidingWindowLayer:
+        elif type(layer) is not DynamicSlidingWindowLayer and not keeps_nothing(layer):
             raise DocumentError(
                 f"layer {number} keeps a {type(layer).__name__}, which no document can hold; read the text with "
                 "longspan.extend and model.generate"
@@ -137,7 +137,7 @@ def new_cache(
     try:
         for number, layer in enumerate(cache.layers):
             if isinstance(layer, StoreLayer):
-                layer.is_initialized = True
+                layer.lazy_initialization(torch.empty(0), torch.empty(0))
                 _fill_store(attachment, layer, number, ropes[number], blocks, entries, state, tokens)
             else:
                 _fill_stock(cast(DynamicLayer, layer), number, blocks, state, tokens, device)

@@ -88,6 +88,12 @@ def stock_layers(config: PreTrainedConfig, run: Container[int]) -> list[Any]:
     return [IdleLayer() if type(x) is DynamicLayer and n not in run else x for n, x in enumerate(layers)]
 
 
+def keeps_nothing(layer: Any) -> bool:
+    """Whether a layer of a cache holds none of a text's tokens, nor a state that they went into."""
+    # Transformers has a layer of its own for that since 5.23, which is not there to be imported before.
+    return isinstance(layer, IdleLayer) or type(layer).__name__ == "DummyLayer"
+
+
 def _keeps_a_state(layer: Any) -> bool:
     """Whether one of transformers' own layers keeps a state that its tokens went into, such as a convolution's."""
     return hasattr(layer, "conv_states")
