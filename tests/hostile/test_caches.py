@@ -133,3 +133,14 @@ def test_a_cache_is_not_pickled(take):
     _, cache = filled()
     with pytest.raises(CacheError, match="cannot be pickled"):
         take(cache)
+
+
+@pytest.mark.parametrize("length", [2.5, "3", None, torch.tensor(-2.5)])
+def test_a_length_that_is_no_whole_number_drops_nothing(length):
+    _, cache = filled()
+    before = cache.get_seq_length()
+    with pytest.raises(TypeError):
+        cache.crop(length)
+    assert cache.get_seq_length() == before > 3
+    cache.crop(torch.tensor(-2))
+    assert cache.get_seq_length() == before - 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from copy import deepcopy
+from operator import index
 from typing import Any, get_args
 from weakref import ReferenceType
 
@@ -176,7 +177,7 @@ class LongspanCache(Cache):
         Raises:
             CacheError: a layer has not kept what it would go back to; nothing is dropped.
         """
-        tokens_to_remove = int(tokens_to_remove)  # assisted decoding of transformers before 5.18 passes a tensor
+        tokens_to_remove = index(tokens_to_remove)  # assisted decoding of transformers before 5.18 passes a tensor
         lengths = self._lengths()
         most = max(n or 0 for n in lengths)
         length = tokens_to_remove if tokens_to_remove > 0 else max(most + tokens_to_remove, 0)
