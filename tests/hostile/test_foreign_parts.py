@@ -6,10 +6,11 @@ import copy
 
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 import longspan
 from longspan.errors import AttachError, LongspanError
+from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from support.hf_models import make, prompts
 from support.releases import TRANSFORMERS
 
@@ -145,3 +146,30 @@ def test_damaged_weights_outside_of_attention_are_named_as_such(value):
     model.model.layers[-1].mlp.down_proj.weight[0, 0] = value
     with pytest.raises(AttachError, match="stock model's own output is NaN or infinite"):
         longspan.extend(model, "dca")
+
+
+class OwnAttention(LlamaAttention):
+    """Attention as remote code may write it, which calls no interface and keeps its keys in the cache."""
+
+    def forward(self, hidden_states, position_embeddings, **given):
+        rows = hidden_states.shape[:-1]
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (one(hidden_states).view(*rows, -1, self.head_dim).transpose(1, 2) for one in projections)
+        q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
+        cache = given_cache(given)
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer_idx)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+        return self.o_proj(out.transpose(1, 2).reshape(*rows, -1)), None
+
+
+def test_a_layer_that_calls_no_interface_and_fills_the_cache_is_cropped():
+    model, ids = make("llama"), prompts(1, 60)
+    model.model.layers[0].self_attn.__class__ = OwnAttention
+    assert [layer.index for layer in longspan.extend(model, "dca").attached] == [1]
+    whole, cache = model(ids).logits, longspan.new_cache(model)
+    model(ids, **{CACHE_ARGUMENT: cache})
+    cache.crop(-20)
+    assert [layer.get_seq_length() for layer in cache.layers] == [40, 40]
+    torch.testing.assert_close(model(ids[:, 40:], **{CACHE_ARGUMENT: cache}).logits, whole[:, 40:], rtol=0, atol=1e-4)

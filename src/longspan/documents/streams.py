@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
-from longspan.hf.cache import LongspanCache, StoreLayer, keeps_nothing
+from longspan.hf.cache import IdleLayer, LongspanCache, StoreLayer, keeps_nothing
 from longspan.hf.hooks import Attachment
 from longspan.hf.tiers import new_spill
 from longspan.index import Entries, SavableIndex, SavedIndex
@@ -78,7 +78,7 @@ def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
                 streams.add(number, f"keys {n}", keys, tokens)
             streams.add(number, _VALUES, store.values, tokens)
             indices.append((number, store.index))
-        elif type(layer) is DynamicLayer:
+        elif type(layer) in (DynamicLayer, IdleLayer):
             if layer.is_initialized:
                 for name, tensor in zip(_STOCK, (layer.keys, layer.values), strict=True):
                     streams.add(number, name, cast(Tensor, tensor), tokens)

@@ -75,14 +75,18 @@ class StoreLayer(CacheLayerMixin):
 
 
 class IdleLayer(DynamicLayer):
-    """A layer that no text runs, such as the attention to images of Llama 3.2, and that so holds none of its tokens."""
+    """A layer that calls no attention interface, mostly since no text runs it, as the attention to images of Llama 3.2.
+
+    Attention of remote code may fill it all the same; from then on it is as any other layer.
+    """
 
     def crop(self, tokens_to_remove: int) -> None:
-        pass
+        if self.is_initialized:
+            super().crop(tokens_to_remove)
 
 
 def stock_layers(config: PreTrainedConfig, run: Container[int]) -> list[Any]:
-    """The layers of a cache of transformers' own, of which those whose indices are not in ``run`` keep no tokens."""
+    """The layers of a cache of transformers' own; those whose indices are not in ``run`` may keep no tokens."""
     layers = DynamicCache(config=config).layers
     # Before transformers 5.23 layers that share the keys of earlier ones have none.
     layers += [IdleLayer() for _ in range(len(layers), getattr(config, "num_hidden_layers", 0))]
@@ -92,7 +96,7 @@ def stock_layers(config: PreTrainedConfig, run: Container[int]) -> list[Any]:
 def keeps_nothing(layer: Any) -> bool:
     """Whether a layer of a cache holds none of a text's tokens, nor a state that they went into."""
     # Transformers has a layer of its own for that since 5.23, which is not there to be imported before.
-    return isinstance(layer, IdleLayer) or type(layer).__name__ == "DummyLayer"
+    return type(layer).__name__ == "DummyLayer" or isinstance(layer, IdleLayer) and not layer.is_initialized
 
 
 def _keeps_a_state(layer: Any) -> bool:
@@ -199,7 +203,7 @@ class LongspanCache(Cache):
 
     def _lengths(self) -> list[int | None]:
         """Tokens in each layer; None where it keeps a state alone, such as a convolution's, or no text runs it."""
-        tokens = [isinstance(x, (StoreLayer, DynamicLayer)) and not isinstance(x, IdleLayer) for x in self.layers]
+        tokens = [isinstance(x, (StoreLayer, DynamicLayer)) and not keeps_nothing(x) for x in self.layers]
         return [x.get_seq_length() if has else None for x, has in zip(self.layers, tokens, strict=True)]
 
     def _stuck(self, length: int) -> int | None:
