@@ -6,7 +6,15 @@ import copy
 
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers import DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaPreTrainedModel,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 
 import longspan
 from longspan.errors import AttachError, LongspanError
@@ -173,3 +181,34 @@ def test_a_layer_that_calls_no_interface_and_fills_the_cache_is_cropped():
     cache.crop(-20)
     assert [layer.get_seq_length() for layer in cache.layers] == [40, 40]
     torch.testing.assert_close(model(ids[:, 40:], **{CACHE_ARGUMENT: cache}).logits, whole[:, 40:], rtol=0, atol=1e-4)
+
+
+class OneClass(LlamaPreTrainedModel):
+    """Decoder and head in one class, as remote code has them."""
+
+    def __init__(self, of):
+        super().__init__(of.config)
+        self.embed, self.layers, self.norm = of.model.embed_tokens, of.model.layers, of.model.norm
+        self.rotary_emb, self.lm_head = of.model.rotary_emb, of.lm_head
+
+    def get_input_embeddings(self):
+        return self.embed
+
+    def forward(self, input_ids, attention_mask=None, use_cache=True, logits_to_keep=0, **given):
+        x, cache = self.embed(input_ids), given_cache(given)
+        cache = DynamicCache(config=self.config) if cache is None and use_cache else cache
+        more, past = {CACHE_ARGUMENT: cache}, 0 if cache is None else cache.get_seq_length()
+        at = torch.arange(past, past + x.shape[1])[None]
+        mask = create_causal_mask(self.config, x, attention_mask=attention_mask, position_ids=at, **more)
+        for layer in self.layers:
+            x = layer(x, attention_mask=mask, position_embeddings=self.rotary_emb(x, at), **more)
+        return CausalLMOutputWithPast(logits=self.lm_head(self.norm(x)[:, -logits_to_keep:]), **more)
+
+
+def test_a_decoder_with_its_head_computes_the_logits_that_are_asked_for():
+    model, ids = OneClass(make("llama")).eval(), prompts(1, 40)
+    assert len(longspan.extend(model, "dca").attached) == 2
+    whole = model(ids).logits
+    last = model(ids, logits_to_keep=3).logits
+    assert whole.shape[1] == 40 and last.shape[1] == 3
+    torch.testing.assert_close(last, whole[:, -3:], rtol=0, atol=1e-5)

@@ -111,7 +111,7 @@ class Attachment(NeverCopied):
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
         refuse_other_attention(config._attn_implementation, interface.NAME)
         refuse_inputs(kwargs)
-        if "logits_to_keep" in self._names:
+        if "logits_to_keep" in self._names and cast(Any, decoder).get_output_embeddings() is None:
             kwargs["logits_to_keep"] = 0  # Gemma 4 gives layers that share keys the last tokens alone: no keys to store
         own = "output_attentions" in kwargs  # a look into a config takes several calls
         if kwargs["output_attentions"] if own else getattr(config, "output_attentions", False):
