@@ -182,7 +182,10 @@ def attached_to(model: PreTrainedModel) -> Attachment:
 
 
 def new_cache(model: PreTrainedModel) -> LongspanCache:
-    """An empty cache for an extended model, to be kept over several calls (``past_key_values=``)."""
+    """An empty cache for an extended model, to be kept over several calls.
+
+    It is passed as ``past_key_values=``, and from transformers 5.24 on as ``cache=``.
+    """
     return attached_to(model).new_cache()
 
 
