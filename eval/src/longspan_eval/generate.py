@@ -70,7 +70,7 @@ def stream(model: PreTrainedModel, tokenizer: Any, input_ids: Sequence[int], max
 def prefill(model: PreTrainedModel, input_ids: Tensor, keep: int) -> tuple[Tensor, Any]:
     """The logits ``[1, keep, V]`` of the last tokens of ``input_ids`` ``[1, N]``, and the cache."""
     out = model(input_ids, use_cache=True, logits_to_keep=keep)
-    return out.logits, out[CACHE_ARGUMENT]
+    return out.logits, getattr(out, CACHE_ARGUMENT)
 
 
 def decode(

@@ -177,12 +177,12 @@ def _read(
 ) -> tuple[tuple[list[Point], list[Point]], LongspanCache]:
     """Read prefill chunks, with tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last one)."""
     cache, at, spent = new_cache(model), 0, 0.0
-    last_one = {**last_logits(model, 1), CACHE_ARGUMENT: cache}
+    more = {**last_logits(model, 1), CACHE_ARGUMENT: cache}
     read, decoded = [], []
     for start, stop in prefill_chunks:
         length = stop - start
         begun = now()
-        model(input_ids=ids[:, at : at + length], use_cache=True, **last_one)
+        model(input_ids=ids[:, at : at + length], use_cache=True, **more)
         took = now() - begun
         read.append(Point(at, at + length, took))
         at += length

@@ -100,7 +100,7 @@ def _read(model: PreTrainedModel, decoder: nn.Module) -> list[Tensor]:
         more: dict[str, Any] = {} if positions is None else {"position_ids": positions[:, start:stop]}
         more[CACHE_ARGUMENT] = past
         out = decoder(input_ids=ids[:, start:stop], attention_mask=mask[:, :stop], use_cache=True, **more)
-        past = out[CACHE_ARGUMENT]
+        past = getattr(out, CACHE_ARGUMENT)
         outs.append(out[0])
     return outs
 
