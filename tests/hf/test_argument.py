@@ -7,11 +7,13 @@ import re
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaModel
 
 import longspan
 import longspan_eval
@@ -49,6 +51,28 @@ def test_a_cache_goes_on_under_each_name(family: str, name: str, call: Callable[
                 last = call(model, ids[:, end - 1 : end], **{name: cache})
     assert cache.get_seq_length() == 100
     torch.testing.assert_close(last, whole, rtol=1e-4, atol=1e-4)
+
+
+class EarlierDecoder(LlamaModel):
+    """As remote code has it, whatever transformers calls the argument."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None):
+        given = {"position_ids": position_ids, "use_cache": use_cache, CACHE_ARGUMENT: past_key_values}
+        return super().forward(input_ids, attention_mask, **given)
+
+
+def test_a_decoder_of_remote_code_is_given_its_cache_under_the_earlier_name() -> None:
+    stock, ids = make("llama").model, prompts(1, 100)
+    decoder = EarlierDecoder(deepcopy(stock.config)).eval()
+    decoder.load_state_dict(stock.state_dict())
+    longspan.extend(stock, "dca")
+    longspan.extend(decoder, "dca")
+    with torch.no_grad():
+        whole = stock(ids).last_hidden_state
+        cache = longspan.new_cache(decoder)
+        parts = [decoder(part, past_key_values=cache).last_hidden_state for part in ids.split([70, 1, 29], dim=1)]
+    assert cache.get_seq_length() == 100
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -190,8 +190,9 @@ class Attachment(NeverCopied):
         if config is not running.config and config is not None:
             refuse_other_attention(config._attn_implementation, interface.NAME)
         cache = kwargs.get(CACHE_ARGUMENT)
-        if cache is None:  # the modules of GPT-NeoX and others, and those of remote code, keep earlier names
-            cache = kwargs.get("past_key_values", kwargs.get("layer_past"))
+        if cache is None:  # modules of remote code keep the earlier name, those of GPT-NeoX and others one of their own
+            cache = kwargs.get("past_key_values")
+            cache = kwargs.get("layer_past") if cache is None else cache
         kwargs["position_embeddings"] = running.bare(kwargs["position_embeddings"])
         kwargs["longspan"] = partial(self.attend, layer, cache, running)
         return args, kwargs

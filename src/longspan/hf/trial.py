@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.errors import AttachError
-from longspan.hf.argument import CACHE_ARGUMENT
+from longspan.hf.argument import CACHE_ARGUMENT, put_cache
 from longspan.hf.compare import error_of, failing_as, run_for_outputs, some_tokens, tolerance
 from longspan.hf.hooks import Attachment, decoder_of
 from longspan.hf.layer import Layer
@@ -94,11 +94,12 @@ def _read(model: PreTrainedModel, decoder: nn.Module) -> list[Tensor]:
     ids = ids.view(2, _TOKENS)
     mask = torch.ones_like(ids)
     mask[0, :_PADS] = 0
-    positions = (mask.cumsum(-1) - 1).clamp(min=0) if "position_ids" in signature(decoder.forward).parameters else None
+    names = signature(decoder.forward).parameters
+    positions = (mask.cumsum(-1) - 1).clamp(min=0) if "position_ids" in names else None
     outs, past = [alone], None
     for start, stop in ((0, _TOKENS - 1), (_TOKENS - 1, _TOKENS)):
         more: dict[str, Any] = {} if positions is None else {"position_ids": positions[:, start:stop]}
-        more[CACHE_ARGUMENT] = past
+        put_cache(more, past, names)
         out = decoder(input_ids=ids[:, start:stop], attention_mask=mask[:, :stop], use_cache=True, **more)
         past = getattr(out, CACHE_ARGUMENT)
         outs.append(out[0])
