@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import longspan
 from longspan.bundled import heldout_text
 from longspan.serve.caches import Caches, common_prefix
 from longspan.store import segments
+from longspan.store.memory import RefusedError
 from support.hf_models import gemma3n, lfm2, prompts, qwen3_next
 from support.serving import QUESTION, cached, said, wait_for
 
@@ -343,3 +345,23 @@ def test_a_folder_that_cannot_be_written_to_is_said(start, tmp_path, caplog):
     talk(served, LONG, [])
     wait_for(lambda: f"a conversation cannot be kept in {place}" in caplog.text)
     assert len(served.host.caches) == 0 and talk(served, LONG, [])[0][1] == 0
+
+
+@pytest.mark.parametrize("fails", ["mapping", "reading"])
+def test_a_conversation_on_disk_that_cannot_be_opened_is_read_again(start, alone, tmp_path, monkeypatch, caplog, fails):
+    """The system grants no mapping more, or the disk fails."""
+
+    def refuse(*_, **__):
+        raise RefusedError("Cannot allocate memory") if fails == "mapping" else OSError(errno.EIO, "Input/output error")
+
+    place = "longspan.store.segments._Region._mmap" if fails == "mapping" else "longspan.serve.caches.read_into"
+    served = start(memory=0, kv_dir=tmp_path)
+    turns = ["\nWhat then?"]
+    expected = [text for text, *_ in alone(LONG, turns)]
+    assert talk(served, LONG, [])[0][0] == expected[0] and served.host.caches.disk_nbytes > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(place, refuse)
+        found = talk(served, LONG, turns)
+    assert [text for text, *_ in found] == expected and [read for _, read, _ in found] == [0, 0]
+    assert f"a conversation in {tmp_path} cannot be opened, so its prompt is read again" in caplog.text
+    assert talk(served, LONG, turns)[1][1] > 0, "it was kept again"

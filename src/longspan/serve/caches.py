@@ -120,7 +120,13 @@ class Caches:
         ):
             return None
         if isinstance(stored, Contents):
-            cache = _with_state(stored).cache(self._model, self._attachment)
+            try:
+                cache = _with_state(stored).cache(self._model, self._attachment)
+            except (LongspanError, MemoryError, OSError) as error:  # too many mappings, or the disk fails
+                log.warning(
+                    "a conversation in %s cannot be opened, so its prompt is read again: %s", self._directory, error
+                )
+                return None
             stored = PrefixCache(cache, len(one.ids), one.document, self._mapped(len(one.ids)), one.disk)
         if tokens == len(one.ids):
             if on_disk:
