@@ -191,7 +191,7 @@ class Library:
 
     def _read(self, record: DocumentRecord) -> None:
         record.opens = (record.folder / _DOCUMENT / MANIFEST).is_file()
-        record.job = job = _ReadingJob(record, self._longest)
+        record.job = job = _ReadingJob(record, self._longest, self._lock)
         self._preparing.submit(self._prepare, record, job)
 
     def _prepare(self, record: DocumentRecord, job: _ReadingJob) -> None:
@@ -217,12 +217,16 @@ class Library:
 
 
 class _ReadingJob:
-    """Reads a text, or opens one that was read; see ``engine.Job``."""
+    """Reads a text, or opens one that was read; see ``engine.Job``.
+
+    Args:
+        lock: held while a document is deleted.
+    """
 
     long = True
 
-    def __init__(self, record: DocumentRecord, longest: int | None) -> None:
-        self._record, self._longest = record, longest
+    def __init__(self, record: DocumentRecord, longest: int | None, lock: Lock) -> None:
+        self._record, self._longest, self._lock = record, longest, lock
         self.opener: Any = None
         self.steps: Steps | None = None
         self.cancelled = False
@@ -278,8 +282,9 @@ class _ReadingJob:
 
     def fail(self, error: Exception) -> None:
         record = self._record
-        record.job = None
-        if self.cancelled:
+        with self._lock:  # a deletion moves the folder away, which may be the error, and then cancels
+            cancelled, record.job = self.cancelled, None
+        if cancelled:
             self._clear()
             return
         expected = isinstance(error, (LongspanError, OSError))
