@@ -13,7 +13,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 
 import longspan
 from longspan.bundled import heldout_text
-from longspan.serve.caches import Caches, common_prefix
+from longspan.serve.caches import Caches, PrefixCache, common_prefix
 from longspan.store import segments
 from longspan.store.memory import RefusedError
 from support.hf_models import gemma3n, lfm2, prompts, qwen3_next
@@ -265,6 +265,33 @@ def test_a_cache_that_cannot_go_back_is_left_alone(tmp_path):
         found = model(input_ids=other[None, again.tokens :], past_key_values=again.cache).logits[0, -1]
         expected = model(input_ids=other[None]).logits[0, -1]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_tokens_of_a_conversation_are_counted(bundled):
+    nothing, ids = SimpleNamespace(layers=[], stores=[], nbytes=0), torch.arange(1_000)
+    for memory, kept in ((ids.nbytes, 1), (ids.nbytes - 1, 0)):
+        caches = Caches(bundled[0], memory=memory, directory=None, disk=0)
+        caches.keep(ids, PrefixCache(nothing, len(ids)))
+        assert len(caches) == kept and caches.nbytes == kept * ids.nbytes
+
+
+def test_conversations_do_not_hold_the_tokens_of_their_document(bundled, book, tmp_path):
+    """Eight bytes a token in each of thousands of conversations, whose files have what they add to it."""
+    model, tokenizer = bundled
+    document, caches = longspan.read(model, tokenizer, book), Caches(model, memory=0, directory=tmp_path, disk=2**30)
+    ids = [document.prompt(f"{n}. What then?") for n in range(3)]
+    before = held()
+    for one in ids:
+        taken = caches.take(one, [document])
+        with torch.inference_mode():
+            model(input_ids=one[None, taken.tokens :], past_key_values=taken.cache, use_cache=True)
+        caches.keep(one.clone(), replace(taken, tokens=len(one)))
+        del taken
+    assert len(caches) == 3 and held() - before < 8 * document.tokens
+    again = caches.take(torch.cat((ids[0], ids[0][-1:])), [document])
+    assert again.tokens == len(ids[0])
+    # Named or not, it is the conversation of the document that the prompt begins with.
+    assert caches.take(torch.cat((ids[1], ids[1][-1:])), []).tokens == len(ids[1])
 
 
 @pytest.mark.parametrize("disk", [False, True])

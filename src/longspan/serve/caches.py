@@ -55,13 +55,23 @@ class PrefixCache:
 
 @dataclass
 class _CachedConversation:
-    """A conversation: its ``ids`` ``[T]``, its cache or the files of it, and their bytes in memory and on disk."""
+    """A conversation.
 
-    ids: Tensor
+    Attributes:
+        own: ids ``[T]`` after those of ``document``.
+        storage: its cache, or the files of it.
+        memory, disk: their bytes; ``own`` is counted with a cache in memory, beside the files of one it is little.
+    """
+
+    own: Tensor
     document: Document | None
     storage: PrefixCache | Contents
     memory: int
     disk: int
+
+    def __len__(self) -> int:
+        """Tokens, those of the document among them."""
+        return len(self.own) + (0 if self.document is None else self.document.tokens)
 
 
 class Caches:
@@ -115,8 +125,8 @@ class Caches:
         """The first ``tokens`` of a conversation, or somewhat fewer; None where that is not worth it."""
         stored, at = one.storage, self._index_of(one)
         on_disk = isinstance(stored, Contents)
-        if tokens < len(one.ids) and (
-            tokens - least < _MIN_SHARED or tokens * _COPY_COST < len(one.ids) or (on_disk and one.document is not None)
+        if tokens < len(one) and (
+            tokens - least < _MIN_SHARED or tokens * _COPY_COST < len(one) or (on_disk and one.document is not None)
         ):
             return None
         if isinstance(stored, Contents):
@@ -127,8 +137,8 @@ class Caches:
                     "a conversation in %s cannot be opened, so its prompt is read again: %s", self._directory, error
                 )
                 return None
-            stored = PrefixCache(cache, len(one.ids), one.document, self._mapped(len(one.ids)), one.disk)
-        if tokens == len(one.ids):
+            stored = PrefixCache(cache, len(one), one.document, self._mapped(len(one)), one.disk)
+        if tokens == len(one):
             if on_disk:
                 self._conversations.append(self._conversations.pop(at))  # it was used last
             else:
@@ -143,11 +153,11 @@ class Caches:
             except (RuntimeError, MemoryError) as error:  # there is none for it
                 log.warning("a conversation cannot be copied, so its prompt is read again: %s", error)
                 return None
-            cache.crop(tokens - len(one.ids))
+            cache.crop(tokens - len(one))
             return PrefixCache(cache, tokens)
         # A copy would have the document's bytes too. So the last turns are cut off, and read again if they come back.
         del self._conversations[at]
-        stored.cache.crop(tokens - len(one.ids))
+        stored.cache.crop(tokens - len(one))
         return replace(stored, tokens=tokens)
 
     def _mapped(self, tokens: int) -> int:
@@ -160,9 +170,10 @@ class Caches:
         if len(ids) <= prefix.mapped:
             return
         document = prefix.document
-        self._conversations = [one for one in self._conversations if _shared(ids, document, one) < len(one.ids)]
-        memory = _size(prefix.cache, prefix.mapped / len(ids))
-        self._conversations.append(_CachedConversation(ids, prefix.document, prefix, memory, prefix.disk))
+        self._conversations = [one for one in self._conversations if _shared(ids, document, one) < len(one)]
+        own = ids if document is None else ids[document.tokens :].clone()
+        memory = own.nbytes + _size(prefix.cache, prefix.mapped / len(ids))
+        self._conversations.append(_CachedConversation(own, document, prefix, memory, prefix.disk))
         self._bound_memory()
         self._unmap()
         self._bound_disk()
@@ -198,7 +209,7 @@ class Caches:
             del self._conversations[at]
             return
         contents = Contents() if one.document is None else one.document.contents
-        base, total = replace(contents, encoded=InMemory()), len(one.ids)  # the conversation has its tokens itself
+        base, total = replace(contents, encoded=InMemory()), len(one)  # the conversation has its tokens itself
         try:
             storage = keep_cache(base, one.storage.cache, total, total, Unnamed(self._directory))
             storage = _without_state(storage)
@@ -208,7 +219,7 @@ class Caches:
             del self._conversations[at]
             return
         self._conversations[at] = _CachedConversation(
-            one.ids, one.document, storage, 0, os.fstat(storage.data[-1].fileno()).st_size
+            one.own, one.document, storage, 0, os.fstat(storage.data[-1].fileno()).st_size
         )
 
     def _index_of(self, one: _CachedConversation) -> int:
@@ -217,8 +228,12 @@ class Caches:
 
 def _shared(ids: Tensor, document: Document | None, one: _CachedConversation) -> int:
     """``common_prefix`` with a conversation, where ``ids`` ``[T]`` begin with those of a document, if one is given."""
-    known = 0 if document is None or document is not one.document else document.tokens
-    return known + common_prefix(ids[known:], one.ids[known:])
+    known = 0
+    if one.document is not None:
+        known = one.document.tokens
+        if one.document is not document and (shared := common_prefix(ids, one.document.contents.ids)) < known:
+            return shared
+    return known + common_prefix(ids[known:], one.own)
 
 
 def common_prefix(a: Tensor, b: Tensor) -> int:
