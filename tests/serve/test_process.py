@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import httpx
 import pytest
 import typer
 
@@ -143,6 +144,29 @@ def test_a_second_signal_ends_at_once(tmp_path):
         served.process.send_signal(signal.SIGINT)
         code, said = served.wait()
     assert code == 0 and "Traceback" not in said
+
+
+@pytest.mark.long
+def test_a_second_signal_tells_those_who_wait(tmp_path):
+    """A whole answer is a 503; a stream breaks off without an end, which would be taken for the answer's."""
+    served = Process(tmp_path / "documents")
+    told = []
+
+    def ask():
+        told.append(served.http.post("/v1/chat/completions", json=chat("x", model="bundled", max_tokens=100_000)))
+
+    body, thread = chat("The road", model="bundled", max_tokens=100_000, stream=True), threading.Thread(target=ask)
+    thread.start()
+    with pytest.raises(httpx.RemoteProtocolError), served.http.stream("POST", "/v1/chat/completions", json=body) as one:
+        for number, _ in enumerate(one.iter_lines()):
+            if number == 10:
+                served.process.send_signal(signal.SIGTERM)
+                wait_for(lambda: served.http.get("/health/ready").status_code == 503)
+                served.process.send_signal(signal.SIGTERM)
+    thread.join()
+    code, said = served.wait()
+    assert code == 0 and "Traceback" not in said
+    assert told[0].status_code == 503 and told[0].json()["error"]["code"] == "shutting_down"
 
 
 @pytest.mark.long

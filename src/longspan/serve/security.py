@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -11,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from longspan.serve.errors import ApiError
+from longspan.serve.errors import ApiError, draining
 
 _OPEN = ("/page/", "/health/")  # need no key, like the page itself
 _HEADERS = {
@@ -68,8 +69,10 @@ class Guard:
         except ApiError as error:
             if begun:
                 raise
-            response = JSONResponse(error.body(), error.status_code, error.headers)
-            await response(scope, receive, guarded)
+            await _response(error)(scope, receive, guarded)
+        except asyncio.CancelledError:  # the server ends at once; what has begun is broken off without a proper end
+            if not begun:
+                await _response(draining())(scope, receive, guarded)
 
     def _check(self, path: str, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -106,6 +109,10 @@ class Guard:
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"the request has more than {self._max_body:,} bytes", code="request_too_large")
+
+
+def _response(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body(), error.status_code, error.headers)
 
 
 def _name(host: str) -> str:
