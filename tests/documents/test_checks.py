@@ -17,6 +17,7 @@ from longspan.cli import main
 from longspan.documents import fingerprint, verify
 from longspan.errors import LongspanError
 from longspan.hf.attach import attachment_of
+from longspan.kernels import cpu
 from support.spoiled_documents import edited, spoilers
 
 SHORT, LONG = 60, 200
@@ -272,3 +273,15 @@ def test_the_canary_sees_what_hashes_do_not(saved, fresh, tokenizer, monkeypatch
     monkeypatch.setattr(canary, "forward", lambda *args: forward(*args) * 1.5)
     with pytest.raises(LongspanError, match="other kernels may differ by"):
         longspan.Document.open(saved, fresh(), tokenizer)
+
+
+@pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
+@pytest.mark.parametrize("method", ["dca", "longheads"])
+def test_a_document_of_compiled_kernels_alone_is_kept_with_what_others_differ_by(reader, tokenizer, tmp_path, method):
+    model = reader()
+    for impl in ("compiled", "auto"):
+        longspan.extend(model, method, impl=impl)
+        longspan.read(model, tokenizer, "Some words. " * 60).save(tmp_path / impl)
+        longspan.Document.open(tmp_path / impl, model, tokenizer)
+    compiled, auto = (verify(tmp_path / impl).canary for impl in ("compiled", "auto"))
+    assert compiled.budget == auto.budget

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.attend import Attender
 from longspan.documents.contents import Contents
 from longspan.documents.manifest import Canary
 from longspan.documents.reading import forward
@@ -26,8 +27,11 @@ def make_canary(model: PreTrainedModel, attachment: Attachment, contents: Conten
     """The logits after ``contents``, and how far they move when other kernels compute them."""
     tokens = contents.ids[-_TOKENS:]
     logits = _logits(model, attachment, contents, tokens)
+    attender = attachment.attender
+    if attender.impl == "compiled":  # which runs or raises, so others compute by one that may do without C
+        attender = Attender(attender.method, attender.window, calibration=attender.calibration)
     with cpu.disabled():  # torch's operations: what another machine may differ by
-        other = _logits(model, attachment, contents, tokens)
+        other = _logits(model, attachment, contents, tokens, attender)
     last, most = logits[-1], float(logits.abs().max())
     highest = last.topk(min(_PLACES, len(last))).indices
     # A few roundings of the largest, where this machine has but one way to compute them.
@@ -78,8 +82,13 @@ def check_canary(
 
 
 @torch.inference_mode()
-def _logits(model: PreTrainedModel, attachment: Attachment, contents: Contents, tokens: Tensor) -> Tensor:
-    return forward(model, tokens, contents.cache(model, attachment), len(tokens)).cpu()
+def _logits(
+    model: PreTrainedModel, attachment: Attachment, contents: Contents, tokens: Tensor, other: Attender | None = None
+) -> Tensor:
+    cache = contents.cache(model, attachment)
+    if other is not None and other is not attachment.attender:
+        cache.recorded = other.run
+    return forward(model, tokens, cache, len(tokens)).cpu()
 
 
 def _hash(logits: Tensor) -> str:
