@@ -264,3 +264,20 @@ def test_rows_of_layers_that_keep_a_state(make_it):
         torch.testing.assert_close(ours, whole[rows, 40:], rtol=0, atol=1e-3)
         cache.reset()
         torch.testing.assert_close(model(ids, past_key_values=cache).logits, whole, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("make_it", [lfm2, qwen3_next, lambda: make("gemma2")], ids=["lfm2", "qwen3_next", "gemma2"])
+def test_copies_and_resets_outside_of_the_mode_that_the_tokens_were_read_in(make_it):
+    model, ids = make_it(), prompts(1, 60)
+    longspan.extend(model, "dca")
+    whole = model(ids).logits
+    cache = longspan.new_cache(model)
+    model(ids[:, :40], past_key_values=cache)  # with gradients
+    for one in (copy.deepcopy(cache), cache):
+        torch.testing.assert_close(model(ids[:, 40:], past_key_values=one).logits, whole[:, 40:], rtol=0, atol=1e-3)
+    for forget in (lambda: cache.reset(), lambda: cache.crop(-60)):
+        cache.reset()
+        with torch.inference_mode():
+            model(ids, past_key_values=cache)
+        forget()
+        torch.testing.assert_close(model(ids, past_key_values=cache).logits, whole, rtol=0, atol=1e-3)

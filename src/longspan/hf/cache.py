@@ -104,6 +104,13 @@ def _keeps_a_state(layer: Any) -> bool:
     return hasattr(layer, "conv_states")
 
 
+def _stock_tensors(layer: Any) -> list[Tensor | None]:
+    """What one of transformers' own layers keeps."""
+    states = [layer.conv_states, layer.recurrent_states] if _keeps_a_state(layer) else []
+    tokens = [layer.keys, layer.values] if isinstance(layer, DynamicLayer) and layer.is_initialized else []
+    return [*tokens, *(state for each in states for state in each.values())]
+
+
 def _has_forgotten(layer: Any, dropped: int, held: int) -> bool:
     """Whether such a layer cannot go back by ``dropped`` of ``held`` tokens: convolutions alone record theirs."""
     if not layer.record_past or any(state is not None for state in layer.recurrent_states.values()):
@@ -239,10 +246,10 @@ class LongspanCache(Cache):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LongspanCache:
         """A cache of its own with the same tokens, for the same model: to go on from one prompt several times."""
-        for layer in self.layers:
-            for x in (layer.keys, layer.values) if isinstance(layer, DynamicLayer) and layer.is_initialized else ():
-                # A tensor is copied with all of its memory, and of one in a document's files not all can be read.
-                memo[id(x)] = x.clone()
+        for x in (x for layer in self.layers for x in _stock_tensors(layer) if x is not None):
+            # A tensor is copied with all of its memory, and of one in a document's files not all can be read; one with
+            # a gradient is not copied at all.
+            memo[id(x)] = x.clone()
         twin = LongspanCache(self.owner, self.attender, deepcopy(self.layers, memo))
         twin.padding, twin.numbering = self.padding, self.numbering
         twin.broken = self.broken or self.running is not None
@@ -319,13 +326,17 @@ class LongspanCache(Cache):
 
     def reset(self) -> None:
         self.padding, self.numbering, self.broken = None, None, False
-        super().reset()
+        # First, since transformers sets what a state, or before 5.18 a layer, keeps to zero, for as many rows and
+        # tokens as before, and not at all outside of the inference mode that it was made in.
         for layer in self.layers:
-            if isinstance(layer, DynamicLayer):  # which transformers before 5.18 sets to zeros of the same length
+            if isinstance(layer, DynamicLayer):
                 layer.keys, layer.values, layer.is_initialized = None, None, False
-        for layer in filter(_keeps_a_state, self.layers):  # it is zero now, and made for as many rows as before
-            for made in (layer.is_conv_states_initialized, layer.is_recurrent_states_initialized):
-                made.update(dict.fromkeys(made, False))
+            if _keeps_a_state(layer):
+                for each in (layer.conv_states, layer.recurrent_states):
+                    each.update(dict.fromkeys(each))
+                for made in (layer.is_conv_states_initialized, layer.is_recurrent_states_initialized):
+                    made.update(dict.fromkeys(made, False))
+        super().reset()
 
     def _numbers(self, rows: Tensor) -> Tensor:
         """Rows as numbers, which stores take; raises before a layer is changed if the cache has no such rows."""
