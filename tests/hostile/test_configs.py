@@ -190,3 +190,11 @@ def test_a_config_file_that_states_only_the_dual_chunks_states_a_window():
     assert says_window(written, make("qwen2").config)
     assert not says_window({"hidden_size": 64}, make("qwen2").config)
     assert not says_window({"seq_length": 64}, make("qwen2").config), "its class has a default that would be taken"
+
+
+@pytest.mark.parametrize("method", ["dca:angles=yarn", "ntk", "dynamic-ntk"])
+def test_too_few_rotated_channels_for_scaled_angles_are_said_at_once(method):
+    model = build("gpt_neox", {**_COMMON, "head_dim": 8, "hidden_size": 32, "rotary_pct": 0.25})  # 2 of 8
+    with pytest.raises(longspan.AttachError, match=r"layers\.0\.attention: .* needs at least 4 rotated .*longspan\.PI"):
+        longspan.extend(model, method)
+    assert longspan.extend(model, "pi").attached

@@ -27,7 +27,7 @@ from longspan.hf.window import refuse_moving_frequencies, trained_on
 from longspan.kernels.banded import Impl
 from longspan.methods import METHODS, Full, Method
 from longspan.methods.parse import no_method, parse_method
-from longspan.rope import Angles
+from longspan.rope import Angles, Rope
 from longspan.store import KVTier
 
 
@@ -107,6 +107,7 @@ def prepare(
     for layer in layers:
         if layer.rope is not None:
             attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
+            _check_angles(attender, layer.name, layer.rope)
     kernels, kernel_note = describe_kernels(impl, device)
     notes = [*layer_notes(layers, attender), *trained.notes, *resolved.warnings(size), *tier_notes]
     notes += [note for note in (eager_note, kernel_note, wrapper_note(model_or_wrapper)) if note is not None]
@@ -136,6 +137,14 @@ def prepare(
         ),
     )
     return report, attender, layers
+
+
+def _check_angles(attender: Attender, layer: str, rope: Rope) -> None:
+    """Raise ``AttachError`` if a layer's frequencies cannot be scaled, in a text of the window or a longer one."""
+    try:
+        attender.tables.angles(rope.table, attender.window + 1)
+    except ValueError as error:
+        raise AttachError(f"{layer}: {error}; pass other angles, such as longspan.PI(), or none") from error
 
 
 def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
