@@ -248,6 +248,24 @@ def test_a_forward_that_broke_off_is_seen_where_a_layer_keeps_a_state(error):
 
 @torch.no_grad()
 @pytest.mark.parametrize("make_it", [lfm2, qwen3_next])
+def test_a_state_that_a_restored_model_wrote_to_is_seen(make_it):
+    """Layer 0 runs before layer 1 refuses the cache."""
+    model, ids = make_it(), prompts(1, 60)
+    longspan.extend(model, "dca")
+    cache = longspan.new_cache(model)
+    model(ids[:, :40], past_key_values=cache)
+    longspan.restore(model)
+    with pytest.raises(longspan.CacheError, match="passed to a model that is not extended"):
+        model(ids[:, 40:41], past_key_values=cache)
+    longspan.extend(model, "dca")
+    with pytest.raises(longspan.CacheError, match=r"broke off.*cache\.reset\(\)"):
+        model(ids[:, 40:], past_key_values=cache)
+    cache.reset()
+    torch.testing.assert_close(model(ids, past_key_values=cache).logits, model(ids).logits, rtol=0, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make_it", [lfm2, qwen3_next])
 def test_rows_of_layers_that_keep_a_state(make_it):
     model, ids = make_it(), prompts(3, 60)
     longspan.extend(model, "dca")

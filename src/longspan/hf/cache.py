@@ -163,6 +163,7 @@ class LongspanCache(Cache):
             CacheError: that model is not extended: keys of attached layers come and are kept by longspan's attention.
         """
         if self.running is None:
+            self.broken = True  # earlier layers that keep a state have taken the tokens in
             raise CacheError(
                 "longspan's cache was passed to a model that is not extended, or to another one; extend this model and "
                 f"pass longspan.new_cache(model), or leave {CACHE_ARGUMENT} out"
