@@ -49,12 +49,12 @@ def measured(model: object, lengths: list[int], threads: int) -> dict[int, tuple
         while at < length:
             stop = min(at + PREFILL_CHUNK, length)
             begun = now()
-            model(input_ids=ids[:, at:stop], past_key_values=cache, logits_to_keep=1)
+            model(input_ids=ids[:, at:stop], cache=cache, logits_to_keep=1)
             read, at = read + now() - begun, stop
         waits = []
         for n in range(length, length + DECODED):
             begun = now()
-            model(input_ids=ids[:, n : n + 1], past_key_values=cache)
+            model(input_ids=ids[:, n : n + 1], cache=cache)
             waits.append(now() - begun)
         cache.crop(-DECODED)
         found[length] = read, sorted(waits)[DECODED // 4]

@@ -26,6 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import longspan
 from common import blocks, clock, save
 from contestants import DECODE, PREFILL, Shape, why_no_kvpress
+from longspan.hf.argument import CACHE_ARGUMENT
 from memory import Failed, alone
 from suite import PRELOAD, Case, right, run_cases, show, write
 from verdicts import GPU_BARS, judge
@@ -117,14 +118,14 @@ def read_and_go_on(
     ids = torch.randint(made.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(1)).to(device)
     begun = now()
     for a, b in blocks(tokens, piece):
-        out = model(ids[:, a:b], past_key_values=cache, logits_to_keep=1, use_cache=True)
-        cache = out.past_key_values
+        out = model(ids[:, a:b], logits_to_keep=1, use_cache=True, **{CACHE_ARGUMENT: cache})
+        cache = getattr(out, CACHE_ARGUMENT)
     prefill, times = now() - begun, []
     token = out.logits[:, -1].argmax(-1, keepdim=True)
     with longspan.graphed(model) if graph else nullcontext():
         for _ in range(steps):
             begun = now()
-            token = model(input_ids=token, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)
+            token = model(input_ids=token, **{CACHE_ARGUMENT: cache}).logits[:, -1].argmax(-1, keepdim=True)
             times.append(now() - begun)
     peak = torch.cuda.max_memory_allocated() / 1e9 if device != "cpu" else float("nan")
     return {

@@ -83,13 +83,13 @@ def child(args: argparse.Namespace) -> int:
         try:
             start = time.perf_counter()
             for piece in ids.split(args.piece, dim=1):
-                last = model(piece, past_key_values=cache, logits_to_keep=1).logits[:, -1]
+                last = model(piece, cache=cache, logits_to_keep=1).logits[:, -1]
             found["prefill_seconds"] = time.perf_counter() - start
             for _ in range(args.new):
                 logits.append(last[0].clone())
                 tokens.append(int(last.argmax()))
                 start = time.perf_counter()
-                last = model(torch.tensor([[tokens[-1]]]), past_key_values=cache, logits_to_keep=1).logits[:, -1]
+                last = model(torch.tensor([[tokens[-1]]]), cache=cache, logits_to_keep=1).logits[:, -1]
                 times.append(time.perf_counter() - start)
             found["decode_seconds"] = statistics.median(times)
         except (RuntimeError, MemoryError) as error:

@@ -109,7 +109,7 @@ def go_on(model: PreTrainedModel, length: int, piece: int, steps: int) -> None:
         new = steps + 1 if last else 1
         model.generate(
             ids[:, : a + piece],
-            past_key_values=cache,
+            cache=cache,
             max_new_tokens=new,
             min_new_tokens=new,
             do_sample=False,
@@ -194,10 +194,10 @@ def operators(name: str, length: int, method: str, threads: int, top: int = 12) 
     cache = filled(model, length - 1)
     token = torch.tensor([[5]])
     for _ in range(3):
-        model(token, past_key_values=cache)
+        model(token, cache=cache)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(8):
-            model(token, past_key_values=cache)
+            model(token, cache=cache)
     events = [event for event in profiler.key_averages() if event.self_cpu_time_total > 0]
     total = sum(event.self_cpu_time_total for event in events)
     events.sort(key=lambda event: -event.self_cpu_time_total)

@@ -32,11 +32,11 @@ def read(kv_tier: str) -> str:
     report = longspan.extend(model, method, kv_tier=kv_tier)
     cache, answer = longspan.new_cache(model), ""
     for chunk in (*ids[:, :TOKENS].split(512, dim=1), end):
-        logits = model(chunk, past_key_values=cache, logits_to_keep=1).logits[0, -1]
+        logits = model(chunk, cache=cache, logits_to_keep=1).logits[0, -1]
     while len(answer.strip()) < 5:
         answer += tokenizer.decode(logits.argmax())
         token = logits.argmax().view(1, 1)
-        logits = model(token, past_key_values=cache).logits[0, -1]
+        logits = model(token, cache=cache).logits[0, -1]
     size = report.kv_bytes_per_token * cache.get_seq_length()
     print(f"{size >> 20} MiB of keys and values:", cache.bytes_by_tier)
     return answer.strip()

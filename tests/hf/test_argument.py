@@ -1,4 +1,4 @@
-"""A model takes its cache under the name that this transformers has for it, and under the earlier one."""
+"""A model takes its cache under both names that transformers has had for it, whatever this one calls it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from transformers import LlamaModel
 
 import longspan
 import longspan_eval
-from longspan.errors import LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from support.hf_models import make, prompts
 
-NAMES = sorted({CACHE_ARGUMENT, "past_key_values"})
+NAMES = "cache", "past_key_values"
 FAMILIES = ("llama", "gemma3_text", "gpt_neox", "smollm3")
 
 
@@ -75,6 +74,7 @@ def test_a_decoder_of_remote_code_is_given_its_cache_under_the_earlier_name() ->
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_foreign_cache_is_refused_under_each_name(name: str) -> None:
     from transformers import DynamicCache
@@ -85,12 +85,25 @@ def test_a_foreign_cache_is_refused_under_each_name(name: str) -> None:
         model(prompts(1, 20), **{name: DynamicCache()})
 
 
-@pytest.mark.skipif(CACHE_ARGUMENT == "cache", reason="it is the name in this transformers")
-def test_the_later_name_is_refused_where_transformers_would_lose_it() -> None:
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_generate_takes_a_cache_under_each_name(name: str) -> None:
+    model, ids = make("llama"), prompts(1, 100)
+    longspan.extend(model, "longheads")
+    whole = model.generate(ids, max_new_tokens=8, do_sample=False)
+    cache = longspan.new_cache(model)
+    assert torch.equal(model.generate(ids, max_new_tokens=8, do_sample=False, **{name: cache}), whole)
+    assert cache.get_seq_length() == 107
+
+
+@pytest.mark.skipif(CACHE_ARGUMENT == "cache", reason="transformers refuses it itself")
+def test_two_caches_in_one_call_are_refused() -> None:
     model = make("llama")
     longspan.extend(model, "dca")
-    with pytest.raises(LongspanError, match="takes a cache as past_key_values"):
-        model(prompts(1, 20), cache=longspan.new_cache(model))
+    twice = {"cache": longspan.new_cache(model), "past_key_values": longspan.new_cache(model)}
+    for call in (model, model.base_model, model.generate):
+        with pytest.raises(longspan.CacheError, match="a cache twice, as cache and as past_key_values"):
+            call(prompts(1, 20), **twice)
 
 
 def test_longspan_uses_no_name_that_transformers_warns_of(caplog: pytest.LogCaptureFixture) -> None:

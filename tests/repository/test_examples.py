@@ -22,7 +22,7 @@ def run(name: str, tmp_path: Path) -> str:
     """What a script prints, run in a folder of its own."""
     threads = {"OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
+        [sys.executable, "-W", "error::FutureWarning", str(EXAMPLES / name)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -41,6 +41,13 @@ def test_each_is_short_and_tested_here():
     for script in scripts:
         assert len(script.read_text().splitlines()) <= 60, script.name
         assert f'run("{script.name}"' in own, f"{script.name} has no test"
+
+
+def test_scripts_pass_a_cache_by_the_name_that_no_transformers_warns_of():
+    """kvpress's own hooks have the earlier one."""
+    scripts = [*EXAMPLES.glob("*.py"), *(EXAMPLES.parent / "benchmarks").glob("*.py")]
+    named = [path.name for path in scripts if "past_key_values" in path.read_text()]
+    assert named == ["contestants.py"]
 
 
 @pytest.mark.long

@@ -8,9 +8,20 @@ from typing import Any
 
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from longspan.errors import CacheError
+
 _NAMES = "cache", "past_key_values"
 
 CACHE_ARGUMENT = next(name for name in _NAMES if name in {field.name for field in fields(CausalLMOutputWithPast)})
+
+
+def named_here(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A call's arguments, with a cache of the later name under that of this transformers, which would lose it."""
+    if CACHE_ARGUMENT != "cache" and (cache := arguments.pop("cache", None)) is not None:
+        if arguments.get(CACHE_ARGUMENT) is not None:
+            raise CacheError(f"the call has a cache twice, as cache and as {CACHE_ARGUMENT}; leave one out")
+        arguments[CACHE_ARGUMENT] = cache
+    return arguments
 
 
 def given_cache(arguments: Mapping[str, Any]) -> Any:

@@ -184,7 +184,8 @@ def attached_to(model: PreTrainedModel) -> Attachment:
 def new_cache(model: PreTrainedModel) -> LongspanCache:
     """An empty cache for an extended model, to be kept over several calls.
 
-    It is passed as ``past_key_values=``, and from transformers 5.24 on as ``cache=``.
+    It is passed as ``cache=`` to the model and to ``generate``, with every release of transformers. The name before
+    5.24, ``past_key_values=``, is taken, too; later releases warn of it.
     """
     return attached_to(model).new_cache()
 

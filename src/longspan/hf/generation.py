@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from transformers import MaxLengthCriteria, PreTrainedModel
 
 from longspan.errors import CacheError, LongspanError
-from longspan.hf.argument import CACHE_ARGUMENT
+from longspan.hf.argument import CACHE_ARGUMENT, named_here
 from longspan.hf.hooks import Attachment
 from longspan.hf.running import NeverCopied
 
@@ -18,6 +18,13 @@ class _Shadow(NeverCopied):
 
     def __init__(self, attachment: Attachment, stock: Callable[..., Any]) -> None:
         self._attachment, self._stock = attachment, stock
+
+
+class _EitherName(_Shadow):
+    """In place of ``_prepare_generation_config``, which is given what ``generate`` was, before that is checked."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._stock(*args, **named_here(kwargs))
 
 
 class _OurCache(_Shadow):
@@ -78,6 +85,7 @@ class _NoPages(_Shadow):
 
 
 _SHADOWS: dict[str, type[_Shadow]] = {
+    "_prepare_generation_config": _EitherName,
     "_prepare_cache_for_generation": _OurCache,
     "_prepare_generated_length": _LongPrompts,
     "_get_stopping_criteria": _OwnReach,

@@ -17,7 +17,7 @@ from longspan.attend import Attender, LayerCall
 from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
-from longspan.hf.argument import CACHE_ARGUMENT, given_cache, put_cache
+from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here, put_cache
 from longspan.hf.cache import LongspanCache, StoreLayer, stock_layers
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
@@ -110,7 +110,7 @@ class Attachment(NeverCopied):
         if decoder.training:
             raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
         refuse_other_attention(config._attn_implementation, interface.NAME)
-        refuse_inputs(kwargs)
+        refuse_inputs(named_here(kwargs))
         if "logits_to_keep" in self._names and cast(Any, decoder).get_output_embeddings() is None:
             kwargs["logits_to_keep"] = 0  # Gemma 4 gives layers that share keys the last tokens alone: no keys to store
         own = "output_attentions" in kwargs  # a look into a config takes several calls
@@ -189,10 +189,9 @@ class Attachment(NeverCopied):
         config: Any = getattr(module, "config", None)
         if config is not running.config and config is not None:
             refuse_other_attention(config._attn_implementation, interface.NAME)
-        cache = kwargs.get(CACHE_ARGUMENT)
-        if cache is None:  # modules of remote code keep the earlier name, those of GPT-NeoX and others one of their own
-            cache = kwargs.get("past_key_values")
-            cache = kwargs.get("layer_past") if cache is None else cache
+        cache = given_cache(kwargs)
+        if cache is None:  # modules of GPT-NeoX and others have a name of their own
+            cache = kwargs.get("layer_past")
         kwargs["position_embeddings"] = running.bare(kwargs["position_embeddings"])
         kwargs["longspan"] = partial(self.attend, layer, cache, running)
         return args, kwargs
@@ -269,10 +268,11 @@ class Attachment(NeverCopied):
         return getattr(self._local, "running", None)
 
     @untraced
-    def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before the model around the decoder runs: its decoder has yet to, maybe with a cache made in between."""
         self._local.began = False
         self._local.uncached = not any(isinstance(x, Cache) for x in (*args, *kwargs.values()))
+        return args, named_here(kwargs)
 
     def stood_in(self) -> None:
         """A recorded step runs in place of the decoder."""

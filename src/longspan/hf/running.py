@@ -10,7 +10,6 @@ from typing import Any, Literal, NoReturn, Protocol
 from torch import Tensor
 
 from longspan.errors import LongspanError
-from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.layer import unrotated
 
 Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
@@ -94,8 +93,6 @@ def refuse_inputs(kwargs: dict[str, Any]) -> None:
             f"this forward received {', '.join(packed)}: packed sequences, or continuous batching with a paged cache, "
             "which longspan does not support; pass one sequence per row, or call longspan.restore(model) first"
         )
-    if CACHE_ARGUMENT != "cache" and kwargs.get("cache") is not None:
-        raise LongspanError(f"this transformers takes a cache as {CACHE_ARGUMENT}, and would lose one passed as cache")
     if kwargs.get("is_causal") is False:
         raise LongspanError("longspan attends causally: call without is_causal=False")
     ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
