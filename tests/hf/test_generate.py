@@ -159,10 +159,16 @@ def test_methods_that_choose_per_piece_generate_beyond_the_window(method):
 
 @pytest.mark.parametrize(
     ("method", "warned"),
-    [("dca", False), (longspan.LongHeads(chunk_length=4), False), ("full", True), (longspan.YaRN(factor=2), True)],
+    [
+        ("dca", False),
+        (longspan.LongHeads(chunk_length=4), False),
+        ("dynamic-ntk", False),
+        ("full", True),
+        (longspan.YaRN(factor=2), True),
+    ],
 )
 def test_transformers_warns_of_a_text_that_is_too_long_where_it_is(method, warned, monkeypatch):
-    """The text has three windows: DCA and LongHeads reach them, the stock model and YaRN at twice the window do not."""
+    """The text has three windows: the stock model and YaRN at twice the window do not reach them, the others do."""
     from transformers.generation import stopping_criteria
 
     said = []

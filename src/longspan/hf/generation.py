@@ -66,7 +66,7 @@ class _OwnReach(_Shadow):
         criteria = self._stock(generation_config, stopping_criteria, *args, **kwargs)
         method, window = self._attachment.attender.method, self._attachment.attender.window
         longest = method.longest(window)
-        if longest is None and not method.extends:
+        if longest is None and not (method.extends or method.angles.dynamic):
             return criteria  # the stock model on our cache, of which the warning is true
         for one in criteria:
             if isinstance(one, MaxLengthCriteria) and one not in (stopping_criteria or ()):
