@@ -93,12 +93,36 @@ def test_what_is_no_model_gets_one_line(what, call):
         lambda m: longspan.graphed(m).__enter__(),
         lambda m: longspan.record(m).__enter__(),
         lambda m: longspan.calibrate(m, [torch.arange(100)]),
+        lambda m: longspan.read(m, len, "A text."),
+        lambda m: longspan.Document.open("a.longspan", m, len),
+        lambda m: longspan.progress(m).__enter__(),
     ],
 )
 @pytest.mark.parametrize("thing", ["name", None, (1, 2), int])
 def test_so_does_the_rest_of_the_library(call, thing):
     with pytest.raises(LongspanError, match=r"name; load|None was passed|tuple is not a model|is a class"):
         call(thing)
+
+
+def test_a_diagnosis_needs_a_model_or_none():
+    with pytest.raises(AttachError, match="is a name"):
+        longspan.diagnose("name", length=100)
+
+
+@pytest.mark.parametrize("what", ["name", "None", "model"])
+def test_what_is_no_tokenizer_gets_one_line(what):
+    model = make("llama")
+    given = {"name": "meta-llama/Llama-2-7b-hf", "None": None, "model": model}[what]
+    for call in (lambda: longspan.read(model, given, "A text."), lambda: longspan.Document.open("a", model, given)):
+        with pytest.raises(longspan.DocumentError, match="the tokenizer is .*pass the model and then its tokenizer"):
+            call()
+
+
+def test_a_pipeline_reads_and_is_diagnosed_as_its_model():
+    model, tokenizer = longspan.load_bundled()
+    pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    assert longspan.diagnose(pipe, length=600, seconds=0.1).ok
+    assert longspan.read(pipe, tokenizer, "A text. " * 100).ask("What?", 3).text
 
 
 def test_a_decoder_without_its_head_runs_and_says_what_generate_needs():

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from longspan.calibration import same_maps
 from longspan.documents.asking import Answer, Stream, answer, refuse_options
 from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens
-from longspan.documents.layout import encode, encode_text
+from longspan.documents.layout import check_tokenizer, encode, encode_text
 from longspan.documents.manifest import Layout, Manifest, Source
 from longspan.documents.opening import open_document
 from longspan.documents.passages import passages_of
@@ -23,6 +23,7 @@ from longspan.documents.saving import save_document
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
+from longspan.hf.unwrap import runnable
 from longspan.methods.parse import written
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
@@ -97,6 +98,8 @@ class Document:
         Raises:
             DocumentError: it is not there, damaged, or of another model, tokenizer or method; one line for each.
         """
+        model = runnable(model)
+        check_tokenizer(tokenizer)
         folder, manifest, contents = open_document(path, model, tokenizer, verify=verify, kv_tier=kv_tier)
         facts = manifest.facts
         return cls(

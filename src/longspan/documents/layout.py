@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from longspan.beginning import beginning
 from longspan.documents.manifest import Layout
@@ -105,6 +105,15 @@ def _check_characters(text: object) -> None:
             f"{text[error.start]!r} at character {error.start + 1:,} of {text[:40]!r} is half of a surrogate pair, "
             "which is no character; leave it out, or read the file in its own encoding"
         ) from None
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raise ``DocumentError`` for what is no tokenizer: its name, or the model."""
+    if not callable(tokenizer) or isinstance(tokenizer, nn.Module):
+        given = repr(tokenizer) if isinstance(tokenizer, str) or tokenizer is None else f"a {type(tokenizer).__name__}"
+        raise DocumentError(
+            f'the tokenizer is {given}; pass the model and then its tokenizer, AutoTokenizer.from_pretrained("...")'
+        )
 
 
 def head_of(tokenizer: Any, layout: Layout) -> Tensor:

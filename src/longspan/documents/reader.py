@@ -20,7 +20,7 @@ from longspan.documents.document import Document
 from longspan.documents.encoded import InMemory
 from longspan.documents.facts import difference, facts_of, layout_for
 from longspan.documents.folder import Folder
-from longspan.documents.layout import head_of
+from longspan.documents.layout import check_tokenizer, head_of
 from longspan.documents.manifest import Facts
 from longspan.documents.reading import PREFILL_CHUNK, Done, Unnamed, prefill_chunks
 from longspan.documents.saving import write_rest
@@ -29,6 +29,7 @@ from longspan.errors import DocumentError, check_count
 from longspan.hf import extend, restore
 from longspan.hf.attach import attachment_of
 from longspan.hf.hooks import Attachment
+from longspan.hf.unwrap import runnable
 from longspan.methods import LongHeads, Method
 from longspan.methods.parse import written
 from longspan.rope import Angles
@@ -126,6 +127,8 @@ def begin(
 
     For who has other work between two prefill chunks. The steps hold the folder until they end or are closed.
     """
+    model = runnable(model)
+    check_tokenizer(tokenizer)
     prefill_chunk = check_count("prefill_chunk", prefill_chunk)
     if source is not None:
         check_name(source)

@@ -25,6 +25,16 @@ def unwrap(model: Any) -> PreTrainedModel:
     return model
 
 
+def runnable(model: Any) -> Any:
+    """What runs a model when it is called: ``model``, or of a pipeline, which takes texts, the model inside.
+
+    Raises:
+        AttachError: as of ``unwrap``.
+    """
+    inner = unwrap(model)
+    return model if isinstance(model, nn.Module) else inner
+
+
 def wrapper_note(model: Any) -> str | None:
     """For the report: which wrapper was taken off what ``unwrap`` takes; None if there was none."""
     wrappers: list[str] = []
