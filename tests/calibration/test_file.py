@@ -263,6 +263,11 @@ def test_the_plot(tmp_path, monkeypatch):
         REPORT.plot(tmp_path / "b.png")
 
 
+def test_it_is_shown_without_its_numbers():
+    shown = repr(calibration())
+    assert len(shown) < 400 and "closed_form" in shown and "tensor" not in shown
+
+
 def test_it_cannot_be_changed():
     with pytest.raises(AttributeError):
         calibration().reduced = 3

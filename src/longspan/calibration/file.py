@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ class Calibration:
         CalibrationError: the fields contradict each other.
     """
 
-    layers: Mapping[int, Projection]
-    heads: Mapping[int, Projection]
+    layers: Mapping[int, Projection] = field(repr=False)
+    heads: Mapping[int, Projection] = field(repr=False)
     reduced: int
     reduced_per_head: int
     solver: str
