@@ -13,7 +13,6 @@ from longspan_eval.cell import Cell
 from longspan_eval.cli.results import print_markdown
 from longspan_eval.figure import Figure
 from longspan_eval.report.terminal import Beside
-from support.releases import needs_narrow_columns
 
 COLUMNS = [Column("row"), Column("what it is"), Column("score", "right")]
 ROWS = [
@@ -80,7 +79,6 @@ def test_markdown(width):
     assert "longheads:score=bounds" in text and "`" not in text and "**" not in text and "a note" in text
 
 
-@needs_narrow_columns
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_both_halves_of_the_demonstration(width):
     rows = ["stock", "longheads:score=bounds"]

@@ -15,7 +15,6 @@ import pytest
 
 from longspan.bundled import heldout_text
 from longspan.cli import main
-from support.releases import needs_narrow_columns
 
 # A run of each command that takes a second or two; OUT is a folder of the test's own, BOOK a text.
 RUNS = {
@@ -105,7 +104,6 @@ NARROW = ["methods", "methods --window", "inspect", "doctor", "calibrate", "anal
 NARROW += ["eval --list", "reproduce --list", "demo"]
 
 
-@needs_narrow_columns
 @pytest.mark.parametrize("name", some_long(NARROW))
 def test_forty_columns_break_and_cut_nothing(run, name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
