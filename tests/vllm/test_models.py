@@ -245,14 +245,15 @@ def test_compiled_code_without_longspan_is_not_that_with_it():
     assert plain(VllmConfig()) == hashes[0] and plain(VllmConfig(additional_config=asked("dca"))) != hashes[1]
 
 
-# Of a model that vLLM runs by transformers' code, by the release: in 0.32 its attention is among the modules.
-BY_TRANSFORMERS = {
-    "0.29": "TransformersForCausalLM has no attention layer that longspan knows",
-    "0.32": r"layers\.0\.self_attn\.attn: no rotation of queries and keys beside this layer",
-}
+# Of a model that vLLM runs by transformers' code: from 0.32 on its attention is among the modules.
+BY_TRANSFORMERS = (
+    "TransformersForCausalLM has no attention layer that longspan knows"
+    if installed().startswith("0.29.")
+    else r"layers\.0\.self_attn\.attn: no rotation of queries and keys beside this layer"
+)
 REFUSED = {
     "mistral-sliding": ({}, "dca", {}, r"layers\.0\.self_attn\.attn: it sees a sliding window"),
-    "hunyuan_v1_dense": ({}, "dca", {}, BY_TRANSFORMERS[installed()[:4]]),
+    "hunyuan_v1_dense": ({}, "dca", {}, BY_TRANSFORMERS),
     "llama": ({}, "longheads", {}, "longheads cannot run, because it chooses keys by more than"),
     "qwen3": ({}, "longheads:score=bounds,remap=dca,chunk_length=4", {}, r"pages have 16.* --block-size 4"),
     "llama-mha": ({}, {"method": "dca", "chunk": 3}, {}, "dca has no parameter 'chunk'"),

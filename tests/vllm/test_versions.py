@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from importlib import import_module
@@ -24,10 +25,15 @@ def test_one_list_of_releases():
     assert [n for n in range(20, 60) if f"0.{n}.0" in accepted] == [int(name.split(".")[1]) for name in plugin.ADAPTERS]
     tried = [path.stem.removeprefix("requirements-") for path in ROOT.glob("tests/vllm/requirements-*.txt")]
     assert sorted(name.rpartition(".")[0] for name in tried) == sorted(plugin.ADAPTERS)
-    default, other = (f"VLLM_RELEASE{sign}{name}" for sign, name in zip((" ?= ", "="), sorted(tried), strict=True))
+    default, *others = sorted(tried)
     makefile, page = ((ROOT / name).read_text() for name in ("Makefile", "docs/vllm.md"))
-    assert default in makefile and other in makefile and f"$ make test-vllm {other}" in page
+    assert f"VLLM_RELEASE ?= {default}" in makefile
+    for other in others:
+        asked = f"make test-vllm VLLM_RELEASE={other}"
+        assert asked in makefile and f"$ {asked}" in page
     assert f"Releases {plugin.SUPPORTED} of vLLM." in page
+    weekly = (ROOT / ".github/workflows/vllm.yml").read_text()
+    assert f"release: {json.dumps(sorted(tried))}" in weekly
 
 
 def test_the_installed_release_has_its_adapter():
@@ -69,7 +75,7 @@ def test_without_longspan_it_works_as_before(unknown):
     ids=["asked", "by the model's config"],
 )
 def test_with_longspan_one_line_says_which_releases_it_supports(unknown, additional, config):
-    said = r"supports vLLM 0\.29\.x and 0\.32\.x, and this is 0\.99\.1; install .* or start vLLM"
+    said = r"supports vLLM 0\.29\.x, 0\.32\.x, 0\.33\.x, and this is 0\.99\.1; install .* or start vLLM"
     with pytest.raises(AttachError, match=said) as error:
         unknown(additional, config).create_engine_config()
     assert "\n" not in str(error.value)

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 # Releases of vLLM by their first two numbers, and the module that knows their API, named by the first that has it.
 # Those that are left out have not been tried.
-ADAPTERS = {"0.29": "longspan.vllm.since_0_29", "0.32": "longspan.vllm.since_0_29"}
-SUPPORTED = " and ".join(f"{release}.x" for release in ADAPTERS)
+ADAPTERS = dict.fromkeys(("0.29", "0.32", "0.33"), "longspan.vllm.since_0_29")
+SUPPORTED = ", ".join(f"{release}.x" for release in ADAPTERS)
 
 
 def installed() -> str:

@@ -1,4 +1,4 @@
-"""vLLM 0.29 and 0.32: three functions of vLLM, which do what they did unless longspan is asked for."""
+"""vLLM 0.29, 0.32 and 0.33: three functions of vLLM, which do what they did unless longspan is asked for."""
 
 from __future__ import annotations
 
