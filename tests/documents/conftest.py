@@ -86,3 +86,9 @@ def saved(tmp_path_factory, folder, tokenizer, text):
 def question():
     """Ids of a question for the small models."""
     return torch.randint(3, 128, (9,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def document(fresh, tokenizer, text):
+    """That text, read under LongHeads in prefill chunks."""
+    return longspan.read(fresh(), tokenizer, text, prefill_chunk=300)

@@ -21,11 +21,6 @@ MORE = ("longheads", "longheads:score=token_max", "infllm", "lm-infinite")
 METHODS = ("dca", "longheads:score=bounds", "esa", *(pytest.param(one, marks=pytest.mark.long) for one in MORE))
 
 
-@pytest.fixture
-def document(fresh, tokenizer, text):
-    return longspan.read(fresh(), tokenizer, text, prefill_chunk=300)
-
-
 def test_a_conversation_about_a_document_that_grew(document, monkeypatch):
     """What was cached is of the shorter document, and no prefix of what is asked now."""
     caches, generate = [], document.model.generate

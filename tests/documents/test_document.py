@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GenerationConfig
 
 import longspan
-from longspan.documents.appending import append_texts
 from longspan.documents.conversation import Conversation
 from longspan.documents.folder import Folder
 from longspan.documents.manifest import differences, plain
@@ -25,11 +23,6 @@ from longspan.documents.passages import ranked
 from longspan.errors import DocumentError
 
 ASK = "Who is the narrator?"
-
-
-@pytest.fixture
-def document(fresh, tokenizer, text):
-    return longspan.read(fresh(), tokenizer, text, prefill_chunk=300)
 
 
 @contextlib.contextmanager
@@ -182,83 +175,6 @@ def test_passages_of_several_files_lie_in_those_files(fresh, tokenizer, text):
         assert parts[one.source][one.first : one.last] == one.text
 
 
-@pytest.mark.parametrize("method", ["self-extend", "yarn", "pi", "string"])
-def test_appending_past_the_length_that_a_method_was_set_for_is_refused(fresh, tokenizer, method):
-    document = longspan.read(fresh(), tokenizer, "First words. " * 20, method=method)
-    tokens, ids = document.tokens, document.contents.ids
-    with pytest.raises(DocumentError, match="was set for .* when it was read; read all of the text"):
-        document.append("More words. " * 4000)
-    assert document.tokens == tokens and document.contents.ids is ids
-
-
-@pytest.mark.parametrize("method", ["self-extend", "yarn", "pi"])
-def test_asking_past_the_length_that_a_method_was_set_for_is_refused(fresh, tokenizer, method):
-    document = longspan.read(fresh(), tokenizer, "First words. " * 60, method=method, length=600)
-    assert document.ask(ASK, 4).tokens
-    with pytest.raises(DocumentError, match=r"have up to [\d,]+ tokens, and .* was set for .*shorter answer"):
-        document.ask(ASK, 4000)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_beams": 2}, "num_beams=2 .*writes one answer, token by token; leave it out"),
-        ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences=2 "),
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 "),
-        ({"generation_config": GenerationConfig(num_beams=3)}, "num_beams=3 "),
-        ({"streamer": None, "attention_mask": None}, "attention_mask, streamer: set by ask itself; leave them out"),
-        ({"input_ids": torch.ones(1, 3)}, "input_ids: set by ask itself"),
-    ],
-)
-def test_options_of_generate_that_an_answer_cannot_have(document, options, words):
-    with pytest.raises(DocumentError, match=words):
-        document.ask(ASK, 4, **options)
-
-
-def test_an_assistant_is_refused(document, fresh):
-    with pytest.raises(DocumentError, match="(?s)assistant_model=.* is for several"):
-        document.ask(ASK, 4, assistant_model=fresh())
-
-
-@pytest.mark.parametrize("out", [False, True])
-def test_reading_past_the_length_that_a_method_was_set_for_is_refused(fresh, tokenizer, tmp_path, out):
-    text, folder = "First words. " * 60, tmp_path / "a.longspan" if out else None
-    model = fresh()
-    with pytest.raises(DocumentError, match=r"the text has [\d,]+ tokens, more than length=256, which counts"):
-        longspan.read(model, tokenizer, text, method="auto", length=256, out=folder)
-    with pytest.raises(DocumentError, match=r"the text has [\d,]+ tokens, and pi:scale=2 was set for 256; extend"):
-        longspan.read(model, tokenizer, text, method="pi:scale=2", out=folder)
-    assert not (tmp_path / "a.longspan").exists()
-    longspan.extend(model, "pi", length=256)  # both before left the model as it was
-    with pytest.raises(DocumentError, match="was set for 256; extend the model for a larger length"):
-        longspan.read(model, tokenizer, text, out=folder)
-
-
-@pytest.mark.parametrize("text", [None, 3, ["ab", "cd"], [("name", 3)], ["ab"], [("a", "b", "c")]])
-def test_a_text_that_is_none_is_refused(fresh, tokenizer, text):
-    with pytest.raises(DocumentError, match="text must be a string or a list of"):
-        longspan.read(fresh(), tokenizer, text)
-
-
-@pytest.mark.parametrize("kind", [str, Path])
-def test_a_file_in_place_of_a_text_is_refused(fresh, tokenizer, tmp_path, kind):
-    (tmp_path / "book.txt").write_text("Words.")
-    with pytest.raises(DocumentError, match=r"read takes a text, and '.*book.txt' is a file; pass Path\(.*read_text"):
-        longspan.read(fresh(), tokenizer, kind(tmp_path / "book.txt"))
-    assert longspan.read(fresh(), tokenizer, "no-book.txt").tokens
-
-
-def test_a_question_that_is_none_is_refused(document):
-    with pytest.raises(DocumentError, match="the question must be a string"):
-        document.ask(None)
-
-
-def test_a_method_that_chooses_nothing_has_no_passages(fresh, tokenizer, text):
-    document = longspan.read(fresh(), tokenizer, text, method="dca")
-    with pytest.raises(DocumentError, match="dca keeps keys by their index and chooses none"):
-        document.ask(ASK, 2, passages=True)
-
-
 def test_without_the_text(fresh, tokenizer, text, tmp_path):
     document = longspan.read(fresh(), tokenizer, text, keep_text=False, out=tmp_path / "a.longspan")
     assert document.text is None and not list((tmp_path / "a.longspan").glob("text*"))
@@ -277,45 +193,12 @@ def test_several_texts(fresh, tokenizer):
     assert starts == ["First", "Second"]
 
 
-def test_the_model_has_to_run_what_it_ran(document):
-    longspan.extend(document.model, "dca")
-    with pytest.raises(DocumentError, match="read under longheads:.* now runs dca:"):
-        document.ask(ASK, 2)
-    longspan.restore(document.model)
-    with pytest.raises(DocumentError, match="not extended"):
-        document.ask(ASK, 2)
-
-
 def test_an_extended_model_is_left_as_it_is(fresh, tokenizer, text):
     model = fresh()
     longspan.extend(model, "dca")
     assert "dca" in repr(longspan.read(model, tokenizer, text))
     with pytest.raises(DocumentError, match="method would change that"):
         longspan.read(model, tokenizer, text, method="esa")
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda d, p: d.ask("  "), "question is empty"),
-        (lambda d, p: d.ask("x", 0), "max_new_tokens"),
-        (lambda d, p: d.append(""), "no text to append"),
-        (lambda d, p: longspan.read(d.model, d.tokenizer, ""), "text is empty"),
-        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="{document}"), "a layout is"),
-        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="chat"), "no chat template"),
-        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", prefill_chunk=0), "prefill_chunk"),
-        (lambda d, p: d.save(p / "file"), "is a file"),
-        (lambda d, p: d.save(p), "holds file, which is of no document"),
-        (lambda d, p: d.go_on(torch.tensor([1, 2]), 3), "only tokens that begin with"),
-        (lambda d, p: longspan.Document.open(p / "none", d.model, d.tokenizer), "no such document"),
-        (lambda d, p: longspan.Document.open(p, d.model, d.tokenizer), "no document in this folder"),
-        (lambda d, p: longspan.Document.open(p / "file", d.model, d.tokenizer), "is a file"),
-    ],
-)
-def test_refusals(document, tmp_path, call, said):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(longspan.LongspanError, match=said):
-        call(document, tmp_path)
 
 
 def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_path):
@@ -407,46 +290,6 @@ def test_differences_name_nested_fields():
     assert plain(longspan.documents.manifest.Source("x", 0, 3)) == {"name": "x", "start": 0, "stop": 3}
 
 
-def test_methods_that_have_to_know_how_far_to_reach(fresh, tokenizer, text):
-    """They are told by the text's length, and some more for the questions."""
-    document = longspan.read(fresh(), tokenizer, text, method="pi")
-    assert document.attachment().attender.method.angles.scale >= (document.tokens + 1000) / 128
-    told = longspan.read(fresh(), tokenizer, text, method="pi", length=128 * 100)
-    assert told.attachment().attender.method.angles.scale == 100
-    automatic = longspan.read(fresh(), tokenizer, text, method="auto")
-    assert automatic.ask(ASK, 2).tokens
-
-
-def test_a_text_that_auto_left_to_the_model_stays_inside_the_window(reader, tokenizer, tmp_path, capsys):
-    """The model's own attention does nothing beyond it, and nobody would be told."""
-    model = reader(max_position_embeddings=8192)
-    document = longspan.read(model, tokenizer, "First words. " * 60, method="auto", out=tmp_path / "a.longspan")
-    said = capsys.readouterr().err
-    assert f"that is {document.tokens:,} tokens of the text and 4,096 for questions and answers" in said
-    assert "full" in repr(document)
-    document.append("Few more.")
-    with pytest.raises(DocumentError, match="full was set for 8,192 when it was read; read all of the text into a new"):
-        document.append("More words. " * 4000)
-    with pytest.raises(DocumentError, match=r"tokens, and full was set for 8,192; ask for a shorter answer"):
-        document.ask(ASK, 8192)
-    with pytest.raises(DocumentError, match="full was set for 8,192"):
-        append_texts(tmp_path / "a.longspan", model, tokenizer, [("b.txt", "More words. " * 4000)])
-    assert document.ask(ASK, 4).tokens
-
-
-def test_full_attention_beyond_the_window_is_read_where_it_is_asked_for(fresh, tokenizer, text):
-    document = longspan.read(fresh(), tokenizer, text, method="full")
-    assert document.tokens > 128
-    document.append("More words.")
-    assert document.ask(ASK, 2).tokens
-
-
-@pytest.mark.parametrize("length", [0, -1, 3.5])
-def test_a_length_that_is_none_is_refused(fresh, tokenizer, length):
-    with pytest.raises(longspan.LongspanError, match="length must be"):
-        longspan.read(fresh(), tokenizer, "Words.", method="pi", length=length)
-
-
 def test_a_document_is_not_saved_over_a_reading_that_was_not_finished(document, fresh, tokenizer, text, tmp_path):
     path = tmp_path / "a.longspan"
 
@@ -477,9 +320,3 @@ def test_verify_closes_what_it_opens(saved):
             longspan.documents.verify(saved)
             gc.collect()
     assert not found
-
-
-def test_a_tokenizer_of_another_model_is_refused(reader, tokenizer, text, tmp_path):
-    with pytest.raises(DocumentError, match="and the model has 300 tokens; take the tokenizer that belongs"):
-        longspan.read(reader(vocab_size=300), tokenizer, text, out=tmp_path / "one")
-    assert not (tmp_path / "one").exists()

@@ -1,0 +1,105 @@
+"""What reading, asking and saving refuse, in words that name it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+import longspan
+from longspan.errors import DocumentError
+
+ASK = "Who is the narrator?"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_beams": 2}, "num_beams=2 .*writes one answer, token by token; leave it out"),
+        ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences=2 "),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 "),
+        ({"generation_config": GenerationConfig(num_beams=3)}, "num_beams=3 "),
+        ({"streamer": None, "attention_mask": None}, "attention_mask, streamer: set by ask itself; leave them out"),
+        ({"input_ids": torch.ones(1, 3)}, "input_ids: set by ask itself"),
+    ],
+)
+def test_options_of_generate_that_an_answer_cannot_have(document, options, words):
+    with pytest.raises(DocumentError, match=words):
+        document.ask(ASK, 4, **options)
+
+
+def test_an_assistant_is_refused(document, fresh):
+    with pytest.raises(DocumentError, match="(?s)assistant_model=.* is for several"):
+        document.ask(ASK, 4, assistant_model=fresh())
+
+
+@pytest.mark.parametrize("text", [None, 3, ["ab", "cd"], [("name", 3)], ["ab"], [("a", "b", "c")]])
+def test_a_text_that_is_none_is_refused(fresh, tokenizer, text):
+    with pytest.raises(DocumentError, match="text must be a string or a list of"):
+        longspan.read(fresh(), tokenizer, text)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_in_place_of_a_text_is_refused(fresh, tokenizer, tmp_path, kind):
+    (tmp_path / "book.txt").write_text("Words.")
+    with pytest.raises(DocumentError, match=r"read takes a text, and '.*book.txt' is a file; pass Path\(.*read_text"):
+        longspan.read(fresh(), tokenizer, kind(tmp_path / "book.txt"))
+    assert longspan.read(fresh(), tokenizer, "no-book.txt").tokens
+
+
+def test_a_question_that_is_none_is_refused(document):
+    with pytest.raises(DocumentError, match="the question must be a string"):
+        document.ask(None)
+
+
+def test_a_method_that_chooses_nothing_has_no_passages(fresh, tokenizer, text):
+    document = longspan.read(fresh(), tokenizer, text, method="dca")
+    with pytest.raises(DocumentError, match="dca keeps keys by their index and chooses none"):
+        document.ask(ASK, 2, passages=True)
+
+
+def test_the_model_has_to_run_what_it_ran(document):
+    longspan.extend(document.model, "dca")
+    with pytest.raises(DocumentError, match="read under longheads:.* now runs dca:"):
+        document.ask(ASK, 2)
+    longspan.restore(document.model)
+    with pytest.raises(DocumentError, match="not extended"):
+        document.ask(ASK, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda d, p: d.ask("  "), "question is empty"),
+        (lambda d, p: d.ask("x", 0), "max_new_tokens"),
+        (lambda d, p: d.append(""), "no text to append"),
+        (lambda d, p: longspan.read(d.model, d.tokenizer, ""), "text is empty"),
+        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="{document}"), "a layout is"),
+        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="chat"), "no chat template"),
+        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", prefill_chunk=0), "prefill_chunk"),
+        (lambda d, p: d.save(p / "file"), "is a file"),
+        (lambda d, p: d.save(p), "holds file, which is of no document"),
+        (lambda d, p: d.go_on(torch.tensor([1, 2]), 3), "only tokens that begin with"),
+        (lambda d, p: longspan.Document.open(p / "none", d.model, d.tokenizer), "no such document"),
+        (lambda d, p: longspan.Document.open(p, d.model, d.tokenizer), "no document in this folder"),
+        (lambda d, p: longspan.Document.open(p / "file", d.model, d.tokenizer), "is a file"),
+    ],
+)
+def test_refusals(document, tmp_path, call, said):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(longspan.LongspanError, match=said):
+        call(document, tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, -1, 3.5])
+def test_a_length_that_is_none_is_refused(fresh, tokenizer, length):
+    with pytest.raises(longspan.LongspanError, match="length must be"):
+        longspan.read(fresh(), tokenizer, "Words.", method="pi", length=length)
+
+
+def test_a_tokenizer_of_another_model_is_refused(reader, tokenizer, text, tmp_path):
+    with pytest.raises(DocumentError, match="and the model has 300 tokens; take the tokenizer that belongs"):
+        longspan.read(reader(vocab_size=300), tokenizer, text, out=tmp_path / "one")
+    assert not (tmp_path / "one").exists()
