@@ -4,6 +4,7 @@ from longspan.methods.base import Method
 from longspan.methods.dca import DCA
 from longspan.methods.esa import ESA
 from longspan.methods.infllm import InfLLM
+from longspan.methods.known import KnownMethods
 from longspan.methods.lm_infinite import LMInfinite
 from longspan.methods.longheads import LongHeads
 from longspan.methods.rerope import ReRoPE
@@ -12,9 +13,8 @@ from longspan.methods.self_extend import SelfExtend
 from longspan.methods.streaming_llm import StreamingLLM
 from longspan.methods.string import String
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method
-    for method in (
+METHODS = KnownMethods(
+    (
         Full,
         FullPI,
         FullNTK,
@@ -30,8 +30,8 @@ METHODS: dict[str, type[Method]] = {
         ESA,
         InfLLM,
     )
-}
-"""All methods by the name that ``extend`` and the command line accept."""
+)
+"""All methods by the name that ``extend`` and the command line accept, those of installed packages among them."""
 
 __all__ = [
     "DCA",

@@ -1,0 +1,79 @@
+"""All methods by name: longspan's own, and those that installed packages name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+
+from longspan.errors import LongspanError
+from longspan.methods.base import Method
+
+GROUP = "longspan.methods"
+
+
+class KnownMethods(MutableMapping[str, type[Method]]):
+    """Classes of methods by name; those of other packages follow longspan's own.
+
+    A package names its methods by entry points of the group ``longspan.methods``. These are loaded when the methods
+    are first looked at, and not with longspan, which such a package imports.
+
+    Args:
+        own: longspan's methods.
+
+    Raises:
+        LongspanError: a method of a package cannot be loaded, is none, or has another name or one that is taken.
+    """
+
+    def __init__(self, own: Iterable[type[Method]]) -> None:
+        self._own = {method.name: method for method in own}
+
+    @cached_property
+    def _all(self) -> dict[str, type[Method]]:
+        found = dict(self._own)
+        for entry in entry_points(group=GROUP):
+            if entry.name in found:
+                raise LongspanError(f"{_described(entry)} has the name of another one; {_out(entry)}")
+            found[entry.name] = _loaded(entry)
+        return found
+
+    def __getitem__(self, name: str) -> type[Method]:
+        return self._all[name]
+
+    def __setitem__(self, name: str, method: type[Method]) -> None:
+        self._all[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+def _loaded(entry: EntryPoint) -> type[Method]:
+    try:
+        method = entry.load()
+    except Exception as error:  # whatever a package raises as it is imported
+        raise LongspanError(
+            f"{_described(entry)} cannot be loaded: {type(error).__name__}: {error}; {_out(entry)}"
+        ) from error
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise LongspanError(f"{_described(entry)}, {entry.value}, is no subclass of longspan.Method; {_out(entry)}")
+    if method.name != entry.name:
+        raise LongspanError(f"{_described(entry)} has the name {method.name!r} in its class; {_out(entry)}")
+    return method
+
+
+def _described(entry: EntryPoint) -> str:
+    return f"the method {entry.name!r} of {_package(entry)}"
+
+
+def _out(entry: EntryPoint) -> str:
+    return f"mend its entry point in the group {GROUP}, or uninstall {_package(entry)}"
+
+
+def _package(entry: EntryPoint) -> str:
+    return "an unnamed package" if entry.dist is None else f"the package {entry.dist.name}"
