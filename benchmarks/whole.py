@@ -31,6 +31,7 @@ import longspan
 from common import blocks, clock, save, version
 from contestants import BLOCK, why_no_kvpress
 from longspan.bundled import load_bundled
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.attach import attachment_of
 from longspan.methods import METHODS
 from memory import alone
@@ -109,11 +110,11 @@ def go_on(model: PreTrainedModel, length: int, piece: int, steps: int) -> None:
         new = steps + 1 if last else 1
         model.generate(
             ids[:, : a + piece],
-            cache=cache,
             max_new_tokens=new,
             min_new_tokens=new,
             do_sample=False,
             pad_token_id=2,
+            **{CACHE_ARGUMENT: cache},  # also of the stock model
         )
 
 
@@ -194,10 +195,10 @@ def operators(name: str, length: int, method: str, threads: int, top: int = 12) 
     cache = filled(model, length - 1)
     token = torch.tensor([[5]])
     for _ in range(3):
-        model(token, cache=cache)
+        model(token, **{CACHE_ARGUMENT: cache})
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(8):
-            model(token, cache=cache)
+            model(token, **{CACHE_ARGUMENT: cache})
     events = [event for event in profiler.key_averages() if event.self_cpu_time_total > 0]
     total = sum(event.self_cpu_time_total for event in events)
     events.sort(key=lambda event: -event.self_cpu_time_total)
