@@ -148,6 +148,23 @@ def test_generation_records_each_token(model):
         trace.at(row=1)
 
 
+@pytest.mark.parametrize("queries", ["last", "all"])
+@pytest.mark.parametrize("name", ["esa", "infllm"])
+def test_query_chunks_that_run_together_are_recorded_to_the_bit(model, name, queries):
+    """The last query chunk has two queries, which round otherwise where they go by themselves."""
+    longspan.extend(model, METHODS[name])
+    text = ids(n=146)
+    plain = model(text).logits
+    with longspan.record(model, queries=queries, scores=False) as trace:
+        out = model(text).logits
+    assert out.equal(plain)
+    with longspan.record(model, queries=queries) as scored:
+        model(text)
+    spans = [[(one.layer, one.first, one.query, one.kept) for one in found] for found in (trace, scored)]
+    assert spans[0] == spans[1] and len(trace) == (2 if queries == "last" else 22)
+    assert all(one.units.equal(other.units) for one, other in zip(trace, scored, strict=True))
+
+
 def test_two_texts_are_told_apart(model):
     longspan.extend(model, METHODS["longheads"])
     with longspan.record(model) as trace:

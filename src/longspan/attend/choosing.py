@@ -20,7 +20,7 @@ from longspan.positions import ChosenPositionMap
 from longspan.rope import CosSin, Rope, Table, cos_sin
 from longspan.selection import Choosing
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import SCORES_AT_ONCE, Selector
+from longspan.selection.selector import SCORES_AT_ONCE, Chosen, Selector
 from longspan.store import KVStore
 
 
@@ -80,14 +80,19 @@ class Chooser:
         runs = selection.runs(first, queries.stop, max(1, self.scores_at_once // max(scores, 1)))
         see = partial(selection.see, self.positions, queries)
         observer = self.recording()
-        if len(runs) > 1 and self.many and observer is None and self._together(out, lse, queries, selector):
-            runs = runs[selector.add_many(out, lse, queries, runs, see) :]
-        for r0, r1 in runs:
-            chosen = selector.choose(queries, r0, r1)
+
+        def seen(r0: int, r1: int, chosen: Chosen) -> None:
             if observer is not None and observer.wants(r1, queries.stop):
                 about = {"layer": queries.layer, "row": queries.batch.start}
                 about |= {"start": queries.start, "padding": queries.padding}
                 observer.add((r0, r1), selection, chosen, **about)
+
+        alone = observer is not None and observer.scores  # those that go together keep no scores
+        if len(runs) > 1 and self.many and not alone and self._together(out, lse, queries, selector):
+            runs = runs[selector.add_many(out, lse, queries, runs, see, seen) :]
+        for r0, r1 in runs:
+            chosen = selector.choose(queries, r0, r1)
+            seen(r0, r1, chosen)
             whole, own = (r0, r1) == (queries.start, queries.stop), queries.in_call(r0, r1)
             merged = (out, lse) if whole else (out[:, :, own], lse[:, :, own])
             gather_into(*merged, see(r0, r1, chosen.units), self.impl)

@@ -18,7 +18,7 @@ from longspan.rope import Rope
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, See, Selector
+from longspan.selection.selector import Chosen, See, Seen, Selector
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class BlockSelector(BlockIndex, Selector):
         scores = self.scores(queries.between(r0, r1), queries.batch, self.layout.candidates(r0), queries.rope)
         return Chosen(self.layout.choose(scores), lambda: scores)
 
-    def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
+    def add_many(
+        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+    ) -> int:
         """Query chunks that attend together; shapes as for ``Selector.add_many``.
 
         Each chooses by itself, so that scores that are equal up to rounding decide as where they are recorded.
@@ -89,5 +91,7 @@ class BlockSelector(BlockIndex, Selector):
             chosen = torch.stack([first, *(self.choose(queries, *run).units for run in some[1:])], dim=2)
             own, edges = queries.in_call(r0, r1), (*(a - r0 for a, _ in some), r1 - r0)
             gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, edges=edges))
+            for n, run in enumerate(some):
+                seen(*run, Chosen(chosen[:, :, n], None))
             done += len(some)
         return done

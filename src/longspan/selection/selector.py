@@ -35,6 +35,9 @@ class Chosen:
     scores: Callable[[], Tensor] | None
 
 
+Seen = Callable[[int, int, Chosen], None]  # what the queries r0 : r1 chose, for an observer
+
+
 class Selector(AcrossRanks):
     """Chooses in one layer for the rows of one cache, which keeps it beside its keys and tells it what becomes of them.
 
@@ -89,13 +92,16 @@ class Selector(AcrossRanks):
         """Choices of queries ``r0 : r1``, which are a run of the selection's."""
         raise NotImplementedError
 
-    def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
+    def add_many(
+        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+    ) -> int:
         """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
 
         Called where the gathered kernel in C can take them, and this process has all heads.
 
         Args:
             out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]`` of the rows' queries.
+            seen: is told what each of these runs chose, without scores.
 
         Returns:
             How many runs that was: none, unless the selector can choose for many.

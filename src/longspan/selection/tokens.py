@@ -21,7 +21,7 @@ from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import SCORES_AT_ONCE, Chosen, See, Selector
+from longspan.selection.selector import SCORES_AT_ONCE, Chosen, See, Seen, Selector
 from longspan.terms import Share, head_sets
 
 _QUERIES = 4096  # queries of query chunks that run together, whose form for scores is held at once
@@ -155,7 +155,9 @@ class TokenSelector(Selector):
         cos, sin = queries.cos_sin(torch.zeros(r1 - r0, dtype=torch.int64), "bare", r1 - r0, scaled=False)
         return queries.rope.rotate_q(q, cos / queries.rope.table.factor, sin)
 
-    def add_many(self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See) -> int:
+    def add_many(
+        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+    ) -> int:
         """Query chunks that score, choose and attend together; shapes as for ``Selector.add_many``."""
         selection, done = self.selection, 0
         sets = head_sets(selection.share, queries.q.shape[1], queries.keys.shape[1])
@@ -177,6 +179,8 @@ class TokenSelector(Selector):
             chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
             own = queries.in_call(r0, r1)
             gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, edges=edges))
+            for n, run in enumerate(batch):
+                seen(*run, Chosen(chosen[:, :, n], None))
             done += len(batch)
         return done
 
