@@ -64,3 +64,19 @@ def test_a_cache_goes_on_in_the_dtype_it_was_begun_in():
         model(input_ids=ids, past_key_values=cache)
     with pytest.raises(CacheError, match="bfloat16"):
         model(input_ids=ids[:, :1], past_key_values=cache)
+
+
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+def test_a_calibration_is_as_exact_in_a_cache_that_was_filled_under_autocast_and_reset(dtype):
+    model, ids = make("llama"), prompt(3 * WINDOW)
+    made = longspan.calibrate(model, [prompt(300).flatten()], tokens=500, progress=False)
+    longspan.extend(model, "esa", calibration=made)
+    cache, fresh = longspan.new_cache(model), longspan.new_cache(model)
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=dtype):
+            model(input_ids=ids, past_key_values=cache)
+        cache.reset()
+        found, expected = (model(input_ids=ids, past_key_values=one).logits for one in (cache, fresh))
+    assert torch.equal(found, expected)
+    for own, other in zip(cache.stores, fresh.stores, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(own.state(), other.state(), strict=True))

@@ -28,7 +28,7 @@ class TokenIndex(AcrossRanks):
     """
 
     def __init__(self, theta_q: Tensor, theta_k: Tensor) -> None:
-        self.theta_q, self.theta_k = theta_q, theta_k
+        self.theta_q, self.theta_k = self._given = theta_q, theta_k
         self._buffer = Buffer()
         self._length = 0
 
@@ -39,7 +39,7 @@ class TokenIndex(AcrossRanks):
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
         """Take in the tokens that follow those seen so far: ``k`` ``[B, Hkv, T, D]``, unrotated."""
         k = rope.norm_k(k) if rope.norm_k is not None else k
-        self.theta_k, self.theta_q = self.theta_k.to(k), self.theta_q.to(k)
+        self._cast_to(k.device, k.dtype)
         # Some tokens at a time: on a CPU, memory that is new for all of them costs more than the products.
         blocks = k.transpose(1, 2).flatten(2).split(_BLOCK, dim=1)
         reduced = torch.cat([self._through(self.theta_k, x) for x in blocks], dim=1)[:, None]
@@ -47,6 +47,11 @@ class TokenIndex(AcrossRanks):
         self._buffer.reserve(reduced, stop)
         self._buffer.write(self._length, reduced)
         self._length = stop
+
+    def _cast_to(self, device: torch.device, dtype: torch.dtype) -> None:
+        if (self.theta_k.device, self.theta_k.dtype) != (device, dtype):
+            # From the maps that were given: a text before a reset may have been in a dtype that rounded them.
+            self.theta_q, self.theta_k = (x.to(device, dtype) for x in self._given)
 
     def reserve_one(self) -> Slot | None:
         """Memory for the next token's reduced key; None before the first."""
@@ -83,9 +88,7 @@ class TokenIndex(AcrossRanks):
         check_entries(entries, expected=tokens, most=tokens)
         if entries is not None:
             self._buffer.block = entries.block
-            # As the first tokens of a text do it.
-            device, dtype = entries.block.kind.device, entries.block.kind.dtype
-            self.theta_q, self.theta_k = self.theta_q.to(device, dtype), self.theta_k.to(device, dtype)
+            self._cast_to(entries.block.kind.device, entries.block.kind.dtype)
         self._length = tokens
 
     def reduced_queries(self, q: Tensor) -> Tensor:
