@@ -56,6 +56,25 @@ def test_a_model_extended_under_autocast_is_extended_alike(family):
     assert torch.equal(model(input_ids=ids).logits, ours)
 
 
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+@pytest.mark.parametrize("name", ["dca", "longheads", "esa", "infllm"])
+def test_a_norm_after_the_rotation_gives_what_attention_runs_in(name, dtype):
+    """Its weights are not those of autocast, so that what it gives is wider than values."""
+    model, ids = make("hunyuan_v1_dense"), prompt(3 * WINDOW)
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        stock = model(input_ids=ids[:, :30]).logits
+    longspan.extend(model, name)
+    plain, found = model(input_ids=ids[:, :30]).logits, []
+    for enabled in (False, True):
+        cache = longspan.new_cache(model)
+        with torch.no_grad(), torch.autocast("cpu", dtype=dtype, enabled=enabled):
+            ours = model(input_ids=ids[:, :30]).logits
+            model(input_ids=ids[:, :-1], past_key_values=cache)
+            found.append(model(input_ids=ids[:, -1:], past_key_values=cache).logits)
+    assert (ours - plain).abs().max() <= 2 * (stock - plain).abs().max()
+    assert (found[1] - found[0]).abs().max() <= 0.1 * found[0].abs().max()  # a choice may differ by rounding
+
+
 def test_a_cache_goes_on_in_the_dtype_it_was_begun_in():
     model, ids = make("llama"), prompt(20)
     longspan.extend(model, "dca")

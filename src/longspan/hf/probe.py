@@ -22,7 +22,7 @@ from longspan.hf import interface
 from longspan.hf.compare import error_of, failing_as, run_for_outputs, some_tokens, tolerance
 from longspan.hf.layer import Layer, unrotated
 from longspan.hf.rotary import factor_of, frequencies
-from longspan.rope import Layout, Rope, Table, rotate
+from longspan.rope import Layout, Norm, Rope, Table, rotate
 
 TOKENS = 24
 
@@ -183,7 +183,13 @@ def _find_norms(
         rope = _find_rope(q, k, bare_q, bare_k, tables)
         if rope is not None:
             layer.norms = (norm_q, norm_k)
-            layer.rope = Rope(rope.table, rope.head_dim, rope.layout, rope.start, norm_q.forward, norm_k.forward)
+            norms = (_in_its_dtype(norm.forward) for norm in layer.norms)
+            layer.rope = Rope(rope.table, rope.head_dim, rope.layout, rope.start, *norms)
+
+
+def _in_its_dtype(norm: Norm) -> Norm:
+    """``norm`` in the dtype of its input: under autocast its weights are wider, and so is what it gives."""
+    return lambda x: norm(x).to(x.dtype)
 
 
 def _maker(calls: _Calls, x: Tensor) -> nn.Module | None:
