@@ -89,6 +89,20 @@ def test_tiles_of_few_scores(monkeypatch):
         check(case, "torch", torch.float32)
 
 
+@pytest.mark.parametrize("case", all_cases(variants=False))
+def test_queries_and_keys_whose_products_exceed_fp16(case):
+    """Scores are within its range once they are scaled; infinite ones would give NaN."""
+    q, k, v = (x.half() for x in make_qkv(60))
+    q, k = 150 * q, 150 * k
+    rope, found = ROPES["half-all"](), {}
+    for impl in ("torch", "reference"):
+        found[impl] = Attender(case.method, case.window, impl)(q, k, v, rope, scale=q.shape[-1] ** -0.5).double()
+    assert (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT).isinf().any()
+    # One key has nearly all of a query's weight, and of a few queries the products as rounded name another.
+    assert (found["torch"] - found["reference"]).abs().mean() < 0.05
+    assert found["torch"].isfinite().all()
+
+
 def test_representations_take_values_as_wide_as_keys():
     case = build("longheads", {})
     with pytest.raises(ValueError, match="size 16.*size 8.*score='bounds'"):

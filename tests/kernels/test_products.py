@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from longspan.kernels import cpu
+from longspan.kernels import cpu, softmax
 from longspan.kernels.scores import products, torch_ops
 from support.jobs import DTYPES, random
 
@@ -44,6 +44,15 @@ def test_torch_in_blocks_of_keys(rows, keys, dtype):
 def test_keys_for_all_heads():
     q, k = torch.randn(2, 5, 9, 8).bfloat16(), torch.randn(2, 1, 7, 8).bfloat16()
     torch.testing.assert_close(products(q, k, impl="torch"), q.float() @ k.float().mT)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_products_beyond_the_range_of_fp16(rows):
+    q, k = (100 * random(2, 3, n, 128, dtype=torch.float16, seed=n).abs() for n in (rows, 7))
+    truth = products(q, k, impl="reference")
+    assert truth.min() > torch.finfo(torch.float16).max
+    for found in (torch_ops.products(q, k), softmax.products(q, k)):
+        torch.testing.assert_close(found.double(), truth, rtol=1e-3, atol=0)
 
 
 def test_a_named_kernel_runs_or_raises():

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from longspan.dtypes import accumulator
+
 _BLOCK = 256  # tokens merged at once on a CPU
+# fp16 ends at 65,504, which q·k of some models exceeds before it is scaled. A power of two rounds nothing.
+_SMALLER = 2.0**-6
+
+
+def products(q: Tensor, k: Tensor) -> Tensor:
+    """``q·k`` ``[..., T, M]`` in the accumulator, of ``[..., T, D]`` and ``[..., M, D]`` of one dtype."""
+    if q.dtype == torch.float16:
+        return ((q * _SMALLER) @ k.mT).to(accumulator(q)) / _SMALLER
+    return (q @ k.mT).to(accumulator(q))
 
 
 def bounded(products: Tensor, scale: float, softcap: float | None) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from longspan.dtypes import accumulator
 from longspan.kernels.banded.contract import Banded
-from longspan.kernels.softmax import bounded
+from longspan.kernels.softmax import bounded, products
 
 SCORES_AT_ONCE = 1 << 26  # scores held at once (fp32: 256 MB)
 
@@ -34,8 +34,8 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
             k0, k1 = int(lo[used].min()), int(hi.max())
             rotated = job.rope.rotate_q(q[:, :, r0:r1], cos[r0:r1], sin[r0:r1])
             rotated = rotated.reshape(batch, kv_heads, -1, q.shape[-1])  # a group's heads as rows of its key head
-            products = (rotated @ k[:, :, k0:k1].mT).to(wide).view(batch, heads, r1 - r0, k1 - k0)
-            band = bounded(products, job.scale, job.softcap)
+            scored = products(rotated, k[:, :, k0:k1]).view(batch, heads, r1 - r0, k1 - k0)
+            band = bounded(scored, job.scale, job.softcap)
             j = torch.arange(k0, k1)
             unseen = ((j < lo[:, None]) | (j >= hi[:, None])).to(q.device)
             scores.append(band.masked_fill_(unseen, float("-inf")))

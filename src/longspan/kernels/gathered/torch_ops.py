@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.dtypes import accumulator
 from longspan.kernels.gathered.contract import Gathered, Part, PerQueryChunk, PerRow
 from longspan.kernels.layout import unit_stride
-from longspan.kernels.softmax import bounded, merged
+from longspan.kernels.softmax import bounded, merged, products
 
 _GATHERED_BY_ROW = 8  # rows up to which every row gathers its own units; beyond, rows are gathered by unit
 _BUDGET = 1 << 22  # rotated queries held at once, in channels (fp32: 16 MB); more leave the cache, fewer fill no tile
@@ -113,8 +113,8 @@ def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor
                 gathered = room(f"own {name}", rotated, *gathered.shape).copy_(gathered)
             own.append(gathered.view(rows, count, size, -1))
         own_keys, own_v = own[0], own[1].flatten(1, 2)
-        products = rotated[b, s].permute(1, 2, 0, 3) @ own_keys.mT  # [T, m, G, size]
-        scores = bounded(products.transpose(1, 2).flatten(2).to(wide), job.scale, job.softcap)
+        by_unit = products(rotated[b, s].permute(1, 2, 0, 3), own_keys)  # [T, m, G, size]
+        scores = bounded(by_unit.transpose(1, 2).flatten(2), job.scale, job.softcap)
         out[b, s] = (scores.softmax(dim=-1).to(own_v.dtype) @ own_v).transpose(0, 1)
         lse[b, s] = scores.logsumexp(dim=-1).T
 
@@ -163,7 +163,7 @@ def _attend(job: Gathered, q: Tensor, k: Tensor, v: Tensor, flash: bool) -> tupl
         q, k, v = (unit_stride(x) for x in (q, k, v))  # the op takes it for granted
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, scale=job.scale)
         return out[..., :dv], lse
-    scores = bounded((q @ k.mT).to(accumulator(q)), job.scale, job.softcap)
+    scores = bounded(products(q, k), job.scale, job.softcap)
     return scores.softmax(dim=-1).to(q.dtype) @ v, scores.logsumexp(dim=-1)
 
 

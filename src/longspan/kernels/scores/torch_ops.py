@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from longspan.dtypes import accumulator, widen
+from longspan.kernels import softmax
 from longspan.rope import Rope, cos_sin
 
 _NOT_WIDENED = 4  # query rows below which a product only reads keys, in whatever dtype
@@ -21,7 +22,7 @@ def products(q: Tensor, keys: Tensor, block: int = _BLOCK) -> Tensor:
     wide, rows = accumulator(q), q.shape[-2]
     keys = keys if q.dtype == keys.dtype else widen(keys)
     if q.dtype == wide or q.device.type != "cpu" or rows < _NOT_WIDENED:
-        return (q @ keys.mT).to(wide)
+        return softmax.products(q, keys)
     q, parts = q.to(wide), keys.split(block, dim=-2)  # a block stays in the processor's cache
     return torch.cat([q @ part.to(wide).mT for part in parts], dim=-1)
 
@@ -42,5 +43,5 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     chunk_query = out.unflatten(2, (-1, size)).mean(dim=3)  # [n, Hkv, H / Hkv, D]
     if order is not None:
         chunk_query = chunk_query.index_select(-1, order.to(chunk_query.device))
-    weights = (chunk_query @ k.mT * scale).softmax(dim=-1, dtype=accumulator(q)).to(q.dtype)
+    weights = (softmax.products(chunk_query, k) * scale).softmax(dim=-1).to(q.dtype)
     return (weights @ k).reshape(chunks, heads, width).transpose(0, 1)
