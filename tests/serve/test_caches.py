@@ -294,6 +294,28 @@ def test_conversations_do_not_hold_the_tokens_of_their_document(bundled, book, t
     assert caches.take(torch.cat((ids[1], ids[1][-1:])), []).tokens == len(ids[1])
 
 
+def test_a_prompt_that_shares_a_part_of_a_document_is_not_kept_as_one_about_it(bundled, book, monkeypatch):
+    """On a GPU the cache of a conversation about the document, which it goes on from, has its own copy of that."""
+    monkeypatch.setattr(Caches, "_mapped", lambda *_: 0)
+    model, tokenizer = bundled
+    document, caches = longspan.read(model, tokenizer, book), Caches(model, memory=2**30, directory=None, disk=0)
+    part, other = document.contents.ids[:-100], torch.arange(100, 500)
+
+    def ask(ids):
+        taken = caches.take(ids, [document])
+        with torch.inference_mode():
+            logits = model(input_ids=ids[None, taken.tokens :], cache=taken.cache).logits[0, -1]
+        caches.keep(ids, replace(taken, tokens=len(ids)))
+        return taken.tokens, logits
+
+    ask(document.prompt("What then?"))
+    assert 0 < ask(torch.cat((part, other)))[0] <= len(part)
+    again = torch.cat((document.contents.ids, other[100:], other[:1]))
+    with torch.inference_mode():
+        expected = model(input_ids=again[None]).logits[0, -1]
+    torch.testing.assert_close(ask(again)[1], expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("disk", [False, True])
 @pytest.mark.parametrize("build", [lfm2, qwen3_next, gemma3n])
 def test_layers_that_keep_a_state_or_nothing(build, disk, tmp_path):

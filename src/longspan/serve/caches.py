@@ -158,6 +158,8 @@ class Caches:
         # A copy would have the document's bytes too. So the last turns are cut off, and read again if they come back.
         del self._conversations[at]
         stored.cache.crop(tokens - len(one))
+        if tokens < one.document.tokens:  # of a copy on a device, and no conversation about the document
+            return PrefixCache(stored.cache, tokens)
         return replace(stored, tokens=tokens)
 
     def _mapped(self, tokens: int) -> int:
