@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from copy import copy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,23 @@ def test_methods_are_added_and_taken_away_by_name():
     assert list(known) == ["streaming-llm", "other"] and known["other"] is METHODS["dca"] and len(known) == 2
     del known["other"]
     assert "other" not in known
+
+
+def test_they_are_joined_copied_and_shown_as_a_dict_is():
+    known, more = KnownMethods([StreamingLLM]), {"other": METHODS["dca"]}
+    assert list(known | more) == ["streaming-llm", "other"] and list(more | known) == ["other", "streaming-llm"]
+    assert repr(known) == repr(dict(known))
+    for copied in (known.copy(), copy(known)):
+        copied["other"] = METHODS["dca"]
+    assert list(known) == ["streaming-llm"]
+
+
+def test_one_that_a_package_adds_as_it_is_imported_stays(install):
+    source = (
+        "import toy_base\nfrom longspan.methods import StreamingLLM\n\n\nclass Toy(StreamingLLM):\n    name = 'toy'\n"
+    )
+    folder = install("toy", "toy_six:Toy", f"{source}\n\ntoy_base.KNOWN['other'] = Toy\n")
+    known = KnownMethods([StreamingLLM])
+    (folder / "toy_base.py").write_text("KNOWN = None\n")
+    import_module("toy_base").KNOWN = known
+    assert list(known) == ["streaming-llm", "toy", "other"]

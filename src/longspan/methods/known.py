@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 
@@ -35,7 +35,8 @@ class KnownMethods(MutableMapping[str, type[Method]]):
             if entry.name in found:
                 raise LongspanError(f"{_described(entry)} has the name of another one; {_out(entry)}")
             found[entry.name] = _loaded(entry)
-        return found
+        # A package may have looked at the methods, and added some, as it was imported.
+        return vars(self).get("_all", found)
 
     def __getitem__(self, name: str) -> type[Method]:
         return self._all[name]
@@ -51,6 +52,20 @@ class KnownMethods(MutableMapping[str, type[Method]]):
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+    def __or__(self, others: Mapping[str, type[Method]]) -> dict[str, type[Method]]:
+        return {**self, **others}
+
+    def __ror__(self, others: Mapping[str, type[Method]]) -> dict[str, type[Method]]:
+        return {**others, **self}
+
+    def copy(self) -> dict[str, type[Method]]:
+        return dict(self._all)
+
+    __copy__ = copy
 
 
 def _loaded(entry: EntryPoint) -> type[Method]:
