@@ -96,12 +96,24 @@ def test_generate_takes_a_cache_under_each_name(name: str) -> None:
     assert cache.get_seq_length() == 107
 
 
-@pytest.mark.skipif(CACHE_ARGUMENT == "cache", reason="transformers refuses it itself")
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cache_beside_none_of_the_other_name_is_taken(name: str) -> None:
+    model = make("llama")
+    longspan.extend(model, "dca")
+    for n, call in enumerate((model, model.base_model), 1):
+        cache = longspan.new_cache(model)
+        call(prompts(1, 20), **{**dict.fromkeys(NAMES), name: cache})
+        assert cache.get_seq_length() == 20, n
+
+
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 def test_two_caches_in_one_call_are_refused() -> None:
     model = make("llama")
     longspan.extend(model, "dca")
     twice = {"cache": longspan.new_cache(model), "past_key_values": longspan.new_cache(model)}
-    for call in (model, model.base_model, model.generate):
+    # From 5.24 on generate takes the later one before longspan sees the call, and warns of that.
+    for call in (model, model.base_model, *([] if CACHE_ARGUMENT == "cache" else [model.generate])):
         with pytest.raises(longspan.CacheError, match="a cache twice, as cache and as past_key_values"):
             call(prompts(1, 20), **twice)
 

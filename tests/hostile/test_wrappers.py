@@ -109,6 +109,15 @@ def test_a_diagnosis_needs_a_model_or_none():
         longspan.diagnose("name", length=100)
 
 
+def test_what_cannot_be_extended_is_diagnosed_and_watched():
+    from peft import PromptTuningConfig, get_peft_model
+
+    tuned = get_peft_model(make("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    assert "prepends learned tokens" in longspan.diagnose(tuned, length=600).model_facts.refusal
+    with longspan.progress(tuned), torch.no_grad():
+        tuned(input_ids=prompts(1, 20))
+
+
 @pytest.mark.parametrize("what", ["name", "None", "model"])
 def test_what_is_no_tokenizer_gets_one_line(what):
     model = make("llama")

@@ -228,7 +228,7 @@ def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
 def test_calibrations_that_do_not_fit_the_method(name, options, given, words):
     with pytest.raises(CalibrationError, match=words):
         Attender(
-            {**METHODS, **ABLATIONS}[name](**options).resolve(24), 24, calibration=given and calibration(given, 32, 2)
+            (METHODS | ABLATIONS)[name](**options).resolve(24), 24, calibration=given and calibration(given, 32, 2)
         )
 
 

@@ -25,7 +25,7 @@ from longspan.hf.fitting import fitting
 from longspan.hf.layer import Layer
 from longspan.hf.parallel import split_reason
 from longspan.hf.placement import runs_on
-from longspan.hf.unwrap import runnable
+from longspan.hf.unwrap import module_of
 from longspan.hf.window import rope_types
 from longspan.methods import Method
 from longspan.methods.parse import parse_method, written
@@ -81,7 +81,7 @@ def diagnose(
         LongspanError: the length or a parameter cannot be, or the model is extended already. A model that cannot be
             extended raises nothing: the diagnosis has the reason.
     """
-    model = None if model is None else runnable(model)
+    model = None if model is None else module_of(model)
     if model is not None and (reason := split_reason(model)) is not None:
         raise LongspanError(
             f"{reason}, and the doctor measures a model in one process; load it without tp_plan, or run the "

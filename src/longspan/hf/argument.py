@@ -16,11 +16,14 @@ CACHE_ARGUMENT = next(name for name in _NAMES if name in {field.name for field i
 
 
 def named_here(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A call's arguments, with a cache of the later name under that of this transformers, which would lose it."""
-    if CACHE_ARGUMENT != "cache" and (cache := arguments.pop("cache", None)) is not None:
-        if arguments.get(CACHE_ARGUMENT) is not None:
-            raise CacheError(f"the call has a cache twice, as cache and as {CACHE_ARGUMENT}; leave one out")
+    """A call's arguments, with a cache of the other name under that of this transformers, which may lose it."""
+    cache, earlier = arguments.get("cache"), arguments.get("past_key_values")
+    if cache is not None and earlier is not None:
+        raise CacheError("the call has a cache twice, as cache and as past_key_values; leave one out")
+    if CACHE_ARGUMENT != "cache" and arguments.pop("cache", None) is not None:
         arguments[CACHE_ARGUMENT] = cache
+    elif earlier is not None and CACHE_ARGUMENT == "cache":
+        arguments.pop("cache", None)  # None, which transformers would take for the cache
     return arguments
 
 

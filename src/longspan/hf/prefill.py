@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
-from longspan.hf.unwrap import runnable
+from longspan.hf.unwrap import module_of
 
 AFTER = 2.0  # seconds; a shorter prefill has no bar
 OFTEN = 0.25  # seconds from one look to the next
@@ -115,7 +115,7 @@ def following(model: PreTrainedModel, see: See, turn: Lock | None = None) -> Ite
     Raises:
         LongspanError: it cannot be told what the model's layers are.
     """
-    model = runnable(model)
+    model = module_of(model)
     decoder, layers = decoder_and_layers(model)
     block = Following(len(layers), see, Lock() if turn is None else turn)
     handles = [

@@ -26,13 +26,26 @@ def unwrap(model: Any) -> PreTrainedModel:
 
 
 def runnable(model: Any) -> Any:
-    """What runs a model when it is called: ``model``, or of a pipeline, which takes texts, the model inside.
+    """``module_of`` what can be extended.
 
     Raises:
         AttachError: as of ``unwrap``.
     """
-    inner = unwrap(model)
-    return model if isinstance(model, nn.Module) else inner
+    unwrap(model)
+    return module_of(model)
+
+
+def module_of(model: Any) -> Any:
+    """What runs a model when it is called: ``model``, or of a pipeline, which takes texts, the model inside.
+
+    Raises:
+        AttachError: it is neither.
+    """
+    if is_a(model, "transformers.pipelines.base", "Pipeline"):
+        return model.model
+    if not isinstance(model, nn.Module):
+        raise AttachError(_why_none(model))
+    return model
 
 
 def wrapper_note(model: Any) -> str | None:

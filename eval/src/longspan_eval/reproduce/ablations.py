@@ -231,4 +231,4 @@ ABLATIONS: dict[str, type[Method]] = {"dca": AblatedDCA, "longheads": AblatedLon
 
 def parse_spec(text: str) -> MethodSpec:
     """As ``longspan_eval.spec.parse_spec``, with the parameters of ablations."""
-    return spec.parse_spec(text, {**METHODS, **ABLATIONS})
+    return spec.parse_spec(text, METHODS | ABLATIONS)
