@@ -63,7 +63,7 @@ def test_tokens_that_a_gpu_may_have_a_copy_of_are_counted(tier, device, mapped):
         _attachment=SimpleNamespace(report=SimpleNamespace(kv_tier=tier)),
         _model=SimpleNamespace(device=torch.device(device)),
     )
-    assert Caches._mapped(caches, 7) == mapped
+    assert Caches.mapped(caches, 7) == mapped
 
 
 def test_a_question_asked_again_and_another_way(start, alone):
@@ -296,7 +296,7 @@ def test_conversations_do_not_hold_the_tokens_of_their_document(bundled, book, t
 
 def test_a_prompt_that_shares_a_part_of_a_document_is_not_kept_as_one_about_it(bundled, book, monkeypatch):
     """On a GPU the cache of a conversation about the document, which it goes on from, has its own copy of that."""
-    monkeypatch.setattr(Caches, "_mapped", lambda *_: 0)
+    monkeypatch.setattr(Caches, "mapped", lambda *_: 0)
     model, tokenizer = bundled
     document, caches = longspan.read(model, tokenizer, book), Caches(model, memory=2**30, directory=None, disk=0)
     part, other = document.contents.ids[:-100], torch.arange(100, 500)

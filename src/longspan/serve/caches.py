@@ -118,7 +118,7 @@ class Caches:
             if prefix is not None:
                 return prefix
         if document is not None:
-            return PrefixCache(document.cache(), document.tokens, document, self._mapped(document.tokens))
+            return PrefixCache(document.cache(), document.tokens, document, self.mapped(document.tokens))
         return PrefixCache(self._attachment.new_cache(), 0)
 
     def _continue(self, one: _CachedConversation, tokens: int, least: int) -> PrefixCache | None:
@@ -137,7 +137,7 @@ class Caches:
                     "a conversation in %s cannot be opened, so its prompt is read again: %s", self._directory, error
                 )
                 return None
-            stored = PrefixCache(cache, len(one), one.document, self._mapped(len(one)), one.disk)
+            stored = PrefixCache(cache, len(one), one.document, self.mapped(len(one)), one.disk)
         if tokens == len(one):
             if on_disk:
                 self._conversations.append(self._conversations.pop(at))  # it was used last
@@ -162,7 +162,7 @@ class Caches:
             return PrefixCache(stored.cache, tokens)
         return replace(stored, tokens=tokens)
 
-    def _mapped(self, tokens: int) -> int:
+    def mapped(self, tokens: int) -> int:
         """How many of the first ``tokens`` take no memory of their own: none where the device needs a copy of them."""
         on_device = self._attachment.report.kv_tier in ("device", "auto") and self._model.device.type != "cpu"
         return 0 if on_device else tokens
