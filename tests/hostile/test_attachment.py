@@ -163,7 +163,7 @@ def test_norms_after_the_rotation_are_not_applied_twice():
         ({"cu_seq_lens_q": torch.tensor([0, 20, 40], dtype=torch.int32)}, "cu_seq_lens_q.*packed"),
         ({"cu_seq_lens_k": torch.tensor([0, 20, 40], dtype=torch.int32)}, "cu_seq_lens_k"),
         ({"block_table": torch.zeros(1, 4, dtype=torch.int32)}, "paged cache"),
-        ({"cache": object()}, "takes a cache as past_key_values|cache is a object, which an extended model cannot use"),
+        ({"cache": object()}, "(cache|past_key_values) is a object, which an extended model cannot use"),
         ({"is_causal": False}, "causally"),
         ({"past_key_values": DynamicCache()}, "new_cache"),
     ],
