@@ -163,6 +163,16 @@ def test_no_answer_goes_without_headers(locked, path, key):
     assert headers["Referrer-Policy"] == "no-referrer" and "server" not in headers
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/v1/models/none", "/page/none", "/metrics"])
+def test_head_is_get_without_a_body(locked, path):
+    """Probes and ``curl -I`` ask so."""
+    whole, head = locked.http.get(path), locked.http.head(path)
+    assert whole.content and head.status_code == whole.status_code and head.content == b""
+    assert head.headers["Content-Type"] == whole.headers["Content-Type"] and "X-Frame-Options" in head.headers
+    closed = {"Authorization": ""}
+    assert locked.http.head(path, headers=closed).status_code == locked.http.get(path, headers=closed).status_code
+
+
 @pytest.mark.parametrize(
     "id", ["..", "%2e%2e", "..%2f..%2fetc", "doc-../../x", "doc-" + "g" * 24, "doc-" + "0" * 23, "%00"]
 )

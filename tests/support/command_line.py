@@ -23,6 +23,12 @@ class Ran(NamedTuple):
     err: str
 
 
+def refused(ran: Ran, *words: str) -> None:
+    """Assert that a command ended in one line with these words."""
+    assert ran.code != 0 and ran.out == "" and len(ran.err.splitlines()) == 1, ran
+    assert all(word in ran.err for word in words), ran.err
+
+
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -262,13 +262,14 @@ class _ReadingJob:
 
     def _done(self, document: Document) -> None:
         record = self._record
-        record.tokens = record.tokens_read = document.tokens
-        if not self.cancelled:
-            record.document, record.status = document, "ready"
-            with suppress(OSError):  # the document has its own
-                (record.folder / _TEXT).unlink(missing_ok=True)
+        with self._lock:
+            record.tokens = record.tokens_read = document.tokens
+            if not self.cancelled:
+                record.document, record.status = document, "ready"
+                with suppress(OSError):  # the document has its own
+                    (record.folder / _TEXT).unlink(missing_ok=True)
+            record.job = None
         self._clear()
-        record.job = None
 
     def close(self) -> None:
         if self.steps is not None:

@@ -49,6 +49,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the web server, which has its own, sends the headers alone
         begun = False
 
         async def guarded(message: Message) -> None:
