@@ -8,13 +8,14 @@ import gc
 import mmap
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
 from longspan.errors import CacheError
-from longspan.store import Buffer, KVStore, memory
+from longspan.store import Buffer, KVStore, Spill, memory
 from support.cases import keys_and_values
 from support.mappings import flags_at
 
@@ -36,6 +37,20 @@ def test_files_have_no_names_and_go_with_the_store(tmp_path):
     del view
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@linux
+@pytest.mark.parametrize("free", [None, [0], [10**9, 0]], ids=["disk", "no memory", "memory runs short"])
+def test_files_lie_in_the_folder(tmp_path, free):
+    store = KVStore("disk", tmp_path)
+    if free is not None:
+        store = KVStore(directory=tmp_path, spill=Spill(lambda device: free[0]))
+    with nullcontext() if free is None else pytest.warns(UserWarning, match="to 'disk'"):
+        store.append(*keys_and_values(300))
+        if free is not None:
+            free[0] = free[-1]
+        store.append(*keys_and_values(300))
+    assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/") == 2, "keys and values"
 
 
 def data_bytes():
