@@ -6,10 +6,11 @@ from collections import Counter
 
 import torch
 
+from longspan.attend import Choice
 from longspan.documents.contents import Contents
 from longspan.documents.encoded import InMemory
 from longspan.documents.manifest import Source
-from longspan.documents.passages import ranked
+from longspan.documents.passages import looked_at, ranked
 
 TEXT = "first one\n\n\n\nlast one"  # three texts with two line breaks between, the second one empty
 SOURCES = Source("a", 0, 9), Source("b", 11, 11), Source("c", 13, 21)
@@ -35,3 +36,12 @@ def test_a_passage_that_begins_between_two_texts_is_of_the_next_that_has_any():
 
 def test_a_text_without_sources_is_not_clipped():
     assert only(6, 21, sources=()) == [("", 6, 21, TEXT[6:])]
+
+
+def test_ranges_are_counted_from_the_first_token_of_the_units():
+    """The blocks of InfLLM begin after its initial tokens."""
+    about = {"call": 0, "layer": 0, "row": 0, "first": 90, "query": 90, "padding": 0}
+    units = torch.tensor([[0, 2], [2, 3]])
+    choices = [Choice(units=units, size=4, origin=3, scores=None, scored_from=0, kept=(), **about)]
+    assert looked_at(choices, 1) == ({(3, 7): 1, (11, 15): 2, (15, 19): 1}, 2)
+    assert looked_at(choices, 8) == ({(0, 8): 1, (8, 16): 2}, 2)
