@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 import shutil
 import sys
@@ -199,6 +200,15 @@ def test_an_extended_model_is_left_as_it_is(fresh, tokenizer, text):
     assert "dca" in repr(longspan.read(model, tokenizer, text))
     with pytest.raises(DocumentError, match="method would change that"):
         longspan.read(model, tokenizer, text, method="esa")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_files_without_a_name_lie_in_kv_dir(fresh, tokenizer, text, tmp_path):
+    document = longspan.read(fresh(), tokenizer, text, kv_tier="disk", kv_dir=tmp_path, prefill_chunk=300)
+    document.append("And then it ended.")
+    files = [os.readlink(f"/proc/self/fd/{file.fileno()}") for file in document.contents.data]
+    assert document.attachment().report.kv_dir == tmp_path
+    assert len(files) == 2 and all(name.startswith(f"{tmp_path}/") for name in files)
 
 
 def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_path):
