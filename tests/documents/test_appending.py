@@ -111,6 +111,20 @@ def test_a_document_that_changed_meanwhile(path, fresh, tokenizer):
     assert append_texts(path, fresh(), tokenizer, MORE).text.endswith(MORE[1][1]), "a saving ends what was stopped"
 
 
+def test_a_document_that_grows_while_it_is_opened(path, fresh, tokenizer, monkeypatch):
+    """The files that the manifest named are gone when they are read, and the next one names others."""
+    with monkeypatch.context() as patched:
+
+        def grows(folder):
+            patched.undo()
+            before = folder.manifest()
+            append_texts(path, fresh(), tokenizer, MORE[1:])
+            return before
+
+        patched.setattr(Folder, "manifest", grows)
+        assert longspan.Document.open(path, fresh(), tokenizer).text.endswith(MORE[1][1])
+
+
 def test_what_was_kept_of_it_is_checked(path, fresh, tokenizer):
     stopped(path, fresh, tokenizer, 1)
     name = next(one["name"] for one in json.loads((path / "reading.json").read_text())["streams"])
