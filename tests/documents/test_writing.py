@@ -100,6 +100,18 @@ def test_a_file_system_that_knows_no_holes(fresh, tokenizer, text, tmp_path, mon
     assert longspan.Document.open(tmp_path / "a.longspan", fresh(), tokenizer).ask(ASK, 6).tokens == tokens
 
 
+@pytest.mark.parametrize("written", [[b"a" * 5_000], [b"a" * 5_000, b"", b"b"]], ids=["a hole at its end", "between"])
+def test_a_copy_is_as_long_as_the_file(tmp_path, monkeypatch, written):
+    monkeypatch.setattr(saving, "_AT_ONCE", 2**12)
+    with open(tmp_path / "a", "w+b") as source, open(tmp_path / "b", "w+b") as target:
+        for n, part in enumerate(written):
+            source.seek(n * 2**16)
+            source.write(part)
+        source.truncate(2**18)
+        saving._copy(source.fileno(), target.fileno(), 2**18)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "tokens-0000.safetensors"])
 def test_a_size_is_not_believed(fresh, tokenizer, text, tmp_path, name):
     """A file of 40 GiB without any bytes, which its manifest names with that size."""
