@@ -240,6 +240,16 @@ def test_a_forged_value_is_refused_with_the_folder_and_a_way_out(saved, fresh, t
         longspan.Document.open(place, fresh(), tokenizer)
 
 
+def test_a_manifest_without_a_canary_is_refused(saved, fresh, tokenizer, tmp_path):
+    """As it is until a reading is finished."""
+    place = tmp_path / "a"
+    shutil.copytree(saved, place)
+    edited(place, lambda held: held.update(canary=None), random.Random(0), forged=1)
+    for opened in (verify, lambda path: longspan.Document.open(path, fresh(), tokenizer)):
+        with pytest.raises(LongspanError, match="its manifest has no canary; .*read the text again"):
+            opened(place)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"facts": {"format": 2}}', "[" * 100_000])
 def test_a_damaged_manifest_has_a_way_out(saved, tmp_path, content):
     shutil.copytree(saved, tmp_path / "a")
