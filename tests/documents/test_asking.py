@@ -56,11 +56,13 @@ def test_what_is_streamed_is_the_answer(fresh, tokenizer, text):
     """Also under a tokenizer that leaves out the space that a text, and each line by itself, begins with."""
     document = longspan.read(fresh(), without_first_space(tokenizer), text, prefill_chunk=300)
     ids = tokenizer("def f(x):\n    if x:\n        return x\n - é\n", add_special_tokens=False)["input_ids"]
+    ids.insert(3, tokenizer.bos_token_id)
     first, parts = len(document.prompt(ASK)), []
     answer = document.ask(
         ASK, len(ids), stream=parts.append, prefix_allowed_tokens_fn=lambda row, so_far: [ids[len(so_far) - first]]
     )
     assert answer.tokens == tuple(ids) and "\n    if x:\n        return x\n -" in answer.text
+    assert "<" not in answer.text, "a special token"
     assert "".join(parts) == answer.text and len(parts) > 9
 
 
