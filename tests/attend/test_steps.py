@@ -55,6 +55,19 @@ PARTS = [
 ]
 
 
+@pytest.mark.parametrize("score", ["mean", "bounds"])
+def test_scores_that_differ_by_their_rounding_tie(score):
+    """The last of equal chunks are chosen, whichever has a score in the last place larger."""
+    q, k, v = make_qkv(N, dtype=torch.float32)
+    equal = k[:, :, :4].abs().repeat(1, 1, N // 4 + 1, 1)[:, :, :N]
+    k = equal * (1 + 2**-22 * (torch.arange(N) // 4 % 3 == 0))[:, None]
+    out, other, *_, single = both(
+        build("longheads", {"chunk_length": 4, "score": score}), ROPES["half-all"](), (q.abs(), k, v)
+    )
+    assert single
+    assert_alike(out, other)
+
+
 @pytest.mark.parametrize("name, options", ONE_CALL)
 def test_methods_whose_tokens_take_one_call(name, options):
     assert reason_of(build(name, options), ROPES["half-all"]()) is None
