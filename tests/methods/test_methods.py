@@ -169,6 +169,7 @@ def test_follows_total():
     assert dca(length_scale=True).length_dependent and dca(angles=DynamicNTK()).length_dependent
     scaled = dca(length_scale=True).resolve(64)
     assert scaled.query_factor(64, 64) == 1 and scaled.query_factor(64, 65) > 1
+    assert scaled.query_factor(64, 640) == pytest.approx(1.513536)  # (0.1 ln 10 + 1)²
     assert scaled.exact_queries(64, 64) == 64 and scaled.exact_queries(64, 65) == 0
 
 
