@@ -161,6 +161,11 @@ def test_inputs_that_cannot_be():
         closed_form(c_q.float(), c_k, 2)
     with pytest.raises(ValueError, match="not finite"):
         closed_form(c_q * float("nan"), c_k, 2)
+    strange = c_q.clone()
+    strange[0, 2, 1] = float("inf")
+    for both in ((strange, c_k), (c_q, strange)):
+        with pytest.raises(ValueError, match="not finite"):
+            closed_form(*both, 2)
     with pytest.raises(ValueError, match="one batch needs 128"):
         sgd(*samples(tokens=100), 2)
     with pytest.raises(ValueError, match="float32 tensors of one shape"):

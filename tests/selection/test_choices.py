@@ -211,6 +211,8 @@ def test_reduced_scores_equal_scores_of_reduced_vectors(rope):
     qkv = make_qkv(N)
     out = Attender(case.method, 24, calibration=whole)(*qkv, rope, scale=SCALE)
     assert_same(out, Attender(case.method, 24)(*qkv, rope, scale=SCALE))
+    stated = replace(case.method, reduced=2 * HEAD)
+    assert_same(out, Attender(stated, 24, calibration=whole)(*qkv, rope, scale=SCALE))
 
 
 @pytest.mark.parametrize(
