@@ -142,7 +142,6 @@ static int has_nan(const float *scores, int64_t n) {
 static void choose_nan(const float *scores, int64_t n, int64_t count, int64_t from, int64_t *to) {
     int64_t strange = 0, at = 0;
     for (int64_t j = 0; j < n; j++) strange += scores[j] != scores[j];
-    if (strange > count) strange = count;
     for (int64_t j = 0, others = count - strange; j < n && at < count; j++) {
         if (scores[j] != scores[j] ? strange-- > 0 : others-- > 0) to[at++] = j + from;
     }
