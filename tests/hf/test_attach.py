@@ -158,9 +158,16 @@ def test_training_through_it_is_refused():
         loss.backward()
 
 
-@pytest.mark.parametrize("trained", ["q_proj", "k_proj", "v_proj"])
-def test_no_gradient_is_lost_where_few_weights_have_one(trained):
-    model = make("llama")
+@pytest.mark.parametrize(
+    ("family", "trained"),
+    [
+        *(("llama", name) for name in ("q_proj", "k_proj", "v_proj")),
+        *(("hunyuan_v1_dense", name) for name in ("query_layernorm", "key_layernorm")),
+        ("gpt_oss", "sinks"),
+    ],
+)
+def test_no_gradient_is_lost_where_few_weights_have_one(family, trained):
+    model = make(family)
     longspan.extend(model, "dca")
     for name, weight in model.named_parameters():
         weight.requires_grad_(f"layers.1.self_attn.{trained}" in name or "lm_head" in name)

@@ -244,7 +244,7 @@ class Attachment(NeverCopied):
             return self.attender.run(q, k, v, call, store).contiguous(), None
         with torch.no_grad():
             out = self.attender.run(q, k, v, call, store).contiguous()
-        return interface.inference_only(out, q, k, v), None
+        return interface.inference_only(out, q, k, v, *layer.weights(call.sinks)), None
 
     @untraced
     def end(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,6 +32,13 @@ class Layer:
     rope: Rope | None = None
     reason: str | None = None
     norms: tuple[nn.Module, nn.Module] | None = None
+
+    def weights(self, sinks: Tensor | None) -> Iterator[Tensor]:
+        """What its attention computes with beside queries, keys and values: sinks, and the norms after the rotation."""
+        if sinks is not None:
+            yield sinks
+        for norm in self.norms or ():
+            yield from norm.parameters()
 
 
 def unrotated(position_embeddings: Any) -> Any:
