@@ -12,6 +12,7 @@ from torch.ao.quantization import quantize_dynamic
 import longspan
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.calibration import Calibration, recall
+from longspan.documents import fingerprint
 from longspan.errors import AttachError, CalibrationError
 from longspan.hf import calibrate_each, calibrating, measure_recall
 from longspan.hf.attach import attachment_of
@@ -277,6 +278,54 @@ def test_weights_that_are_no_tensors_are_named_before_a_text_is_read(tmp_path):
     with pytest.raises(longspan.LongspanError, match="_packed_params is no tensor but a tuple .*cannot be hashed"):
         longspan.calibrate(model, [prompts(1, 200)[0]], tokens=200)
     assert max(lengths) < WINDOW  # those of the probe
+
+
+class Scaled(torch.Tensor):
+    """A weight that is quantised as torchao's are: numbers and a scale, of which few of torch's operations know."""
+
+    @staticmethod
+    def __new__(cls, numbers, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
+
+    def __init__(self, numbers, scale):
+        self.numbers, self.scale = numbers, scale
+
+    def __tensor_flatten__(self):
+        return ["numbers", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts, context, size, stride):
+        return Scaled(**parts)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            return func(args[0], args[1].numbers * args[1].scale, *args[2:])
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].numbers, args[0].scale)
+        raise NotImplementedError(f"{func} of Scaled")
+
+
+def test_weights_of_several_tensors_are_told_apart(tmp_path):
+    def quantised(scale: float, first: int = 1) -> torch.nn.Module:
+        model = make("llama")
+        numbers = (2 * model.lm_head.weight).round().to(torch.int8)
+        numbers[0, 0] = first
+        model.lm_head.weight = torch.nn.Parameter(Scaled(numbers, torch.tensor(scale)), requires_grad=False)
+        return model
+
+    model, file = quantised(0.5), tmp_path / "calibration.safetensors"
+    longspan.calibrate(model, [prompts(1, 200)[0]], tokens=200).save(file)
+    longspan.extend(quantised(0.5), "esa", calibration=file)
+    for other in (quantised(0.25), quantised(0.5, first=2)):
+        with pytest.raises(CalibrationError, match="weights of LlamaForCausalLM"):
+            longspan.extend(other, "esa", calibration=file)
+        assert fingerprint._sample(other) != fingerprint._sample(model)
+    assert fingerprint._sample(quantised(0.5)) == fingerprint._sample(model)
 
 
 def test_the_observer_costs_nothing_when_off_and_sees_padding():

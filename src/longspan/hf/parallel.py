@@ -32,7 +32,7 @@ def whole(weight: Tensor) -> Tensor:
 
     All of them call this, for the same weights in one order.
     """
-    return weight.full_tensor() if _is_distributed(weight) else weight  # type: ignore[attr-defined]
+    return weight.full_tensor() if is_distributed(weight) else weight  # type: ignore[attr-defined]
 
 
 def refuse_pipelined(model: nn.Module) -> None:
@@ -160,9 +160,9 @@ def _split_weights(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """The distributed weights of a module, each by its name, of which this process has a part."""
     for name, x in module.named_parameters():
         weight: Any = x
-        if _is_distributed(weight) and weight.device_mesh.size() > 1 and any(p.is_shard() for p in weight.placements):
+        if is_distributed(weight) and weight.device_mesh.size() > 1 and any(p.is_shard() for p in weight.placements):
             yield name, weight
 
 
-def _is_distributed(weight: Tensor) -> bool:
+def is_distributed(weight: Tensor) -> bool:
     return is_a(weight, "torch.distributed.tensor", "DTensor")

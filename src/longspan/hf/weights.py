@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
-from longspan.hf.parallel import whole
+from longspan.hf.parallel import is_distributed, whole
 
 
 def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    """A model's weights, each of any shape, with their names, in one order.
+    """A model's weights, each of any shape, with their names, in one order; of a quantised one its parts.
 
     Raises:
         LongspanError: a weight is not in memory, or is no tensor, so that the model cannot be told from another.
     """
     weights: dict[str, object] = dict(sorted(model.state_dict().items()))
-    found = []
+    found: list[tuple[str, Tensor]] = []
     for name, weight in weights.items():
         if not isinstance(weight, Tensor):
             raise LongspanError(
@@ -30,7 +33,7 @@ def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
             raise LongspanError(
                 f"{name} is not in memory (the model is offloaded), so its weights cannot be hashed; load it whole"
             )
-        found.append((name, weight))
+        found += [(name, weight)] if is_distributed(weight) else _plain(name, weight)
     return found
 
 
@@ -42,7 +45,16 @@ def weights_hash(model: PreTrainedModel) -> str:
     """
     digest = hashlib.sha256()
     for name, part in named_weights(model):
-        weight = whole(part)
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        for inner, weight in _plain(name, whole(part).detach()):
+            digest.update(f"{inner} {weight.dtype} {tuple(weight.shape)}".encode())
+            digest.update(weight.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _plain(name: str, weight: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a weight consists of, each of any shape, with names: one of torchao has numbers and scales."""
+    if not is_traceable_wrapper_subclass(weight):
+        yield name, weight
+        return
+    for part in weight.__tensor_flatten__()[0]:
+        yield from _plain(f"{name}.{part} of {type(weight).__name__}", getattr(weight, part))
