@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch.autograd import forward_ad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -148,7 +150,18 @@ def _attention(
             "that of an extended model; call longspan.restore(model) and extend it again. If it reads images or sound: "
             "an extended model reads text alone"
         )
+    if forward_ad._current_level >= 0 or peek_interpreter_stack() is not None:
+        _refuse_transforms(query, key, value)
     return call(module, query, key, value, attention_mask, kwargs)
+
+
+def _refuse_transforms(*tensors: Tensor) -> None:
+    """Raise if tensors of any shape have a tangent, or belong to a function that torch.func transforms."""
+    if any(is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise LongspanError(
+            "the model is transformed by torch.func (vmap, grad, jvp) or differentiated by torch.autograd.forward_ad, "
+            "which longspan's kernels do not follow; call longspan.restore(model) first"
+        )
 
 
 # Stands in for a layer's call while a model is probed, when its attention modules are not known yet. Each thread has

@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, Literal, NoReturn, Protocol
 
+import torch
 from torch import Tensor
 
 from longspan.errors import LongspanError
 from longspan.hf.layer import unrotated
+from longspan.hf.unwrap import is_a
 
 Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
 
 # Arguments of transformers' continuous batching and padding-free collators beside packed sequences.
 _PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "block_table", "read_index", "write_index", "seq_idx"})
+
+
+_FAKE = "torch._subclasses.fake_tensor", "FakeTensor"  # without numbers, of torch.export
 
 
 class NeverCopied:
@@ -85,7 +90,8 @@ class Forward:
 def refuse_inputs(kwargs: dict[str, Any]) -> None:
     """Raise if a forward is given what longspan cannot read.
 
-    That is several sequences in one row, a cache in pages, no tokens, or ``position_ids`` that cannot belong to them.
+    That is several sequences in one row, a cache in pages, no tokens, tokens that stand for others while the model is
+    traced, or ``position_ids`` that cannot belong to them.
     """
     packed = [] if _PACKED.isdisjoint(kwargs) else sorted(x for x in _PACKED & kwargs.keys() if kwargs[x] is not None)
     if packed:
@@ -97,6 +103,11 @@ def refuse_inputs(kwargs: dict[str, Any]) -> None:
         raise LongspanError("longspan attends causally: call without is_causal=False")
     ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
     tokens = embeds if ids is None else ids
+    if torch._C._get_tracing_state() is not None or type(tokens) is not Tensor and is_a(tokens, *_FAKE):
+        raise LongspanError(
+            "the model is being traced (torch.jit.trace, torch.onnx.export or torch.export), and what longspan computes"
+            " in kernels and by the length of a text would be no part of the graph; call longspan.restore(model) first"
+        )
     rows = None
     if isinstance(tokens, Tensor) and tokens.dim() > 1:
         if 0 in tokens.shape[:2]:
