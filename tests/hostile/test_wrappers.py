@@ -216,6 +216,17 @@ def test_peft():
         longspan.extend(prefix, "dca")
 
 
+def test_learned_keys_around_an_extended_model_are_refused():
+    peft = pytest.importorskip("peft")
+    model = make("llama")
+    longspan.extend(model, "dca")
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    prefix = peft.get_peft_model(model, config).eval()
+    for call in (prefix, prefix.generate):
+        with pytest.raises(longspan.CacheError, match="is a DynamicCache, which an extended model cannot use"):
+            call(input_ids=prompts(1, 80))
+
+
 @pytest.mark.parametrize("buffers", [False, True])
 @pytest.mark.parametrize("where", ["cpu", "disk"])
 @pytest.mark.parametrize(("family", "method"), [("llama", "dca"), ("llama", "longheads"), ("hunyuan_v1_dense", "full")])

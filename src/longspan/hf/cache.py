@@ -172,6 +172,7 @@ class LongspanCache(Cache):
 
     get_seq_length = untraced(Cache.get_seq_length)
     get_mask_sizes = untraced(Cache.get_mask_sizes)
+    max_cache_len = -1  # no limit; PEFT's prefix tuning asks before it passes a cache of its own, which is refused
 
     def croppable(self, length: int) -> int:
         """The most tokens, at most ``length``, that ``crop`` can leave: it may be able to stop at some places alone."""
