@@ -227,6 +227,24 @@ def test_learned_keys_around_an_extended_model_are_refused():
             call(input_ids=prompts(1, 80))
 
 
+def test_a_model_that_fsdp_holds_is_extended_before(tmp_path):
+    """FSDP keeps its weights flat, or parts of them, between forwards: what it holds does not run by itself."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        wrapper = FullyShardedDataParallel(make("llama"), device_id=torch.device("cpu"))
+        with pytest.raises(AttachError, match="FullyShardedDataParallel .*extend the model before it is wrapped"):
+            longspan.extend(wrapper, "dca")
+        model, plain, ids = make("llama"), make("llama"), prompts(1, 80)
+        longspan.extend(model, "dca")
+        longspan.extend(plain, "dca")
+        wrapper = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+        assert torch.allclose(wrapper(ids).logits, plain(ids).logits, atol=1e-5)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize("buffers", [False, True])
 @pytest.mark.parametrize("where", ["cpu", "disk"])
 @pytest.mark.parametrize(("family", "method"), [("llama", "dca"), ("llama", "longheads"), ("hunyuan_v1_dense", "full")])

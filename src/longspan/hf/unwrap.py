@@ -66,6 +66,11 @@ def _inside(wrapper: Any) -> Any:
             "DataParallel copies the model to every device in each forward, without the attachment; "
             "extend model.module and use it on one device, or load the model with device_map"
         )
+    if is_a(wrapper, "torch.distributed.fsdp", "FullyShardedDataParallel"):
+        raise AttachError(
+            "FullyShardedDataParallel keeps the weights in parts, with which the model inside does not run by itself; "
+            "extend the model before it is wrapped"
+        )
     if is_a(wrapper, "transformers.pipelines.base", "Pipeline"):
         return wrapper.model
     if is_a(wrapper, "peft", "PeftModel"):
