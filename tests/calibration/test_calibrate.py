@@ -79,6 +79,18 @@ def test_full_size_loses_nothing_but_for_sgd(solver):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", ["llama", "hunyuan_v1_dense"])
+def test_full_size_chooses_as_exact_scores_do(name):
+    """Also those of queries and keys that a norm follows on their rotation, as Hunyuan's."""
+    model, ids = make(name), prompts(1, 4 * WINDOW)
+    made = calibrated(model, reduced=32)
+    with longspan.extended(model, longspan.ESA()):
+        exact = model(ids).logits
+    with longspan.extended(model, longspan.ESA(reduced=32), calibration=made):
+        torch.testing.assert_close(model(ids).logits, exact, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("before", [None, "dca"])
 def test_the_model_is_left_as_it_was(before):
     model = make("llama")
