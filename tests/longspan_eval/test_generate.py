@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import longspan
+from longspan.errors import LongspanError
 from longspan_eval.generate import decode, end_tokens, prefill, read, stream
 from longspan_eval.passkey import number_complete
 from longspan_eval.perplexity import perplexity, token_losses
@@ -40,6 +41,16 @@ def test_a_token_before_the_first_logits_is_refused():
 
 def test_perplexity_that_overflows_is_infinite():
     assert perplexity([1000.0, 900.0]) == math.inf
+
+
+def test_output_that_is_not_finite_is_no_answer(model, tokenizer, ids):
+    """Its likeliest token would be the first NaN, scored as a wrong answer; and no mean is taken of its losses."""
+    with torch.no_grad():
+        model.model.norm.weight[3] = math.nan
+    with pytest.raises(LongspanError, match="NaN or infinite"):
+        read(model, tokenizer, ids, max_new_tokens=1)
+    with pytest.raises(LongspanError, match="NaN or infinite"):
+        read(model, tokenizer, ids, scored=(90, 119), max_new_tokens=0)
 
 
 @pytest.mark.parametrize("method", [None, "full", "dca"])

@@ -54,6 +54,14 @@ def test_a_line_from_before_there_were_other_tasks_is_read(path, written):
     assert (one.task, one.tokens, one.references, one.filler) == ("", 0, (), "noise")
 
 
+def test_scored_tokens_without_a_loss_from_before_that_was_an_error_are_one(path):
+    with Journal(path) as journal:
+        journal.append("a", replace(ONE, loss=math.nan))
+        journal.append("b", replace(ONE, loss=math.nan, scored=0))
+    a, b = read_samples(path).values()
+    assert "NaN or infinite" in a.error and b.error is None
+
+
 def test_what_seconds_depend_on_is_kept_where_it_is_known(path, written):
     assert not {"kv_tier", "threads"} & set(json.loads(written.read_text().splitlines()[0]))
     one = read_samples(written)["a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.errors import LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan_eval.perplexity import sliced_losses
+from longspan_eval.sample import NOT_FINITE
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,18 @@ def read(
     max_new_tokens: int,
     until: Callable[[str], bool] | None = None,
 ) -> Generated:
-    """One pass over the prompt for the losses of its ``scored`` tokens, then greedy tokens until the text will do."""
+    """One pass over the prompt for the losses of its ``scored`` tokens, then greedy tokens until the text will do.
+
+    Raises:
+        LongspanError: a loss or a logit is NaN or infinite.
+    """
     ids = torch.tensor([list(input_ids)], device=model.device)
     begun = time.perf_counter()
     keep = len(input_ids) - (min(scored) - 1) if scored else 1
     logits, cache = prefill(model, ids, keep)
     losses = sliced_losses(logits[0], ids[0], scored)
+    if not all(map(math.isfinite, losses)):
+        raise LongspanError(NOT_FINITE)
     read_at = time.perf_counter()
     tokens: list[int] = []
     for token in decode(model, logits[:, -1:], cache, max_new_tokens):
@@ -80,10 +89,16 @@ def decode(
 
     Args:
         past_end: go on past an end-of-text token, to ``max_new_tokens`` whatever the answer is.
+
+    Raises:
+        LongspanError: a logit is NaN, or the greatest one infinite, so that no token is the likeliest.
     """
     stops = set() if past_end else end_tokens(model)
     for n in range(max_new_tokens):
-        token = int(logits[0, -1].argmax())
+        last = logits[0, -1]
+        token = int(last.argmax())
+        if not math.isfinite(last[token]):  # a NaN is the greatest of all to argmax
+            raise LongspanError(NOT_FINITE)
         if token in stops:
             return
         yield token

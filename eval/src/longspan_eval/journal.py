@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from longspan import files
 from longspan.errors import LongspanError
-from longspan_eval.sample import Sample, finite
+from longspan_eval.sample import NOT_FINITE, Sample, finite
 
 fcntl: Any
 try:
@@ -168,6 +168,8 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
             if body["loss"] is None:
                 body["loss"] = math.nan
+                if body.get("scored") and body.get("error") is None:  # from before such a loss was an error
+                    body["error"] = NOT_FINITE
             body["references"] = tuple(body.get("references", ()))
             body["figures"] = {
                 name: math.nan if value is None else float(value) for name, value in body.get("figures", {}).items()

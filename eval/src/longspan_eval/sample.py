@@ -12,6 +12,11 @@ import transformers
 
 import longspan
 
+NOT_FINITE = (
+    "the model's output is NaN or infinite, which is no answer: weights are damaged, or the dtype is too narrow for "
+    "them; take bfloat16 or float32 for float16"
+)
+
 
 @dataclass(frozen=True)
 class Sample:
