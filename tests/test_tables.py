@@ -12,6 +12,7 @@ from longspan.tables import Column, Sheet
 from longspan_eval.cell import Cell
 from longspan_eval.cli.results import print_markdown
 from longspan_eval.figure import Figure
+from longspan_eval.report.markdown import table_of
 from longspan_eval.report.terminal import Beside
 
 COLUMNS = [Column("row"), Column("what it is"), Column("score", "right")]
@@ -77,6 +78,11 @@ def test_markdown(width):
     assert max(map(len, text.splitlines())) <= width
     assert text.count("98.0 (89.5-99.6) n=50") == 3 and "0.0 (0.0-7.1) n=50" in text
     assert "longheads:score=bounds" in text and "`" not in text and "**" not in text and "a note" in text
+
+
+def test_a_cell_of_markdown_may_have_the_sign_that_ends_one():
+    text = shown(table_of(["", "a | b?", "n"], [["dca", "c|d|", "7"]]), 80).splitlines()
+    assert text[1].split() == ["a", "|", "b?", "n"] and text[3].split() == ["dca", "c|d|", "7"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])

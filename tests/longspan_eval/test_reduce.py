@@ -137,5 +137,5 @@ def test_ratios_of_times_are_within_a_round():
 
 
 def test_answers_stay_in_their_cell():
-    assert str(answers([sample(prediction="a | b\nc")])) == "a \\| b c"
+    assert str(answers([sample(prediction="a | b\nc")])) == "a | b c"
     assert str(answers([sample(prediction=" ")])) == "(nothing)"

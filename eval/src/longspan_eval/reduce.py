@@ -107,7 +107,7 @@ def ratio(tokens: int) -> Reduce:
 def answers(samples: Sequence[Sample], base: Sequence[Sample] = ()) -> Figure:
     """The answers given."""
     said = " / ".join(" ".join(sample.prediction.split()) or "(nothing)" for sample in samples)
-    return Figure(math.nan, "text", len(samples), text=said.replace("|", "\\|"))
+    return Figure(math.nan, "text", len(samples), text=said)
 
 
 def mean_of(name: str, unit: Unit) -> Reduce:

@@ -32,6 +32,11 @@ def test_a_table_of_texts():
     assert markdown.table_of(["model", "x"], []) == "| model | x |\n| --- | ---: |"
 
 
+def test_no_text_ends_its_cell_or_line():
+    table = markdown.table_of(["", "a or b,\na | b?"], [["c|d", "|e"]])
+    assert table == "| | a or b, a \\| b? |\n| --- | ---: |\n| c\\|d | \\|e |"
+
+
 def test_what_is_unfinished():
     (line,) = markdown.unfinished(FIGURES)
     assert line.startswith("- 1 of 4 cells are unfinished") and markdown.unfinished(FIGURES[:3]) == []

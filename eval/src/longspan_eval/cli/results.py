@@ -11,6 +11,8 @@ from rich.console import Console
 from longspan.cli.output import print_json
 from longspan.tables import Column, Sheet
 
+_BORDER = re.compile(r"(?<!\\)\|")  # a text's own are escaped
+
 
 def show_results(folder: Path, as_json: bool) -> None:
     """Print the results of a run's folder on stdout: ``results.json`` if ``as_json``, otherwise ``summary.md``."""
@@ -41,4 +43,5 @@ def print_markdown(console: Console, text: str) -> None:
 
 
 def _cells_of(line: str) -> list[str]:
-    return [cell.strip().replace("`", "").replace("**", "") for cell in line.strip().strip("|").split("|")]
+    cells = _BORDER.split(line.strip().strip("|"))
+    return [cell.strip().replace("`", "").replace("**", "").replace("\\|", "|") for cell in cells]

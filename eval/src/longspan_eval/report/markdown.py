@@ -28,9 +28,14 @@ def table(figures: Figures, *, code: bool = False, rows: Sequence[str] = ()) -> 
 
 def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of texts: the first column is aligned left, all others right."""
-    corner, *columns = head
+    corner, *columns = map(_cell, head)
     lines = [" | ".join([f"| {corner}" if corner else "|", *columns]) + " |", "| --- |" + " ---: |" * len(columns)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join([*lines, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)])
+
+
+def _cell(text: str) -> str:
+    """A text in one line that ends no cell: questions and answers may hold anything."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def unfinished(figures: Figures) -> list[str]:
