@@ -15,6 +15,9 @@ import pytest
 from longspan.errors import LongspanError
 from longspan.methods import METHODS, StreamingLLM
 from longspan.methods.known import GROUP, KnownMethods
+from longspan_eval.measure import Keys
+from longspan_eval.spec import MethodSpec
+from longspan_eval.subject import Subject
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "method_of_your_own.py"
 
@@ -117,3 +120,19 @@ def test_one_that_a_package_adds_as_it_is_imported_stays(install):
     (folder / "toy_base.py").write_text("KNOWN = None\n")
     import_module("toy_base").KNOWN = known
     assert list(known) == ["streaming-llm", "toy", "other"]
+
+
+def test_samples_depend_on_the_version_of_a_method_s_package(install, monkeypatch):
+    folder = install("toy", "toy_seven:Toy", "")
+    spec = MethodSpec(METHODS["streaming-llm"]())
+    monkeypatch.setattr(StreamingLLM, "name", "toy")
+
+    def depends():
+        return Keys(Subject(512, "")).method(spec, 1024)
+
+    assert depends()["package"] == ["toy_seven", "1.0"]
+    about = folder / "toy_seven-1.0.dist-info" / "METADATA"
+    about.write_text(about.read_text().replace("1.0", "1.1"))
+    assert depends()["package"] == ["toy_seven", "1.1"]
+    monkeypatch.undo()
+    assert "package" not in depends()

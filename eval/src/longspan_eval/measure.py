@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
+from longspan.methods.known import package_of
 from longspan_eval.generate import read
 from longspan_eval.sample import Sample, versions
 from longspan_eval.session import Session
@@ -129,6 +130,7 @@ class Keys:
     def __init__(self, subject: Subject, device: str = "cpu") -> None:
         self.subject, self._device = subject, device
         self._parameters: dict[tuple[MethodSpec, int, int], dict[str, Any]] = {}
+        self._packages: dict[str, tuple[str, str] | None] = {}
 
     def __call__(self, measure: Measure) -> str:
         """The key of a measure's sample."""
@@ -146,8 +148,12 @@ class Keys:
         )
 
     def method(self, spec: MethodSpec, length: int, window: int | None = None) -> dict[str, Any]:
-        """A method's name and parameters."""
-        return {"method": spec.name, "parameters": self.parameters(spec, length, window)}
+        """A method's name and parameters, and of one of another package its version, which is as much a part of it."""
+        if spec.name not in self._packages:
+            self._packages[spec.name] = package_of(spec.name)
+        package = self._packages[spec.name]
+        own = {} if package is None else {"package": list(package)}
+        return {"method": spec.name, "parameters": self.parameters(spec, length, window), **own}
 
     def parameters(self, spec: MethodSpec, length: int, window: int | None = None) -> dict[str, Any]:
         """``MethodSpec.parameters``, worked out once: those of a calibration take reading its file."""

@@ -68,6 +68,12 @@ class KnownMethods(MutableMapping[str, type[Method]]):
     __copy__ = copy
 
 
+def package_of(name: str) -> tuple[str, str] | None:
+    """The package that names a method, and its version; None for longspan's own methods."""
+    dists = (entry.dist for entry in entry_points(group=GROUP, name=name))
+    return next(((dist.name, dist.version) for dist in dists if dist is not None), None)
+
+
 def _loaded(entry: EntryPoint) -> type[Method]:
     try:
         method = entry.load()
