@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from transformers import PreTrainedModel
 
@@ -187,7 +187,7 @@ def _examined(
         rates=measured,
         estimate=estimate,
         short_prompts=short,
-        advice=_advice(choice, report, held, asked, length),
+        advice=_advice(choice, held, asked, length),
     )
 
 
@@ -220,7 +220,7 @@ def _choice(
     )
 
 
-def _advice(choice: MethodChoice, report: Report, held: tuple[memory.Fit, ...], asked: _Asked, length: int) -> Advice:
+def _advice(choice: MethodChoice, held: tuple[memory.Fit, ...], asked: _Asked, length: int) -> Advice:
     """The first tier that holds it, from the one on that the choice named."""
     names = [fit.tier for fit in held]
     usable = [fit for fit in held[names.index(choice.kv_tier) :] if fit.reason is None]
@@ -230,11 +230,11 @@ def _advice(choice: MethodChoice, report: Report, held: tuple[memory.Fit, ...], 
         longest = max((fit.longest or 0 for fit in held if fit.reason is None), default=0)
         why = f"{length:,} tokens fit into no tier of this machine; up to {longest:,} do"
         return Advice(spec, None, why, ())
-    why = "; ".join(_why(choice, tier, held))
+    why = "; ".join(_why(choice, tier))
     return Advice(spec, tier.tier, why, tuple(_commands(asked, choice.method, tier.tier)))
 
 
-def _why(choice: MethodChoice, tier: memory.Fit, held: tuple[memory.Fit, ...]) -> Iterator[str]:
+def _why(choice: MethodChoice, tier: memory.Fit) -> Iterator[str]:
     yield choice.reason
     if tier.tier != "device":
         yield f"keys and values do not fit on the tier device, and they do on {tier.tier}"
@@ -245,20 +245,16 @@ def _why(choice: MethodChoice, tier: memory.Fit, held: tuple[memory.Fit, ...]) -
 
 
 def _commands(asked: _Asked, method: Method, tier: Tier) -> Iterator[str]:
-    options = f"--model {_quoted(asked.name)} --method {_quoted(written(method))}"
+    options = f"--model {quote(asked.name)} --method {quote(written(method))}"
     if asked.window is not None:
         options += f" --window {asked.window}"
     if isinstance(asked.calibration, (str, Path)) and method.uses_calibration:  # others refuse one
-        options += f" --calibration {_quoted(str(asked.calibration))}"
+        options += f" --calibration {quote(str(asked.calibration))}"
     if asked.options:
         options += f" {asked.options}"
     place = "" if tier == "device" else f" --kv-tier {tier}"
     if tier == "disk" and asked.kv_dir is not None:
-        place += f" --kv-dir {_quoted(os.fspath(asked.kv_dir))}"
+        place += f" --kv-dir {quote(os.fspath(asked.kv_dir))}"
     yield f"longspan generate {options}{place} --file TEXT --prompt QUESTION"
     if tier != "host":
         yield f"longspan read TEXT {options} --out DOCUMENT"  # a document lies on disk in any case
-
-
-def _quoted(text: str) -> str:
-    return shlex.quote(text)

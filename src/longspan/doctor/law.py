@@ -60,9 +60,9 @@ def fit(works: Sequence[Work], seconds: Sequence[float]) -> Law:
         raise ValueError("a law is fitted to one measurement or more, of some work and positive seconds each")
     if bool((rows[:, 1] == rows[0, 1]).all()):
         rows[:, 0] = 0  # of calls that are all alike, what a call takes by itself is told as part of its weights
-    rate = float((times / rows[:, 1:].sum(dim=1)).median())
-    # In units of that rate, so that columns of very different sizes are solved together.
     work = rows[:, 1:].sum(dim=1)
+    rate = float((times / work).median())
+    # In units of that rate, so that columns of very different sizes are solved together.
     weight = (work / work.max()).square()
     a = torch.cat((rows[:, :1], rows[:, 1:] * rate), dim=1) / times[:, None] * weight[:, None]
     ties = torch.tensor([[0, -1, 1, 0], [0, 0, -1, 1]], dtype=torch.float64) * PRIOR

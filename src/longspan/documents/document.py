@@ -167,10 +167,7 @@ class Document:
     def prompt(self, question: str) -> Tensor:
         """The ids of the text and a question after it, ``[T]``."""
         check_question(question)
-        return torch.cat((self.contents.ids, encode(self.tokenizer, self._around(question))))
-
-    def _around(self, question: str) -> str:
-        return f"{self.layout.joint}{question}{self.layout.end}"
+        return torch.cat((self.contents.ids, encode(self.tokenizer, f"{self.layout.joint}{question}{self.layout.end}")))
 
     def go_on(
         self,

@@ -21,14 +21,7 @@ from longspan.hf.report import Report
 from longspan.hf.weights import named_weights, weights_hash
 
 # Of a config, what says where it was loaded from or how it runs and nothing of what is computed.
-_PASSING = {
-    "_name_or_path",
-    "transformers_version",
-    "_attn_implementation",
-    "attn_implementation",
-    "dtype",
-    "torch_dtype",
-}
+_PASSING = {"transformers_version", "attn_implementation", "dtype", "torch_dtype"}
 _PASSING |= {"use_cache", "output_attentions", "output_hidden_states", "return_dict", "architectures"}
 _SAMPLES = 64  # numbers of each weight that are looked at before a hash is believed
 _KEPT = 64  # hashes of weights that are remembered

@@ -121,12 +121,9 @@ def head_of(tokenizer: Any, layout: Layout) -> Tensor:
 
     They are those that the tokenizer begins every text with, and then the layout's; a template has them itself.
     """
-    if layout.name == "chat" or layout.head:
-        own = encode(tokenizer, layout.head)
-        if layout.name == "chat":
-            return own  # a template writes the first token itself, where it wants one
-    else:
-        own = torch.empty(0, dtype=torch.int64)
+    own = encode(tokenizer, layout.head)
+    if layout.name == "chat":
+        return own  # a template writes the first token itself, where it wants one
     return torch.cat((torch.tensor(beginning(tokenizer), dtype=torch.int64), own))
 
 

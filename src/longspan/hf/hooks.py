@@ -237,7 +237,7 @@ class Attachment(NeverCopied):
         if self.observer is not None:
             self.observer(layer, q, k, v, padding)
         if cache is not None and padding != cache.padding:
-            cache.accept(padding, mask.passed, cache.layers[layer.index].store.length)
+            cache.accept(padding, mask.given is not None, cache.layers[layer.index].store.length)
         if running.positions is not None:
             running.compare(padding, 0 if store is None else store.length, v.shape[2])
         if not torch.is_grad_enabled():

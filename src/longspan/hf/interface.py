@@ -54,7 +54,6 @@ class Mask:
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._arguments = arguments
         self.given: Tensor | None = arguments["attention_mask"]  # ``[B, tokens]``, as the caller passed it
-        self.passed = self.given is not None
         self.state = ForwardState()  # a mask is made once a forward and reaches every attached layer
         self._dense: dict[str, Any] = {}
 

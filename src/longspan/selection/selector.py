@@ -14,7 +14,6 @@ from longspan.kernels.gathered import PerQueryChunk, PerRow
 from longspan.rope import Rope, Table
 from longspan.selection.queries import QueryBlock
 from longspan.store import Slot
-from longspan.terms import head_sets as head_sets
 
 See = Callable[[int, int, Tensor], PerRow | PerQueryChunk]  # how the queries r0 : r1 see what they chose
 SCORES_AT_ONCE = 2**25  # scores that are held at once (fp32: 128 MB)

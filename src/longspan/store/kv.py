@@ -263,9 +263,9 @@ class KVStore:
             self._buffers[0].reserved.check_process()
         if self._buffers and tokens <= self.capacity:
             return self._buffers
-        buffers = self._buffers or [self._buffer() for _ in like]
         device = self._buffers[0].reserved.kind.device if self._buffers else like[0].device
         if self.spill is not None:
+            buffers = self._buffers or [self._buffer() for _ in like]
             needed = sum(buffer.growth(x, tokens) for buffer, x in zip(buffers, like, strict=True))
             tier = self.spill.with_room(self.tier, device, needed)
             if tier != self.tier:

@@ -13,7 +13,8 @@ from longspan.kernels.gathered import PerQueryChunk
 from longspan.rope import Rope
 from longspan.selection.chunks import Chunks
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, Selector, head_sets
+from longspan.selection.selector import Chosen, Selector
+from longspan.terms import head_sets
 from longspan.vllm.bounds import bounds, last_pages
 from longspan.vllm.few import Queries, as_slice, indices, numbers, rows_of
 from longspan.vllm.pages import NewTokens

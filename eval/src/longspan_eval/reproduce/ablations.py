@@ -23,8 +23,9 @@ from longspan.rope import Rope
 from longspan.selection import Selection
 from longspan.selection.chunks import Chunks, ChunkSelector
 from longspan.selection.queries import QueryBlock, Shared
-from longspan.selection.selector import Chosen, Selector, head_sets
+from longspan.selection.selector import Chosen, Selector
 from longspan.selection.tokens import Tokens, TokenSelector
+from longspan.terms import head_sets
 from longspan_eval import spec
 from longspan_eval.spec import MethodSpec
 
