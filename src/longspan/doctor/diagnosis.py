@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from longspan.doctor import page
 from longspan.doctor.findings import Findings
+from longspan.tables import plain_text
 
 
 class Diagnosis(Findings):
@@ -17,6 +16,4 @@ class Diagnosis(Findings):
         yield from page.of(self, options.max_width)
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=110, color_system=None)
-        console.print(self)
-        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+        return plain_text(self, 110)

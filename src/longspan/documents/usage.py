@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Event, Thread
 
+from longspan.hf.cgroup import number_in
+
 _EVERY = 0.01  # seconds between two looks at the memory
 
 
 def bytes_read() -> int | None:
     """Bytes that this process has had read from storage, since it began; None where the system does not say."""
-    return _field("/proc/self/io", "read_bytes:")
+    return number_in(Path("/proc/self/io"), r"read_bytes:\s+")
 
 
 def anonymous() -> int | None:
     """Bytes of memory that are no file's (RssAnon), at this moment; None where the system does not say."""
-    kilobytes = _field("/proc/self/status", "RssAnon:")
+    kilobytes = number_in(Path("/proc/self/status"), r"RssAnon:\s+")
     return None if kilobytes is None else kilobytes << 10
 
 
@@ -47,11 +49,3 @@ class Peak:
             self.most = max(self.most or 0, anonymous() or 0)
             if ended:
                 return
-
-
-def _field(path: str, name: str) -> int | None:
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith(name)), None)

@@ -45,7 +45,7 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def number_in(file: Path, name: str = "") -> int | None:
-    """The number that a file of the system says, of the thing named; None if it says none."""
+    """The number that a file of the system says, behind what matches ``name`` in its line; None if it says none."""
     try:
         found = re.search(rf"^{name}(\d+)( kB)?$", file.read_text(), re.MULTILINE)
     except OSError:

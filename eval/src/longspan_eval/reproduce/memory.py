@@ -11,6 +11,8 @@ from types import TracebackType
 
 import torch
 
+from longspan.hf.cgroup import number_in
+
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -52,7 +54,5 @@ class PeakMemory:
 
 
 def _status(name: str) -> float:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return 1024.0 * int(line.split()[1])
-    return math.nan
+    kilobytes = number_in(_STATUS, rf"{name}:\s+")
+    return math.nan if kilobytes is None else 1024.0 * kilobytes
