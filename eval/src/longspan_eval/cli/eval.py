@@ -16,9 +16,8 @@ from longspan.cli.options import Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.cli.texts import one_stdin
 from longspan.errors import LongspanError
-from longspan.signals import Stopped
-from longspan_eval.cli.eval_options import check_spec, check_tier, kept_text, parse_lengths
-from longspan_eval.cli.results import show_results
+from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors, check_spec, check_tier, kept_text, parse_lengths
+from longspan_eval.cli.results import resumable, show_results
 from longspan_eval.cli.tasks import listing, named, sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_windows
 
@@ -66,10 +65,7 @@ def evaluate(
     out: Annotated[Path, typer.Option(help="The folder of the run; the same command continues it.")] = Path(
         "longspan-eval"
     ),
-    max_full_seconds: Annotated[
-        float | None,
-        typer.Option(help="Seconds per prompt above which cells of full attention are marked, not measured."),
-    ] = None,
+    max_full_seconds: MaxFullSeconds = None,
     n_workers: Annotated[
         int | None,
         typer.Option("--workers", help="The number of processes, each with its own model; default: 1.", min=1),
@@ -91,7 +87,7 @@ def evaluate(
     kv_tier: Annotated[
         str, typer.Option(help="The storage of the cache of extended models: device, host, disk or auto.")
     ] = "device",
-    retry_errors: Annotated[bool, typer.Option(help="Repeat the prompts that ended in an error.")] = False,
+    retry_errors: RetryErrors = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what remains to be measured and the estimated time.")
     ] = False,
@@ -223,8 +219,7 @@ def evaluate(
                 ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
             )
             at_once, answers = cluster.room, partial(cluster.run, load=load)
-        stopped: int | None = None
-        try:
+        with resumable(out, journal, write, console):
             measure(
                 plan,
                 parts,
@@ -236,14 +231,6 @@ def evaluate(
                 finished=write,
                 watch=watch,
             )
-        except KeyboardInterrupt:
-            stopped = 130
-        except Stopped as signal:
-            stopped = signal.code
-        write()
-        if stopped is not None:
-            say(console, f"stopped, with {len(journal.samples):,} samples in {out}; the same command goes on from here")
-            raise typer.Exit(stopped)
         show_results(out, as_json)
         pictures = report.draw(journal.samples)
         names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]

@@ -1,10 +1,12 @@
-"""Values of options of ``longspan eval``, read and checked."""
+"""Options that commands of longspan-eval share, and values of those of ``longspan eval``, read and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from longspan import files
 from longspan.cli.texts import STDIN, read_text
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
     from longspan.store import KVTier
     from longspan_eval.spec import MethodSpec
     from longspan_eval.subject import Subject
+
+MaxFullSeconds = Annotated[
+    float | None, typer.Option(help="Seconds per prompt above which cells of full attention are marked, not measured.")
+]
+RetryErrors = Annotated[bool, typer.Option(help="Repeat the prompts that ended in an error.")]
 
 
 def parse_lengths(text: str, window: int) -> tuple[int, ...]:

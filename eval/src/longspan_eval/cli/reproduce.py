@@ -16,9 +16,9 @@ from longspan.cli.models import BUNDLED, load_model, load_tokenizer, quiet_trans
 from longspan.cli.options import Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
-from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
-from longspan_eval.cli.results import show_results
+from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors
+from longspan_eval.cli.results import resumable, show_results
 
 SCALES = ("auto", "paper", "quick")
 SCALES_TO = ("auto", "paper", "window")
@@ -55,17 +55,14 @@ def reproduce(
     max_minutes: Annotated[
         float | None, typer.Option(help="The time in minutes after which no new prompt begins.")
     ] = None,
-    max_full_seconds: Annotated[
-        float | None,
-        typer.Option(help="Seconds per prompt above which cells of full attention are marked, not measured."),
-    ] = None,
+    max_full_seconds: MaxFullSeconds = None,
     calibration: Annotated[
         Path | None, typer.Option(help="A file of reduced scores for esa; 'bundled' has a default file.")
     ] = None,
     window: Window = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    retry_errors: Annotated[bool, typer.Option(help="Repeat the prompts that ended in an error.")] = False,
+    retry_errors: RetryErrors = False,
     list_tables: Annotated[bool, typer.Option("--list", help="List the tables.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -145,7 +142,6 @@ def reproduce(
     folder.mkdir(parents=True, exist_ok=True)
     console = notes(quiet)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
-    stopped: int | None = None
     watch = PromptWatch() if console.is_terminal and not quiet else None
     answers = partial(in_process, session=session, deadline=deadline, seen=watch)
     with Journal(folder / "samples.jsonl") as journal:
@@ -154,22 +150,13 @@ def reproduce(
             report.write(journal.samples)
 
         write()  # better to hear now than after the measurement that nothing can be written there
-        try:
+        with resumable(folder, journal, write, console):
             for plan in plans:
                 parts = plan.missing(journal.samples, retry_errors=retry_errors)
                 n = sum(map(len, parts))
                 say(console, f"{plan.table.name}: {f'{n:,} to measure' if n else 'nothing left to measure'}")
                 pace = plan.pace(session.subject, journal.samples)
                 measure(plan, parts, journal, pace, answers, console=console, finished=write, watch=watch)
-        except KeyboardInterrupt:
-            stopped = 130
-        except Stopped as signal:
-            stopped = signal.code
-        write()
-        if stopped is not None:
-            there = f"with {len(journal.samples):,} samples in {folder}"
-            say(console, f"stopped, {there}; the same command goes on from here")
-            raise typer.Exit(stopped)
         pictures = report.draw(journal.samples)
         whole = not any(plan.missing(journal.samples) for plan in plans)
     show_results(folder, as_json)

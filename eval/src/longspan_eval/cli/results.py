@@ -1,17 +1,42 @@
-"""The results of a run on the terminal."""
+"""A run's folder: written while the run goes on and where it is stopped, and shown on the terminal."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 
-from longspan.cli.output import print_json
+from longspan.cli.output import print_json, say
+from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
 
+if TYPE_CHECKING:
+    from longspan_eval.journal import Journal
+
 _BORDER = re.compile(r"(?<!\\)\|")  # a text's own are escaped
+
+
+@contextmanager
+def resumable(folder: Path, journal: Journal, write: Callable[[], object], console: Console) -> Iterator[None]:
+    """Call ``write`` after a block that measures; where a signal ended the block, exit with its code."""
+    code = 0
+    try:
+        yield
+    except KeyboardInterrupt:
+        code = 130
+    except Stopped as signal:
+        code = signal.code
+    write()
+    if code:
+        there = f"{len(journal.samples):,} samples in {folder}"
+        say(console, f"stopped, with {there}; the same command goes on from here")
+        raise typer.Exit(code)
 
 
 def show_results(folder: Path, as_json: bool) -> None:
