@@ -12,10 +12,7 @@ from longspan_eval.measure import Measure
 from longspan_eval.sample import Sample
 from longspan_eval.subject import Subject
 
-STEPS = (
-    10,
-    50,
-)  # a cell is measured in parts that end at these, so that a table says something long before it is whole
+STEPS = (10, 50)  # a cell is measured in parts that end at these: a table says something long before it is whole
 
 Rank = Callable[[Cell, int], tuple[float, ...]]  # of a cell and the number of its part; the lowest comes first
 Samples = Mapping[str, Sample]  # by key

@@ -18,9 +18,7 @@ from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.layer import Layer
 from longspan.hf.logits import last_logits
 
-PREFILL_CHUNK = (
-    2048  # tokens of a prefill chunk at most; the first are shorter, so that a slow model is not asked for too much
-)
+PREFILL_CHUNK = 2048  # tokens of one at most; the first are shorter, so that a slow model is not asked for too much
 FIRST = 128
 WARM = 16  # that are read before anything is timed
 TOKENS = 16  # that are decoded after a prefill chunk

@@ -63,14 +63,8 @@ class Document:
         source: str | None = None,
         saved: tuple[str, Manifest] | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.contents, self.layout, self.prefill_chunk = (
-            model,
-            tokenizer,
-            contents,
-            layout,
-            prefill_chunk,
-        )
-        self.source = source
+        self.model, self.tokenizer, self.contents = model, tokenizer, contents
+        self.layout, self.prefill_chunk, self.source = layout, prefill_chunk, source
         attender = attached(model).attender
         self._read_under = attender.method, attender.window, attender.calibration
         self._saved = saved

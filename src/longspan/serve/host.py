@@ -40,12 +40,8 @@ class Host:
     def __init__(
         self, model: PreTrainedModel, tokenizer: Any, settings: ServerSettings, *, layout: str = "auto"
     ) -> None:
-        self.model, self.tokenizer, self.settings, self.prefill_chunk = (
-            model,
-            tokenizer,
-            settings,
-            settings.prefill_chunk,
-        )
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
+        self.prefill_chunk = settings.prefill_chunk
         self.attachment = attached(model)
         found = find_layout(tokenizer, layout)
         self.engine = Engine(settings.max_running, settings.max_queue)

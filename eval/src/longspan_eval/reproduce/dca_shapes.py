@@ -46,8 +46,7 @@ def _efficiency_protocol(session: PaperSession) -> str:
     return (
         f"The prefill of a passkey prompt (the paper: of NarrativeQA), {session.prompts(20, 3)} rounds (the paper: "
         "20), rows taking turns; medians, and ratios within a round. Flash is torch's own (sdpa). Memory is the most "
-        "in "
-        "use above what was before the prompt, weights not counted."
+        "in use above what was before the prompt, weights not counted."
     )
 
 
