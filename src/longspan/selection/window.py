@@ -1,4 +1,4 @@
-"""Selections that depend on indices alone: everything, sinks and recent tokens, the query's own chunk."""
+"""Selections that depend on indices alone: everything, or sinks and recent tokens."""
 
 from __future__ import annotations
 
