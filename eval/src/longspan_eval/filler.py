@@ -6,8 +6,6 @@ import random
 from functools import lru_cache
 from typing import Any, Literal
 
-from longspan.beginning import beginning
-
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 FILLERS = ("noise", "prose")
 
@@ -67,8 +65,3 @@ def load_filler(tokenizer: Any, name: str, text: str | None = None) -> Filler:
 def encode(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a text, none added."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def start(tokenizer: Any) -> list[int]:
-    """The tokens that this tokenizer puts before a text, if it does so."""
-    return beginning(tokenizer)

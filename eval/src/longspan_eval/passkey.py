@@ -14,7 +14,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from longspan_eval.filler import NOISE, FillerName, encode, load_filler, start
+from longspan.beginning import beginning
+from longspan_eval.filler import NOISE, FillerName, encode, load_filler
 from longspan_eval.task import Example
 
 NAME, VERSION = "passkey", 2
@@ -63,7 +64,7 @@ def build(
     asked = rng.random() if depth is None else depth
     if not 0.0 <= asked <= 1.0:
         raise ValueError(f"depth must lie in 0..1, not {asked}")
-    head = start(tokenizer) + encode(tokenizer, TASK)
+    head = beginning(tokenizer) + encode(tokenizer, TASK)
     needle = encode(tokenizer, NEEDLE.format(key=key))
     question = encode(tokenizer, QUESTION)
     room = length - answer_room - len(head) - len(needle) - len(question)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from longspan_eval.filler import encode, start
+from longspan.beginning import beginning
+from longspan_eval.filler import encode
 
 Cut = Literal["middle", "left", "right"]
 
@@ -56,7 +57,7 @@ def fit(
     while inside >= least:
         body = _cut(ids, inside, opening, closing, cut)
         if not template:
-            return start(tokenizer) + body
+            return beginning(tokenizer) + body
         said = tokenizer.decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         prompt = compose(tokenizer, said, chat=True, lead=lead)
         if len(prompt) <= room:
@@ -72,7 +73,7 @@ def compose(tokenizer: Any, said: str, *, chat: bool, lead: str = "") -> list[in
     """The prompt that says so, whole; ``chat`` and ``lead`` as of ``fit``."""
     if _has_template(tokenizer, chat):
         return encode(tokenizer, _render(tokenizer, said) + lead)
-    return start(tokenizer) + encode(tokenizer, said + lead)
+    return beginning(tokenizer) + encode(tokenizer, said + lead)
 
 
 def cut_middle(ids: list[int], room: int) -> list[int]:

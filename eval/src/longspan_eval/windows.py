@@ -16,11 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from longspan.beginning import beginning
 from longspan.bundled import heldout_text
 from longspan.errors import LongspanError
 from longspan_eval.datafile import FileRef, given
 from longspan_eval.errors import DataError
-from longspan_eval.filler import encode, start
+from longspan_eval.filler import encode
 from longspan_eval.task import Example, Record, Task
 
 Mode = Literal["new", "whole"]
@@ -194,7 +195,7 @@ def standard_text() -> str:
 @lru_cache(maxsize=16)
 def _tokens(tokenizer: Any, ref: str) -> list[int]:
     """The tokens of a text, after those that the tokenizer puts before it."""
-    return start(tokenizer) + encode(tokenizer, _text(ref))
+    return beginning(tokenizer) + encode(tokenizer, _text(ref))
 
 
 def _text(ref: str) -> str:

@@ -166,11 +166,12 @@ def _file_prompts(
     text: str, question: str, answer: str | None, tokenizer: Any, lengths: str | None, window: int
 ) -> Iterator[tuple[int, Question]]:
     """The first tokens of a text and the question after them, one prompt a length."""
+    from longspan.beginning import beginning
     from longspan_eval.analysis.locate import locate
     from longspan_eval.analysis.study import Question
-    from longspan_eval.filler import encode, start
+    from longspan_eval.filler import encode
 
-    body = start(tokenizer) + encode(tokenizer, text)
+    body = beginning(tokenizer) + encode(tokenizer, text)
     asked = encode(tokenizer, f"\n{question}") if question else []
     whole = len(body) + len(asked)
     for length in dict.fromkeys((whole,) if lengths is None else parse_lengths(lengths, window)):

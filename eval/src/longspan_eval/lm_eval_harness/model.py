@@ -15,11 +15,11 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
 import longspan
+from longspan.beginning import beginning
 from longspan.cli.models import load_model, load_tokenizer
 from longspan.errors import LongspanError, check_count
 from longspan.hf.report import Report
 from longspan.hf.window import window_of
-from longspan_eval.filler import start
 from longspan_eval.lm_eval_harness.arguments import AUTO, UNLIMITED, row_by_row, row_of, told
 from longspan_eval.lm_eval_harness.synthetic import IDS, PROMPT
 from longspan_eval.spec import STOCK, MethodSpec
@@ -122,7 +122,7 @@ class LongspanLM(HFLM):
         Text that is tokenized anew may come out as other tokens: a length would not be exact, nor a prompt the one that
         ``longspan eval`` asks.
         """
-        lead = start(self.tokenizer)
+        lead = beginning(self.tokenizer)
         for request in requests:
             doc, text = request.doc, request.args[0]
             ids = doc.get(IDS) if isinstance(doc, dict) else None

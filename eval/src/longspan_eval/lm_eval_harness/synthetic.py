@@ -7,9 +7,9 @@ from typing import Any
 from datasets import Dataset, Split
 from lm_eval.api.task import ConfigurableTask
 
+from longspan.beginning import beginning
 from longspan.cli.models import load_tokenizer
 from longspan.errors import LongspanError
-from longspan_eval.filler import start
 from longspan_eval.lm_eval_harness.tasks import SYNTHETIC, prompts, study_of
 
 PROMPT, IDS = "prompt", "prompt_ids"
@@ -56,7 +56,7 @@ class SyntheticTask(ConfigurableTask):
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **more: Any) -> None:
         """Make the documents; nothing is fetched."""
         tokenizer = load_tokenizer(self._tokenizer_name)
-        lead = len(start(tokenizer))
+        lead = len(beginning(tokenizer))
         documents = [
             {
                 PROMPT: tokenizer.decode(example.input_ids[lead:]),  # what models put before a text they add themselves

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from longspan.beginning import beginning
 from longspan.methods import LongHeads
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
 from longspan_eval.figure import Figure
-from longspan_eval.filler import encode, start
+from longspan_eval.filler import encode
 from longspan_eval.measure import Measure
 from longspan_eval.reduce import Reduce, found, found_where, mean_of
 from longspan_eval.reproduce.ablations import parse_spec
@@ -95,7 +96,7 @@ def _reports(session: PaperSession) -> Sequence[Cell]:
     if absent is not None:
         return [absent]
     records = read_records(TASKS[REPORTS], session.data_dir)
-    texts = [start(session.tokenizer) + encode(session.tokenizer, record["context"]) for record in records]
+    texts = [beginning(session.tokenizer) + encode(session.tokenizer, record["context"]) for record in records]
     cells = []
     for label, row, length in labels:
         fit = [Text.of("government report", ids) for ids in texts if len(ids) >= length][:count]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from longspan_eval.filler import encode, start
+from longspan.beginning import beginning
+from longspan_eval.filler import encode
 from longspan_eval.measure import digest
 from longspan_eval.windows import STANDARD, standard_text
 
@@ -62,4 +63,4 @@ def at_hand(tokenizer: Any) -> Text:
 
 @lru_cache(maxsize=4)
 def _encoded(tokenizer: Any, name: str, text: str) -> Text:
-    return Text.of(name, start(tokenizer) + encode(tokenizer, text))
+    return Text.of(name, beginning(tokenizer) + encode(tokenizer, text))

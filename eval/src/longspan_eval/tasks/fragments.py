@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
-from longspan_eval.filler import encode, start
+from longspan.beginning import beginning
+from longspan_eval.filler import encode
 from longspan_eval.task import Record
 
 _ANCHOR = "a"
@@ -43,7 +44,7 @@ def piece(tokenizer: Any, text: str) -> list[int]:
 
 def opening(tokenizer: Any, text: str) -> list[int]:
     """The tokens of the text that a prompt begins with, after the token that this tokenizer begins with, if any."""
-    return start(tokenizer) + encode(tokenizer, text)
+    return beginning(tokenizer) + encode(tokenizer, text)
 
 
 def fitting(tokenizer: Any, texts: Iterable[str], room: int) -> list[str]:
