@@ -168,7 +168,7 @@ def stdin(monkeypatch, data: bytes) -> None:
         (["analyze", "--model", "bundled", "--method", "esa", "--lengths", "600", "--out", "OUT/o", "--file"], None),
         (["calibrate", "bundled", "--tokens", "600", "--out", "OUT/c.safetensors", "--text"], None),
         pytest.param(["eval", "perplexity", "--model", "bundled", "--lengths", "1x", "--samples", "1", "--out", "OUT/o",
-                      "--text"], "stdin.txt", marks=pytest.mark.long),
+                      "--text"], "stdin-*.txt", marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_a_text_comes_in_on_stdin(run, monkeypatch, tmp_path, args, dash):
@@ -183,7 +183,7 @@ def test_a_text_comes_in_on_stdin(run, monkeypatch, tmp_path, args, dash):
     for key in ("answer", "lengths", "tokens", "weights_sha256"):
         assert read.get(key) == same.get(key)
     if dash is not None:
-        assert (tmp_path / "o" / dash).read_bytes() == text
+        assert [path.read_bytes() for path in (tmp_path / "o").glob(dash)] == [text]
         assert [cell["score"] for cell in read["cells"]] == [cell["score"] for cell in same["cells"]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from longspan.cli import main
 from longspan.errors import LongspanError
 from longspan_eval.cli.eval_options import check_spec, parse_lengths
 from longspan_eval.datafile import SAMPLES
+from longspan_eval.journal import Journal
 from longspan_eval.spec import MethodSpec, parse_spec, split_specs
 from longspan_eval.subject import Subject
 from longspan_eval.tasks import TASKS
@@ -135,8 +137,6 @@ def test_a_row_that_cannot_be_at_one_length_is_left_to_its_cell(folder, monkeypa
 
 
 def test_a_second_run_into_the_same_folder_is_refused(run, folder, whole):
-    from longspan_eval.journal import Journal
-
     with Journal(whole / "samples.jsonl"):
         ran = run(*command(folder, whole))
     assert ran.code == 1 and "another run" in ran.err
@@ -175,6 +175,15 @@ def test_perplexity_taken_up_again_is_the_same(run, folder, book, tmp_path):
     assert scores[2] != scores[3] and all(score > 1 for score in scores)
     assert all(cell["interval"][0] < cell["score"] < cell["interval"][1] for cell in body["cells"])
     assert "--text " in body["command"] and "--stride 64" in body["command"] and "--mode " not in body["command"]
+
+
+def test_a_run_that_is_refused_leaves_the_text_from_stdin_that_another_one_reads(run, folder, tmp_path, monkeypatch):
+    texts = [heldout_text()[:4000], heldout_text()[4000:8000]]
+    with Journal(tmp_path / "samples.jsonl"):
+        for n, text in enumerate(texts):
+            monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode()), encoding="utf-8"))
+            assert "another run" in run(*sliding(folder, "-", tmp_path)).err
+            assert {path.read_text() for path in tmp_path.glob("stdin*.txt")} == set(texts[: n + 1])
 
 
 @pytest.mark.long

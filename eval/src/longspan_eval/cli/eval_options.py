@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,15 +41,19 @@ def parse_lengths(text: str, window: int) -> tuple[int, ...]:
 
 
 def kept_text(path: Path, out: Path, dry_run: bool) -> Path:
-    """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again."""
+    """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again.
+
+    Its file is named by what is in it: another run may be reading one of the same folder.
+    """
     if path != STDIN:
         return path
     if dry_run:
         raise LongspanError("--dry-run leaves nothing behind, and a text from stdin is kept in --out; name a file")
     text = read_text(path)
+    kept = out / f"stdin-{hashlib.sha256(text.encode()).hexdigest()[:12]}.txt"
     out.mkdir(parents=True, exist_ok=True)
-    files.write(out / "stdin.txt", text)
-    return out / "stdin.txt"
+    files.write(kept, text)
+    return kept
 
 
 def check_spec(
