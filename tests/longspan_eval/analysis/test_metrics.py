@@ -71,6 +71,13 @@ def test_hits_by_head():
     assert hits(TWO_LAYERS[0], SIX, [2], 1).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("answer", [1, 2, 3])
+@pytest.mark.parametrize(("top", "found"), [(1, False), (2, False), (3, True)])
+def test_chunks_that_score_as_high_count_against_a_hit(answer, top, found):
+    assert hits(choice([[2]], [[9, 0, 0, 0, 9]]), SIX, [answer], top).tolist() == [found]
+    assert hits(choice([[2]], [[9, 0, 0, 0, 9]]), SIX, [1, 2, 3], top).tolist() == [True]
+
+
 @pytest.mark.parametrize("answers", [[0], [4], [5], [0, 5]])
 def test_there_is_nothing_to_find_in_what_is_kept_anyway(answers):
     """The best score of a head is that of chunk 0, and that of another that of chunk 4: both are taken without it."""

@@ -70,13 +70,18 @@ def uniformity(choices: Sequence[Choice], chunks: Chunking, *, forced: bool = Tr
 
 
 def hits(choice: Choice, chunks: Chunking, answers: Sequence[int], top: int) -> Tensor:
-    """Whether each one's ``top`` best chunks of those chosen among include one of ``answers``: ``[S]`` bool."""
+    """Whether each one's ``top`` best chunks of those chosen among include one of ``answers``: ``[S]`` bool.
+
+    Chunks with as high a score count against it: of ESA the best token of every head of a layer has the same one.
+    """
     if top < 1:
         raise ValueError(f"top is a number of chunks from 1, not {top}")
     _check_answers(chunks, answers)
-    best = chunk_scores(choice, chunks, forced=False).topk(min(top, len(chunks)), dim=-1)
-    among = (best.indices[..., None] == torch.tensor(list(answers))).any(dim=-1)
-    return (among & (best.values > float("-inf"))).any(dim=-1)
+    scores = chunk_scores(choice, chunks, forced=False)
+    own = scores[:, list(answers)].amax(dim=-1, keepdim=True)
+    ahead = scores >= own
+    ahead[:, list(answers)] = False
+    return (own[:, 0] > float("-inf")) & (ahead.sum(dim=-1) < top)
 
 
 def hit_rate(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int], top: int) -> float:
