@@ -85,7 +85,7 @@ def options_named(answer: str) -> frozenset[str]:
     capitals that stand alone; and all that follow on the first with a comma, "/", "&", "and" or "or" between them. "A"
     before a small letter is the article, unless that begins a word that no article stands before, such as "because".
     """
-    one = rf"(?:[A-H]{{2,8}}|[B-H]|A(?!\s+(?!(?:{_AFTER_OPTION})(?![\w-]))[a-z]))\b(?!['’])"
+    one = rf"(?:[A-H]{{2,8}}|[B-H]|A(?!\s+(?!(?:{_AFTER_OPTION})(?![\w-]))[a-z]))\b(?!['’]\w)"
     group = rf"[(\[*\"']*{one}[)\]*\"']*"
     run = rf"{group}(?:(?: *[,/&] *(?:and |or )?| (?:and|or) ){group})*"
     patterns = (

@@ -108,7 +108,7 @@ def _questions(records: list[Record], path: Path) -> list[Record]:
 LEVAL = tuple(
     Task(
         name=f"leval-{exam.title}",
-        version=4 if exam.title == "sfiction" else 2,
+        version=4 if exam.title == "sfiction" else 3,
         paper=PAPER,
         summary=exam.summary,
         new_tokens=NEW_TOKENS,
