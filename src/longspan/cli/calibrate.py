@@ -75,6 +75,7 @@ def calibrate(
     report_content = None if report_text is None else read_text(report_text)
     loaded = load_model(model, window=window, dtype=dtype, device=device)
     from longspan.hf import calibrate_each, inspect, measure_recall
+    from longspan.hf.calibrating import recall_span
 
     tokenizer = load_tokenizer(model)
     console = notes(quiet)
@@ -83,6 +84,7 @@ def calibrate(
         if report:
             trained = inspect(loaded, "full", window=window).window
             report_ids = _report_ids(tokenizer, contents, tokens, report_content, report_tokens, trained)
+            recall_span(report_ids.numel(), trained, top=report_top)  # fail before the calibration, not after it
         with warnings_said(console, "note"):
             calibrations = calibrate_each(
                 loaded, contents, solvers=SOLVERS if report else (solver,), tokenizer=tokenizer, reduced=reduced,

@@ -182,16 +182,7 @@ def measure_recall(
     if len(lengths) != 1:
         raise CalibrationError(f"recall is measured on texts of one length, not of {sorted(lengths)} tokens")
     length = lengths.pop()
-    queries = check_count("queries", queries)
-    top = max(size // 4, 1) if top is None else check_count("top", top, what="keys")
-    first = size // 64 if initial is None else check_count("initial", initial, least=0)
-    local = size // 2 if local is None else check_count("local", local, least=0)
-    last = length - queries - local
-    if top > last - first:
-        raise CalibrationError(
-            f"{length} tokens leave {max(last - first, 0)} keys to choose the top {top} from, for {queries} "
-            f"queries: the text has to be at least {first + local + max(queries, 1) + top} tokens long"
-        )
+    queries, top, first, last = recall_span(length, size, top=top, queries=queries, initial=initial, local=local)
     found: dict[tuple[int, str], list[tuple[float, ...]]] = {}  # recall by layer, and by head
 
     def sink(layer: Layer, q: Tensor, k: Tensor) -> None:
@@ -210,6 +201,33 @@ def measure_recall(
     (reduced, per_head) = sizes.pop()
     channels = min(heads * dim for heads, dim in shapes.values())
     return RecallReport(tuple(rows), top, last - first, queries * len(texts), reduced, per_head, channels)
+
+
+def recall_span(
+    length: int,
+    window: int,
+    *,
+    top: int | None = None,
+    queries: int = 128,
+    initial: int | None = None,
+    local: int | None = None,
+) -> tuple[int, int, int, int]:
+    """The queries and the ``top`` of ``measure_recall``, and the first key and the one after the last.
+
+    Raises:
+        CalibrationError: a number is out of range, or a text of ``length`` tokens has too few keys.
+    """
+    queries = check_count("queries", queries)
+    top = max(window // 4, 1) if top is None else check_count("top", top, what="keys")
+    first = window // 64 if initial is None else check_count("initial", initial, least=0)
+    local = window // 2 if local is None else check_count("local", local, least=0)
+    last = length - queries - local
+    if top > last - first:
+        raise CalibrationError(
+            f"{length} tokens leave {max(last - first, 0)} keys to choose the top {top} from, for {queries} "
+            f"queries: the text has to be at least {first + local + max(queries, 1) + top} tokens long"
+        )
+    return queries, top, first, last
 
 
 class _LayerStatistics:

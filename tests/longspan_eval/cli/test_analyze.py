@@ -8,6 +8,7 @@ import re
 import pytest
 
 from longspan.bundled import heldout_text
+from support.command_line import refused
 
 
 @pytest.fixture
@@ -62,8 +63,11 @@ def test_a_file(run, folder, book, tmp_path):
 def test_recall(run, folder, book, tmp_path):
     made = run("calibrate", folder, "--text", book, "--tokens", 900, "--out", tmp_path / "c.st", "--device", "cpu")
     assert made.code == 0, made.err
-    ran = run("analyze", "--model", folder, "--method", "esa", "--calibration", tmp_path / "c.st", "--task", "passkey",
-              "--lengths", "400", "--samples", 1, "--out", tmp_path / "o", "--device", "cpu")  # fmt: skip
+    args = ["analyze", "--model", folder, "--method", "esa", "--calibration", tmp_path / "c.st", "--task", "passkey",
+            "--samples", 1, "--out", tmp_path / "o", "--device", "cpu"]  # fmt: skip
+    refused(run(*args, "--lengths", "200"), "at least 226 tokens")
+    assert not (tmp_path / "o").exists(), "nothing was read"
+    ran = run(*args, "--lengths", "400")
     assert ran.code == 0, ran.err
     assert "recall of the top 32" in ran.out and (tmp_path / "o" / "recall.png").exists()
     recall = json.loads((tmp_path / "o" / "analysis.json").read_text(encoding="utf-8"))["recall"]

@@ -96,6 +96,7 @@ def analyze(
 
     import longspan
     from longspan.hf import measure_recall
+    from longspan.hf.calibrating import recall_span
     from longspan.hf.fitting import model_name
     from longspan_eval.analysis.study import inspect, summarise
     from longspan_eval.cli.analyzed import Analyzed
@@ -108,6 +109,8 @@ def analyze(
             if made is not None
             else _file_prompts(str(text), prompt, answer, tokenizer, lengths, report.window)
         )
+        if calibration is not None:
+            recall_span(max(len(one.ids) for _, one in prompts), report.window)
         out.mkdir(parents=True, exist_ok=True)
         check(out / "analysis.json")  # better to hear now than after the reading
         inspections: dict[int, list[Inspection]] = {}
