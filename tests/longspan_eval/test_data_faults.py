@@ -72,6 +72,15 @@ def test_faults_of_documents_are_named(tmp_path, name, find, replace, fault):
         read_records(DATA[name], tmp_path / "data")
 
 
+def test_a_training_file_has_no_question_that_is_asked(tmp_path):
+    shutil.copytree(SAMPLES, tmp_path / "data")
+    path = tmp_path / "data/scrolls/qasper/train.jsonl"
+    asked = path.with_name("validation.jsonl").read_bytes().split(b"\n")[0]
+    path.write_bytes(path.read_bytes() + asked)
+    with pytest.raises(DataError, match=r"train\.jsonl: 1 of its questions are in validation\.jsonl, too"):
+        read_records(DATA["fewshot-qasper"], tmp_path / "data")
+
+
 def test_a_training_file_is_needed_checked_and_large_enough(tmp_path, tokenizer):
     shutil.copytree(SAMPLES, tmp_path / "data")
     task, path = DATA["fewshot-qasper"], tmp_path / "data/scrolls/qasper/train.jsonl"

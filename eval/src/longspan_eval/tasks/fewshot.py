@@ -134,10 +134,17 @@ def _unpack(dataset: FewShotDataset, records: list[Record], path: Path) -> list[
     if dataset.shots:
         # Read for what may be wrong with it alone: no prompt is to find that out in the middle of a run.
         file = DataFile(f"scrolls/{dataset.file}/train.jsonl", FIELDS, SOURCE, check=_check)
-        held = len({record["id"] for record in read_file(file, path.parents[2])})
+        examples = read_file(file, path.parents[2])
+        held = len({record["id"] for record in examples})
         if held < dataset.shots:
             raise DataError(
                 f"{path.with_name('train.jsonl')}: {dataset.shots} examples are needed, and it holds {held}"
+            )
+        shared = {record["input"] for record in examples} & {record["input"] for record in records}
+        if shared:
+            raise DataError(
+                f"{path.with_name('train.jsonl')}: {len(shared):,} of its questions are in {path.name}, too, and would "
+                "be examples of themselves, with the answer; put the examples of the dataset's authors there"
             )
         training = {"training": FileRef.to(path.with_name("train.jsonl"))}
     for record in records:
