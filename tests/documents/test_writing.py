@@ -102,7 +102,7 @@ def test_a_file_system_that_knows_no_holes(fresh, tokenizer, text, tmp_path, mon
 
 @pytest.mark.parametrize("written", [[b"a" * 5_000], [b"a" * 5_000, b"", b"b"]], ids=["a hole at its end", "between"])
 def test_a_copy_is_as_long_as_the_file(tmp_path, monkeypatch, written):
-    monkeypatch.setattr(saving, "_AT_ONCE", 2**12)
+    monkeypatch.setattr(saving, "COPIED_AT_ONCE", 2**12)
     with open(tmp_path / "a", "w+b") as source, open(tmp_path / "b", "w+b") as target:
         for n, part in enumerate(written):
             source.seek(n * 2**16)

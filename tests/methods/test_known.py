@@ -125,6 +125,7 @@ def test_one_that_a_package_adds_as_it_is_imported_stays(install):
 def test_samples_depend_on_the_version_of_a_method_s_package(install, monkeypatch):
     folder = install("toy", "toy_seven:Toy", "")
     spec = MethodSpec(METHODS["streaming-llm"]())
+    # As if the package had named this method: its own would stay in METHODS for the tests that follow.
     monkeypatch.setattr(StreamingLLM, "name", "toy")
 
     def depends():

@@ -86,7 +86,9 @@ class FileRef(str):
         """
         data = _bytes(self.path)
         if hashlib.sha256(data).hexdigest() != self:
-            raise DataError(f"{self.path}: changed since its records were read; start the run again")
+            raise DataError(
+                f"{self.path}: changed since its records were read; start again with --retry-errors"
+            )
         return data
 
 

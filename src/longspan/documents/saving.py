@@ -21,7 +21,7 @@ from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
 from longspan.store.segments import read_into
 
-_AT_ONCE = 2**24  # bytes that are copied at a time
+COPIED_AT_ONCE = 2**24  # bytes that are copied at a time
 
 
 class SavableDocument(Protocol):
@@ -135,7 +135,7 @@ def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
 def _copy(source: int, target: int, size: int) -> None:
     """Copy bytes; places where nothing was written stay so, where the system can tell."""
     os.ftruncate(target, size)
-    at, room = 0, memoryview(bytearray(min(size, _AT_ONCE)))
+    at, room = 0, memoryview(bytearray(min(size, COPIED_AT_ONCE)))
     while at < size:
         if hasattr(os, "SEEK_DATA"):
             try:

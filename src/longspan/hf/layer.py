@@ -34,7 +34,7 @@ class Layer:
     norms: tuple[nn.Module, nn.Module] | None = None
 
     def weights(self, sinks: Tensor | None) -> Iterator[Tensor]:
-        """What its attention computes with beside queries, keys and values: sinks, and the norms after the rotation."""
+        """``sinks`` ``[H]`` and the parameters of the norms: what attention has beside queries, keys and values."""
         if sinks is not None:
             yield sinks
         for norm in self.norms or ():

@@ -165,4 +165,5 @@ def _split_weights(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def is_distributed(weight: Tensor) -> bool:
+    """Whether a weight of any shape is a ``DTensor``."""
     return is_a(weight, "torch.distributed.tensor", "DTensor")
