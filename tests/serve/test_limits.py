@@ -173,6 +173,19 @@ def test_head_is_get_without_a_body(locked, path):
     assert locked.http.head(path, headers=closed).status_code == locked.http.get(path, headers=closed).status_code
 
 
+def test_head_of_a_stream_ends_before_the_stream(start):
+    """Where it did not, the next request on its connection waited until the document was read."""
+    served, running = start(max_running=1), Blocking()
+    served.host.engine.submit(running)
+    wait_for(lambda: served.host.engine.running)
+    id = served.add("Some words. " * 100, wait=False)
+    head = served.http.head(f"/v1/documents/{id}/events")
+    assert head.status_code == 200 and head.headers["Content-Type"].startswith("text/event-stream")
+    assert served.http.get(f"/v1/documents/{id}", timeout=20).json()["status"] == "queued"
+    running.end.set()
+    wait_for(served.idle)
+
+
 @pytest.mark.parametrize(
     "id", ["..", "%2e%2e", "..%2f..%2fetc", "doc-../../x", "doc-" + "g" * 24, "doc-" + "0" * 23, "%00"]
 )

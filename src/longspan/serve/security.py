@@ -49,9 +49,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}  # the web server, which has its own, sends the headers alone
-        begun = False
+        begun, head = False, scope["method"] == "HEAD"
+        if head:
+            scope = {**scope, "method": "GET"}
 
         async def guarded(message: Message) -> None:
             nonlocal begun
@@ -63,7 +63,11 @@ class Guard:
                 if "cache-control" not in headers:
                     headers["Cache-Control"] = "no-store"
                 self._requested(getattr(scope.get("route"), "path", "other"), message["status"])
+            elif head:
+                return
             await send(message)
+            if head:  # ends here: the connection's next request would wait for the end of a stream
+                await send({"type": "http.response.body"})
 
         try:
             self._check(scope["path"], Headers(scope=scope))
