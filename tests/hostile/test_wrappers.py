@@ -241,6 +241,13 @@ def test_a_model_that_fsdp_holds_is_extended_before(tmp_path):
         longspan.extend(plain, "dca")
         wrapper = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
         assert torch.allclose(wrapper(ids).logits, plain(ids).logits, atol=1e-5)
+        with pytest.raises(AttachError, match="pass longspan the model itself, the part 'module'"):
+            longspan.new_cache(wrapper)
+        cache = longspan.new_cache(wrapper.module)
+        wrapper(ids[:, :-1], past_key_values=cache)
+        assert torch.allclose(wrapper(ids[:, -1:], past_key_values=cache).logits, plain(ids).logits[:, -1:], atol=1e-5)
+        longspan.restore(wrapper.module)
+        assert torch.allclose(wrapper(ids).logits, make("llama")(ids).logits, atol=1e-5)
     finally:
         torch.distributed.destroy_process_group()
 

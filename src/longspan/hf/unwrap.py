@@ -69,7 +69,7 @@ def _inside(wrapper: Any) -> Any:
     if is_a(wrapper, "torch.distributed.fsdp", "FullyShardedDataParallel"):
         raise AttachError(
             "FullyShardedDataParallel keeps the weights in parts, with which the model inside does not run by itself; "
-            "extend the model before it is wrapped"
+            "extend the model before it is wrapped, and pass longspan the model itself, the part 'module'"
         )
     if is_a(wrapper, "transformers.pipelines.base", "Pipeline"):
         return wrapper.model
