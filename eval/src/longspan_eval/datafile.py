@@ -86,9 +86,7 @@ class FileRef(str):
         """
         data = _bytes(self.path)
         if hashlib.sha256(data).hexdigest() != self:
-            raise DataError(
-                f"{self.path}: changed since its records were read; start again with --retry-errors"
-            )
+            raise DataError(f"{self.path}: changed since its records were read; start again with --retry-errors")
         return data
 
 
