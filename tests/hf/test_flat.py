@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 FAMILIES = (
     "llama", "llama-mha", "mistral", "qwen2", "qwen3", "phi", "phi3", "olmo2", "granite", "glm4", "gpt_neox",
-    "stablelm", "hunyuan_v1_dense", "cohere", "nemotron",
+    "stablelm", "hunyuan_v1_dense", "cohere", "nemotron", "nanochat",
 )  # fmt: skip
 
 

@@ -94,6 +94,14 @@ def test_scaling_starts_from_the_models_own_angles():
 
 
 @pytest.mark.parametrize("angles", [PI(4.0), NTK(4.0), DynamicNTK(4.0), YaRN(4.0)])
+def test_angles_that_turn_the_other_way_are_scaled_alike(angles):
+    own = plain(64, 10000.0)
+    scaled = angles.resolve(WINDOW).table(own, WINDOW, 2000)
+    other = angles.resolve(WINDOW).table(Table(-own.inv_freq), WINDOW, 2000)
+    assert torch.equal(other.inv_freq, -scaled.inv_freq) and other.factor == scaled.factor
+
+
+@pytest.mark.parametrize("angles", [PI(4.0), NTK(4.0), DynamicNTK(4.0), YaRN(4.0)])
 def test_channels_that_do_not_turn_change_nothing_for_the_others(angles):
     own, angles = inv_freq(64), angles.resolve(WINDOW)
     turning, all_of_them = (

@@ -67,6 +67,7 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     ),
     "stablelm": ("stablelm", {"partial_rotary_factor": 0.25}),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
+    "nanochat": ("nanochat", {}),
     "cohere": ("cohere", {}),
     "nemotron": ("nemotron", {}),
 }

@@ -79,7 +79,7 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
             f"no layer of {type(model).__name__} called transformers' attention interface: there is nowhere to attach"
         )
     bare = _replayed(model, stock, identity=True)
-    tables = [Table(freq, factor_of(module, name)) for _, module, name, freq in frequencies(model)]
+    tables = [Table(freq * way, factor_of(x, name)) for _, x, name, freq in frequencies(model) for way in (1, -1)]
     layers = [_layer(module, names[module], stock[module], bare[module], tables) for module in stock]
     unknown = [layer for layer in layers if layer.rope is None and layer.reason is None]
     if unknown:
@@ -88,8 +88,8 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
         if layer.rope is None:
             raise AttachError(
                 f"{layer.name} ({type(layer.module).__name__}): unsupported rotation of queries and keys "
-                "(supported: halves or interleaved pairs, of all, the first or the last channels, at the frequencies "
-                "of the model's own rotary module)"
+                "(supported: halves or interleaved pairs, of all, the first or the last channels, either way, at the "
+                "frequencies of the model's own rotary module)"
             )
     if all(layer.rope is None for layer in layers):
         raise AttachError(_no_layer(type(model).__name__, layers))

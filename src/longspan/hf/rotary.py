@@ -67,10 +67,10 @@ class Watched:
 
 def watched(model: nn.Module, tables: list[Table]) -> list[Watched]:
     """The frequencies of a model that the tables of its attached layers were made from."""
-    used = [table.inv_freq.cpu() for table in {id(table): table for table in tables}.values()]
+    used = [table.inv_freq.abs().cpu() for table in {id(table): table for table in tables}.values()]
     found = []
     for path, module, name, freq in frequencies(model):
-        if any(torch.equal(freq.detach().float().cpu(), one) for one in used):
+        if any(torch.equal(freq.detach().float().abs().cpu(), one) for one in used):
             above, _, place = path.rpartition(".")
             found.append(Watched(model.get_submodule(above), place, module, name, freq))
     return found

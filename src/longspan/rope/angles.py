@@ -20,7 +20,7 @@ class Table:
     """cos and sin by integer position, in fp32, grown on demand and shared by all layers with these angles.
 
     Args:
-        inv_freq: ``[r / 2]`` radians a position.
+        inv_freq: ``[r / 2]`` radians a position; negative where a model turns the other way.
         factor: multiplies cos and sin (YaRN's and longrope's attention scaling).
     """
 
@@ -221,7 +221,7 @@ class YaRN(Angles):
         freq, half = own.inv_freq.double(), _turning(own.inv_freq, "YaRN")
         # The log of a channel's rotations in the window falls linearly with the channel; the borders lie on that line.
         # Where the config already scales the angles, the line through the first and last channel stands in for it.
-        line = torch.log(window * freq[:half] / (2 * math.pi))
+        line = torch.log(window * freq[:half].abs() / (2 * math.pi))
         slope = float(line[-1] - line[0]) / (half - 1)
         low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)
         high = min(math.ceil((math.log(self.beta_slow) - float(line[0])) / slope), 2 * half - 1)
