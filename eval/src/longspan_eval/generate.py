@@ -96,9 +96,12 @@ def decode(
     stops = set() if past_end else end_tokens(model)
     for n in range(max_new_tokens):
         last = logits[0, -1]
-        token = int(last.argmax())
-        if not math.isfinite(last[token]):  # a NaN is the greatest of all to argmax
+        likeliest = last.argmax()  # a NaN is the greatest of all to it
+        # Read as one, since each would wait for a GPU; fp32 has every id below 2^24.
+        number, greatest = torch.stack((likeliest.float(), last.take(likeliest).float())).tolist()
+        if not math.isfinite(greatest):
             raise LongspanError(NOT_FINITE)
+        token = int(number)
         if token in stops:
             return
         yield token
