@@ -19,7 +19,8 @@ def named_here(arguments: dict[str, Any]) -> dict[str, Any]:
     """A call's arguments, with a cache of the other name under that of this transformers, which may lose it."""
     cache, earlier = arguments.get("cache"), arguments.get("past_key_values")
     if cache is not None and earlier is not None:
-        raise CacheError("the call has a cache twice, as cache and as past_key_values; leave one out")
+        kinds = f"a {type(cache).__name__} as cache and a {type(earlier).__name__} as past_key_values"
+        raise CacheError(f"the call has a cache twice, {kinds}; leave one out, which a wrapper (PEFT's) may have added")
     if CACHE_ARGUMENT != "cache" and arguments.pop("cache", None) is not None:
         arguments[CACHE_ARGUMENT] = cache
     elif earlier is not None and CACHE_ARGUMENT == "cache":
