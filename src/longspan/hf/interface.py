@@ -75,8 +75,9 @@ class Mask:
         kwargs = self._arguments
         if kwargs["mask_function"] is not causal_mask_function:
             raise LongspanError(
-                "this forward modifies the causal mask (packed sequences, image blocks or a prefix); "
-                "longspan attends causally: pass one sequence per row, with an attention_mask for padding"
+                "this forward modifies the causal mask (packed sequences, image blocks, a prefix or a sliding window); "
+                "longspan attends causally: pass one sequence per row, with an attention_mask for padding, to a model "
+                "whose config has sliding_window=None"
             )
         return left_padding(kwargs["attention_mask"], kwargs["batch_size"], kwargs["kv_length"])
 

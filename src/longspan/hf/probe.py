@@ -117,14 +117,14 @@ HYBRID = "hybrid layer, whose cache holds a state beside keys and values"
 
 
 def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: list[Table]) -> Layer:
-    index = getattr(module, "layer_idx", None)
-    if index is None:
-        raise AttachError(f"{name} ({type(module).__name__}) has no layer_idx, so its cache entry cannot be identified")
     if bare.positions is None:
         raise AttachError(
             f"{name} ({type(module).__name__}) receives no position_embeddings, so it has no rotary positions that "
             "longspan could replace; take a model with RoPE"
         )
+    index = getattr(module, "layer_idx", None)
+    if index is None:
+        raise AttachError(f"{name} ({type(module).__name__}) has no layer_idx, so its cache entry cannot be identified")
     q, k, v = rotated.q, rotated.k, rotated.v
     layer = Layer(module, name, index, q.shape[1], k.shape[1], k.shape[-1], v.shape[-1], k.element_size())
     sliding = rotated.kwargs.get("sliding_window")
