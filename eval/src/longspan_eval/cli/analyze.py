@@ -79,16 +79,7 @@ def analyze(
         return
     if model is None:
         raise LongspanError("say with --model which model to look at: a folder, a hub name, or 'bundled'")
-    if (task is None) == (file is None):
-        raise LongspanError("say what to read: either --task, such as passkey, or --file")
-    if task is not None and (prompt or answer is not None):
-        raise LongspanError("--prompt and --answer are for --file; a task brings its own")
-    if file is not None and (for_tasks := _given({"--samples": samples, "--seed": seed})):
-        raise LongspanError(f"{', '.join(for_tasks)}: only for --task; of a file one prompt per length is read")
-    check_text("--prompt", prompt)
-    check_text("--answer", answer or "")
-    if answer is not None and not answer.strip():
-        raise LongspanError("--answer is empty")
+    _check_source(task, file, prompt, answer, _given({"--samples": samples, "--seed": seed}))
     made = None if task is None else _synthetic(task)
     text = None if file is None else read_text(file)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
@@ -136,6 +127,22 @@ def analyze(
     else:
         wide().print(analyzed)
     say(console, f"in {out}: {', '.join(files)}")
+
+
+def _check_source(
+    task: str | None, file: Path | None, prompt: str, answer: str | None, for_tasks: Sequence[str]
+) -> None:
+    """Raise where what is to be read is not one thing; ``for_tasks`` names the options given that only a task has."""
+    if (task is None) == (file is None):
+        raise LongspanError("say what to read: either --task, such as passkey, or --file")
+    if task is not None and (prompt or answer is not None):
+        raise LongspanError("--prompt and --answer are for --file; a task brings its own")
+    if file is not None and for_tasks:
+        raise LongspanError(f"{', '.join(for_tasks)}: only for --task; of a file one prompt per length is read")
+    check_text("--prompt", prompt)
+    check_text("--answer", answer or "")
+    if answer is not None and not answer.strip():
+        raise LongspanError("--answer is empty")
 
 
 def _given(options: Mapping[str, Any]) -> list[str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from longspan.cli.output import say
 from longspan.tables import Column, Sheet
-from longspan_eval.estimate import Pace, duration
+from longspan_eval.estimate import duration
+from longspan_eval.journal import read_samples
 from longspan_eval.measure import Measure
-from longspan_eval.sample import Sample
-from longspan_eval.schedule import CellPlan, Request
-from longspan_eval.spec import MethodSpec
+from longspan_eval.session import Session
+from longspan_eval.studies.eval_report import EvalReport
 
 
 @dataclass(frozen=True)
@@ -83,37 +85,31 @@ class ReadingLeft:
         yield Text(f"{said}; {self.done:,} prompts are answered. {self.basis}")
 
 
-def estimate(
-    plan: CellPlan,
-    specs: Sequence[MethodSpec],
-    requests: Sequence[Request],
-    pace: Pace,
-    measure: Callable[[Measure], Sample],
-    *,
-    done: int,
-    at_once: int,
-    console: Console,
-) -> ReadingLeft:
+def estimate(report: EvalReport, session: Session, at_once: int, retry_errors: bool, console: Console) -> ReadingLeft:
     """The reading left and its time, from what is known; of a method of which nothing is, one prompt is read now.
 
     Args:
-        requests: what is left.
-        pace: what is known from samples; it learns from what is read.
-        measure: reads a prompt here, with as many threads as where it is to be read.
-        done: how many prompts have been answered.
+        report: of the run.
+        session: reads a prompt here, with as many threads as where it is to be read.
         at_once: how many prompts are to be read at a time.
+        retry_errors: whether prompts that ended in an error are left, too.
     """
-    left = {spec: [one for one in requests if one.measure.spec == spec] for spec in specs}
+    plan, known = report.plan, read_samples(report.out / "samples.jsonl")
+    pace = plan.pace(report.keys.subject, known)
+    parts = plan.left(known, retry_errors=retry_errors, rank=report.study.rank())
+    left = {spec: [one for part in parts for one in part if one.measure.spec == spec] for spec in report.study.specs}
+    done = len({key for keys in plan.keys for key in keys if key in known and known[key].error is None})
     read: list[Measure] = []
-    for spec, own in left.items():
-        if not own or pace.of_method(own[0].measure) is not None:
-            continue
-        # A method is timed on its shortest prompt, twice: the first one pays for what is made once.
-        shortest = min((one.measure for one in own), key=lambda one: one.length)
-        say(console, f"reading a prompt of {shortest.length:,} tokens under {spec.label}")
-        if measure(shortest).error is None:
-            pace.add(shortest, measure(shortest))
-            read.append(shortest)
+    with _threads(report.threads):
+        for spec, own in left.items():
+            if not own or pace.of_method(own[0].measure) is not None:
+                continue
+            # A method is timed on its shortest prompt, twice: the first one pays for what is made once.
+            shortest = min((one.measure for one in own), key=lambda one: one.length)
+            say(console, f"reading a prompt of {shortest.length:,} tokens under {spec.label}")
+            if session.measure(shortest).error is None:
+                pace.add(shortest, session.measure(shortest))
+                read.append(shortest)
     planned = []
     for spec, own in left.items():
         own = [one for one in own if plan.too_long(pace, one) is None]
@@ -127,6 +123,17 @@ def estimate(
             )
         )
     return ReadingLeft(tuple(planned), done, at_once, _basis(read, done))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """As many threads as a worker has, for what is timed here to take as long as in one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _basis(read: Sequence[Measure], done: int) -> str:

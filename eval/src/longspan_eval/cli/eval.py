@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -22,9 +22,13 @@ from longspan_eval.cli.tasks import listing, named, sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_windows
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from longspan.store import KVTier
     from longspan_eval.session import Session
     from longspan_eval.studies.eval import Evaluation
+    from longspan_eval.studies.eval_report import EvalReport
+    from longspan_eval.task import Task
 
 
 def evaluate(
@@ -106,33 +110,18 @@ def evaluate(
     chosen = named(tasks or [])
     if model is None:
         raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
-    asked = {"--text": texts, "--stride": stride, "--mode": mode}
-    if PERPLEXITY not in chosen and (idle := [name for name, value in asked.items() if value is not None]):
-        raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
-    if data_dir is not None and all(task.data is None for task in chosen):
-        raise LongspanError(
-            f"--data-dir: no task among {', '.join(task.name for task in chosen)} reads a data file; leave it out. "
-            "`longspan eval --list` says which do"
-        )
-    if ray is not None and n_workers is not None:
-        raise LongspanError(
-            "--workers is for processes of this machine; on a Ray cluster its room decides: leave it out"
-        )
-    if ray is not None and dry_run:
-        raise LongspanError(
-            "--dry-run times a prompt on this machine, which says nothing of a cluster: leave --ray out"
-        )
+    _refuse_idle_options(chosen, {"--text": texts, "--stride": stride, "--mode": mode}, data_dir)
+    if ray is not None:
+        _refuse_beside_ray(n_workers, dry_run)
     one_stdin(texts or ())
     from longspan_eval.spec import parse_specs, split_specs
 
     specs = parse_specs(split_specs(methods))
     import torch
 
-    from longspan_eval import ray_workers, workers
-    from longspan_eval.cli import dry_run as estimate
-    from longspan_eval.journal import Journal, read_samples
+    from longspan_eval import ray_workers
+    from longspan_eval.cli.dry_run import estimate
     from longspan_eval.measure import Keys
-    from longspan_eval.run import PromptWatch, measure
     from longspan_eval.schedule import CellPlan
     from longspan_eval.session import Session
     from longspan_eval.studies.eval import Evaluation, read_data
@@ -179,32 +168,62 @@ def evaluate(
         say(console, f"{PERPLEXITY.name}: {windows}")
     at_once = n_workers or 1
     count = threads or (1 if ray is not None else max(torch.get_num_threads() // at_once, 1))
+    command = _command(study, model, lengths, methods, texts, window, dtype, kv_tier)
+    report = EvalReport(out, study, keys, plan, command, str(place), count, tier)
     if dry_run:
-        known = read_samples(out / "samples.jsonl")
-        requests = [one for part in plan.left(known, retry_errors=retry_errors, rank=study.rank()) for one in part]
         session = Session(loaded.to(place), tokenizer, window=window, kv_tier=tier)
-        answered = {key for keys in plan.keys for key in keys if key in known and known[key].error is None}
-        with _threads(count):
-            made = estimate.estimate(
-                plan,
-                study.specs,
-                requests,
-                plan.pace(subject, known),
-                session.measure,
-                done=len(answered),
-                at_once=at_once,
-                console=console,
-            )
-        print_json(made.to_dict()) if as_json else wide().print(made)
+        left = estimate(report, session, at_once, retry_errors, console)
+        print_json(left.to_dict()) if as_json else wide().print(left)
         return
     del loaded
     load = partial(_load, model, window, dtype, device, tier)
-    command = _command(study, model, lengths, methods, texts, window, dtype, kv_tier)
-    report = EvalReport(out, study, keys, plan, command, str(place), count, tier)
+    watched = console.is_terminal and not quiet
+    pictures = _measure(report, load, n_workers, ray, retry_errors, as_json, watched, console)
+    names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
+    say(console, f"in {out}: {', '.join(names)}")
+
+
+def _refuse_idle_options(chosen: Sequence[Task], of_perplexity: dict[str, object], data_dir: Path | None) -> None:
+    if PERPLEXITY not in chosen and (idle := [name for name, value in of_perplexity.items() if value is not None]):
+        raise LongspanError(f"{', '.join(idle)}: only {PERPLEXITY.name} reads a text; it is not among the tasks")
+    if data_dir is not None and all(task.data is None for task in chosen):
+        raise LongspanError(
+            f"--data-dir: no task among {', '.join(task.name for task in chosen)} reads a data file; leave it out. "
+            "`longspan eval --list` says which do"
+        )
+
+
+def _refuse_beside_ray(n_workers: int | None, dry_run: bool) -> None:
+    if n_workers is not None:
+        raise LongspanError(
+            "--workers is for processes of this machine; on a Ray cluster its room decides: leave it out"
+        )
+    if dry_run:
+        raise LongspanError(
+            "--dry-run times a prompt on this machine, which says nothing of a cluster: leave --ray out"
+        )
+
+
+def _measure(
+    report: EvalReport,
+    load: Callable[[], Session],
+    n_workers: int | None,
+    ray: str | None,
+    retry_errors: bool,
+    as_json: bool,
+    watched: bool,
+    console: Console,
+) -> list[Path]:
+    """Measure what is left, save each sample at once, and print the table; the paths of the pictures."""
+    from longspan_eval import ray_workers, workers
+    from longspan_eval.journal import Journal
+    from longspan_eval.run import PromptWatch, measure
+
+    out, plan, at_once = report.out, report.plan, n_workers or 1
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(out / "samples.jsonl"))
-        rank = study.rank(longest_first=ray is not None)
+        rank = report.study.rank(longest_first=ray is not None)
         parts = plan.left(journal.samples, retry_errors=retry_errors, rank=rank)
 
         def write() -> None:
@@ -212,19 +231,18 @@ def evaluate(
 
         write()  # better to hear now than after the measurement that nothing can be written there
         say(console, f"{sum(map(len, parts)):,} prompts to ask")
-        watch = PromptWatch() if console.is_terminal and not quiet else None
-        answers = partial(workers.run, load=load, workers=at_once, threads=count, seen=watch)
+        watch = PromptWatch() if watched else None
+        answers = partial(workers.run, load=load, workers=at_once, threads=report.threads, seen=watch)
         if ray is not None and parts:
-            cluster = stack.enter_context(
-                ray_workers.Cluster(ray, threads=count, gpus=1 if place.type == "cuda" else 0)
-            )
+            gpus = 1 if report.device.startswith("cuda") else 0
+            cluster = stack.enter_context(ray_workers.Cluster(ray, threads=report.threads, gpus=gpus))
             at_once, answers = cluster.room, partial(cluster.run, load=load)
         with resumable(out, journal, write, console):
             measure(
                 plan,
                 parts,
                 journal,
-                plan.pace(subject, journal.samples),
+                plan.pace(report.keys.subject, journal.samples),
                 answers,
                 at_once=at_once,
                 console=console,
@@ -232,22 +250,7 @@ def evaluate(
                 watch=watch,
             )
         show_results(out, as_json)
-        pictures = report.draw(journal.samples)
-        names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
-        say(console, f"in {out}: {', '.join(names)}")
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """As many threads as a worker has, for what is timed here to take as long as in one."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        return report.draw(journal.samples)
 
 
 def _load(name: str, window: int | None, dtype: str, device: str, kv_tier: KVTier) -> Session:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,13 @@ from longspan.errors import LongspanError, did_you_mean
 from longspan.tables import Column, Sheet
 from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors
 from longspan_eval.cli.results import resumable, show_results
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from longspan_eval.reproduce.report import PaperReport
+    from longspan_eval.reproduce.table import Paper
+    from longspan_eval.run import Answers, PromptWatch
 
 SCALES = ("auto", "paper", "quick")
 SCALES_TO = ("auto", "paper", "window")
@@ -77,34 +84,22 @@ def reproduce(
         found = _listing(PAPERS.values())
         print_json([one.__dict__ for one in found]) if as_json else wide().print(_sheet(found))
         return
-    if paper not in PAPERS:
-        known = ", ".join(PAPERS)
-        raise LongspanError(
-            f"no paper is called {paper!r}; there are {known}{did_you_mean(paper, PAPERS)}"
-            if paper
-            else f"name a paper: {known}"
-        )
+    chosen = _paper(paper)
     if model is None:
         raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
-    if scale not in SCALES:
-        raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}{did_you_mean(scale, SCALES)}")
-    if scale_to not in SCALES_TO:
-        raise LongspanError(f"--scale-to is auto, paper or window, not {scale_to!r}{did_you_mean(scale_to, SCALES_TO)}")
-    for name, limit in (("--max-minutes", max_minutes), ("--max-full-seconds", max_full_seconds)):
-        if limit is not None and not limit > 0:
-            raise LongspanError(f"{name} must be above 0, not {limit:g}")
+    _check_values(scale, scale_to, {"--max-minutes": max_minutes, "--max-full-seconds": max_full_seconds})
     from longspan.calibration import Calibration
     from longspan_eval.in_window import tasks_in_window
-    from longspan_eval.journal import Journal
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.session import PaperSession
     from longspan_eval.reproduce.table import PaperPlan, check_data, select
-    from longspan_eval.run import PromptWatch, in_process, measure
+    from longspan_eval.run import PromptWatch, in_process
     from longspan_eval.subject import Subject
 
-    chosen = PAPERS[paper]
     if calibration is not None and not chosen.calibrated:
-        raise LongspanError(f"--calibration: no table of {paper} scores with reduced keys; leave it out, or name esa")
+        raise LongspanError(
+            f"--calibration: no table of {chosen.name} scores with reduced keys; leave it out, or name esa"
+        )
     wanted = select(chosen, None if tables is None else [name.strip() for name in tables.split(",")])
     begun = time.monotonic()
     quiet_transformers()
@@ -113,7 +108,7 @@ def reproduce(
         calibration = FOLDER / "calibration.safetensors"
     if calibration is not None:
         Calibration.load(calibration)  # what is wrong with it is better heard now than after hours
-    folder = Path("reproduce") / paper if out is None else out
+    folder = Path("reproduce") / chosen.name if out is None else out
     if folder.exists() and not folder.is_dir():
         raise LongspanError(f"--out {folder}: is a file; name a folder")
     check_data(wanted, data_dir)
@@ -136,34 +131,77 @@ def reproduce(
     )
     plans = [PaperPlan(table, session, max_full_seconds=max_full_seconds) for table in wanted]
     command = _command(
-        paper, model, tables, scale, scale_to, samples, max_length, data_dir, given, window, dtype, max_full_seconds
+        chosen.name,
+        model,
+        tables,
+        scale,
+        scale_to,
+        samples,
+        max_length,
+        data_dir,
+        given,
+        window,
+        dtype,
+        max_full_seconds,
     )
     report = PaperReport(folder, chosen, session, plans, command, str(session.device))
-    folder.mkdir(parents=True, exist_ok=True)
     console = notes(quiet)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
     watch = PromptWatch() if console.is_terminal and not quiet else None
     answers = partial(in_process, session=session, deadline=deadline, seen=watch)
-    with Journal(folder / "samples.jsonl") as journal:
-
-        def write() -> None:
-            report.write(journal.samples)
-
-        write()  # better to hear now than after the measurement that nothing can be written there
-        with resumable(folder, journal, write, console):
-            for plan in plans:
-                parts = plan.missing(journal.samples, retry_errors=retry_errors)
-                n = sum(map(len, parts))
-                say(console, f"{plan.table.name}: {f'{n:,} to measure' if n else 'nothing left to measure'}")
-                pace = plan.pace(session.subject, journal.samples)
-                measure(plan, parts, journal, pace, answers, console=console, finished=write, watch=watch)
-        pictures = report.draw(journal.samples)
-        whole = not any(plan.missing(journal.samples) for plan in plans)
+    pictures, whole = _measure(report, answers, retry_errors, watch, console)
     show_results(folder, as_json)
     names = ", ".join(["results.json", "summary.md", "samples.jsonl", *pictures])
     say(console, f"in {folder}: {names}")
     if not whole:
         say(console, "the time is over; the same command goes on")
+
+
+def _paper(name: str | None) -> Paper:
+    from longspan_eval.reproduce import PAPERS
+
+    if name in PAPERS:
+        return PAPERS[name]
+    known = ", ".join(PAPERS)
+    raise LongspanError(
+        f"no paper is called {name!r}; there are {known}{did_you_mean(name, PAPERS)}"
+        if name
+        else f"name a paper: {known}"
+    )
+
+
+def _check_values(scale: str, scale_to: str, limits: dict[str, float | None]) -> None:
+    if scale not in SCALES:
+        raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}{did_you_mean(scale, SCALES)}")
+    if scale_to not in SCALES_TO:
+        raise LongspanError(f"--scale-to is auto, paper or window, not {scale_to!r}{did_you_mean(scale_to, SCALES_TO)}")
+    for name, limit in limits.items():
+        if limit is not None and not limit > 0:
+            raise LongspanError(f"{name} must be above 0, not {limit:g}")
+
+
+def _measure(
+    report: PaperReport, answers: Answers, retry_errors: bool, watch: PromptWatch | None, console: Console
+) -> tuple[list[str], bool]:
+    """Measure what is left and save each sample at once; the pictures' names, and whether nothing is left."""
+    from longspan_eval.journal import Journal
+    from longspan_eval.run import measure
+
+    report.out.mkdir(parents=True, exist_ok=True)
+    with Journal(report.out / "samples.jsonl") as journal:
+
+        def write() -> None:
+            report.write(journal.samples)
+
+        write()  # better to hear now than after the measurement that nothing can be written there
+        with resumable(report.out, journal, write, console):
+            for plan in report.plans:
+                parts = plan.missing(journal.samples, retry_errors=retry_errors)
+                n = sum(map(len, parts))
+                say(console, f"{plan.table.name}: {f'{n:,} to measure' if n else 'nothing left to measure'}")
+                pace = plan.pace(report.session.subject, journal.samples)
+                measure(plan, parts, journal, pace, answers, console=console, finished=write, watch=watch)
+        return report.draw(journal.samples), not any(plan.missing(journal.samples) for plan in report.plans)
 
 
 def _command(
