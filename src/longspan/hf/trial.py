@@ -138,6 +138,6 @@ def _same(what: str, ours: Tensor, stock: Tensor) -> None:
     if not difference <= tolerance(stock.dtype):
         raise AttachError(
             f"{what}: over {where}, it differs from the stock model by {difference:.1e} of its largest "
-            "value, so its attention is no softmax over scaled products, or it stores or attends to state that "
-            "longspan does not support"
+            "value, so its attention is no softmax over scaled products, it stores or attends to state that longspan "
+            "does not support, or its projections round what they are given (int8 quantisation of activations)"
         )
