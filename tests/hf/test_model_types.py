@@ -13,6 +13,8 @@ from support.releases import TRANSFORMERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
+OF_THIS_RELEASE = TRANSFORMERS == (5, 23)  # in another one a model may be rejected for another reason
+
 # How a row of the table begins, and what the error says.
 REASONS = {
     "no rotary positions": "receives no position_embeddings|no layer of .* called transformers' attention interface",
@@ -47,7 +49,7 @@ def test_the_table_has_no_type_twice_and_the_readme_its_numbers():
 
 
 @pytest.mark.long
-@pytest.mark.skipif(TRANSFORMERS != (5, 23), reason="the table is of the types of transformers 5.23")
+@pytest.mark.skipif(not OF_THIS_RELEASE, reason="the table is of the types of transformers 5.23")
 def test_the_table_has_every_type():
     assert set(TABLE) == types()
 
@@ -62,7 +64,7 @@ def test_what_extend_does(name):
     vocabulary = min(VOCABULARY, model.config.get_text_config(decoder=True).vocab_size)
     ids = torch.randint(3, vocabulary, (2, 3 * WINDOW + 5), generator=torch.Generator().manual_seed(0))
     if TABLE[name] is not None:
-        with pytest.raises(longspan.LongspanError, match=REASONS[TABLE[name]]):
+        with pytest.raises(longspan.LongspanError, match=REASONS[TABLE[name]] if OF_THIS_RELEASE else None):
             longspan.extend(model, "dca", window=WINDOW)
         return
     stock = model(ids[:, :40]).logits
