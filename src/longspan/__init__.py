@@ -1,4 +1,4 @@
-"""longspan: let any language model with rotary positions (RoPE) read far beyond its trained window, without training.
+"""longspan: let language models with rotary positions (RoPE) read far beyond their trained window, without training.
 
 Each name is imported at its first use: ``import longspan`` alone loads neither torch nor transformers.
 """

@@ -51,7 +51,7 @@ def extend(
     ``model(...)``, ``generate`` and pipelines work as before. A model that is already extended is restored first.
 
     Args:
-        model: any causal transformers model with rotary positions.
+        model: a causal transformers model with rotary positions; see the page on models for those that it rejects.
         method: a name in ``METHODS``, a method, scaled angles (full attention under those), or ``"auto"``, which
             chooses by ``length``, window, memory and calibration and reports the choice and the reason; see
             ``longspan.hf.auto``.
