@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
 
 help:
-	@echo "make demo       the bundled model, read at up to 8 times its window by every method (one to three minutes)"
+	@echo "make demo       the bundled model, read at up to 8 times its window by most of the methods (one to three minutes)"
 	@echo "make serve      a server with the bundled model and a document already read; its page is at 127.0.0.1:8000"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"

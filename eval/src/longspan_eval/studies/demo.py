@@ -1,4 +1,4 @@
-"""The demonstration: the bundled model reads up to 8 times its window under every method, and you watch."""
+"""The demonstration: the bundled model reads up to 8 times its window under most of the methods, and you watch."""
 
 from __future__ import annotations
 
