@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 
 import longspan
 from longspan.errors import DocumentError
+from support.hf_models import lfm2
 
 ASK = "Who is the narrator?"
 
@@ -47,6 +48,15 @@ def test_a_file_in_place_of_a_text_is_refused(fresh, tokenizer, tmp_path, kind):
     with pytest.raises(DocumentError, match=r"read takes a text, and '.*book.txt' is a file; pass Path\(.*read_text"):
         longspan.read(fresh(), tokenizer, kind(tmp_path / "book.txt"))
     assert longspan.read(fresh(), tokenizer, "no-book.txt").tokens
+
+
+def test_layers_that_keep_a_state_are_refused_before_anything_is_read(tokenizer, text, tmp_path):
+    model = lfm2()
+    model.resize_token_embeddings(len(tokenizer))
+    with pytest.raises(DocumentError, match="layer 0 keeps a .*, which no document can hold; read the text with"):
+        longspan.read(model, tokenizer, text, method="dca", out=tmp_path / "book.longspan")
+    assert not any(tmp_path.iterdir())
+    assert longspan.inspect(model).attached, "it is extended no more"
 
 
 def test_a_question_that_is_none_is_refused(document):

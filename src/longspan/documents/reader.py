@@ -24,6 +24,7 @@ from longspan.documents.layout import check_tokenizer, head_of
 from longspan.documents.manifest import Facts
 from longspan.documents.reading import PREFILL_CHUNK, Done, Unnamed, prefill_chunks
 from longspan.documents.saving import write_rest
+from longspan.documents.streams import refuse_layers
 from longspan.documents.unfinished import Reading
 from longspan.errors import DocumentError, check_count
 from longspan.hf import extend, restore
@@ -82,8 +83,9 @@ def read(
         done: told after every prefill chunk how many tokens were read, of how many.
 
     Raises:
-        DocumentError: the text is empty or longer than the method is set for, ``out`` holds something else, or the
-            model is extended otherwise than asked. Whatever is raised, a model that was not extended is not.
+        DocumentError: the text is empty or longer than the method is set for, ``out`` holds something else, the model
+            is extended otherwise than asked, or a layer keeps a state in place of tokens. Whatever is raised, a model
+            that was not extended is not.
         LongspanError: see ``longspan.extend``.
     """
     steps = begin(
@@ -145,6 +147,7 @@ def begin(
     with _left_as(model, before):
         _attach(model, method, contents.length, options)
         attachment = attached(model)
+        refuse_layers(attachment.new_cache())  # before a prefill chunk is computed and a folder made
         if out is None:
             steps = _unnamed_steps(document, model, attachment, contents, prefill_chunk, source)
         else:

@@ -63,12 +63,24 @@ class CacheStreams:
         self.rooms.append(room)
 
 
+def refuse_layers(cache: LongspanCache) -> None:
+    """Raise ``DocumentError`` if a layer of a cache, which may be empty, keeps what is no stream of tokens."""
+    held = StoreLayer, DynamicLayer, IdleLayer, DynamicSlidingWindowLayer
+    for number, layer in enumerate(cache.layers):
+        if type(layer) not in held and not keeps_nothing(layer):
+            raise DocumentError(
+                f"layer {number} keeps a {type(layer).__name__}, which no document can hold; read the text with "
+                "longspan.extend and model.generate"
+            )
+
+
 def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
     """The streams of a cache that is to hold ``tokens`` tokens.
 
     Raises:
-        DocumentError: a layer keeps what is no stream of tokens.
+        DocumentError: see ``refuse_layers``.
     """
+    refuse_layers(cache)
     streams = CacheStreams()
     indices: list[tuple[int, Any]] = []
     for number, layer in enumerate(cache.layers):
@@ -78,15 +90,9 @@ def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
                 streams.add(number, f"keys {n}", keys, tokens)
             streams.add(number, _VALUES, store.values, tokens)
             indices.append((number, store.index))
-        elif type(layer) in (DynamicLayer, IdleLayer):
-            if layer.is_initialized:
-                for name, tensor in zip(_STOCK, (layer.keys, layer.values), strict=True):
-                    streams.add(number, name, cast(Tensor, tensor), tokens)
-        elif type(layer) is not DynamicSlidingWindowLayer and not keeps_nothing(layer):
-            raise DocumentError(
-                f"layer {number} keeps a {type(layer).__name__}, which no document can hold; read the text with "
-                "longspan.extend and model.generate"
-            )
+        elif type(layer) in (DynamicLayer, IdleLayer) and layer.is_initialized:
+            for name, tensor in zip(_STOCK, (layer.keys, layer.values), strict=True):
+                streams.add(number, name, cast(Tensor, tensor), tokens)
     for number, index in indices:  # after the others, since they may begin later
         if not _savable(index):
             continue
