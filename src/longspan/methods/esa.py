@@ -23,9 +23,10 @@ class ESA(Method):
     """Efficient Selective Attention (Wang et al., 2025).
 
     The queries of a query chunk attend to the initial tokens and the ``k`` middle tokens with the highest scores, all
-    at one far position, and to the local tokens before the chunk and the chunk itself, at their true distance. The
-    score of a token is ``Σ_h q_h · k_h`` over all heads, unrotated (Eq 4). The first ``L`` queries attend to all keys,
-    unless ``dense`` says fewer.
+    at one far position, and to the local tokens before the chunk and the chunk itself, at their true distance. A query
+    ``c`` scores a token ``m`` by ``f(m; c) = Σ_h q_h · k_h`` over all heads, unrotated (Eq 3); the score of the token
+    is ``max_c (f(m; c) - max_m' f(m'; c))`` over the queries of the chunk and the middle tokens (Eq 4). The first ``L``
+    queries attend to all keys, unless ``dense`` says fewer.
 
     The choice depends on the calls: a query chunk ends at each multiple of ``query_chunk`` and at the end of each call.
 

@@ -128,7 +128,7 @@ def slots(chosen: Tensor, *, dense_queries: int, length: int, local: int, first:
 def token_scores(
     q: Tensor, k: Tensor, *, share: str = "layer", combine: str = "sum", rope: Rope | None = None, at: int = 0
 ) -> Tensor:
-    """ESA's score ``f(m; c)`` of every query for every token (Eq 4), at the distance ``at`` under ``rope``.
+    """ESA's score ``f(m; c)`` of every query for every token (Eq 3), at the distance ``at`` under ``rope``.
 
     Args:
         q, k: ``[B, H, T, D]`` and ``[B, Hkv, T, D]``, unrotated.
