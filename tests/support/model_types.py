@@ -37,7 +37,8 @@ _SMALL: dict[str, Any] = {
 }
 
 _EVERYWHERE = {"sliding_window": None}
-_THEN_FULL = {"layer_types": ["linear_attention", "full_attention"]}
+_LINEAR_FIRST = {"layer_types": ["linear_attention", "full_attention"]}
+_CONV_FIRST = {"layer_types": ["conv", "full_attention"]}
 _PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 _OF_DBRX = {"kv_n_heads": 2, "rope_theta": 10000.0, "moe_num_experts": 4, "moe_top_k": 2, "clip_qkv": 8.0}
 _OF_OTHERS = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_blocks": 1}
@@ -56,10 +57,11 @@ _OWN: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": _OF_KIMI,
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lfm2": _CONV_FIRST,
+    "lfm2_moe": _CONV_FIRST,
     "llama4_text": {"no_rope_layers": [1, 0]},
     "longcat_flash": {"zero_expert_num": 2, "head_dim": 8},
-    "minimax": _THEN_FULL | _EVERYWHERE,
+    "minimax": _LINEAR_FIRST | _EVERYWHERE,
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "ministral": {"layer_types": ["full_attention"] * 2},
     "ministral3": _EVERYWHERE,
