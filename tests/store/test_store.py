@@ -9,6 +9,7 @@ import torch
 
 from longspan.errors import CacheError
 from longspan.store import KVStore, buffer
+from longspan.store.memory import Kind, Memory
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 TIERS = ["device", "host", "disk"]
@@ -70,6 +71,13 @@ def test_grows_in_place_and_seldom(tier):
     held = sum(x.numel() * x.element_size() for x in (*store.keys, store.values))
     assert held <= store.nbytes <= 1.6 * held
     assert store.bytes_by_tier == {name: store.nbytes if name == tier else 0 for name in TIERS}
+
+
+def test_host_memory_of_a_gpu_is_not_pinned():
+    """Torch would round it up to a power of two and keep what is freed: four times a growing cache."""
+    kind = Kind(1, 2, 8, torch.float16, torch.device("cuda"))  # which need not be here
+    memory = Memory(kind, 100, host=True)
+    assert memory.tensor.device.type == "cpu" and not memory.tensor.is_pinned()
 
 
 def test_views_not_copies(tier):

@@ -58,9 +58,9 @@ class Buffer:
     asked for.
 
     Args:
-        tier: ``"device"``, where the tensors are that it is made for; ``"host"``, the CPU's memory, pinned when those
-            are on a CUDA device (on the CPU it is the same memory as ``"device"``); ``"disk"``, a file without a name,
-            mapped into memory, which grows without copies.
+        tier: ``"device"``, where the tensors are that it is made for; ``"host"``, the CPU's memory (on the CPU it is
+            the same as ``"device"``); ``"disk"``, a file without a name, mapped into memory, which grows without
+            copies.
         directory: for ``"disk"``, the folder of the file; the system's folder for temporary files unless given.
 
     Attributes:

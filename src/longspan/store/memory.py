@@ -82,16 +82,19 @@ class TokenBlock:
 
 
 class Memory(TokenBlock):
-    """``[B, H, capacity, D]`` in the memory of ``device``, or of the host, ``pinned`` where a GPU is fed."""
+    """``[B, H, capacity, D]`` in the memory of ``device``, or of the host.
+
+    Never pinned: torch rounds pinned memory up to a power of two, keeps what is freed, and has all of it in memory from
+    the start, so that a growing cache would take up to four times its size. Nothing is copied from here without a wait,
+    for which it would have to be.
+    """
 
     @torch.inference_mode(False)  # made in inference mode, it could not be written to outside it
     def __init__(self, kind: Kind, capacity: int, *, host: bool) -> None:
         shape = kind.batch, kind.heads, capacity, kind.size
         device = torch.device("cpu") if host else kind.device
-        pinned = host and kind.device.type == "cuda"
-        self.tensor = torch.empty(shape, dtype=kind.dtype, device=device, pin_memory=pinned)
-        if not pinned:
-            advise_huge(self.tensor, capacity * kind.token_bytes)
+        self.tensor = torch.empty(shape, dtype=kind.dtype, device=device)
+        advise_huge(self.tensor, capacity * kind.token_bytes)
         self.kind, self.capacity = kind, capacity
 
 
