@@ -3,7 +3,7 @@
     python benchmarks/gpu.py                          # all of it; it needs CUDA and says so where there is none
     python benchmarks/gpu.py --what layers            # attention and cache of a layer, 4k to 1M, with the bars
     python benchmarks/gpu.py --what models            # LongHeads' Table 5: seconds a token and GB at 4k, 16k, 32k, 128k
-    python benchmarks/gpu.py --what million           # 1,048,576 tokens, keys and values in the host's memory
+    python benchmarks/gpu.py --what million           # 1,048,576 tokens, kept on the GPU and in the host's memory
 
 Weights are random: time and memory do not depend on them. The accuracy of Table 5 needs a trained model; `longspan eval
 passkey --model PATH --methods longheads --lengths 4k,16k,32k,128k` measures it.
@@ -12,9 +12,11 @@ passkey --model PATH --methods longheads --lengths 4k,16k,32k,128k` measures it.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,10 @@ LLAMA_3 = Shape(layers=1)
 LLAMA_2 = Shape(heads=32, kv_heads=32, layers=1, window=4096, base=10_000.0)
 # Seconds a token and GB of the paper's Table 5 (one A100; 128k with the keys and values in the host's memory).
 PAPER = {131072: (4.14, 42.3)}
+WEIGHTS_2 = 13.5e9  # bytes of Llama-2-7B's in bf16
 MILLION = 1 << 20
+DEVICE_GIB = 32.0  # of a GPU's memory for the million tokens' keys and values, which grow by half
+READING = 90.0  # seconds after which no prefill chunk is begun; a million tokens are given twice that
 # Method, tier of keys and values, whether steps are replayed from a CUDA graph.
 TABLE_5 = (
     (None, "device", False),
@@ -99,10 +104,12 @@ def read_and_go_on(
     tier: str,
     device: str,
     graph: bool = False,
+    seconds: float = math.inf,
 ) -> dict[str, Any]:
     """Read ``tokens`` random tokens in prefill chunks and go on for ``steps``; ``method`` None is the stock model.
 
-    With ``graph`` the steps are replayed from a CUDA graph (``longspan.graphed``).
+    With ``graph`` the steps are replayed from a CUDA graph (``longspan.graphed``). After ``seconds`` of reading no
+    prefill chunk is begun, and the steps follow what was ``read``.
 
     In a process of its own.
     """
@@ -119,7 +126,9 @@ def read_and_go_on(
     begun = now()
     for a, b in blocks(tokens, piece):
         out = model(ids[:, a:b], logits_to_keep=1, use_cache=True, **{CACHE_ARGUMENT: cache})
-        cache = getattr(out, CACHE_ARGUMENT)
+        cache, read = getattr(out, CACHE_ARGUMENT), b
+        if now() - begun > seconds:
+            break
     prefill, times = now() - begun, []
     token = out.logits[:, -1].argmax(-1, keepdim=True)
     with longspan.graphed(model) if graph else nullcontext():
@@ -134,6 +143,7 @@ def read_and_go_on(
         "graph": graph,
         "tier": tier,
         "length": tokens,
+        "read": read,
         "prefill_seconds": f"{prefill:.2f}",
         "seconds_per_token": f"{statistics.median(times):.4f}",
         "device_gb": f"{peak:.2f}",
@@ -141,36 +151,73 @@ def read_and_go_on(
 
 
 def table_5(
-    console: Console, device: str, lengths: tuple[int, ...] = (4096, 16384, 32768, 131072)
+    console: Console,
+    device: str,
+    lengths: tuple[int, ...] = (4096, 16384, 32768, 131072),
+    keep: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
+    memory: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Llama-2-7B's shape: stock, full and DCA with and without a CUDA graph, LongHeads with and without offload."""
+    """Llama-2-7B's shape: stock, full and DCA with and without a CUDA graph, LongHeads with and without offload.
+
+    ``keep`` is given the rows so far after each, so that an interrupted run leaves what it measured. Offloaded
+    prefills, which take longest, come last. Where weights, keys and values fill the device's ``memory``, nothing
+    is run to find that out.
+    """
     made, rows = config(LLAMA_2, 32, 4096, 11008, 32000), []
-    for length in lengths:
-        for method, tier, graph in TABLE_5:
-            try:
-                row = alone(read_and_go_on, made, method, length, 4096, 32, tier, device, graph, preload=PRELOAD)
-            except Failed as error:
-                row = {
-                    "layers": 32,
-                    "method": method or "stock",
-                    "graph": graph,
-                    "tier": tier,
-                    "length": length,
-                    "failed": str(error)[:200],
-                }
-            paper = PAPER.get(length, ("", "")) if method == "longheads" else ("", "")
-            rows.append({**row, "paper_seconds_per_token": paper[0], "paper_gb": paper[1]})
-            console.print(rows[-1])
+    cases = [(length, *case) for length in lengths for case in TABLE_5]
+    for length, method, tier, graph in sorted(cases, key=lambda case: case[2] != "device"):
+        needed = WEIGHTS_2 + 32 * length * LLAMA_2.kv_heads * LLAMA_2.width * 4
+        if tier == "device" and needed > 0.9 * memory:  # the rest is for growth and for what a forward computes with
+            known = {"layers": 32, "method": method or "stock", "graph": graph, "tier": tier, "length": length}
+            row = {**known, "failed": f"not run: {needed / 2**30:.1f} GiB of {memory / 2**30:.1f}"}
+        else:
+            row = _measured(made, method, length, 4096, 32, tier, device, graph, READING)
+        paper = PAPER.get(length, ("", "")) if method == "longheads" else ("", "")
+        rows.append({**row, "paper_seconds_per_token": paper[0], "paper_gb": paper[1]})
+        console.print(rows[-1])
+        keep(rows)
     return rows
 
 
-def million(console: Console, device: str, gib: float, tokens: int = MILLION) -> list[dict[str, Any]]:
-    """One sequence through LongHeads, as many layers of Llama-3-8B's shape as fit, keys and values in host memory."""
-    layers = layers_that_fit(LLAMA_3, tokens, gib)
-    made = config(LLAMA_3, layers, 4096, 14336, 32000)
-    row = alone(read_and_go_on, made, "longheads", tokens, 8192, 32, "host", device, preload=PRELOAD)
-    console.print(f"{tokens:,} tokens, {layers} layers of Llama-3-8B's shape, {gib:g} GiB of keys and values: {row}")
-    return [row]
+def million(
+    console: Console,
+    device: str,
+    gib: float,
+    tokens: int = MILLION,
+    keep: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
+) -> list[dict[str, Any]]:
+    """One sequence through LongHeads, as many layers of Llama-3-8B's shape as fit, their keys and values in each tier.
+
+    ``keep``: see ``table_5``.
+    """
+    rows = []
+    for tier, room in (("device", min(gib, DEVICE_GIB)), ("host", gib)):
+        layers = layers_that_fit(LLAMA_3, tokens, room)
+        made = config(LLAMA_3, layers, 4096, 14336, 32000)
+        rows.append(_measured(made, "longheads", tokens, 8192, 32, tier, device, False, 2 * READING))
+        console.print(f"{tokens:,} tokens, {layers} layers of Llama-3-8B's shape, up to {room:g} GiB: {rows[-1]}")
+        keep(rows)
+    return rows
+
+
+def _measured(
+    made: LlamaConfig,
+    method: str | None,
+    length: int,
+    piece: int,
+    steps: int,
+    tier: str,
+    device: str,
+    graph: bool,
+    seconds: float,
+) -> dict[str, Any]:
+    """The row of ``read_and_go_on``, or of what it failed by."""
+    try:
+        given = made, method, length, piece, steps, tier, device, graph, seconds
+        return dict(alone(read_and_go_on, *given, preload=PRELOAD))
+    except Failed as error:
+        known = {"layers": made.num_hidden_layers, "method": method or "stock", "graph": graph, "tier": tier}
+        return {**known, "length": length, "failed": error.reason[:200]}
 
 
 def refusal() -> str | None:
@@ -200,14 +247,15 @@ def main(argv: list[str] | None = None) -> int:
     name, failed = torch.cuda.get_device_name(), 0
     if "layers" in args.what:
         cases = right(console, layer_cases(), why_no_kvpress(), "cuda")
-        memory = tuple((case.phase, case.dtype, case.length) for case in cases)
         keep = lambda rows: write(args.out, rows, GPU_BARS, 2, name)  # noqa: E731
-        rows, failed = run_cases(console, cases, 2, memory, "cuda", keep)
+        rows, failed = run_cases(console, cases, 2, (), "cuda", keep)
         show(console, rows, judge(GPU_BARS, rows))
     if "models" in args.what:
-        save(args.out / "table5.csv", table_5(console, "cuda"), 2, device=name)
+        room = torch.cuda.get_device_properties(0).total_memory
+        table_5(console, "cuda", keep=lambda rows: save(args.out / "table5.csv", rows, 2, device=name), memory=room)
     if "million" in args.what:
-        save(args.out / "million.csv", million(console, "cuda", args.kv_gib, args.tokens), 2, device=name)
+        keep = lambda rows: save(args.out / "million.csv", rows, 2, device=name)  # noqa: E731
+        million(console, "cuda", args.kv_gib, args.tokens, keep)
     console.print(f"{(time.monotonic() - begun) / 60:.1f} minutes")
     return 1 if failed else 0
 

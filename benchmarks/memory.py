@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 STATUS = ("RssAnon", "VmData", "RssFile", "RssShmem")
 
@@ -46,8 +49,48 @@ class Peaks:
         self.look()
 
 
+class DevicePeaks:
+    """What each of several contestants takes of a GPU's memory, above what was there before; on a CPU it sees nothing.
+
+    Attributes:
+        peaks: bytes by contestant, of the largest run.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._on, self.peaks = device != "cpu", dict[str, int]()
+        self._held: dict[str, int] = {}
+
+    def filled(self, name: str, fill: Callable[[], object]) -> None:
+        """``fill()``; what it leaves in memory is the contestant's."""
+        before = torch.cuda.memory_allocated() if self._on else 0
+        fill()
+        if self._on:
+            gc.collect()
+            self._held[name] = torch.cuda.memory_allocated() - before
+
+    def begin(self) -> None:
+        """A run follows."""
+        if self._on:
+            torch.cuda.reset_peak_memory_stats()
+            self._before = torch.cuda.memory_allocated()
+
+    def ran(self, name: str) -> None:
+        """The contestant's run is over, and what it left is still there."""
+        if self._on:
+            peak = torch.cuda.max_memory_allocated() - self._before + self._held.get(name, 0)
+            self.peaks[name] = max(peak, self.peaks.get(name, 0))
+
+
 class Failed(RuntimeError):
-    """A process of a benchmark raised, or died."""
+    """A process of a benchmark raised, or died.
+
+    Attributes:
+        reason: the message without what was run, which may be long.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}")
+        self.reason = reason
 
 
 def alone(work: Callable[..., Any], *given: Any, preload: tuple[str, ...] = ()) -> Any:
@@ -69,12 +112,11 @@ def alone(work: Callable[..., Any], *given: Any, preload: tuple[str, ...] = ()) 
         worked, answer = ours.recv()
     except EOFError:
         process.join()
-        raise Failed(
-            f"{work.__name__}{given} died with exit code {process.exitcode} (-9: killed, most often for its memory)"
-        ) from None
+        why = f"died with exit code {process.exitcode} (-9: killed, most often for its memory)"
+        raise Failed(f"{work.__name__}{given}", why) from None
     process.join()
     if not worked:
-        raise Failed(f"{work.__name__}{given}: {answer}")
+        raise Failed(f"{work.__name__}{given}", answer)
     return answer
 
 

@@ -31,10 +31,10 @@ from rich.console import Console
 from rich.table import Table
 
 from common import clock, ratio, save, take_turns, version
-from contestants import DECODE, PREFILL, Contestant, Shape, make, why_no_kvpress
+from contestants import DECODE, PREFILL, Contestant, Shape, make, random_block, why_no_kvpress
 from floors import Rates, floor_seconds, measure_rates
 from gates import gate
-from memory import Failed, Peaks, alone, resident
+from memory import DevicePeaks, Failed, Peaks, alone, resident
 from verdicts import CPU_BARS, Bar, growth, judge
 
 RESULTS = Path(__file__).parent / "results" / "speed"
@@ -98,8 +98,9 @@ def plan(long: bool = False, quick: bool = False) -> list[Case]:
 
 @torch.inference_mode()
 def timed(case: Case, threads: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """The rows of a case, without floors and memory; in a process of its own."""
+    """The rows of a case, without floors, and without memory on a CPU; in a process of its own."""
     torch.set_num_threads(threads)
+    peaks = DevicePeaks(device)
     dtype, shape, now = DTYPES[case.dtype], case.shape, clock(threads, device)
     runs: dict[str, Callable[[], object]] = {}
     lengths: dict[str, tuple[str, int]] = {}
@@ -109,9 +110,11 @@ def timed(case: Case, threads: int, device: str = "cpu") -> list[dict[str, Any]]
         one = make(case.phase, method, shape, dtype, device)
         by_name[name], lengths[name] = one, (method, length)
         if case.phase == "decode":
-            one.fill(length)
+            peaks.filled(name, lambda: one.fill(length))
         runs[name] = lambda: one(*given)
 
+    if case.phase == "decode":
+        random_block(shape, dtype, device)  # it is nobody's
     for method in case.methods:
         add(method, method, case.length)
         if case.against_short:
@@ -120,18 +123,21 @@ def timed(case: Case, threads: int, device: str = "cpu") -> list[dict[str, Any]]
     if case.phase == "decode":
         for run in runs.values():
             run(), run()  # the growth of buffers and tables is no part of a token's usual cost
-        times = take_turns(runs, case.rounds, now)
     else:
         small = shape.qkv(512, dtype, device)
         for one in by_name.values():
             one(*small)  # what a first call sets up is no part of a prefill
             one.clear()
 
-        def after(name: str) -> None:
+    def after(name: str) -> None:
+        peaks.ran(name)
+        if case.phase == "prefill":
             by_name[name].clear()
             gc.collect()
+        peaks.begin()
 
-        times = take_turns(runs, case.rounds, now, after)
+    peaks.begin()
+    times = take_turns(runs, case.rounds, now, after)
     rows = []
     for name, (method, length) in lengths.items():
         if length != case.length:
@@ -151,36 +157,33 @@ def timed(case: Case, threads: int, device: str = "cpu") -> list[dict[str, Any]]
         for over in ("flash", "stock", "full"):
             row[f"over_{over}"] = f"{ratio(times, name, over):.4f}" if over in runs else ""
         row["over_short"] = f"{ratio(times, name, f'{name}, short'):.3f}" if case.against_short else ""
+        if name in peaks.peaks:
+            row["peak_mib"] = f"{peaks.peaks[name] / 2**20:.0f}"
         rows.append(row)
     return rows
 
 
 @torch.inference_mode()
-def peak_bytes(case: Case, method: str, threads: int, device: str = "cpu") -> int:
-    """The peak of memory in a prefill, or of the filled cache and a step, above that of the inputs and a small call.
+def peak_bytes(case: Case, method: str, threads: int) -> int:
+    """The peak of anonymous memory in a prefill, or of the filled cache and a step, above the inputs and a small call.
 
-    Anonymous memory on the CPU, what torch has allocated on a GPU. In a process of its own.
+    In a process of its own, on the CPU.
     """
     torch.set_num_threads(threads)
     dtype, shape = DTYPES[case.dtype], case.shape
-    one = make(case.phase, method, shape, dtype, device)
+    one = make(case.phase, method, shape, dtype)
     if case.phase == "decode":
         one.fill(64)
-        one(*shape.qkv(1, dtype, device))
+        one(*shape.qkv(1, dtype))
     else:
-        one(*shape.qkv(64, dtype, device))
+        one(*shape.qkv(64, dtype))
     one.clear()
-    given = shape.qkv(case.length if case.phase == "prefill" else 1, dtype, device)
+    given = shape.qkv(case.length if case.phase == "prefill" else 1, dtype)
     gc.collect()
-    before = resident() if device == "cpu" else torch.cuda.memory_allocated()
+    before = resident()
     if case.phase == "decode":
         one.fill(case.length)  # what filling makes and drops is no part of it
         gc.collect()
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-        one(*given)
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
     with Peaks() as peaks:
         one(*given)
     return peaks.peaks["RssAnon"] - before
@@ -279,22 +282,23 @@ def run_cases(
     ``keep`` is given the rows so far after each case, so that an interrupted run leaves what it measured.
     """
     rows: list[dict[str, Any]] = []
+    rates: dict[str, Rates] = {}
     failed, begun = 0, time.monotonic()
     for case in cases:
         try:
             with console.status(case.text):
-                # Beside each case, since the machine is not equally fast all the time.
-                rates = alone(rates_of, case.dtype, threads, device, preload=PRELOAD)
+                if device == "cpu" or case.dtype not in rates:  # a CPU is not equally fast all the time
+                    rates[case.dtype] = alone(rates_of, case.dtype, threads, device, preload=PRELOAD)
                 found = alone(timed, case, threads, device, preload=PRELOAD)
                 if not case.against_short and (case.phase, case.dtype, case.length) in memory:
                     for row in found:
-                        peak = alone(peak_bytes, case, row["method"], threads, device, preload=PRELOAD)
+                        peak = alone(peak_bytes, case, row["method"], threads, preload=PRELOAD)
                         row["peak_mib"] = f"{peak / 2**20:.0f}"
         except Failed as error:
             console.print(f"[red]{case.text}: {error}[/]")
             failed += 1
             continue
-        rows += [with_floor(row, rates, case.shape, device) for row in found]
+        rows += [with_floor(row, rates[case.dtype], case.shape, device) for row in found]
         keep(rows)
         console.print(f"{time.monotonic() - begun:5.0f} s  {case.text}")
     return rows, failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from longspan.methods.dca import DCA
 from longspan_eval.spec import parse_specs
@@ -232,9 +234,57 @@ def test_layers_of_a_million_tokens(gib, layers):
 @pytest.mark.parametrize("method", [None, "longheads"])
 def test_the_gpu_script_reads_and_goes_on(method):
     shape = contestants.Shape(heads=2, kv_heads=1, width=16, window=64)
-    made = gpu.config(shape, 2, 32, 32, 64)
-    found = gpu.read_and_go_on(made, method, 300, 128, 2, "device", "cpu")
-    assert found["length"] == 300 and float(found["seconds_per_token"]) > 0 and found["layers"] == 2
+    found = gpu.read_and_go_on(gpu.config(shape, 2, 32, 32, 64), method, 300, 128, 2, "device", "cpu")
+    assert found["length"] == found["read"] == 300 and found["layers"] == 2
+    assert float(found["seconds_per_token"]) > 0
+    found = gpu.read_and_go_on(gpu.config(shape, 2, 32, 32, 64), method, 300, 128, 2, "device", "cpu", seconds=0)
+    assert (found["length"], found["read"]) == (300, 128) and float(found["seconds_per_token"]) > 0
+
+
+def test_an_interrupted_gpu_run_leaves_its_rows(monkeypatch):
+    """Rows are kept one by one, those that failed with the reason, and offloaded ones last."""
+
+    def alone(work, made, method, *given, preload):
+        if method == "dca":
+            raise memory.Failed(f"{work.__name__}{(made, *given)}", "OutOfMemoryError: 64 GiB")
+        return {"method": method or "stock", "tier": given[3]}
+
+    monkeypatch.setattr(gpu, "alone", alone)
+    console, kept = Console(file=io.StringIO()), []
+    for run, count in (
+        (lambda keep: gpu.table_5(console, "cuda", (4096, 8192), keep), 2 * len(gpu.TABLE_5)),
+        (lambda keep: gpu.million(console, "cuda", 80, keep=keep), 2),
+    ):
+        kept.clear()
+        rows = run(lambda rows: kept.append([*rows]))
+        assert [len(each) for each in kept] == [*range(1, count + 1)] and kept[-1] == rows
+        tiers = [row["tier"] for row in rows]
+        assert tiers == sorted(tiers) and set(tiers) == {"device", "host"}
+        assert {row.get("failed") for row in rows if row["method"] == "dca"} <= {"OutOfMemoryError: 64 GiB"}
+        assert all(("failed" in row) == (row["method"] == "dca") for row in rows)
+    rows = gpu.table_5(console, "cuda", (4096, 131072), memory=86 * 2**30)
+    assert not any("not run" in row.get("failed", "") for row in rows)
+    rows = gpu.table_5(console, "cuda", (4096, 131072), memory=84 * 2**30)
+    said = [row for row in rows if row.get("failed") == "not run: 76.6 GiB of 84.0"]
+    assert len(said) == 6 and {(row["length"], row["tier"]) for row in said} == {(131072, "device")}
+
+
+def test_a_gpu_has_the_peak_of_each_contestant_in_one_process(monkeypatch):
+    used = {"now": 100, "most": 100}
+    # There may be no GPU.
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: used["now"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: used["most"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: used.update(most=used["now"]))
+    peaks = memory.DevicePeaks("cuda")
+    peaks.filled("full", lambda: used.update(now=170, most=500))
+    for name, most in (("full", 180), ("flash", 175), ("full", 190)):
+        peaks.begin()
+        used["most"] = most
+        peaks.ran(name)
+    assert peaks.peaks == {"full": 70 + 20, "flash": 5}
+    (peaks := memory.DevicePeaks("cpu")).begin()
+    peaks.ran("full")
+    assert peaks.peaks == {}
 
 
 # Parts of a forward
