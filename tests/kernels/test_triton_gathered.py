@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from longspan.kernels.gathered import PerQueryChunk, PerRow, gathered, reference
 from longspan.kernels.gpu import tiles
@@ -16,7 +17,7 @@ from support.cases import HEAD, ROPES, assert_lse_within_budget, assert_within_b
 
 pytest.importorskip("triton")
 
-from longspan.kernels.gathered import triton  # noqa: E402  (whatever it imports of Triton comes later)
+from longspan.kernels.gathered import triton, triton_jit_chunk  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -161,6 +162,28 @@ def test_decoding_in_parts(parts, monkeypatch):
     monkeypatch.setattr(tiles, "splits", lambda *_: parts)
     for job in (per_row(1, 40, 3), per_row(1, 3, 6), per_row(1, 1, 4), per_chunk(1, 37), per_chunk(1, 37, runs=3)):
         check(job)
+
+
+def test_a_chunk_of_one_run_copies_nothing_to_the_device(monkeypatch):
+    """A copy from the CPU's memory waits for the device, once a query chunk and layer."""
+    copied = []
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu":
+                copied.append(tuple(args[0].shape))
+            return func(*args, **(kwargs or {}))
+
+    # There may be no GPU: tensors without memory stand for those on it, and nothing runs.
+    monkeypatch.setattr(tiles, "choose", lambda *_: tiles.Tiles(16, 16, 1, 1))
+    monkeypatch.setattr(tiles, "splits", lambda *_: 1)
+    monkeypatch.setattr(triton_jit_chunk, "by_query_chunk", {(1, 2, 1): lambda *args, **constants: None})
+    job = per_chunk(5, 20)
+    with Watched():
+        there = {name: torch.empty_like(getattr(job, name), device="meta") for name in ("q", "keys", "v", "tokens")}
+        cos_sin = tuple(tuple(torch.empty_like(x, device="meta") for x in one) for one in job.cos_sin)
+        triton._by_query_chunk(replace(job, cos_sin=cos_sin, **there))
+    assert not copied
 
 
 def test_softcap():

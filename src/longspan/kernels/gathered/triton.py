@@ -135,7 +135,8 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
     parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
     whole, whole_lse = room(out, lse, parts)
     tokens = job.tokens.to(out.device).contiguous()
-    ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count)
+    # Made there: a copy to the device waits for all that it was asked for, and there is one of these for every chunk.
+    ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count, device=out.device)
     ends = ends.to(out.device).expand(*tokens.shape[:2], -1).contiguous()
     norm = job.rope.norm_q is not None
     if norm:
