@@ -15,6 +15,7 @@ from torch import Tensor
 from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.kernels.gathered import compiled, reference, torch_ops, triton
 from longspan.kernels.gathered.contract import Part, PerQueryChunk, PerRow
+from longspan.kernels.gathered.offloaded import brought
 from longspan.kernels.softmax import merge
 
 __all__ = ["Impl", "Part", "PerQueryChunk", "PerRow", "gather_into", "gathered"]
@@ -33,6 +34,8 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
     Raises:
         ValueError: the named implementation cannot run here.
     """
+    if isinstance(job, PerRow) and job.keys.device != job.q.device:
+        return _each_run(brought(job), impl)
     name = _implementation(job, impl)
     if name in ("flash_cpu", "torch"):
         return torch_ops.run(job, flash=name == "flash_cpu")
@@ -50,6 +53,12 @@ def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Imp
         return
     for some, other, other_lse in gathered(job, impl):
         merge(out[:, :, some], lse[:, :, some], other, other_lse)
+
+
+def _each_run(parts: Iterator[tuple[slice, PerRow]], impl: Impl) -> Iterator[Part]:
+    for rows, part in parts:
+        for some, out, lse in gathered(part, impl):
+            yield slice(rows.start + some.start, rows.start + some.stop), out, lse
 
 
 def _implementation(job: PerRow | PerQueryChunk, impl: Impl) -> Impl:

@@ -109,7 +109,7 @@ def _gather_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor
             whole = x[b, head, : x.shape[2] // size * size].unflatten(0, (-1, size)).flatten(1)
             gathered = room(name, x, rows * count, whole.shape[1])
             torch.index_select(whole, 0, unit_ids, out=gathered)
-            if gathered.dtype != rotated.dtype or gathered.device != q.device:
+            if gathered.dtype != rotated.dtype:
                 gathered = room(f"own {name}", rotated, *gathered.shape).copy_(gathered)
             own.append(gathered.view(rows, count, size, -1))
         own_keys, own_v = own[0], own[1].flatten(1, 2)
@@ -144,7 +144,7 @@ def _group_rows(job: PerRow, flash: bool, room: _Room, out: Tensor, lse: Tensor)
             if a == z:
                 continue
             tokens = slice(unit * job.size, (unit + 1) * job.size)
-            own_keys, own_v = (x[b : b + 1, head : head + 1, tokens].to(q.device) for x in (keys, v))
+            own_keys, own_v = (x[b : b + 1, head : head + 1, tokens] for x in (keys, v))
             part, part_lse = _attend(job, sorted_q[:, a:z].reshape(1, 1, -1, width), own_keys, own_v, flash)
             sorted_out[a:z], sorted_lse[a:z] = part.reshape(z - a, -1), part_lse.view(z - a, group)
         back = torch.empty_like(order)

@@ -1,0 +1,54 @@
+"""Keys and values in another memory than the queries: the units that rows chose are copied to where those are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from longspan.kernels.gathered.contract import PerRow
+
+CHANNELS_AT_ONCE = 1 << 28  # of the keys that are copied for some rows (bf16: 512 MB, and as much of values)
+
+
+def brought(job: PerRow, most: int = CHANNELS_AT_ONCE) -> Iterator[tuple[slice, PerRow]]:
+    """Some rows of a job at a time, over the units that they chose, on the device of the queries.
+
+    A unit is copied once for all rows that chose it. Neighbouring rows choose much alike, so as many come together as
+    choose units of no more than ``most`` channels of keys; one row at least.
+    """
+    rows = job.q.shape[2]
+    sets = min(job.units.shape[1], job.keys.shape[1])  # of key heads whose units are chosen alike
+    chosen = job.units.to(job.keys.device).unflatten(1, (sets, -1))  # [B, C, S / C, T, m]
+    unit_channels = job.keys.shape[1] * job.size * job.keys.shape[3] * job.keys.shape[0]
+    r0 = 0
+    while r0 < rows:
+        r1 = rows
+        while True:
+            own = chosen[:, :, :, r0:r1].flatten(0, 1)
+            units, numbers = zip(*(one.unique(return_inverse=True) for one in own), strict=True)
+            count = max(map(len, units))
+            if count * unit_channels <= most or r1 - r0 == 1:
+                break
+            r1 = r0 + (r1 - r0 + 1) // 2
+        numbered = torch.stack(numbers).unflatten(0, (-1, sets)).flatten(1, 2)
+        keys, v = (_copied(x, units, sets, count, job.size).to(job.q.device) for x in (job.keys, job.v))
+        part = job.part(slice(r0, r1))
+        yield slice(r0, r1), replace(part, keys=keys, v=v, units=numbered.to(job.q.device))
+        r0 = r1
+
+
+def _copied(x: Tensor, units: tuple[Tensor, ...], sets: int, count: int, size: int) -> Tensor:
+    """``[B, Hkv, count · size, D]``, the units of each batch row and set of key heads, and zeros after the last one."""
+    batch, heads, stored, width = x.shape
+    out = x.new_empty(batch, heads, count * size, width)
+    for b, head in product(range(batch), range(heads)):
+        own = units[b * sets + head * sets // heads]
+        whole = x[b, head, : stored // size * size].unflatten(0, (-1, size)).flatten(1)
+        place = out[b, head].view(count, -1)
+        torch.index_select(whole, 0, own, out=place[: len(own)])
+        place[len(own) :] = 0
+    return out

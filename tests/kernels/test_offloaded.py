@@ -1,0 +1,34 @@
+"""Keys in another memory than the queries: the chosen units are brought to these, each once for all rows."""
+
+import pytest
+import torch
+
+from longspan.kernels.gathered import gathered
+from longspan.kernels.gathered.offloaded import brought
+from support.jobs import per_row
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+
+@pytest.mark.parametrize("share", [1, 2, 4])
+@pytest.mark.parametrize(("rows", "size", "count"), [(1, 8, 3), (13, 8, 3), (13, 1, 5)])
+@pytest.mark.parametrize("most", [1, 700, 1 << 28])
+def test_attention_to_the_brought_units_is_that_to_all_stored_ones(share, rows, size, count, most):
+    job = per_row(rows, size, count, available=17, share=share, batch=2)
+    ((_, whole, whole_lse),) = gathered(job, "reference")
+    outs, lses, at = [], [], 0
+    for some, part in brought(job, most):
+        assert some.start == at < some.stop
+        ((_, out, lse),) = gathered(part, "reference")
+        outs, lses, at = [*outs, out], [*lses, lse], some.stop
+    assert at == rows
+    assert (len(outs) == 1) == (rows == 1 or most > 700), "as many rows at a time as there is room for their units"
+    torch.testing.assert_close(torch.cat(outs, dim=2), whole)
+    torch.testing.assert_close(torch.cat(lses, dim=2), whole_lse, rtol=1e-12, atol=1e-12)
+
+
+def test_a_unit_is_copied_once_for_all_rows_that_chose_it():
+    job = per_row(50, 8, 3, available=5)
+    ((_, part),) = brought(job)
+    assert part.keys.shape[2] == 5 * 8 and part.units.max() == 4
+    assert {x.device for x in (part.keys, part.v, part.units)} == {job.q.device}
