@@ -1,11 +1,11 @@
-"""Keys in another memory than the queries: the chosen units are brought to these, each once for all rows."""
+"""Keys in another memory than the queries: what was chosen is brought to these, a unit once for all rows."""
 
 import pytest
 import torch
 
 from longspan.kernels.gathered import gathered
-from longspan.kernels.gathered.offloaded import brought
-from support.jobs import per_row
+from longspan.kernels.gathered.offloaded import brought, brought_chunk
+from support.jobs import per_chunk, per_row
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -32,3 +32,17 @@ def test_a_unit_is_copied_once_for_all_rows_that_chose_it():
     ((_, part),) = brought(job)
     assert part.keys.shape[2] == 5 * 8 and part.units.max() == 4
     assert {x.device for x in (part.keys, part.v, part.units)} == {job.q.device}
+
+
+@pytest.mark.parametrize("share", [1, 2, 4])
+@pytest.mark.parametrize(
+    "options", [{"runs": 1}, {"runs": 3}, {"rotated": True}, {"runs": 2, "edges": (0, 4, 9)}], ids=str
+)
+def test_attention_to_the_brought_tokens_is_that_to_all_stored_ones(share, options):
+    job = per_chunk(9, 12, share=share, batch=2, **options)
+    for _, chunk in job.chunks():
+        part = brought_chunk(chunk)
+        assert part.keys.shape[2] == part.v.shape[2] == 12
+        ((_, whole, whole_lse),), ((_, out, lse),) = (gathered(one, "reference") for one in (chunk, part))
+        torch.testing.assert_close(out, whole)
+        torch.testing.assert_close(lse, whole_lse, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ it, so that the result can be merged with that of other keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.kernels.gathered import compiled, reference, torch_ops, triton
 from longspan.kernels.gathered.contract import Part, PerQueryChunk, PerRow
-from longspan.kernels.gathered.offloaded import brought
+from longspan.kernels.gathered.offloaded import brought, brought_chunk
 from longspan.kernels.softmax import merge
 
 __all__ = ["Impl", "Part", "PerQueryChunk", "PerRow", "gather_into", "gathered"]
@@ -34,8 +34,10 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    if isinstance(job, PerRow) and job.keys.device != job.q.device:
-        return _each_run(brought(job), impl)
+    if job.keys.device != job.q.device:
+        if isinstance(job, PerRow):
+            return _of_each(brought(job), impl)
+        return _of_each(((rows, brought_chunk(chunk)) for rows, chunk in job.chunks()), impl)
     name = _implementation(job, impl)
     if name in ("flash_cpu", "torch"):
         return torch_ops.run(job, flash=name == "flash_cpu")
@@ -55,7 +57,7 @@ def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Imp
         merge(out[:, :, some], lse[:, :, some], other, other_lse)
 
 
-def _each_run(parts: Iterator[tuple[slice, PerRow]], impl: Impl) -> Iterator[Part]:
+def _of_each(parts: Iterable[tuple[slice, PerRow | PerQueryChunk]], impl: Impl) -> Iterator[Part]:
     for rows, part in parts:
         for some, out, lse in gathered(part, impl):
             yield slice(rows.start + some.start, rows.start + some.stop), out, lse

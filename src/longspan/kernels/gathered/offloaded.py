@@ -1,4 +1,4 @@
-"""Keys and values in another memory than the queries: the units that rows chose are copied to where those are."""
+"""Keys and values in another memory than the queries: what these chose is copied to where they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,29 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from longspan.kernels.gathered.contract import PerRow
+from longspan.kernels.gathered.contract import PerQueryChunk, PerRow
 
 CHANNELS_AT_ONCE = 1 << 28  # of the keys that are copied for some rows (bf16: 512 MB, and as much of values)
+
+
+def brought_chunk(chunk: PerQueryChunk) -> PerQueryChunk:
+    """The job of one chunk over its tokens alone, on the device of the queries; heads that choose for themselves get
+    keys of their own."""
+    tokens = chunk.tokens.to(chunk.keys.device)
+    heads = max(chunk.keys.shape[1], tokens.shape[1])
+    own = tokens.repeat_interleave(heads // tokens.shape[1], dim=1)
+    keys, v = (_tokens(x, own).to(chunk.q.device) for x in (chunk.keys, chunk.v))
+    places = torch.arange(tokens.shape[2], device=chunk.q.device).expand(tokens.shape)
+    return replace(chunk, keys=keys, v=v, tokens=places, derived={})
+
+
+def _tokens(x: Tensor, tokens: Tensor) -> Tensor:
+    """``[B, S, M, D]`` of ``x`` ``[B, Hkv, N, D]`` at tokens ``[B, S, M]``, where S is a multiple of Hkv."""
+    batch, heads, count = tokens.shape
+    out = x.new_empty(batch, heads, count, x.shape[3])
+    for b, head in product(range(batch), range(heads)):
+        torch.index_select(x[b, head * x.shape[1] // heads], 0, tokens[b, head], out=out[b, head])
+    return out
 
 
 def brought(job: PerRow, most: int = CHANNELS_AT_ONCE) -> Iterator[tuple[slice, PerRow]]:

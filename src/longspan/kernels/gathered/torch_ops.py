@@ -80,7 +80,7 @@ def by_query_chunk(job: PerQueryChunk, flash: bool) -> tuple[Tensor, Tensor]:
         choice = s * tokens.shape[1] // sharing
         for x, buffer in zip((job.keys, job.v), buffers, strict=True):
             torch.index_select(x[b, s * x.shape[1] // sharing], 0, tokens[b, choice], out=buffer)
-        keys, v = (x[None, None].to(q.device) for x in buffers)
+        keys, v = (x[None, None] for x in buffers)
         if job.key_cos_sin is not None:
             keys = job.rope.rotate_k(keys, *job.key_cos_sin)
         edges = [0, *ends[b][choice]] if ends is not None else [0, tokens.shape[2]]
