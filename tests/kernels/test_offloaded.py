@@ -1,9 +1,13 @@
 """Keys in another memory than the queries: what was chosen is brought to these, a unit once for all rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from longspan.kernels.gathered import gathered
+from longspan.kernels import cpu
+from longspan.kernels import gathered as kernels
+from longspan.kernels.gathered import gather_into, gathered
 from longspan.kernels.gathered.offloaded import brought, brought_chunk
 from support.jobs import per_chunk, per_row
 
@@ -46,3 +50,20 @@ def test_attention_to_the_brought_tokens_is_that_to_all_stored_ones(share, optio
         ((_, whole, whole_lse),), ((_, out, lse),) = (gathered(one, "reference") for one in (chunk, part))
         torch.testing.assert_close(out, whole)
         torch.testing.assert_close(lse, whole_lse, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", ["auto", "compiled", "torch"])
+@pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
+def test_every_implementation_sees_the_keys_where_the_queries_are(impl, monkeypatch):
+    """A named one was refused for keys in another memory, which are brought before it runs."""
+    # There may be no GPU: keys without memory stand for those elsewhere, and the true ones are brought.
+    rows, chunks = per_row(13, 8, 3, available=17), per_chunk(9, 12, runs=3, edges=(0, 4, 9))
+    monkeypatch.setattr(kernels, "brought", lambda _: brought(rows, most=700))
+    monkeypatch.setattr(kernels, "brought_chunk", lambda one: brought_chunk(replace(one, keys=chunks.keys, v=chunks.v)))
+    for job in (rows, chunks):
+        out, lse = torch.zeros_like(job.q), torch.full(job.q.shape[:3], -torch.inf)
+        gather_into(out, lse, replace(job, keys=job.keys.to("meta"), v=job.v.to("meta")), impl)
+        parts = [(part, part_lse) for _, part, part_lse in gathered(job, "reference")]
+        whole, whole_lse = (torch.cat(x, dim=2) for x in zip(*parts, strict=True))
+        torch.testing.assert_close(out, whole)
+        torch.testing.assert_close(lse.double(), whole_lse, rtol=1e-5, atol=1e-5)

@@ -50,7 +50,8 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
 def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Impl = "auto") -> None:
     """Run a job and merge it into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, of other keys, in place."""
     plain = out.dtype == job.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
-    if plain and _implementation(job, impl) == "compiled":
+    here = job.keys.device == job.q.device  # a named implementation can only run once the keys are
+    if here and plain and _implementation(job, impl) == "compiled":
         compiled.run_into(out, lse, job)
         return
     for some, other, other_lse in gathered(job, impl):
