@@ -236,7 +236,7 @@ BAD = {
     "an unknown device": (["passkey", "--model", "FOLDER", "--device", "moon"], ["moon"]),
     "an unknown dtype": (["passkey", "--model", "FOLDER", "--dtype", "int4"], ["int4"]),
     "no rotary positions": (["passkey", "--model", "NOT_ROPE"], ["position"]),
-    "an out that is a file": (["passkey", "--model", "FOLDER", "--out", "taken"], ["taken", "exists"]),
+    "an out that is a file": (["passkey", "--model", "FOLDER", "--out", "taken"], ["--out taken", "is a file; name a folder"]),
     "a text for nothing": (
         ["passkey", "--model", "FOLDER", "--text", "taken", "--stride", "9"],
         ["--text, --stride", "only perplexity"],
@@ -280,6 +280,7 @@ UNREADABLE = {
     "no file": (["longbench-trec", "--data-dir", "."], ["trec.jsonl", "no such file"]),
     "a fault in a line": (["leval-toefl", "--data-dir", "."], ["tpo.jsonl, line 1", "field 'instructions'"]),
     "no text": (["perplexity", "--text", "none.txt"], ["none.txt", "cannot be read"]),
+    "a file for a folder": (["passkey", "--out", "blank.txt"], ["--out blank.txt", "is a file; name a folder"]),
     "a text of nothing": (["perplexity", "--text", "blank.txt"], ["blank.txt", "no text"]),
     "a text of bytes": (["perplexity", "--text", "bytes.txt"], ["bytes.txt", "not UTF-8"]),
 }

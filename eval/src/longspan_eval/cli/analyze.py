@@ -14,7 +14,7 @@ from longspan.cli.output import hushed, notes, prefill_bar, print_json, say, wid
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
 from longspan.files import check
-from longspan_eval.cli.eval_options import parse_lengths
+from longspan_eval.cli.eval_options import check_folder, parse_lengths
 from longspan_eval.cli.tasks import no_task
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def analyze(
 
     console = notes(quiet)
     chosen = parse_method(method)
-    if out.exists() and not out.is_dir():
-        raise LongspanError(f"--out {out}: is a file; name a folder")
+    check_folder(out)
     if not chosen.selects:
         idle = {
             "--model": model, "--task": task, "--file": file, "--prompt": prompt or None, "--answer": answer,

@@ -16,7 +16,15 @@ from longspan.cli.options import Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.cli.texts import one_stdin
 from longspan.errors import LongspanError
-from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors, check_spec, check_tier, kept_text, parse_lengths
+from longspan_eval.cli.eval_options import (
+    MaxFullSeconds,
+    RetryErrors,
+    check_folder,
+    check_spec,
+    check_tier,
+    kept_text,
+    parse_lengths,
+)
 from longspan_eval.cli.results import resumable, show_results
 from longspan_eval.cli.tasks import listing, named, sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_windows
@@ -133,6 +141,7 @@ def evaluate(
         ray_workers.require()
     quiet_transformers()
     console = notes(quiet)
+    check_folder(out)
     # Errors in a file are raised at once: a large model takes minutes to load.
     data = read_data(chosen, data_dir)
     texts = None if texts is None else [kept_text(path, out, dry_run) for path in texts]

@@ -40,6 +40,12 @@ def parse_lengths(text: str, window: int) -> tuple[int, ...]:
     return tuple(lengths)
 
 
+def check_folder(out: Path) -> None:
+    """Raise where the folder of a run cannot be one."""
+    if out.exists() and not out.is_dir():
+        raise LongspanError(f"--out {out}: is a file; name a folder")
+
+
 def kept_text(path: Path, out: Path, dry_run: bool) -> Path:
     """The path of a text; what comes in on stdin is kept in the run's folder, where its readers find it again.
 

@@ -17,7 +17,7 @@ from longspan.cli.options import Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
 from longspan.tables import Column, Sheet
-from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors
+from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors, check_folder
 from longspan_eval.cli.results import resumable, show_results
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def reproduce(
     if calibration is not None:
         Calibration.load(calibration)  # what is wrong with it is better heard now than after hours
     folder = Path("reproduce") / chosen.name if out is None else out
-    if folder.exists() and not folder.is_dir():
-        raise LongspanError(f"--out {folder}: is a file; name a folder")
+    check_folder(folder)
     check_data(wanted, data_dir)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     if scale == "auto":
