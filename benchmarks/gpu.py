@@ -252,10 +252,11 @@ def main(argv: list[str] | None = None) -> int:
         show(console, rows, judge(GPU_BARS, rows))
     if "models" in args.what:
         room = torch.cuda.get_device_properties(0).total_memory
-        table_5(console, "cuda", keep=lambda rows: save(args.out / "table5.csv", rows, 2, device=name), memory=room)
+        keep = lambda rows: save(args.out / "table5.csv", rows, 2, device=name)  # noqa: E731
+        failed += all("failed" in row for row in table_5(console, "cuda", keep=keep, memory=room))
     if "million" in args.what:
         keep = lambda rows: save(args.out / "million.csv", rows, 2, device=name)  # noqa: E731
-        million(console, "cuda", args.kv_gib, args.tokens, keep)
+        failed += all("failed" in row for row in million(console, "cuda", args.kv_gib, args.tokens, keep))
     console.print(f"{(time.monotonic() - begun) / 60:.1f} minutes")
     return 1 if failed else 0
 

@@ -236,7 +236,10 @@ BAD = {
     "an unknown device": (["passkey", "--model", "FOLDER", "--device", "moon"], ["moon"]),
     "an unknown dtype": (["passkey", "--model", "FOLDER", "--dtype", "int4"], ["int4"]),
     "no rotary positions": (["passkey", "--model", "NOT_ROPE"], ["position"]),
-    "an out that is a file": (["passkey", "--model", "FOLDER", "--out", "taken"], ["--out taken", "is a file; name a folder"]),
+    "an out that is a file": (
+        ["passkey", "--model", "FOLDER", "--out", "taken"],
+        ["--out taken", "is a file; name a folder"],
+    ),
     "a text for nothing": (
         ["passkey", "--model", "FOLDER", "--text", "taken", "--stride", "9"],
         ["--text, --stride", "only perplexity"],
