@@ -56,8 +56,8 @@ def test_attention_to_the_brought_tokens_is_that_to_all_stored_ones(share, optio
 @pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
 def test_every_implementation_sees_the_keys_where_the_queries_are(impl, monkeypatch):
     """A named one was refused for keys in another memory, which are brought before it runs."""
-    # There may be no GPU: keys without memory stand for those elsewhere, and the true ones are brought.
     rows, chunks = per_row(13, 8, 3, available=17), per_chunk(9, 12, runs=3, edges=(0, 4, 9))
+    # There may be no GPU: keys without memory stand for those elsewhere, and the true ones are brought.
     monkeypatch.setattr(kernels, "brought", lambda _: brought(rows, most=700))
     monkeypatch.setattr(kernels, "brought_chunk", lambda one: brought_chunk(replace(one, keys=chunks.keys, v=chunks.v)))
     for job in (rows, chunks):
