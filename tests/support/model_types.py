@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -90,6 +91,7 @@ def _decoder(name: str) -> type[PretrainedConfig]:
     return type(CONFIG_MAPPING[name]().get_text_config(decoder=True))
 
 
+@cache  # it makes a config of each
 def types() -> set[str]:
     """The model types, but for models around a decoder that is one of them, and those that no sizes make small."""
     with_text = set(MODELS) - {"blt", "moshi", "musicgen", "musicgen_melody", "gemma4_assistant"}
