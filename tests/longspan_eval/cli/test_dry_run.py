@@ -116,6 +116,21 @@ def test_a_prompt_that_ended_in_an_error_is_not_answered(run, command, tmp_path,
     assert (again["done"], again["prompts"]) == (8, 4)
 
 
+def test_a_run_of_errors_alone_fails(run, command, tmp_path, monkeypatch):
+    def here(parts, *, load, workers, threads, **more):
+        return in_process(parts, session=load(), **more)
+
+    monkeypatch.setattr("longspan_eval.session.Session.measure", lambda self, prompt: prompt.failed("out of memory"))
+    monkeypatch.setattr("longspan_eval.workers.run", here)
+    ran = run(*command, "--samples", 2)
+    samples = read_samples(tmp_path / "out" / "samples.jsonl")
+    assert ran.code == 1 and ran.err.splitlines()[-1] == (
+        f"longspan: error: all {len(samples)} measurements ended in an error, the first: out of memory; "
+        "--retry-errors repeats them"
+    )
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["cells"]
+
+
 def test_a_cluster_is_not_timed(run, command):
     ran = run(*command, "--dry-run", "--ray", "local")
     assert ran.code == 1 and ran.err.startswith("longspan: error: --dry-run times a prompt on this machine")

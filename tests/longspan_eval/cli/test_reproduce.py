@@ -89,8 +89,8 @@ def test_an_error_stays_until_it_is_to_be_tried_again(run, folder, tmp_path, mon
 
     with monkeypatch.context() as broken:
         broken.setattr("longspan_eval.measure.read", lambda *_, **__: 1 // 0)
-        assert run(*words).code == 0 and errors() > 0
-    assert run(*words).code == 0 and errors() > 0
+        assert run(*words).code == 1 and errors() > 0
+    assert run(*words).code == 1 and errors() > 0
     assert run(*words, "--retry-errors").code == 0 and errors() == 0
 
 

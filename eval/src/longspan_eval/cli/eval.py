@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from longspan_eval.cli.eval_options import (
     kept_text,
     parse_lengths,
 )
-from longspan_eval.cli.results import resumable, show_results
+from longspan_eval.cli.results import check_measured, resumable, show_results
 from longspan_eval.cli.tasks import listing, named, sheet
 from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_windows
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from longspan.store import KVTier
+    from longspan_eval.sample import Sample
     from longspan_eval.session import Session
     from longspan_eval.studies.eval import Evaluation
     from longspan_eval.studies.eval_report import EvalReport
@@ -187,9 +188,10 @@ def evaluate(
     del loaded
     load = partial(_load, model, window, dtype, device, tier)
     watched = console.is_terminal and not quiet
-    pictures = _measure(report, load, n_workers, ray, retry_errors, as_json, watched, console)
+    pictures, measured = _measure(report, load, n_workers, ray, retry_errors, as_json, watched, console)
     names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
     say(console, f"in {out}: {', '.join(names)}")
+    check_measured(measured)
 
 
 def _refuse_idle_options(chosen: Sequence[Task], of_perplexity: dict[str, object], data_dir: Path | None) -> None:
@@ -222,8 +224,8 @@ def _measure(
     as_json: bool,
     watched: bool,
     console: Console,
-) -> list[Path]:
-    """Measure what is left, save each sample at once, and print the table; the paths of the pictures."""
+) -> tuple[list[Path], Mapping[str, Sample]]:
+    """Measure what is left, save each sample at once, and print the table; the pictures' paths and all samples."""
     from longspan_eval import ray_workers, workers
     from longspan_eval.journal import Journal
     from longspan_eval.run import PromptWatch, measure
@@ -259,7 +261,7 @@ def _measure(
                 watch=watch,
             )
         show_results(out, as_json)
-        return report.draw(journal.samples)
+        return report.draw(journal.samples), journal.samples
 
 
 def _load(name: str, window: int | None, dtype: str, device: str, kv_tier: KVTier) -> Session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
 from longspan.tables import Column, Sheet
 from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors, check_folder
-from longspan_eval.cli.results import resumable, show_results
+from longspan_eval.cli.results import check_measured, resumable, show_results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.table import Paper
     from longspan_eval.run import Answers, PromptWatch
+    from longspan_eval.sample import Sample
 
 SCALES = ("auto", "paper", "quick")
 SCALES_TO = ("auto", "paper", "window")
@@ -148,12 +150,13 @@ def reproduce(
     deadline = None if max_minutes is None else begun + 60 * max_minutes
     watch = PromptWatch() if console.is_terminal and not quiet else None
     answers = partial(in_process, session=session, deadline=deadline, seen=watch)
-    pictures, whole = _measure(report, answers, retry_errors, watch, console)
+    pictures, measured = _measure(report, answers, retry_errors, watch, console)
     show_results(folder, as_json)
     names = ", ".join(["results.json", "summary.md", "samples.jsonl", *pictures])
     say(console, f"in {folder}: {names}")
-    if not whole:
+    if any(plan.missing(measured) for plan in plans):
         say(console, "the time is over; the same command goes on")
+    check_measured(measured)
 
 
 def _paper(name: str | None) -> Paper:
@@ -181,8 +184,8 @@ def _check_values(scale: str, scale_to: str, limits: dict[str, float | None]) ->
 
 def _measure(
     report: PaperReport, answers: Answers, retry_errors: bool, watch: PromptWatch | None, console: Console
-) -> tuple[list[str], bool]:
-    """Measure what is left and save each sample at once; the pictures' names, and whether nothing is left."""
+) -> tuple[list[str], Mapping[str, Sample]]:
+    """Measure what is left and save each sample at once; the pictures' names and all samples."""
     from longspan_eval.journal import Journal
     from longspan_eval.run import measure
 
@@ -200,7 +203,7 @@ def _measure(
                 say(console, f"{plan.table.name}: {f'{n:,} to measure' if n else 'nothing left to measure'}")
                 pace = plan.pace(report.session.subject, journal.samples)
                 measure(plan, parts, journal, pace, answers, console=console, finished=write, watch=watch)
-        return report.draw(journal.samples), not any(plan.missing(journal.samples) for plan in report.plans)
+        return report.draw(journal.samples), journal.samples
 
 
 def _command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,13 @@ import typer
 from rich.console import Console
 
 from longspan.cli.output import print_json, say
+from longspan.errors import LongspanError
 from longspan.signals import Stopped
 from longspan.tables import Column, Sheet
 
 if TYPE_CHECKING:
     from longspan_eval.journal import Journal
+    from longspan_eval.sample import Sample
 
 _BORDER = re.compile(r"(?<!\\)\|")  # a text's own are escaped
 
@@ -37,6 +39,14 @@ def resumable(folder: Path, journal: Journal, write: Callable[[], object], conso
         there = f"{len(journal.samples):,} samples in {folder}"
         say(console, f"stopped, with {there}; the same command goes on from here")
         raise typer.Exit(code)
+
+
+def check_measured(samples: Mapping[str, Sample]) -> None:
+    """Raise where every sample of a run is an error, so that a script learns of it by the exit code."""
+    errors = [sample.error for sample in samples.values() if sample.error is not None]
+    if errors and len(errors) == len(samples):
+        count = f"all {len(errors):,} measurements" if len(errors) > 1 else "the measurement"
+        raise LongspanError(f"{count} ended in an error, the first: {errors[0]}; --retry-errors repeats them")
 
 
 def show_results(folder: Path, as_json: bool) -> None:
