@@ -296,18 +296,18 @@ class Scaled(torch.Tensor):
     """A weight that is quantised as torchao's are: numbers and a scale, of which few of torch's operations know."""
 
     @staticmethod
-    def __new__(cls, numbers, scale):
+    def __new__(cls, numbers, scale, how=None):
         return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
 
-    def __init__(self, numbers, scale):
-        self.numbers, self.scale = numbers, scale
+    def __init__(self, numbers, scale, how=None):
+        self.numbers, self.scale, self.how = numbers, scale, how
 
     def __tensor_flatten__(self):
-        return ["numbers", "scale"], None
+        return ["numbers", "scale"], {"how": self.how}
 
     @staticmethod
     def __tensor_unflatten__(parts, context, size, stride):
-        return Scaled(**parts)
+        return Scaled(**parts, **context)
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -318,26 +318,28 @@ class Scaled(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if func is torch.ops.aten.detach.default:
-            return cls(args[0].numbers, args[0].scale)
+            return cls(args[0].numbers, args[0].scale, args[0].how)
         raise NotImplementedError(f"{func} of Scaled")
 
 
 def test_weights_of_several_tensors_are_told_apart(tmp_path):
-    def quantised(scale: float, first: int = 1) -> torch.nn.Module:
+    def quantised(scale: float, first: int = 1, how: object = None) -> torch.nn.Module:
         model = make("llama")
         numbers = (2 * model.lm_head.weight).round().to(torch.int8)
         numbers[0, 0] = first
-        model.lm_head.weight = torch.nn.Parameter(Scaled(numbers, torch.tensor(scale)), requires_grad=False)
+        model.lm_head.weight = torch.nn.Parameter(Scaled(numbers, torch.tensor(scale), how), requires_grad=False)
         return model
 
     model, file = quantised(0.5), tmp_path / "calibration.safetensors"
     longspan.calibrate(model, [prompts(1, 200)[0]], tokens=200).save(file)
     longspan.extend(quantised(0.5), "esa", calibration=file)
-    for other in (quantised(0.25), quantised(0.5, first=2)):
+    for other in (quantised(0.25), quantised(0.5, first=2), quantised(0.5, how="inputs are quantised")):
         with pytest.raises(CalibrationError, match="weights of LlamaForCausalLM"):
             longspan.extend(other, "esa", calibration=file)
         assert fingerprint._sample(other) != fingerprint._sample(model)
     assert fingerprint._sample(quantised(0.5)) == fingerprint._sample(model)
+    first, second = quantised(0.5, how=object()), quantised(0.5, how=object())  # their addresses differ
+    assert fingerprint._sample(first) == fingerprint._sample(second)
 
 
 def test_the_observer_costs_nothing_when_off_and_sees_padding():

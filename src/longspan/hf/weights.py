@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from transformers import PreTrainedModel
 
 from longspan.errors import LongspanError
 from longspan.hf.parallel import is_distributed, whole
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object without a name, which another process has elsewhere
 
 
 def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
@@ -52,9 +55,14 @@ def weights_hash(model: PreTrainedModel) -> str:
 
 
 def _plain(name: str, weight: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that a weight consists of, each of any shape, with names: one of torchao has numbers and scales."""
+    """The tensors that a weight consists of, each of any shape, with names: one of torchao has numbers and scales.
+
+    The names have what its products do with them, too, such as quantising their inputs.
+    """
     if not is_traceable_wrapper_subclass(weight):
         yield name, weight
         return
-    for part in weight.__tensor_flatten__()[0]:
-        yield from _plain(f"{name}.{part} of {type(weight).__name__}", getattr(weight, part))
+    parts, how = weight.__tensor_flatten__()
+    kind = f"{type(weight).__name__} {_ADDRESS.sub('', repr(how))}"
+    for part in parts:
+        yield from _plain(f"{name}.{part} of {kind}", getattr(weight, part))
