@@ -12,12 +12,12 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 import longspan
-from longspan.bundled import heldout_text
+from longspan.bundled import heldout_text, load_bundled
 from longspan.serve.caches import Caches, PrefixCache, common_prefix
 from longspan.store import segments
 from longspan.store.memory import RefusedError
 from support.hf_models import gemma3n, lfm2, prompts, qwen3_next
-from support.serving import QUESTION, cached, said, wait_for
+from support.serving import KEY, QUESTION, Served, cached, said, wait_for
 
 LONG = heldout_text()[6_000:8_400]
 CHUNK = 32  # tokens, of LongHeads in the bundled window
@@ -53,6 +53,26 @@ def test_turns_are_kept_in_memory_or_on_disk(start, alone, tmp_path, disk):
         assert after[1] == before[2] + 6 - 1
     assert (served.host.caches.disk_nbytes > 0) == disk and (served.host.caches.nbytes == 0) == disk
     assert len(served.host.caches) == 1, "the turns before are part of the last one"
+
+
+@pytest.mark.parametrize("method", ["longheads:score=bounds", "dca"])
+@pytest.mark.parametrize("tier", ["device", "host", "disk", "auto"])
+def test_caches_in_use_may_lie_elsewhere(book, tmp_path, tier, method):
+    model, tokenizer = load_bundled()
+    longspan.extend(model, method, kv_tier=tier, kv_dir=tmp_path if tier in ("disk", "auto") else None)
+    turns = ["\nWhat then?", "\nAnd after that?"]
+    found = []
+    for kept in ({"memory": 0}, {"memory": 2**30}, {"memory": 0, "kv_dir": tmp_path}):
+        served = Served(model, tokenizer, tmp_path / f"documents-{len(found)}", **kept)
+        id = served.add(book)
+        found.append(talk(served, LONG, turns) + talk(served, QUESTION, turns, document=id))
+        served.close()
+    nothing, *others = found
+    assert [read for _, read, _ in nothing][:3] == [0, 0, 0] and KEY in nothing[3][0]
+    for other in others:
+        assert [text for text, *_ in other] == [text for text, *_ in nothing]
+        for before, after in zip(other[:2], other[1:3], strict=True):
+            assert after[1] == before[2] + 6 - 1
 
 
 @pytest.mark.parametrize(("tier", "device", "mapped"), [

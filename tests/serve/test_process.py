@@ -14,6 +14,7 @@ import httpx
 import pytest
 import typer
 
+from longspan.bundled import FOLDER
 from longspan.cli.commands import app
 from longspan.errors import LongspanError
 from longspan.serve.host import Host
@@ -37,6 +38,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
         (["--kv-disk", "1G"], "--kv-disk is the size of --kv-dir, which is not given"),
         (["--method", "none-such"], "none-such"),
         (["--documents", "/dev/null/x"], "/dev/null"),
+        (["--kv-tier", "tape"], "kv_tier"),
+        (["--calibration", "/nowhere.safetensors"], "/nowhere.safetensors"),
         (["--documents", ""], "--documents"),  # which would be the current folder
         (["--kv-dir", " "], "the name is empty"),
         (["--port", "99999"], "--port"),
@@ -47,6 +50,18 @@ def test_what_it_refuses_is_one_line(run, args, words):  # noqa: F811
     ran = run("serve", "bundled", "--port", "0", *args)
     assert ran.code != 0 and words in ran.err and ran.err.strip().splitlines()[-1].startswith("longspan: error: ")
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(("tier", "more"), [("device", []), ("host", []), ("disk", ["--kv-dir"])])
+def test_how_the_model_is_extended(run, monkeypatch, tmp_path, tier, more):  # noqa: F811
+    hosts = []
+    monkeypatch.setattr("longspan.serve.run.serve", lambda host, sockets, demo: hosts.append(host))
+    words = ["--method", "esa", "--calibration", FOLDER / "calibration.safetensors", "--kv-tier", tier]
+    ran = run("serve", "bundled", "--port", "0", *words, *(word for one in more for word in (one, tmp_path)))
+    assert ran.code == 0, ran.err
+    report = hosts[0].attachment.report
+    assert (report.kv_tier, report.kv_dir) == (tier, tmp_path if more else None)
+    assert report.method.name == "esa" and report.calibration.startswith("scores reduced to ")
 
 
 def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(run, monkeypatch):  # noqa: F811

@@ -13,7 +13,7 @@ import typer
 
 from longspan.cli import options
 from longspan.cli.models import load_model, load_tokenizer, origin
-from longspan.cli.output import hushed, notes, say
+from longspan.cli.output import hushed, notes, refusals, say
 from longspan.errors import LongspanError
 
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
@@ -46,6 +46,10 @@ def serve(
     window: Annotated[
         int | None, _option("WINDOW", "The trained window in tokens; default: from the config.", min=1)
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        _option("CALIBRATION", "A file of reduced scores, written by `longspan calibrate`; default: exact scores."),
+    ] = None,
     length: Annotated[
         int | None, _option("LENGTH", "The longest prompt with its answer, in tokens; default: the method's.", min=1)
     ] = None,
@@ -72,6 +76,12 @@ def serve(
     extract_memory: Annotated[
         str, _option("EXTRACT_MEMORY", "The memory limit in bytes to extract the text of a PDF or HTML file.")
     ] = "2G",
+    kv_tier: Annotated[
+        str,
+        _option(
+            "KV_TIER", "The storage of caches in use: device, host or disk; auto moves them when memory is nearly full."
+        ),
+    ] = "device",
     memory: Annotated[str, _option("MEMORY", "The size in bytes of all caches of conversations in memory.")] = "1G",
     kv_dir: Annotated[
         Path | None,
@@ -129,13 +139,17 @@ def serve(
             kv_disk=_size("--kv-disk", kv_disk),
         )
         sockets = stack.enter_context(bound(host, port))
-        with hushed(quiet):
+        with hushed(quiet), refusals():
             import longspan
             from longspan.serve.host import Host
 
             chosen = options.method_or_auto(method, (), None)
             loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
-            longspan.extend(loaded, chosen, window=window, length=length)
+            longspan.extend(
+                loaded, chosen, window=window, calibration=calibration, length=length,
+                kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
+                kv_dir=kv_dir if kv_tier in ("disk", "auto") else None,
+            )  # fmt: skip
             served = Host(loaded, tokenizer, settings, layout=layout)
         from longspan.serve.run import serve as run
 
