@@ -281,8 +281,25 @@ def test_a_process_that_is_copied_has_threads_of_its_own():
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=120)
 
 
+@pytest.mark.parametrize(("processor", "sixteen"), [
+    ("", False), ("AVX512F", True), ("AVX512F znver3", False), ("AVX512F znver4", False),
+    ("AVX512F AVX512VP2INTERSECT znver3", True), ("AVX512F AVX512VP2INTERSECT znver4", True), ("AVX512F znver5", True),
+])  # fmt: skip
+def test_vectors_of_sixteen_are_for_processors_that_compute_them_whole(processor, sixteen):
+    """A compiler from before Zen 5 calls it Zen 3 or Zen 4."""
+    states = ("AVX512F", "AVX512VP2INTERSECT", "znver3", "znver4", "znver5")
+    words = [f"-U__{state}__" for state in states] + [f"-D__{state}__" for state in processor.split()]
+    header = build.SOURCES / "lanes.h"
+    ran = subprocess.run(
+        [*build.compiler()[0].split(), *words, "-E", "-dM", str(header)], capture_output=True, check=True
+    )
+    assert (b"#define SIXTEEN" in ran.stdout) == sixteen
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("flags", ["-U__znver3__ -U__znver4__", "-D__znver4__", "-mno-avx512f"])
+@pytest.mark.parametrize(
+    "flags", ["-U__znver3__ -U__znver4__", "-D__znver4__ -U__AVX512VP2INTERSECT__", "-mno-avx512f"]
+)
 def test_kernels_keep_to_their_contracts_with_other_vectors(flags, tmp_path):
     """Of sixteen numbers and of eight, whatever this processor is given by itself."""
     cc = f"{build.compiler()[0]} {flags}"

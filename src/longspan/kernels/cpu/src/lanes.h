@@ -97,9 +97,10 @@ SCORES(scores_1, 1, 8, 0)
 SCORES(scores_2, 2, 4, 0)
 SCORES(scores_3, 3, 4, 0)
 
-/* Panels are twice as wide where vectors of sixteen numbers are computed whole. Zen 4 computes them in two halves (older
-   compilers call it Zen 3), so there they gain nothing, and their panels take twice the L1 cache. */
-#if defined(__AVX512F__) && !defined(__znver3__) && !defined(__znver4__)
+/* Panels are twice as wide where vectors of sixteen numbers are computed whole. Zen 4 computes them in two halves, so there
+   they gain nothing, and their panels take twice the L1 cache. A compiler that is older than a processor calls it by the
+   last Zen it knows: VP2INTERSECT, which Zen 4 does not have, tells those after it. */
+#if defined(__AVX512F__) && (defined(__AVX512VP2INTERSECT__) || !(defined(__znver3__) || defined(__znver4__)))
 #define SIXTEEN
 enum { WIDEST = 2 * WIDE };
 typedef float f16 __attribute__((vector_size(64)));
