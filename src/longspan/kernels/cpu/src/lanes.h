@@ -102,8 +102,10 @@ SCORES(scores_3, 3, 4, 0)
    last Zen it knows: VP2INTERSECT, which Zen 4 does not have, tells those after it. */
 #if defined(__AVX512F__) && (defined(__AVX512VP2INTERSECT__) || !(defined(__znver3__) || defined(__znver4__)))
 #define SIXTEEN
+#include <immintrin.h>
 enum { WIDEST = 2 * WIDE };
 typedef float f16 __attribute__((vector_size(64)));
+typedef int32_t i16 __attribute__((vector_size(64)));
 
 INLINE f16 load16(const float *from) {
     f16 x;
@@ -114,6 +116,10 @@ INLINE f16 load16(const float *from) {
 INLINE f16 all16(float x) { return (f16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 
 INLINE void store16(float *to, f16 x) { memcpy(to, &x, sizeof x); }
+
+INLINE f16 larger16(f16 a, f16 b) { return _mm512_max_ps(a, b); }
+
+EXP2(exp2_of16, f16, i16)
 
 /* sum [LANES, row] += a [LANES, depth] . b [depth, row], a row of `wide` vectors of sixteen. `rows` are those of `a`;
    `across` it they are its columns, from `at` on. */

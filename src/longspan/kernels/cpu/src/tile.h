@@ -55,12 +55,12 @@ static void begin_tile(Tile *tile) {
 
 /* to [many, row] = rescale [row] * to + a [depth, many]^T . b [depth, row]; a's
    rows are `step` bytes apart, or `rows`. */
-INLINE void accumulate_values_in(float *to, const f8 *rescale, const char *a, int64_t step,
+INLINE void accumulate_values_in(float *to, const float *rescale, const char *a, int64_t step,
                                  const float *const *rows, int at,
                      const float *b, int depth, const int many, const int wide, const int spread) {
     f8 sum[LANES * 2];
 #pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) sum[x] = load(to + x * LANES, FP32) * rescale[x % wide];
+    for (int x = 0; x < many * wide; x++) sum[x] = load8(to + x * LANES) * load8(rescale + x % wide * LANES);
     for (int k = 0; k < depth; k++) {
         const float *value = spread ? rows[k] + at : (const float *)(a + k * step);
         f8 row[WIDE];
@@ -86,71 +86,74 @@ INLINE f8 tanh_of(f8 x) {
     return either((i8)(x < all(0.0f)), -t, t);
 }
 
-/* Scores [n, row] become weights, `top` and `total` follow; `rescale` is the factor of all earlier weights. */
-INLINE void online_softmax_lanes(float *scores, int n, float softcap, float *top, float *total, f8 *rescale,
-                                 const int64_t *low,
-                         const int64_t *high, int64_t first, const int wide) {
+/* Scores [n, row] under a softcap, and -inf of keys that a row does not see. */
+INLINE void bound_scores(float *scores, int n, float softcap, const int64_t *low, const int64_t *high, int64_t first,
+                         const int wide) {
     const float cap = softcap * LOG2_E;
     for (int c = 0; c < wide; c++) {
         float *column = scores + c * LANES;
         if (cap > 0)
             for (int j = 0; j < n; j++)
-                store8(column + j * wide * LANES, cap * tanh_of(load(column + j * wide * LANES, FP32) * (1 / cap)));
-        if (low) { /* not every row sees every key */
-            i8 from, to;
-            for (int r = 0; r < LANES; r++) {
-                int64_t a = low[c * LANES + r] - first, z = high[c * LANES + r] - first;
-                from[r] = (int32_t)(a < 0 ? 0 : a > n ? n : a), to[r] = (int32_t)(z < 0 ? 0 : z > n ? n : z);
-            }
-            for (int j = 0; j < n; j++) {
-                f8 s = load(column + j * wide * LANES, FP32);
-                store8(column + j * wide * LANES, either((i8)((from <= j) & (to > j)), s, all(-INFINITY)));
-            }
+                store8(column + j * wide * LANES, cap * tanh_of(load8(column + j * wide * LANES) * (1 / cap)));
+        if (!low) continue;
+        i8 from, to;
+        for (int r = 0; r < LANES; r++) {
+            int64_t a = low[c * LANES + r] - first, z = high[c * LANES + r] - first;
+            from[r] = (int32_t)(a < 0 ? 0 : a > n ? n : a), to[r] = (int32_t)(z < 0 ? 0 : z > n ? n : z);
         }
-        f8 before = load(top + c * LANES, FP32), now = before, other = before;
-        int j = 0;
-        for (; j + 1 < n; j += 2) { /* two sums at once, which hides half of what each waits */
-            now = larger(load(column + j * wide * LANES, FP32), now);
-            other = larger(load(column + (j + 1) * wide * LANES, FP32), other);
+        for (int j = 0; j < n; j++) {
+            f8 s = load8(column + j * wide * LANES);
+            store8(column + j * wide * LANES, either((i8)((from <= j) & (to > j)), s, all(-INFINITY)));
         }
-        if (j < n) now = larger(load(column + j * wide * LANES, FP32), now);
-        now = larger(now, other);
-        f8 shift = either((i8)(now == all(-INFINITY)), all(0.0f), now), added = all(0.0f), more = all(0.0f);
-        rescale[c] = exp2_of(before - shift);
-        for (j = 0; j + 1 < n; j += 2) {
-            f8 weight = exp2_of(load(column + j * wide * LANES, FP32) - shift);
-            f8 next = exp2_of(load(column + (j + 1) * wide * LANES, FP32) - shift);
-            added += weight, more += next;
-            store8(column + j * wide * LANES, weight), store8(column + (j + 1) * wide * LANES, next);
-        }
-        if (j < n) {
-            f8 weight = exp2_of(load(column + j * wide * LANES, FP32) - shift);
-            added += weight;
-            store8(column + j * wide * LANES, weight);
-        }
-        added += more;
-        store8(top + c * LANES, now);
-        store8(total + c * LANES, load(total + c * LANES, FP32) * rescale[c] + added);
     }
 }
 
+/* Of a vector of rows the scores [n], `step` numbers apart, become weights, `top` and `total` follow; `rescale` is the
+   factor of all earlier weights. Two maxima and sums at once hide half of what each waits. */
+#define ONLINE_SOFTMAX(name, f, i, load, store, larger, exp2_of)                                                       \
+    INLINE void name(float *scores, int n, int step, float *top, float *total, float *rescale) {                       \
+        f before = load(top), now = before, other = before;                                                            \
+        int j = 0;                                                                                                     \
+        for (; j + 1 < n; j += 2) {                                                                                    \
+            now = larger(load(scores + j * step), now);                                                                \
+            other = larger(load(scores + (j + 1) * step), other);                                                      \
+        }                                                                                                              \
+        if (j < n) now = larger(load(scores + j * step), now);                                                         \
+        now = larger(now, other);                                                                                      \
+        f none = (f){0} - INFINITY, shift = (f)(~(i)(now == none) & (i)now), added = {0}, more = {0};                  \
+        f factor = exp2_of(before - shift);                                                                            \
+        for (j = 0; j + 1 < n; j += 2) {                                                                               \
+            f weight = exp2_of(load(scores + j * step) - shift);                                                       \
+            f next = exp2_of(load(scores + (j + 1) * step) - shift);                                                   \
+            added += weight, more += next;                                                                             \
+            store(scores + j * step, weight), store(scores + (j + 1) * step, next);                                    \
+        }                                                                                                              \
+        if (j < n) {                                                                                                   \
+            f weight = exp2_of(load(scores + j * step) - shift);                                                       \
+            added += weight;                                                                                           \
+            store(scores + j * step, weight);                                                                          \
+        }                                                                                                              \
+        store(top, now), store(total, load(total) * factor + (added + more)), store(rescale, factor);                  \
+    }
+ONLINE_SOFTMAX(online_softmax_of_8, f8, i8, load8, store8, larger, exp2_of)
+
 /* Functions of their own, as products are. */
 #define ALONE(wide, many)                                                                                              \
-    static __attribute__((noinline)) void accumulate_values_##wide(float *to, const f8 *rescale, const char *a,        \
-                                                                   int64_t step,                                       \
-                                                       const float *b, int depth) {                                    \
+    static __attribute__((noinline)) void accumulate_values_##wide(float *to, const float *rescale, const char *a,     \
+                                                                   int64_t step, const float *b, int depth) {          \
         accumulate_values_in(to, rescale, a, step, 0, 0, b, depth, many, wide, 0);                                     \
     }                                                                                                                  \
-    static __attribute__((noinline)) void accumulate_spread_##wide(float *to, const f8 *rescale,                       \
-                                                                   const float *const *rows,                           \
-                                                              int at, const float *b, int depth) {                     \
+    static __attribute__((noinline)) void accumulate_spread_##wide(float *to, const float *rescale,                    \
+                                                                   const float *const *rows, int at, const float *b,   \
+                                                                   int depth) {                                        \
         accumulate_values_in(to, rescale, 0, 0, rows, at, b, depth, many, wide, 1);                                    \
     }                                                                                                                  \
     static __attribute__((noinline)) void online_softmax_##wide(float *scores, int n, float softcap, float *top,       \
-                                                                float *total,                                          \
-                                                        f8 *rescale, const int64_t *low, const int64_t *high,          \
-                                                        int64_t first) {                                               \
-        online_softmax_lanes(scores, n, softcap, top, total, rescale, low, high, first, wide);                         \
+                                                                float *total, float *rescale, const int64_t *low,      \
+                                                                const int64_t *high, int64_t first) {                  \
+        bound_scores(scores, n, softcap, low, high, first, wide);                                                      \
+        for (int c = 0; c < wide * LANES; c += LANES)                                                                  \
+            online_softmax_of_8(scores + c, n, wide * LANES, top + c, total + c, rescale + c);                         \
     }
 ALONE(1, 8)
 ALONE(2, 4)
@@ -158,25 +161,29 @@ ALONE(3, 4)
 #undef ALONE
 
 #ifdef SIXTEEN
+ONLINE_SOFTMAX(online_softmax_of_16, f16, i16, load16, store16, larger16, exp2_of16)
+
 /* The same for LANES channels of panels of vectors of sixteen; `rows` are the values. */
 #define ALONE_16(name, wide)                                                                                           \
-    static __attribute__((noinline)) void accumulate_##name(float *to, const f8 *rescale, const float *const *rows,    \
+    static __attribute__((noinline)) void accumulate_##name(float *to, const float *rescale, const float *const *rows, \
                                                             int at, const float *b, int depth) {                       \
         f16 sum[LANES * wide];                                                                                         \
         for (int x = 0; x < LANES * wide; x++)                                                                         \
-            sum[x] = load16(to + x * 2 * LANES) * load16((const float *)(rescale + x % wide * 2));                     \
+            sum[x] = load16(to + x * 2 * LANES) * load16(rescale + x % wide * 2 * LANES);                              \
         products_16(sum, rows, at, b, depth, wide, 1);                                                                 \
         for (int x = 0; x < LANES * wide; x++) store16(to + x * 2 * LANES, sum[x]);                                    \
     }                                                                                                                  \
     static __attribute__((noinline)) void online_softmax_##name(float *scores, int n, float softcap, float *top,       \
-                                                                float *total, f8 *rescale, const int64_t *low,         \
+                                                                float *total, float *rescale, const int64_t *low,      \
                                                                 const int64_t *high, int64_t first) {                  \
-        online_softmax_lanes(scores, n, softcap, top, total, rescale, low, high, first, 2 * wide);                     \
+        bound_scores(scores, n, softcap, low, high, first, 2 * wide);                                                  \
+        for (int c = 0; c < wide * 2 * LANES; c += 2 * LANES)                                                          \
+            online_softmax_of_16(scores + c, n, wide * 2 * LANES, top + c, total + c, rescale + c);                    \
     }                                                                                                                  \
     static void attend_keys_##name(Tile *tile, const float *const *keys, const float *const *values, int n,            \
                                    const int64_t *low, const int64_t *high, int64_t first) {                           \
         const int dk = tile->dk, dv = tile->dv, lanes = 2 * wide * LANES;                                              \
-        f8 rescale[2 * wide];                                                                                          \
+        float rescale[2 * wide * LANES];                                                                               \
         for (int p = 0; p < tile->panels; p++) {                                                                       \
             float *sum = tile->sum + p * dv * lanes, *scores = tile->scores;                                           \
             for (int j = 0; j < n; j += LANES)                                                                         \
@@ -198,7 +205,7 @@ ALONE_16(6, 3)
                                    const char *packed, int64_t step, int n, const int64_t *low,                        \
                                    const int64_t *high, int64_t first) {                                               \
         const int dk = tile->dk, dv = tile->dv, lanes = wide * LANES;                                                  \
-        f8 rescale[wide];                                                                                              \
+        float rescale[wide * LANES];                                                                                   \
         for (int p = 0; p < tile->panels; p++) {                                                                       \
             float *sum = tile->sum + p * dv * lanes, *scores = tile->scores;                                           \
             for (int j = 0; j < n; j += many)                                                                          \

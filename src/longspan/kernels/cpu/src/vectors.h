@@ -76,6 +76,8 @@ INLINE int64_t lane_order(int64_t d, int64_t width, const int kind) {
     return d / PAIR * PAIR + d % PAIR / 2 + d % 2 * LANES;
 }
 
+INLINE f8 load8(const float *from) { return load(from, FP32); }
+
 INLINE void store8(float *to, f8 x) { memcpy(to, &x, sizeof x); }
 
 /* Rounded to the nearest, ties to even. */
@@ -121,21 +123,22 @@ INLINE void store_one(void *to, int64_t at, float x, const int kind) {
     else ((uint16_t *)to)[at] = kind == BF16 ? to_bf16(x) : to_fp16(x);
 }
 
-/* 2^x for x <= 0, within two units of fp32's last place; 0 from -126 on, NaN for NaN. */
-INLINE f8 exp2_of(f8 x) {
-    const f8 round = all(0x1.8p23f); /* a sum with it leaves whole numbers, its low bits count them */
-    f8 shifted = x + round;
-    f8 r = x - (shifted - round);
-    /* Interpolates 2^r for |r| <= 1/2 at the zeros of a Chebyshev polynomial; off by 3e-9 at most. */
-    f8 y = r * 0x1.444p-13f + 0x1.5f48cp-10f;
-    y = y * r + 0x1.3b2a1cp-7f;
-    y = y * r + 0x1.c6aeccp-5f;
-    y = y * r + 0x1.ebfbep-3f;
-    y = y * r + 0x1.62e43p-1f;
-    y = y * r + 1.0f;
-    f8 power = (f8)(((i8)shifted << 23) + 0x3f800000); /* a product with it leaves what is no number none */
-    return either((i8)(x < all(-126.0f)), all(0.0f), y * power);
-}
+/* 2^x for x <= 0, within two units of fp32's last place; 0 from -126 on, NaN for NaN. A sum with 1.5 * 2^23 leaves whole
+   numbers, which its low bits count. The polynomial interpolates 2^r for |r| <= 1/2 at the zeros of a Chebyshev polynomial
+   and is off by 3e-9 at most. A product with a power of two leaves what is no number none. */
+#define EXP2(name, f, i)                                                                                               \
+    INLINE f name(f x) {                                                                                               \
+        f shifted = x + 0x1.8p23f, r = x - (shifted - 0x1.8p23f);                                                      \
+        f y = r * 0x1.444p-13f + 0x1.5f48cp-10f;                                                                       \
+        y = y * r + 0x1.3b2a1cp-7f;                                                                                    \
+        y = y * r + 0x1.c6aeccp-5f;                                                                                    \
+        y = y * r + 0x1.ebfbep-3f;                                                                                     \
+        y = y * r + 0x1.62e43p-1f;                                                                                     \
+        y = y * r + 1.0f;                                                                                              \
+        f power = (f)(((i)shifted << 23) + 0x3f800000), least = (f){0} - 126.0f;                                       \
+        return (f)(~(i)(x < least) & (i)(y * power));                                                                  \
+    }
+EXP2(exp2_of, f8, i8)
 
 /* The sum of each of eight vectors. */
 INLINE f8 sums(const f8 *x) {
