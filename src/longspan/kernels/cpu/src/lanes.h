@@ -13,6 +13,7 @@ enum { WIDE = 3 }; /* vectors of a panel's row, at most */
 INLINE void shape_of(int rows, int most, int *panels, int *wide) {
     *panels = (rows + most * LANES - 1) / (most * LANES);
     *wide = (rows + *panels * LANES - 1) / (*panels * LANES);
+    if (*wide > WIDE) *wide += *wide % 2; /* whole vectors of sixteen */
 }
 
 INLINE void transpose(f8 *x) {
@@ -141,14 +142,15 @@ INLINE void products_16(f16 *sum, const float *const *rows, int at, const float 
     }
 }
 
-#define SCORES_16(name, wide)                                                                                          \
+#define SCORES_16(name, wide, more)                                                                                    \
     static __attribute__((noinline)) void name(float *to, const float *const *a, const float *b, int depth) {          \
-        f16 sum[LANES * wide] = {0};                                                                                   \
+        f16 sum[LANES * wide];                                                                                         \
+        for (int x = 0; x < LANES * wide; x++) sum[x] = more ? load16(to + x * 2 * LANES) : all16(0.0f);               \
         products_16(sum, a, 0, b, depth, wide, 0);                                                                     \
         for (int x = 0; x < LANES * wide; x++) store16(to + x * 2 * LANES, sum[x]);                                    \
     }
-SCORES_16(scores_4, 2)
-SCORES_16(scores_6, 3)
+SCORES_16(scores_4, 2, 0)
+SCORES_16(scores_6, 3, 0)
 #else
 enum { WIDEST = WIDE };
 #endif

@@ -24,10 +24,7 @@ typedef struct {
     void *memory;
 } Tile;
 
-INLINE void shape(Tile *tile, int rows) {
-    shape_of(rows, WIDEST, &tile->panels, &tile->wide);
-    if (tile->wide > WIDE) tile->wide += tile->wide % 2; /* whole vectors of sixteen */
-}
+INLINE void shape(Tile *tile, int rows) { shape_of(rows, WIDEST, &tile->panels, &tile->wide); }
 
 /* Memory for up to `rows` rows; false when there is none. */
 static int make_tile(Tile *tile, int rows, int dk, int dv, int kind, float softcap) {

@@ -11,6 +11,10 @@
 SCORES(more_1, 1, 8, 1)
 SCORES(more_2, 2, 4, 1)
 SCORES(more_3, 3, 4, 1)
+#ifdef SIXTEEN
+SCORES_16(more_4, 2, 1)
+SCORES_16(more_6, 3, 1)
+#endif
 
 enum { KEYS = 128 };   /* of a step: they stay in cache while all panels meet them */
 enum { SPARE = 4096 }; /* keys by which room grows */
@@ -26,14 +30,14 @@ typedef struct {
 } ScoreTile;
 
 static int make_score_tile(ScoreTile *tile, const TokenScores *job) {
-    size_t lanes = (size_t)(job->tile + WIDE * LANES - 1) / (WIDE * LANES) * (WIDE * LANES), width = (size_t)job->width;
+    size_t lanes = (size_t)(job->tile + WIDEST * LANES - 1) / (WIDEST * LANES) * (WIDEST * LANES), width = (size_t)job->width;
     /* In steps: an allocation as large as the last one often gets the same pages. */
     tile->room = (job->count + SPARE - 1) / SPARE * SPARE + LANES;
     size_t q = (size_t)(job->heads * job->parts) * lanes * width, scores = (size_t)tile->room * lanes;
-    tile->q = malloc((q + scores + (KEYS + LANES) * WIDE * LANES + lanes + (KEYS + LANES) * width) * sizeof(float));
+    tile->q = malloc((q + scores + (KEYS + LANES) * WIDEST * LANES + lanes + (KEYS + LANES) * width) * sizeof(float));
     if (!tile->q) return 0;
     tile->scores = tile->q + q, tile->other = tile->scores + scores;
-    tile->top = tile->other + (KEYS + LANES) * WIDE * LANES;
+    tile->top = tile->other + (KEYS + LANES) * WIDEST * LANES;
     tile->keys = tile->top + lanes, tile->rows = tile->keys + KEYS * width;
     return 1;
 }
@@ -73,8 +77,13 @@ static void load_keys(ScoreTile *tile, const TokenScores *job, const char *from,
 }
 
 static void score(float *to, const float *const *keys, const float *q, int n, int width, int wide, int more) {
-    const int many = wide == 1 ? 8 : 4, lanes = wide * LANES;
+    const int many = wide == 2 || wide == 3 ? 4 : 8, lanes = wide * LANES;
     for (int j = 0; j < (n + LANES - 1) / LANES * LANES; j += many, to += many * lanes) {
+#ifdef SIXTEEN
+        if (wide == 6) (more ? more_6 : scores_6)(to, keys + j, q, width);
+        else if (wide == 4) (more ? more_4 : scores_4)(to, keys + j, q, width);
+        else
+#endif
         if (wide == 3) (more ? more_3 : scores_3)(to, keys + j, q, width);
         else if (wide == 2) (more ? more_2 : scores_2)(to, keys + j, q, width);
         else (more ? more_1 : scores_1)(to, keys + j, q, width);
@@ -132,7 +141,7 @@ static void compare(ScoreTile *tile, int64_t count, float *to) {
 /* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. Where a score is NaN, all are. */
 static void score_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count,
                           int64_t keys, float *to) {
-    shape_of((int)count, WIDE, &tile->panels, &tile->wide);
+    shape_of((int)count, WIDEST, &tile->panels, &tile->wide);
     const int lanes = tile->panels * tile->wide * LANES;
     for (int r = 0; r < lanes; r++) tile->top[r] = -INFINITY;
     tile->flaw = all(0.0f);
