@@ -97,12 +97,13 @@ class Contents:
                     "read the text again"
                 )
 
-    def with_text(self, ids: Tensor, places: Tensor, text: str | None, sources: Sequence[Source]) -> Contents:
+    def with_text(self, ids: Tensor, places: Tensor, text: str, sources: Sequence[Source]) -> Contents:
         """The same with further tokens, whose places and sources are counted in their own text.
 
         Args:
             ids: ``[T]`` int64.
             places: ``[T, 2]`` int64.
+            text: left out where the text before it was not kept.
 
         Raises:
             DocumentError: the name of a source is no string, which no manifest could be read back with.
@@ -111,7 +112,7 @@ class Contents:
             check_name(one.name)
         past = len(self.text) if self.text is not None else max((s.stop for s in self.sources), default=0)
         moved = torch.where(places >= 0, places + past, places)
-        both = None if self.text is None or text is None else self.text + text
+        both = None if self.text is None else self.text + text
         more = (replace(s, start=s.start + past, stop=s.stop + past) for s in sources)
         return replace(
             self,
@@ -125,8 +126,8 @@ def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, st
     for name, text in texts:
         joint = _BETWEEN if contents.sources else ""
         ids, places = encode_text(tokenizer, joint + text)
-        keep = joint + text if contents.encoded.keeps_text else None
-        contents = contents.with_text(ids, places, keep, [Source(name, len(joint), len(joint) + len(text))])
+        source = Source(name, len(joint), len(joint) + len(text))
+        contents = contents.with_text(ids, places, joint + text, [source])
     return contents
 
 

@@ -216,16 +216,14 @@ class Document:
         if not text:
             raise DocumentError("there is no text to append")
         ids, places = encode_text(self.tokenizer, text)
-        keep = text if self.contents.encoded.keeps_text else None
-        self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), done)
+        self._read(self.contents.with_text(ids, places, text, [Source(source, 0, len(text))]), done)
 
     def append_tokens(self, ids: Tensor, *, source: str = "") -> None:
         """Let the model read the tokens ``ids`` ``[T]``; the text has them decoded."""
         check_tokens(self.model, ids)
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-        keep = text if self.contents.encoded.keeps_text else None
         places = torch.tensor(NOWHERE).expand(len(ids), 2)
-        self._read(self.contents.with_text(ids, places, keep, [Source(source, 0, len(text))]), None)
+        self._read(self.contents.with_text(ids, places, text, [Source(source, 0, len(text))]), None)
 
     def _read(self, longer: Contents, done: Done | None) -> None:
         attachment = self.attachment()

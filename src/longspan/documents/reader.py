@@ -275,7 +275,7 @@ def _refuse_longer(model: PreTrainedModel, tokens: int) -> None:
 def _encoded(tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tensor, keep_text: bool) -> Contents:
     """The tokens of what stands before the texts and of those, with nothing read yet."""
     places = torch.tensor([NOWHERE] * len(head)).view(-1, 2)
-    contents = Contents(InMemory(text="" if keep_text else None)).with_text(head, places, "" if keep_text else None, [])
+    contents = Contents(InMemory(text="" if keep_text else None)).with_text(head, places, "", [])
     return with_texts(contents, tokenizer, texts)
 
 
