@@ -193,8 +193,7 @@ class Folder:
         manifest, begun = self.manifest(), self.unfinished()
         if begun is not None and begun.facts.tokens_sha256 != manifest.facts.tokens_sha256:
             return  # an append that goes on
-        if self._unnamed(self.named(manifest)):
-            self.tidy(manifest)
+        self.clean(self.named(manifest))
 
     @staticmethod
     def named(manifest: Manifest) -> set[str]:
@@ -215,12 +214,10 @@ class Folder:
 
     def clean(self, named: set[str]) -> None:
         """Remove files of ours that are not ``named``: those of writings that were broken off."""
-        for name in self._unnamed(named):
-            with suppress(OSError):
-                (self.path / name).unlink()
-
-    def _unnamed(self, named: set[str]) -> list[str]:
-        return [name for name in os.listdir(self.path) if self._ours(name) and name not in named]
+        for name in os.listdir(self.path):
+            if self._ours(name) and name not in named:
+                with suppress(OSError):
+                    (self.path / name).unlink()
 
     @staticmethod
     def _ours(name: str) -> bool:
