@@ -8,7 +8,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -281,9 +281,3 @@ def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
         raise DocumentError(
             f"not a whole safetensors file ({' '.join(str(error).split())}); read the text again"
         ) from None
-
-
-def tensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors of any shape as one safetensors file."""
-    data: bytes = save(dict(tensors))
-    return data

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
+from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from longspan.documents import segments as files_of_segments
 from longspan.documents.canary import make_canary
 from longspan.documents.contents import Contents
 from longspan.documents.facts import facts_of
-from longspan.documents.folder import CALIBRATION, Folder, data_name, state_bytes, tensors_bytes
+from longspan.documents.folder import CALIBRATION, Folder, data_name, state_bytes
 from longspan.documents.manifest import Facts, Layout, Manifest, Segment, Stored
 from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
@@ -86,7 +87,7 @@ def write_rest(
     def write(name: str, data: bytes) -> None:
         files[name] = folder.write(name, data)
 
-    write(f"tokens-{number:04}.safetensors", tensors_bytes({k: x.contiguous() for k, x in pair.items()}))
+    write(f"tokens-{number:04}.safetensors", save({k: x.contiguous() for k, x in pair.items()}))
     write(f"state-{number:04}.safetensors", state_bytes(contents.state))
     if (text := contents.text) is not None:
         write(f"text-{number:04}.txt", text.encode("utf-8", "surrogatepass"))
