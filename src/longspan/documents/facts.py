@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from longspan import rope
 from longspan.documents import fingerprint
 from longspan.documents.contents import Contents
-from longspan.documents.folder import MANIFEST, Folder
+from longspan.documents.folder import Folder
 from longspan.documents.layout import find_layout
 from longspan.documents.manifest import FORMAT, Facts, Layout, differences, plain, shown
 from longspan.errors import DocumentError
@@ -104,7 +104,7 @@ def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
     layout = find_layout(tokenizer, wanted)
     if folder is None or layout.name != "chat":
         return layout
-    manifest = folder.manifest() if (folder.path / MANIFEST).is_file() else folder.unfinished()
+    manifest = folder.manifest() if folder.has_document() else folder.unfinished()
     if manifest is None or manifest.facts.layout.name != "chat":
         return layout
     return manifest.facts.layout if manifest.facts.tokenizer_sha256 == fingerprint.tokenizer_of(tokenizer) else layout

@@ -8,7 +8,6 @@ again. ``DIR/.upload-*`` are files that come in; those of a server that was kill
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shutil
 import time
@@ -25,18 +24,17 @@ from transformers import PreTrainedModel
 
 from longspan import files
 from longspan.documents import Document
-from longspan.documents.folder import MANIFEST, Folder
+from longspan.documents.folder import Folder
 from longspan.documents.reader import Steps, begin
 from longspan.errors import DocumentError, LongspanError, one_line
 from longspan.extract import is_plain
-from longspan.serve.engine import Engine
+from longspan.serve.engine import Engine, log
 from longspan.serve.extraction import Extractor
 from longspan.serve.record import META, DocumentRecord
 
 ID = re.compile(r"doc-[0-9a-f]{24}")
 LONGEST_NAME = 255  # characters
 _TEXT, _DOCUMENT, _DELETED, _UPLOAD = "text.txt", "document", ".deleted-", ".upload-"
-_LOG = logging.getLogger("longspan.serve")
 
 
 class Library:
@@ -91,7 +89,7 @@ class Library:
             shutil.rmtree(path, ignore_errors=True)
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _LOG.warning("%s: is no document of a server (%s); it is left alone", path, error)
+            log.warning("%s: is no document of a server (%s); it is left alone", path, error)
             return
         self._records[record.id] = record
         self._read(record)
@@ -190,7 +188,7 @@ class Library:
         self._preparing.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, record: DocumentRecord) -> None:
-        record.opens = (record.folder / _DOCUMENT / MANIFEST).is_file()
+        record.opens = Folder(record.folder / _DOCUMENT).has_document()
         record.job = job = _ReadingJob(record, self._longest, self._lock)
         self._preparing.submit(self._prepare, record, job)
 
@@ -289,7 +287,7 @@ class _ReadingJob:
             self._clear()
             return
         expected = isinstance(error, (LongspanError, OSError))
-        _LOG.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
+        log.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
         # The reading stays as it is, and is tried again at the next start, which may have another model or more room.
         record.status, record.error = "failed", one_line(error)
 
