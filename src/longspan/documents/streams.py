@@ -245,16 +245,14 @@ def _fill_stock(
         if f"{number}.keys" not in state.tensors:
             return
         keys, values = (state.tensors[f"{number}.{name}"].to(device) for name in ("keys", "values"))
-        (layer.cumulative_length,) = state.counts[f"{number}.seen"]
     elif (number, _STOCK[0]) in blocks:
         keys, values = (blocks[number, name].tensor[:, :, :tokens] for name in _STOCK)
     else:
         return
-    seen = layer.cumulative_length if isinstance(layer, DynamicSlidingWindowLayer) else 0
     layer.lazy_initialization(keys, values)
     layer.keys, layer.values = keys, values
     if isinstance(layer, DynamicSlidingWindowLayer):
-        layer.cumulative_length = seen
+        (layer.cumulative_length,) = state.counts[f"{number}.seen"]
 
 
 def _savable(index: object) -> TypeGuard[SavableIndex]:
