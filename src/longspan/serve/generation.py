@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal, Protocol
@@ -177,12 +177,8 @@ class Generation:
                 return None  # the rest takes turns with other prefill chunks
         prefix, prefill_chunk = self._prefix, self._host.prefill_chunk
         stop = min(prefix.tokens + prefill_chunk, self._length)
-        with ExitStack() as stack:
-            seen = None
-            if self._request.passages and stop == self._length:
-                model = self._host.model
-                assert self._request.document is not None
-                seen = stack.enter_context(recorded(model, self._request.document.attachment()))
+        document = self._request.document if self._request.passages and stop == self._length else None
+        with nullcontext() if document is None else recorded(self._host.model, document.attachment()) as seen:
             logits = self._forward(self._ids[prefix.tokens : stop], prefix)
         if stop < self._length:
             # A device computes on while the next job begins; seconds are those of the job that caused them.
