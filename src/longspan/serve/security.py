@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -13,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from longspan.serve.errors import ApiError, draining
+from longspan.serve.settings import is_loopback
 
 _OPEN = ("/page/", "/health/")  # need no key, like the page itself
 _HEADERS = {
@@ -82,7 +82,7 @@ class Guard:
 
     def _check(self, path: str, headers: Headers) -> None:
         host = headers.get("host", "")
-        if self._loopback and not _is_loopback(_name(host)):
+        if self._loopback and not is_loopback(_name(host)):
             raise ApiError(403, "this server answers to localhost and loopback addresses alone", code="wrong_host")
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
@@ -127,13 +127,6 @@ def _name(host: str) -> str:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
 
 
 def _netloc(origin: str) -> str:

@@ -65,7 +65,12 @@ class ServerSettings:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        try:
-            return ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host's name or address is this machine's alone; an address of IPv6 may have its brackets."""
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name == "localhost"
