@@ -76,11 +76,7 @@ class Server(uvicorn.Server):
         except OSError as error:  # another process bound the port, too, and was the first to listen
             raise cannot_listen(self._host.settings.host, self._host.settings.port, error) from None
         if self.started:
-            self.announce()
-
-    def announce(self) -> None:
-        """Print the address to stderr."""
-        print(f"longspan serves {self._host.settings.model} at {self.address}", file=sys.stderr, flush=True)
+            print(f"longspan serves {self._host.settings.model} at {self.address}", file=sys.stderr, flush=True)
 
 
 def serve(host: Host, sockets: list[socket.socket], *, demo: bool = False) -> None:
