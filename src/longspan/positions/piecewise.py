@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING
 
 from longspan.bands import Band, Grouped, Index, IndexMap, Interval, KeyMap, Origin, causal, start
 from longspan.deferred import torch
-from longspan.positions.base import AtOneDistance, PositionMap, constant, identity
+from longspan.positions.base import AtOneDistance, PositionMap, constant, identity, near
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def near_and_far(near: int, q_far: IndexMap, k_far: KeyMap) -> tuple[Band, ...]:
-    """True distance for ``i - j < near``; queries at ``q_far`` and keys at ``k_far`` beyond."""
+def near_and_far(within: int, q_far: IndexMap, k_far: KeyMap) -> tuple[Band, ...]:
+    """True distance for ``i - j < within``; queries at ``q_far`` and keys at ``k_far`` beyond."""
 
     def border(i: Tensor) -> Tensor:
-        return (i - near + 1).clamp(min=0)
+        return (i - within + 1).clamp(min=0)
 
-    return (
-        Band("far", q_far, k_far, Interval(start, border)),
-        Band("near", identity, Index(), Interval(border, causal)),
-    )
+    return Band("far", q_far, k_far, Interval(start, border)), near(border)
 
 
 @dataclass(frozen=True)
