@@ -247,7 +247,7 @@ def harmed(folder: Path, kind: str, count: int) -> dict:
     tokenizer = tokenizer_of()
     from longspan.documents import fingerprint
 
-    fingerprint._cache_folder = lambda: folder / "cache"
+    fingerprint.cache_folder = lambda: folder / "cache"
     if kind == "killed":
         from support.killed_documents import KINDS, Killing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 PATCHES = re.compile(r"\w+\.(setattr|delattr)|(mock\.)?patch(\.object)?")  # what replaces a name, as it is called
@@ -55,6 +56,22 @@ def test_every_replaced_name_in_the_core_has_a_reason():
                 if not reason:
                     wrong.append(f"{folder}/{file.name}:{line}: {name}")
     assert wrong == []
+
+
+def test_benchmarks_replace_what_is_there():
+    """An assignment to a name that a module of ours does not have replaces nothing, and nobody says so."""
+    found, missing = 0, []
+    for file in sorted((TESTS.parent / "benchmarks").glob("*.py")):
+        nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+        ours = [x for x in nodes if isinstance(x, ast.ImportFrom) and (x.module or "").partition(".")[0] in OURS]
+        origin = {alias.asname or alias.name: (x.module, alias.name) for x in ours for alias in x.names}
+        for target in (one for x in nodes if isinstance(x, ast.Assign) for one in x.targets):
+            if isinstance(target, ast.Attribute) and getattr(target.value, "id", None) in origin:
+                module, name = origin[target.value.id]
+                owner = getattr(import_module(module), name, None) or import_module(f"{module}.{name}")
+                found += 1
+                missing += [] if hasattr(owner, target.attr) else [f"{file.name}: {name}.{target.attr}"]
+    assert found and missing == []
 
 
 def test_a_private_name_is_found():

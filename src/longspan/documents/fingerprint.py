@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from longspan import files
 from longspan.hf.report import Report
 from longspan.hf.weights import named_weights, weights_hash
+from longspan.kernels.cpu.build import cache_folder
 
 # Of a config, what says where it was loaded from or how it runs and nothing of what is computed.
 _PASSING = {"transformers_version", "attn_implementation", "dtype", "torch_dtype"}
@@ -136,9 +136,8 @@ def _read(path: Path) -> dict[str, str]:
 
 def _cache_file() -> Path | None:
     """The file of remembered hashes; None for a user without a home."""
-    own = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(own) if own and Path(own).is_absolute() else Path.home() / ".cache") / "longspan" / "weights.json"
+        return cache_folder() / "weights.json"
     except RuntimeError:
         return None
 

@@ -36,7 +36,7 @@ class BuildError(Exception):
 
 
 def cache_folder() -> Path:
-    """The folder of compiled libraries, which only the user writes to."""
+    """The user's folder for what longspan keeps between processes; raises ``RuntimeError`` for one without a home."""
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache_home) if os.path.isabs(cache_home) else Path.home() / ".cache") / "longspan"
 
