@@ -18,7 +18,7 @@ from longspan.doctor.machine import CPU, look
 from longspan.doctor.measuring import FIRST, PREFILL_CHUNK, measure, rates, shapes
 from longspan.doctor.work import Counter, refuse_longer
 from longspan.errors import AttachError, LongspanError, check_number
-from longspan.hf import Report, extended, inspect
+from longspan.hf import Report, extended
 from longspan.hf.attach import examine
 from longspan.hf.auto import MethodChoice, choose, free_memory, kv_bytes_per_token
 from longspan.hf.fitting import fitting
@@ -133,8 +133,7 @@ def _examined(
     if asked.method == "auto" and not choice.method.uses_calibration:
         calibration = None
     try:
-        report = inspect(model, choice.method, window=asked.window, calibration=calibration, length=length)
-        with extended(model, choice.method, window=asked.window, calibration=calibration, length=length):
+        with extended(model, choice.method, window=asked.window, calibration=calibration, length=length) as report:
             most = max(min(length // 2, max(16 * stock.window, 4 * PREFILL_CHUNK)), FIRST)
             run = measure(model, device, most, asked.seconds)
     except AttachError as error:
