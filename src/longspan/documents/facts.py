@@ -133,11 +133,7 @@ def method_of(facts: Facts) -> Method:
 
 
 def difference(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> str | None:
-    """In what two sets of facts differ, as a noun with both values; None where they are the same.
-
-    Args:
-        besides: fields that may differ.
-    """
+    """In what two sets of facts differ besides these fields, as a noun with both values; None where in nothing."""
     if (kept.tokens, kept.tokens_sha256, kept.sources) != (live.tokens, live.tokens_sha256, live.sources):
         return f"text ({_text_of(kept)}, now {_text_of(live)})"
     differ = [one for one in differences(plain(kept), plain(live)) if one[0] not in besides]

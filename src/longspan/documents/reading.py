@@ -107,11 +107,7 @@ def _open(contents: Contents) -> bool:
 
 
 def keep_cache(contents: Contents, cache: LongspanCache, total: int, stop: int, target: Target) -> Contents:
-    """The contents with the tokens up to ``stop``, which the cache holds, in the file of their segment.
-
-    Args:
-        total: tokens that the segment is to have room for.
-    """
+    """The contents with the cache's tokens up to ``stop`` in the file of their segment, with room for ``total``."""
     stored = streams_of(cache, total)
     segments, data = list(contents.segments), contents.data
     if not _open(contents):

@@ -75,11 +75,7 @@ def save_document(
 def write_rest(
     folder: Folder, facts: Facts, model: Any, attachment: Attachment, contents: Contents, before: Manifest | None = None
 ) -> Manifest:
-    """Write all but the segments, whose bytes are in the folder, and the manifest last.
-
-    Args:
-        before: of the document that is in the folder already.
-    """
+    """Write all but the segments, whose bytes are in the folder, and the manifest last, in place of ``before``."""
     number = len(contents.segments) - 1
     pair = {"ids": contents.ids.to(torch.int32), "places": contents.places.to(torch.int32)}
     files: dict[str, Stored] = {}

@@ -76,11 +76,7 @@ def choose(
 
 
 def kv_bytes_per_token(method: Method, window: int, layers: Sequence[Layer]) -> int:
-    """Bytes of keys and values for a token, over all layers whose cache grows.
-
-    Args:
-        method: a resolved one.
-    """
+    """Bytes of keys and values for a token under a resolved method, over all layers whose cache grows."""
     own = method.stored_rotations(window)
     return sum(describe(layer, 1 if layer.rope is None else own).kv_bytes_per_token for layer in layers)
 

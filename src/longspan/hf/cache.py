@@ -316,14 +316,7 @@ class LongspanCache(Cache):
             self.reorder_cache(torch.arange(len(self.padding)).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows of the batch.
-
-        Args:
-            indices: their numbers, ``[B]`` int64 of the new ``B``, or a bool mask ``[B]`` of the old ``B``.
-
-        Raises:
-            CacheError: it has no such rows; all layers are as they were.
-        """
+        """Keep rows by their numbers, ``[B]`` int64 of the new ``B``, or by a bool mask ``[B]`` of the old one."""
         self.reorder_cache(indices)  # which layers that keep a state have too
 
     def reset(self) -> None:

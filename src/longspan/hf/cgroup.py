@@ -10,11 +10,7 @@ _UNLIMITED = 1 << 60  # what version 1 says where there is no limit, and more
 
 
 def memory_left(root: Path = Path("/")) -> int | None:
-    """Bytes that the groups of this process still grant, the page cache counted as free; None without a limit.
-
-    Args:
-        root: of the file system.
-    """
+    """Bytes that the groups of this process still grant, the page cache counted as free; None without a limit."""
     return min((max(limit - used, 0) for limit, used in _limits(root)), default=None)
 
 

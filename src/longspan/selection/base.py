@@ -145,11 +145,7 @@ class Choosing(Selection):
     # The cost of choosing, for ``longspan.doctor``. By default scores are made from the stored keys, head by head.
 
     def unit_cost(self, layer: LayerSizes, reduced: int | None) -> UnitCost:
-        """The cost of each unit that a query chooses from.
-
-        Args:
-            reduced: what ``reduced_size`` gives.
-        """
+        """The cost of each unit that a query chooses from; ``reduced`` is what ``reduced_size`` gives."""
         width = self.size * layer.key_dim
         return UnitCost(0, layer.kv_heads * width * layer.itemsize, layer.heads * width)
 
