@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from longspan.documents.manifest import Manifest
 from longspan.errors import DocumentError
 
 
-class Encoded(Protocol):
+@dataclass(frozen=True)
+class InMemory:
     """Tokens, and the text that they were made from.
 
     Attributes:
@@ -26,25 +27,6 @@ class Encoded(Protocol):
         places: ``[T, 2]`` int64, the characters of each token in the text; ``NOWHERE`` of other tokens.
         text: None where it was not kept.
     """
-
-    @property
-    def length(self) -> int: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def keeps_text(self) -> bool: ...
-    @property
-    def ids(self) -> Tensor: ...
-    @property
-    def places(self) -> Tensor: ...
-    @property
-    def text(self) -> str | None: ...
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class InMemory:
-    """See ``Encoded``."""
 
     ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     places: Tensor = field(default_factory=lambda: torch.empty(0, 2, dtype=torch.int64))
@@ -67,7 +49,7 @@ class InMemory:
 
 
 class InFiles:
-    """See ``Encoded``. Opening compares the files' sizes; their checksums are compared when they are read.
+    """See ``InMemory``. Opening compares the files' sizes; their checksums are compared when they are read.
 
     The files stay open, so that an append which replaces them changes nothing here.
 
@@ -151,3 +133,6 @@ class InFiles:
         if int(self.places.max()) > len(text):
             raise DocumentError(f"{self._folder}: its tokens lie outside of its text; read the text again")
         return text
+
+
+Encoded = InMemory | InFiles
