@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 from openai.types import Completion, CompletionChoice, CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
@@ -19,22 +19,6 @@ from pydantic import BaseModel
 
 from longspan.documents import Passage
 from longspan.serve.generation import AttendedPassages, Delta, Finished, ShownToken
-
-
-class ResponseFormat(Protocol):
-    """Formats one answer, as a whole or as the chunks of a stream; each string is the JSON of one object."""
-
-    def begin(self) -> list[str]:
-        """Chunks before the first delta."""
-
-    def delta(self, delta: Delta) -> str:
-        """The chunk of a part of the answer."""
-
-    def end(self, end: Finished, attended: AttendedPassages | None) -> list[str]:
-        """Chunks after the last delta."""
-
-    def whole(self, deltas: Sequence[Delta], end: Finished, attended: AttendedPassages | None) -> str:
-        """The answer that is not streamed."""
 
 
 def _json(answer: BaseModel) -> str:
@@ -52,7 +36,7 @@ def usage(end: Finished) -> CompletionUsage:
 
 
 class ChatFormat:
-    """The format of ``/v1/chat/completions``; see ``ResponseFormat``."""
+    """Formats an answer of ``/v1/chat/completions``, as a whole or as chunks; each string is the JSON of one object."""
 
     def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
         self._logprobs, self._with_usage = logprobs, with_usage
@@ -63,18 +47,22 @@ class ChatFormat:
         }
 
     def begin(self) -> list[str]:
+        """Chunks before the first delta."""
         return [self._chunk(ChoiceDelta(role="assistant", content=""))]
 
     def delta(self, delta: Delta) -> str:
+        """The chunk of a part of the answer."""
         return self._chunk(ChoiceDelta(content=delta.text), logprobs=self._probabilities(delta.tokens))
 
     def end(self, end: Finished, attended: AttendedPassages | None) -> list[str]:
+        """Chunks after the last delta."""
         last = [self._chunk(ChoiceDelta(), finish_reason=end.finish, **_passages_field(attended))]
         if self._with_usage:
             last.append(self._object(ChatCompletionChunk, "chat.completion.chunk", [], usage=usage(end)))
         return last
 
     def whole(self, deltas: Sequence[Delta], end: Finished, attended: AttendedPassages | None) -> str:
+        """The answer that is not streamed."""
         choice = Choice(
             index=0,
             finish_reason=end.finish,
@@ -107,7 +95,7 @@ class ChatFormat:
 
 
 class CompletionFormat:
-    """The format of ``/v1/completions``; see ``ResponseFormat``."""
+    """Formats an answer of ``/v1/completions``; see ``ChatFormat``."""
 
     def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
         self._logprobs, self._with_usage = logprobs, with_usage
@@ -144,6 +132,9 @@ class CompletionFormat:
             top_logprobs=[_by_text(one.likeliest) for one in tokens],
             text_offset=[one.begin for one in tokens],
         )
+
+
+ResponseFormat = ChatFormat | CompletionFormat
 
 
 def _token(text: str, logprob: float | None) -> dict[str, Any]:
