@@ -247,11 +247,11 @@ def _of(kind: Any, value: Any, where: str) -> Any:
     """A value as a type says it; the message of what does not fit names the field."""
     if get_origin(kind) is UnionType:
         return None if value is None else _of(get_args(kind)[0], value, where)
+    if (is_dataclass(kind) or get_origin(kind) is dict) and not isinstance(value, dict):
+        raise DocumentError(f"{where} is {_shown(value)}, where it has to be an object")
     if is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         names = hints.keys()
-        if not isinstance(value, dict):
-            raise DocumentError(f"{where} is {_shown(value)}, where it has to be an object")
         for name in sorted(names ^ value.keys()):
             raise DocumentError(f"{where} has {'no' if name in names else 'an unknown'} field {_shown(name)}")
         return kind(**{name: _of(hints[name], value[name], f"{where}.{name}") for name in names})
@@ -260,8 +260,6 @@ def _of(kind: Any, value: Any, where: str) -> Any:
             raise DocumentError(f"{where} is {_shown(value)}, where it has to be a list")
         return tuple(_of(get_args(kind)[0], x, f"{where}[{n}]") for n, x in enumerate(value))
     if get_origin(kind) is dict:
-        if not isinstance(value, dict):
-            raise DocumentError(f"{where} is {_shown(value)}, where it has to be an object")
         inner = get_args(kind)[1]
         return dict(value) if inner is Any else {k: _of(inner, x, f"{where}.{k}") for k, x in value.items()}
     if kind is float and type(value) in (int, float):
