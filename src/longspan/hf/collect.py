@@ -104,8 +104,7 @@ def collect(
         if get_ident() != thread:
             return
         assert layer.rope is not None
-        norm_q, norm_k = layer.rope.norm_q, layer.rope.norm_k
-        sink(layer, norm_q(q) if norm_q else q, norm_k(k) if norm_k else k)
+        sink(layer, layer.rope.normed_q(q), layer.rope.normed_k(k))
 
     with torch.no_grad(), extended(model, method, window=window):
         attached_to(model).observer = observe

@@ -133,7 +133,7 @@ class BlockIndex(UnitIndex):
         rotated = widen(rope.rotate_k(keys, *cos_sin(rope.table, tokens, keys.device)))
         means = self.over_ranks((after * rotated).sum(dim=(1, 3))) / (stops - tokens - 1).to(rotated.device)
         best = means.unflatten(-1, (-1, size)).topk(self.layout.representatives, dim=-1).indices
-        bare = widen(rope.norm_k(keys) if rope.norm_k is not None else keys).unflatten(2, (-1, size))
+        bare = widen(rope.normed_k(keys)).unflatten(2, (-1, size))
         summed = torch.take_along_dim(bare, best[:, None, :, :, None], dim=3).sum(dim=3)
         self._buffer.reserve(summed[:1].expand(len(self._pads), -1, -1, -1), full)
         self._buffer.allocated[rows, :, finished:full] = summed
@@ -149,7 +149,7 @@ class BlockIndex(UnitIndex):
             ``[B, 1, count]`` in fp32 (fp64 for fp64): the sum over queries, heads and representatives.
         """
         entries = self._buffer.allocated[rows, :, :count]
-        q = widen(rope.norm_q(q) if rope.norm_q is not None else q)
+        q = widen(rope.normed_q(q))
         summed = q.unflatten(1, (entries.shape[1], -1)).sum(dim=(2, 3))
         return self.over_ranks((entries @ summed[..., None])[..., 0].sum(dim=1, keepdim=True))
 

@@ -144,7 +144,7 @@ class ChunkIndex(UnitIndex):
             q, k, v = chunks
             summary = representations(q, k, v, rope, scale, order=self.order)
             return _side_by_side(summary, head_sets(self.share, q.shape[0], k.shape[0]))
-        keys = _bare(rope, chunks[0], key=True)
+        keys = rope.normed_k(chunks[0])
         if self.kind == "mean":
             return keys.mean(dim=2)
         if self.kind == "submeans":
@@ -167,7 +167,7 @@ class ChunkIndex(UnitIndex):
             ``[B, S, T, count]`` in fp32 (fp64 for fp64), S = H, Hkv or 1.
         """
         entries, share = self._buffer.first(count * self.per_unit)[rows], self.share
-        q, group = _bare(rope, q, key=False), q.shape[1] // kv_heads
+        q, group = rope.normed_q(q), q.shape[1] // kv_heads
         if self.kind == "representation":
             scores = products(_side_by_side(widen(q), head_sets(share, q.shape[1], kv_heads)), entries)
         elif self.kind == "bounds":
@@ -233,12 +233,6 @@ def bound_scores(q: Tensor, low: Tensor, high: Tensor, share: str) -> Tensor:
     found = products(_folded(q.clamp(min=0), group, share), high)
     found += products(_folded(q.clamp(max=0), group, share), low)
     return _unfolded(found, q, share)
-
-
-def _bare(rope: Rope, x: Tensor, *, key: bool) -> Tensor:
-    """``x`` without a rotation, normalised where the model does that after it."""
-    norm = rope.norm_k if key else rope.norm_q
-    return norm(x) if norm is not None else x
 
 
 def _folded(q: Tensor, group: int, share: str) -> Tensor:

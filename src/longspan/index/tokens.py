@@ -38,7 +38,7 @@ class TokenIndex(AcrossRanks):
 
     def extend(self, q: Tensor, k: Tensor, v: Tensor, pads: Sequence[int], rope: Rope, scale: float) -> None:
         """Take in the tokens that follow those seen so far: ``k`` ``[B, Hkv, T, D]``, unrotated."""
-        k = rope.norm_k(k) if rope.norm_k is not None else k
+        k = rope.normed_k(k)
         self._cast_to(k.device, k.dtype)
         # Some tokens at a time: on a CPU, memory that is new for all of them costs more than the products.
         blocks = k.transpose(1, 2).flatten(2).split(_BLOCK, dim=1)

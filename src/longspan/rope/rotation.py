@@ -70,13 +70,19 @@ class Rope:
 
     def rotate_q(self, q: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
         """Queries ``[B, H, T, D]`` rotated by cos, sin ``[T, r / 2]`` or ``[B, T, r / 2]``, into ``out`` if given."""
-        q = rotate(q, cos, sin, layout=self.layout, start=self.start, out=out)
-        return self.norm_q(q) if self.norm_q else q
+        return self.normed_q(rotate(q, cos, sin, layout=self.layout, start=self.start, out=out))
 
     def rotate_k(self, k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Keys ``[B, Hkv, T, D]`` rotated by cos, sin ``[T, r / 2]`` or ``[B, T, r / 2]``."""
-        k = rotate(k, cos, sin, layout=self.layout, start=self.start)
-        return self.norm_k(k) if self.norm_k else k
+        return self.normed_k(rotate(k, cos, sin, layout=self.layout, start=self.start))
+
+    def normed_q(self, q: Tensor) -> Tensor:
+        """Queries ``[..., D]``, normalised where the model does that after the rotation."""
+        return q if self.norm_q is None else self.norm_q(q)
+
+    def normed_k(self, k: Tensor) -> Tensor:
+        """Keys ``[..., D]``, normalised where the model does that after the rotation."""
+        return k if self.norm_k is None else self.norm_k(k)
 
 
 def rotate(
