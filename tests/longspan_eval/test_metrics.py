@@ -10,7 +10,7 @@ import pytest
 
 from longspan_eval import metrics
 
-ROUGE = "rouge_l", "rouge_l_by_sentence", "rouge_geometric_mean"
+ROUGE = "rouge_l_by_sentence", "rouge_geometric_mean"
 COLOURS = ("Color", "Color", "Date", "Number")
 
 CASES = [
@@ -49,12 +49,6 @@ CASES = [
     ("edit_similarity", "zzz", ["x = 2"], 0.0),
     # 2 * 2 / (3 + 3) is 0.667, rounded as a percentage
     ("edit_similarity", "abc", ["abd"], 0.67),
-    # "the cat on the mat": 5 of 6 words each
-    ("rouge_l", "The cat sat on the mat.", ["the cat lay on the mat"], 5 / 6),
-    ("rouge_l", "four five. one two three.", ["one two three. four five."], 0.6),
-    ("rouge_l", "one", ["two"], 0.0),
-    ("rouge_l", "jumping", ["jumps"], 0.0),
-    ("rouge_l", "one two", ["three", "One, two!"], 1.0),
     # as sets of words: the, cat, on, mat of five each; full stops do not count
     ("rouge_l_by_sentence", "the cat sat on the mat.", ["the cat lay on the mat"], 0.8),
     ("rouge_l_by_sentence", "four five. one two three.", ["one two three. four five."], 1.0),
@@ -64,7 +58,8 @@ CASES = [
     ("rouge_l_by_sentence", "...", ["two"], 0.0),
     # words 4/5, pairs 2/4, subsequence 4/5
     ("rouge_geometric_mean", "the cat sat on mat", ["the cat lay on mat"], 0.32 ** (1 / 3)),
-    ("rouge_geometric_mean", "one two", ["three", "one two"], 1.0),
+    ("rouge_geometric_mean", "one two", ["three", "One, two!"], 1.0),
+    ("rouge_geometric_mean", "jumping over", ["jumps over"], 0.0),
     ("rouge_geometric_mean", "one two", ["two one"], 0.0),
 ]
 

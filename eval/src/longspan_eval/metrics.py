@@ -91,12 +91,6 @@ def is_code(line: str) -> bool:
     return not any(sign in line for sign in ("`", "#", "//"))
 
 
-def rouge_l(prediction: str, references: Sequence[str]) -> float:
-    """ROUGE-L (Lin, 2004): the F-measure of the longest common subsequence of words, by the rouge-score package; words
-    are runs of letters and digits in lower case, not stemmed."""
-    return max(_rouge(prediction, right)["rougeL"] for right in several(references))
-
-
 def rouge_l_by_sentence(prediction: str, references: Sequence[str]) -> float:
     """LongBench's ROUGE-L, by the rouge package: common subsequences sentence by sentence, their union as a set.
 
@@ -113,7 +107,8 @@ def rouge_geometric_mean(prediction: str, references: Sequence[str]) -> float:
     SCROLLS multiplies the three *after* averaging each over all answers, which is never less than the mean of this over
     the answers: what is given here is the score of one answer, as of every other task.
     """
-    return math.prod(_best_rouge(prediction, references)) ** (1 / 3)
+    each = [_scorer().score(right, prediction) for right in several(references)]
+    return math.prod(max(scores[kind].fmeasure for scores in each) for kind in ROUGE_KINDS) ** (1 / 3)
 
 
 def on_first_line(score: Score, prediction: str, references: Sequence[str]) -> float:
@@ -151,15 +146,6 @@ def _word_f1(said: list[str], right: list[str]) -> float:
         return 0.0
     precision, recall = shared / len(said), shared / len(right)
     return 2 * precision * recall / (precision + recall)
-
-
-def _best_rouge(prediction: str, references: Sequence[str]) -> list[float]:
-    each = [_rouge(prediction, right) for right in several(references)]
-    return [max(scores[kind] for scores in each) for kind in ROUGE_KINDS]
-
-
-def _rouge(prediction: str, right: str) -> dict[str, float]:
-    return {kind: score.fmeasure for kind, score in _scorer().score(right, prediction).items()}
 
 
 def _rouge_by_sentence(prediction: str, right: str) -> float:
