@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from longspan_eval.task import Task
 from longspan_eval.tasks.haystack import Needle
 from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.ruler_words import CWE_QUESTION, CWE_TASK
@@ -50,14 +49,12 @@ class CommonWords(Hiding):
         )
 
 
-def _task(words: CommonWords) -> Task:
-    return words.task(
+COMMON_WORDS = (
+    CommonWords().task(
         version=1,
         paper="longspan, 2026, after Hsieh et al., 2024, arXiv 2404.06654",
-        summary=f"the {words.common} of {words.common + words.others} words that a list in noise has "
-        f"{words.times} times; the share named",
+        summary=f"the {CommonWords.common} of {CommonWords.common + CommonWords.others} words that a list in noise has "
+        f"{CommonWords.times} times; the share named",
         score=contained,
-    )
-
-
-COMMON_WORDS = (_task(CommonWords()),)
+    ),
+)
