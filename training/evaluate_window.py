@@ -22,6 +22,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
 
 from longspan.bundled import FOLDER, heldout_text  # noqa: E402
+from longspan_eval.figure import wilson  # noqa: E402
 from longspan_eval.sample import versions  # noqa: E402
 from longspan_eval.task import Task  # noqa: E402
 from window_tasks import WINDOW_TASKS  # noqa: E402
@@ -96,14 +97,6 @@ def unigram_loss(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
     return -sum(p * math.log(p) for p in shares)
 
 
-def interval(right: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95% interval of a share."""
-    share = right / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def measure(folder: Path, names: list[str], count: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """The figures of a model in its window, as `longspan.bundled.card` describes them; each is printed as it comes."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype).eval()
@@ -117,7 +110,7 @@ def measure(folder: Path, names: list[str], count: int, dtype: torch.dtype = tor
         except ValueError as error:  # too short a window for this tokenizer
             print(f"| {name} | {task.summary} | not measured: {error} |", flush=True)
             continue
-        low, high = interval(sum(found), count)
+        low, high = wilson(sum(found), count)
         tasks[name] = {
             "score": round(sum(found) / count, 4),
             "interval": [round(low, 4), round(high, 4)],
