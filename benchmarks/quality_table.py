@@ -147,11 +147,8 @@ class Quality:
         self, spec: MethodSpec, multiple: float, task: Task, prompts: int, depth: float | None = None
     ) -> tuple[TaskPrompt, ...]:
         """Prompts at the depths of ``DEPTHS`` in turn, or all at one; a task without depths leaves them to the seed."""
-        if not task.at_depths:
-            length = round(multiple * self.subject.window)
-            return tuple(TaskPrompt(spec, length, self._seed + n, task=task) for n in range(prompts))
-        depths = [DEPTHS[n % len(DEPTHS)] if depth is None else depth for n in range(prompts)]
-        length = round(multiple * self.subject.window)
+        length, own = round(multiple * self.subject.window), DEPTHS if depth is None else (depth,)
+        depths = [own[n % len(own)] if task.at_depths else None for n in range(prompts)]
         return tuple(TaskPrompt(spec, length, self._seed + n, task=task, depth=where) for n, where in enumerate(depths))
 
 
