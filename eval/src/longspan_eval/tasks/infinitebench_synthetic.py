@@ -37,19 +37,19 @@ class HiddenDigits:
 
     Attributes:
         name: the task's.
+        lines: so many lines of noise; None: as many as fill the length.
         thing: what the digits are called.
         memorize: words of the instruction.
         new_tokens: the most tokens of an answer.
         draw: the digits.
-        lines: so many lines of noise; None: as many as fill the length.
     """
 
     name: str
+    lines: int | None
     thing: str
     memorize: str
     new_tokens: int
     draw: Callable[[random.Random], str]
-    lines: int | None = None
 
     def __call__(
         self, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
@@ -220,45 +220,36 @@ def _fitting_items(tokenizer: Any, draws: Iterator[str], room: int) -> list[str]
     return [text[1:-1] for text in fitting(tokenizer, (f" {item}," for item in draws), room)]
 
 
-def _tasks(name: str, make: Callable[[str, bool], Build], score: Score, summary: str, size: str) -> tuple[Task, Task]:
-    def task(name: str, summary: str, official: bool) -> Task:
+def _tasks(
+    name: str, make: Callable[[str, int | None], Build], score: Score, summary: str, size: int, things: str
+) -> tuple[Task, Task]:
+    """Both forms of a task, of which the official one has ``size`` ``things``."""
+
+    def task(name: str, summary: str, size: int | None) -> Task:
         return Task(
             name=name,
             version=1,
             paper="Zhang et al., 2024, arXiv 2402.13718",
             summary=summary,
             new_tokens=new_tokens,
-            build=make(name, official),
+            build=make(name, size),
             score=score,
-            at_depths=make is not _math_find,
+            at_depths=make is not MathFind,
             until=number_complete if score is first_integer else None,
         )
 
-    new_tokens = NEW_TOKENS[name]
-    return task(name, summary, False), task(f"{name}-official", f"{summary}; {size}, the length is a limit", True)
+    new_tokens, official = NEW_TOKENS[name], f"{summary}; {size:,} {things}, the length is a limit"
+    return task(name, summary, None), task(f"{name}-official", official, size)
 
 
-def _kv(name: str, official: bool) -> Build:
-    return KeyValues(name, PAIRS if official else None)
-
-
-def _number(name: str, official: bool) -> Build:
-    return HiddenDigits(name, "sequence of digits", "", NEW_TOKENS[NUMBER], ten_digits, LINES if official else None)
-
-
-def _passkey(name: str, official: bool) -> Build:
-    return HiddenDigits(
-        name, "pass key", " and memorize them", NEW_TOKENS[PASSKEY], five_digits, LINES if official else None
-    )
-
-
-def _math_find(name: str, official: bool) -> Build:
-    return MathFind(name, NUMBERS if official else None)
-
+_digits = partial(HiddenDigits, thing="sequence of digits", memorize="", new_tokens=NEW_TOKENS[NUMBER], draw=ten_digits)
+_passkey = partial(
+    HiddenDigits, thing="pass key", memorize=" and memorize them", new_tokens=NEW_TOKENS[PASSKEY], draw=five_digits
+)
 
 INFINITEBENCH_SYNTHETIC = (
-    *_tasks(KV, _kv, word_in_answer, "the value of one key of a JSON object of UUIDs", f"{PAIRS:,} pairs"),
-    *_tasks(NUMBER, _number, first_integer, "ten digits with repetitions, hidden in noise", f"{LINES:,} lines"),
-    *_tasks(PASSKEY, _passkey, first_integer, "five digits hidden in noise", f"{LINES:,} lines"),
-    *_tasks(MATH_FIND, _math_find, first_number, "one number of a list, such as the largest", f"{NUMBERS:,} numbers"),
+    *_tasks(KV, KeyValues, word_in_answer, "the value of one key of a JSON object of UUIDs", PAIRS, "pairs"),
+    *_tasks(NUMBER, _digits, first_integer, "ten digits with repetitions, hidden in noise", LINES, "lines"),
+    *_tasks(PASSKEY, _passkey, first_integer, "five digits hidden in noise", LINES, "lines"),
+    *_tasks(MATH_FIND, MathFind, first_number, "one number of a list, such as the largest", NUMBERS, "numbers"),
 )
