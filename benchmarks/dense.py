@@ -111,10 +111,7 @@ def measured() -> dict[str, Any]:
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The rows as lines of Markdown, both values of ``dense`` in a cell."""
     columns = [*ASKED.values(), "perplexity of prose", 'time of a prompt, over `"window"`']
-    lines = [
-        '| `"window"`, `"kept"` | ' + " | ".join(columns) + " |",
-        "| --- |" + " ---: |" * len(columns),
-    ]
+    lines = ['| `"window"`, `"kept"` | ' + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for window, kept in zip(rows[::2], rows[1::2], strict=True):
         cells = [f"{window[name]:g}, {kept[name]:g}" for name in ASKED]
         cells += [f"{window['perplexity']:.1f}, {kept['perplexity']:.1f}", f"{kept['seconds_over_window']:.2f}"]

@@ -87,16 +87,9 @@ def markdown(rows: Sequence[dict[str, str]], columns: dict[str, str]) -> list[st
 
 def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
     """All of it as Markdown."""
-    columns = {
-        "phase": "",
-        "dtype": "",
-        "heads": "heads",
-        "width": "of",
-        "layers": "layers",
-        "length": "tokens",
-        "method": "method",
-    }
-    columns |= {"seconds": "seconds", "over_flash": "over flash", "over_stock": "over stock", "over_full": "over full"}
+    columns = {"phase": "", "dtype": "", "heads": "heads", "width": "of", "layers": "layers", "length": "tokens"}
+    columns |= {"method": "method", "seconds": "seconds"}
+    columns |= {"over_flash": "over flash", "over_stock": "over stock", "over_full": "over full"}
     columns |= {"over_short": "over its time at 16k", "of_floor": "of the floor", "peak_mib": "peak MiB"}
     lines = ["# Speed of attention and cache", "", f"`python benchmarks/suite.py`, {machine_of(cases[0])}.", ""]
     lines += [

@@ -217,19 +217,8 @@ def with_floor(row: dict[str, Any], rates: Rates, shape: Shape, device: str = "c
 
 def show(console: Console, rows: list[dict[str, Any]], verdicts: list[dict[str, object]]) -> None:
     table = Table(title="seconds of a prefill or of a token; of_floor: the share of the machine's own rate reached")
-    columns = (
-        "phase",
-        "dtype",
-        "heads",
-        "width",
-        "length",
-        "method",
-        "seconds",
-        "over_flash",
-        "over_stock",
-        "over_full",
-    )
-    columns += ("over_short", "of_floor", "peak_mib")
+    columns = ("phase", "dtype", "heads", "width", "length", "method", "seconds")
+    columns += ("over_flash", "over_stock", "over_full", "over_short", "of_floor", "peak_mib")
     for name in columns:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:

@@ -95,27 +95,11 @@ def comment_blocks(path: Path) -> Iterator[str]:
 
 def builtin_documents() -> Iterator[str]:
     """Docstrings of the modules written in C, one document for each module."""
-    names = (
-        "builtins",
-        "itertools",
-        "math",
-        "_functools",
-        "_io",
-        "posix",
-        "_socket",
-        "_struct",
-        "time",
-        "_collections",
-        "_datetime",
-        "_decimal",
-        "_sqlite3",
-        "_ssl",
-        "sys",
-        "zlib",
-        "_thread",
-        "gc",
-    )
-    for name in names:
+    names = """
+    builtins itertools math _functools _io posix _socket _struct time _collections _datetime _decimal _sqlite3
+    _ssl sys zlib _thread gc
+    """
+    for name in names.split():
         try:
             module = importlib.import_module(name)
         except ImportError:

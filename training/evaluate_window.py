@@ -61,12 +61,7 @@ def scores(
 
 @torch.no_grad()
 def log_loss(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    text: str,
-    *,
-    length: int,
-    spans: int | None = None,
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, text: str, *, length: int, spans: int | None = None
 ) -> float:
     """Mean loss per token, in nats, over windows of `length` tokens that start with `<s>` and share no other token.
 

@@ -116,10 +116,7 @@ def test_what_is_not_worth_its_time_is_not_asked(cluster):
 
 @pytest.mark.parametrize(
     ("load", "words"),
-    [
-        (partial(bundled, device="moon"), "cannot load the model: RuntimeError"),
-        (partial(os._exit, 3), "ended while"),
-    ],
+    [(partial(bundled, device="moon"), "cannot load the model: RuntimeError"), (partial(os._exit, 3), "ended while")],
 )
 def test_a_model_that_does_not_load_is_an_error(cluster, load, words):
     with pytest.raises(LongspanError, match=words):

@@ -68,12 +68,7 @@ def test_a_package_s_method_is_known_by_its_name(install, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "source", "words"),
     [
-        (
-            "toy",
-            "toy_one:Toy",
-            "raise OSError('no disk')",
-            r"'toy' of the package toy_one cannot be loaded: OSError",
-        ),
+        ("toy", "toy_one:Toy", "raise OSError('no disk')", r"'toy' of the package toy_one cannot be loaded: OSError"),
         ("toy", "toy_two:Toy", "", "toy_two cannot be loaded: AttributeError"),
         ("toy", "toy_three:Toy", "Toy = 3", "toy_three:Toy, is no subclass of longspan.Method"),
         ("toy", "toy_four:DCA", "from longspan.methods import DCA", "toy_four has the name 'dca' in its class"),

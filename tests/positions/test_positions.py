@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from longspan.positions import (
-    Capped,
-    CappedOrFar,
-    Chunked,
-    GroupedBeyond,
-    RankedAfterSinks,
-    ShiftedBeyond,
-    Unchanged,
-)
+from longspan.positions import Capped, CappedOrFar, Chunked, GroupedBeyond, RankedAfterSinks, ShiftedBeyond, Unchanged
 
 # Row i of a map: the relative positions of the keys 0 … i.
 ROWS = [

@@ -21,17 +21,7 @@ from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
 from longspan.selection.chunks import Chunks
 from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import ABLATIONS, AblatedChunks, AblatedLongHeads
-from support.cases import (
-    HEAD,
-    all_cases,
-    assert_same,
-    build,
-    in_pieces,
-    in_turn,
-    inv_freq,
-    make_qkv,
-    recorded,
-)
+from support.cases import HEAD, all_cases, assert_same, build, in_pieces, in_turn, inv_freq, make_qkv, recorded
 from support.choices import SCALE, N, assert_oracle_chooses, assert_tiles, calibration
 from support.hf_models import make
 

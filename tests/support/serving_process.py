@@ -22,18 +22,7 @@ class Process:
     """
 
     def __init__(self, documents: Path, *options: str, model: str = "bundled") -> None:
-        command = [
-            sys.executable,
-            "-c",
-            CODE,
-            "serve",
-            model,
-            "--documents",
-            str(documents),
-            "--port",
-            "0",
-            *options,
-        ]
+        command = [sys.executable, "-c", CODE, "serve", model, "--documents", str(documents), "--port", "0", *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.log = ""
         assert self.process.stderr is not None

@@ -68,11 +68,7 @@ class Sample:
 
 def versions() -> dict[str, str]:
     """Of what computes a sample."""
-    return {
-        "longspan": longspan.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    return {"longspan": longspan.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def environment() -> dict[str, Any]:

@@ -88,10 +88,7 @@ def evaluate(
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run on a Ray cluster: its address, auto, or local, which starts one.",
-        ),
+        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster: its address, auto, or local, which starts one."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the first prompt.", min=0)] = 0,
     window: Window = None,

@@ -82,14 +82,7 @@ def on_tile(figure: Figure) -> str:
 
 
 def tiles(
-    panels: Sequence[Panel],
-    title: str,
-    path: Path,
-    *,
-    across: int = 3,
-    x: str = "",
-    y: str = "",
-    label: str = "score",
+    panels: Sequence[Panel], title: str, path: Path, *, across: int = 3, x: str = "", y: str = "", label: str = "score"
 ) -> None:
     """A PNG of panels whose rows are called alike, ``across`` of them beside each other.
 

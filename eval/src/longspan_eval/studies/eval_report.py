@@ -88,12 +88,7 @@ class EvalReport:
         return {
             "command": self.command,
             "model": asdict(self.keys.subject),
-            "environment": {
-                **environment(),
-                "threads": self.threads,
-                "kv_tier": self.kv_tier,
-                "device": self.device,
-            },
+            "environment": {**environment(), "threads": self.threads, "kv_tier": self.kv_tier, "device": self.device},
             "tasks": {
                 task.name: {
                     "version": task.version,

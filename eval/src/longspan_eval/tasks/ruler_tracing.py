@@ -79,12 +79,7 @@ def assignments(names: list[str], value: str) -> list[str]:
 
 
 def _task(tracking: VariableTracking, summary: str) -> Task:
-    return tracking.task(
-        version=1,
-        paper="Hsieh et al., 2024, arXiv 2404.06654",
-        summary=summary,
-        score=contained,
-    )
+    return tracking.task(version=1, paper="Hsieh et al., 2024, arXiv 2404.06654", summary=summary, score=contained)
 
 
 RULER_TRACING = (
