@@ -16,10 +16,12 @@ Linux only.
 from __future__ import annotations
 
 import argparse
+import copy
 import io
 import json
 import os
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -37,6 +39,8 @@ import longspan
 from common import between, machine
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.cli import main as command_line
+from longspan.documents import fingerprint
+from longspan.documents.usage import bytes_read
 from longspan.errors import LongspanError
 from longspan.methods.parse import parse_method
 
@@ -101,8 +105,6 @@ def child(*words: object) -> dict:
 def read_child(kind: str, tokens: int, path: str, limit: int) -> dict:
     """Read a text of so many tokens, perhaps under a limit on data."""
     if limit:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     model, tokenizer = load_bundled()
     model = large() if kind == "large" else model
@@ -118,8 +120,6 @@ def read_child(kind: str, tokens: int, path: str, limit: int) -> dict:
 def ask_child(kind: str, path: str, limit: int, cold: int) -> dict:
     """Open a document and ask it once; the small model on one thread, as threads that wait count as the process's."""
     if limit:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     model, tokenizer = load_bundled()
     if kind == "large":
@@ -133,17 +133,15 @@ def ask_child(kind: str, path: str, limit: int, cold: int) -> dict:
         model.generate(torch.arange(3, 67)[None], max_new_tokens=2, do_sample=False, pad_token_id=0)
     if cold:
         forget(path)
-    before = read_bytes()
+    before = bytes_read()
     began, cpu = time.perf_counter(), time.process_time()
     document = longspan.Document.open(path, model, tokenizer)
     opened, cpu = time.perf_counter() - began, time.process_time() - cpu
-    at_opening = None if before is None else read_bytes() - before
+    at_opening = None if before is None else bytes_read() - before
     answer = document.ask(ASK, 8)
     made = {"open": opened, "open_cpu": cpu, "first": answer.first_token_seconds, "opening_read": at_opening}
     made |= {"tokens": answer.tokens, "read": answer.bytes_read, "anonymous": answer.peak_anonymous}
     if limit:  # that the limit bites: a copy in memory of what is mapped
-        import copy
-
         try:
             copy.deepcopy(document.cache())
             made["copied"] = True
@@ -188,13 +186,6 @@ def forget(path: str) -> None:
         os.fsync(opened)
         os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(opened)
-
-
-def read_bytes() -> int | None:
-    """Bytes that came from storage so far."""
-    from longspan.documents.usage import bytes_read
-
-    return bytes_read()
 
 
 def size_of(path: str) -> int:
@@ -245,8 +236,6 @@ def harmed(folder: Path, kind: str, count: int) -> dict:
     torch.set_num_threads(1)
     text = heldout_text()[:12_000]
     tokenizer = tokenizer_of()
-    from longspan.documents import fingerprint
-
     fingerprint.cache_folder = lambda: folder / "cache"
     if kind == "killed":
         from support.killed_documents import KINDS, Killing
