@@ -15,7 +15,6 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any
 
 from longspan_eval.journal import Journal, read_samples
@@ -108,9 +107,7 @@ class Samples:
     def __enter__(self) -> Samples:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -12,7 +12,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from longspan import files
@@ -126,9 +125,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from importlib.util import find_spec
 from logging import ERROR
-from types import TracebackType
 
 import torch
 
@@ -68,16 +67,14 @@ class Cluster:
             self._ours = True
         if self.room < 1:
             have = ray.cluster_resources()
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise LongspanError(
                 f"the Ray cluster has {have.get('CPU', 0):g} processors and {have.get('GPU', 0):g} GPUs; "
                 f"a worker needs {self._threads} and {self._gpus}"
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._ours:
             import ray
 

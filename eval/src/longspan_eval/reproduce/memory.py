@@ -7,7 +7,6 @@ import gc
 import math
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -43,9 +42,7 @@ class PeakMemory:
                 self._before = _status("VmRSS")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
