@@ -41,6 +41,7 @@ PAPER = {131072: (4.14, 42.3)}
 WEIGHTS_2 = 13.5e9  # bytes of Llama-2-7B's in bf16
 MILLION = 1 << 20
 DEVICE_GIB = 32.0  # of a GPU's memory for the million tokens' keys and values, which grow by half
+STEPS = 32  # tokens that are decoded after the prompt
 READING = 90.0  # seconds after which no prefill chunk is begun; a million tokens are given twice that
 # Method, tier of keys and values, whether steps are replayed from a CUDA graph.
 TABLE_5 = (
@@ -51,10 +52,10 @@ TABLE_5 = (
 )
 
 
-def layer_cases(lengths: tuple[int, ...] = (4096, 16384, 65536, 131072, MILLION)) -> list[Case]:
+def layer_cases() -> list[Case]:
     """Attention and cache of one layer of both shapes, shortest first; of a million tokens what is linear in them."""
     cases = []
-    for n in lengths:
+    for n in (4096, 16384, 65536, 131072, MILLION):
         for shape in (LLAMA_3, LLAMA_2) if n < MILLION else (LLAMA_3,):
             linear = ("flash", "longheads", "longheads-bounds", "esa")
             cases.append(Case("decode", "bf16", n, ("flash", *DECODE) if n < MILLION else linear, 21, shape))
@@ -79,13 +80,13 @@ def config(shape: Shape, layers: int, hidden: int, inner: int, vocabulary: int) 
     )
 
 
-def layers_that_fit(shape: Shape, tokens: int, gib: float, itemsize: int = 2) -> int:
-    """How many layers' keys and values of ``tokens`` tokens fit into ``gib`` GiB, 32 at most.
+def layers_that_fit(shape: Shape, tokens: int, gib: float) -> int:
+    """How many layers' keys and values of ``tokens`` tokens, in bf16, fit into ``gib`` GiB, 32 at most.
 
     Raises:
         ValueError: not even one.
     """
-    each = 2 * shape.kv_heads * shape.width * itemsize * tokens
+    each = 2 * shape.kv_heads * shape.width * 2 * tokens
     layers = min(32, int(gib * 2**30) // each)
     if layers < 1:
         raise ValueError(
@@ -152,7 +153,6 @@ def read_and_go_on(
 
 def table_5(
     console: Console,
-    device: str,
     lengths: tuple[int, ...] = (4096, 16384, 32768, 131072),
     keep: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
     memory: float = math.inf,
@@ -171,7 +171,7 @@ def table_5(
             known = {"layers": 32, "method": method or "stock", "graph": graph, "tier": tier, "length": length}
             row = {**known, "failed": f"not run: {needed / 2**30:.1f} GiB of {memory / 2**30:.1f}"}
         else:
-            row = _measured(made, method, length, 4096, 32, tier, device, graph, READING)
+            row = _measured(made, method, length, 4096, tier, graph, READING)
         paper = PAPER.get(length, ("", "")) if method == "longheads" else ("", "")
         rows.append({**row, "paper_seconds_per_token": paper[0], "paper_gb": paper[1]})
         console.print(rows[-1])
@@ -181,7 +181,6 @@ def table_5(
 
 def million(
     console: Console,
-    device: str,
     gib: float,
     tokens: int = MILLION,
     keep: Callable[[list[dict[str, Any]]], object] = lambda rows: None,
@@ -194,26 +193,18 @@ def million(
     for tier, room in (("device", min(gib, DEVICE_GIB)), ("host", gib)):
         layers = layers_that_fit(LLAMA_3, tokens, room)
         made = config(LLAMA_3, layers, 4096, 14336, 32000)
-        rows.append(_measured(made, "longheads", tokens, 8192, 32, tier, device, False, 2 * READING))
+        rows.append(_measured(made, "longheads", tokens, 8192, tier, False, 2 * READING))
         console.print(f"{tokens:,} tokens, {layers} layers of Llama-3-8B's shape, up to {room:g} GiB: {rows[-1]}")
         keep(rows)
     return rows
 
 
 def _measured(
-    made: LlamaConfig,
-    method: str | None,
-    length: int,
-    piece: int,
-    steps: int,
-    tier: str,
-    device: str,
-    graph: bool,
-    seconds: float,
+    made: LlamaConfig, method: str | None, length: int, piece: int, tier: str, graph: bool, seconds: float
 ) -> dict[str, Any]:
     """The row of ``read_and_go_on``, or of what it failed by."""
     try:
-        given = made, method, length, piece, steps, tier, device, graph, seconds
+        given = made, method, length, piece, STEPS, tier, "cuda", graph, seconds
         return dict(alone(read_and_go_on, *given, preload=PRELOAD))
     except Failed as error:
         known = {"layers": made.num_hidden_layers, "method": method or "stock", "graph": graph, "tier": tier}
@@ -253,10 +244,10 @@ def main(argv: list[str] | None = None) -> int:
     if "models" in args.what:
         room = torch.cuda.get_device_properties(0).total_memory
         keep = lambda rows: save(args.out / "table5.csv", rows, 2, device=name)  # noqa: E731
-        failed += all("failed" in row for row in table_5(console, "cuda", keep=keep, memory=room))
+        failed += all("failed" in row for row in table_5(console, keep=keep, memory=room))
     if "million" in args.what:
         keep = lambda rows: save(args.out / "million.csv", rows, 2, device=name)  # noqa: E731
-        failed += all("failed" in row for row in million(console, "cuda", args.kv_gib, args.tokens, keep))
+        failed += all("failed" in row for row in million(console, args.kv_gib, args.tokens, keep))
     console.print(f"{(time.monotonic() - begun) / 60:.1f} minutes")
     return 1 if failed else 0
 

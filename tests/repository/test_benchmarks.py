@@ -252,8 +252,8 @@ def test_an_interrupted_gpu_run_leaves_its_rows(monkeypatch):
     monkeypatch.setattr(gpu, "alone", alone)
     console, kept = Console(file=io.StringIO()), []
     for run, count in (
-        (lambda keep: gpu.table_5(console, "cuda", (4096, 8192), keep), 2 * len(gpu.TABLE_5)),
-        (lambda keep: gpu.million(console, "cuda", 80, keep=keep), 2),
+        (lambda keep: gpu.table_5(console, (4096, 8192), keep), 2 * len(gpu.TABLE_5)),
+        (lambda keep: gpu.million(console, 80, keep=keep), 2),
     ):
         kept.clear()
         rows = run(lambda rows: kept.append([*rows]))
@@ -262,9 +262,9 @@ def test_an_interrupted_gpu_run_leaves_its_rows(monkeypatch):
         assert tiers == sorted(tiers) and set(tiers) == {"device", "host"}
         assert {row.get("failed") for row in rows if row["method"] == "dca"} <= {"OutOfMemoryError: 64 GiB"}
         assert all(("failed" in row) == (row["method"] == "dca") for row in rows)
-    rows = gpu.table_5(console, "cuda", (4096, 131072), memory=86 * 2**30)
+    rows = gpu.table_5(console, (4096, 131072), memory=86 * 2**30)
     assert not any("not run" in row.get("failed", "") for row in rows)
-    rows = gpu.table_5(console, "cuda", (4096, 131072), memory=84 * 2**30)
+    rows = gpu.table_5(console, (4096, 131072), memory=84 * 2**30)
     said = [row for row in rows if row.get("failed") == "not run: 76.6 GiB of 84.0"]
     assert len(said) == 6 and {(row["length"], row["tier"]) for row in said} == {(131072, "device")}
 
