@@ -66,7 +66,7 @@ class PaperReport:
                 names.append(path.name)
         return names
 
-    def _head(self) -> dict[str, Any]:
+    def _body(self, samples: Samples) -> dict[str, Any]:
         session = self.session
         return {
             "paper": {name: getattr(self.paper, name) for name in ("name", "title", "cite", "models", "hardware")},
@@ -77,11 +77,6 @@ class PaperReport:
             "max_length": session.max_length,
             "model": asdict(session.subject),
             "environment": {**environment(), "device": self.processor},
-        }
-
-    def _body(self, samples: Samples) -> dict[str, Any]:
-        return {
-            **self._head(),
             "tables": {
                 plan.table.name: {
                     "title": plan.table.title,
