@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from longspan_eval.reproduce.report import PaperReport
+    from longspan_eval.reproduce.session import PaperSession
     from longspan_eval.reproduce.table import Paper
     from longspan_eval.run import Answers, PromptWatch
     from longspan_eval.sample import Sample
@@ -84,7 +84,7 @@ def reproduce(
 
     if list_tables:
         found = _listing(PAPERS.values())
-        print_json([one.__dict__ for one in found]) if as_json else wide().print(_sheet(found))
+        print_json(found) if as_json else wide().print(_sheet(found))
         return
     chosen = _paper(paper)
     if model is None:
@@ -131,20 +131,7 @@ def reproduce(
         able=frozenset(task.name for task in tasks_in_window()) if model == BUNDLED else None,
     )
     plans = [PaperPlan(table, session, max_full_seconds=max_full_seconds) for table in wanted]
-    command = _command(
-        chosen.name,
-        model,
-        tables,
-        scale,
-        scale_to,
-        samples,
-        max_length,
-        data_dir,
-        given,
-        window,
-        dtype,
-        max_full_seconds,
-    )
+    command = _command(session, chosen.name, model, tables, given, dtype, max_full_seconds)
     report = PaperReport(folder, chosen, session, plans, command, str(session.device))
     console = notes(quiet)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
@@ -207,52 +194,38 @@ def _measure(
 
 
 def _command(
+    session: PaperSession,
     paper: str,
     model: str,
     tables: str | None,
-    scale: str,
-    scale_to: str,
-    samples: int | None,
-    max_length: int | None,
-    data_dir: Path | None,
     calibration: Path | None,
-    window: int | None,
     dtype: str,
     max_full_seconds: float | None,
 ) -> str:
-    """The command that makes these tables, without what does not change them."""
-    words = ["longspan", "reproduce", paper, "--model", model, "--scale", scale]
-    given = {
+    """The command that makes these tables, without what does not change them; ``calibration`` is the one given."""
+    words = ["longspan", "reproduce", paper, "--model", model, "--scale", session.scale]
+    given: dict[str, object] = {
         "--tables": tables,
-        "--scale-to": None if scale_to == "auto" else scale_to,
-        "--samples": samples,
-        "--max-length": max_length,
-        "--data-dir": data_dir,
+        "--scale-to": None if session.scale_to == "auto" else session.scale_to,
     }
-    given |= {"--calibration": calibration, "--window": window, "--dtype": None if dtype == "auto" else dtype}
+    given |= {"--samples": session.samples, "--max-length": session.max_length, "--data-dir": session.data_dir}
+    given |= {"--calibration": calibration, "--window": session.window, "--dtype": None if dtype == "auto" else dtype}
     given |= {"--max-full-seconds": None if max_full_seconds is None else f"{max_full_seconds:g}"}
     for name, value in given.items():
         words += [] if value is None else [name, str(value)]
     return shlex.join(words)
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A table that can be made again."""
-
-    paper: str
-    table: str
-    what: str
-    where: str
-
-
-def _listing(papers: Any) -> list[_Listed]:
+def _listing(papers: Iterable[Paper]) -> list[dict[str, str]]:
+    """Every table that can be made again, for ``--list --json``."""
     return [
-        _Listed(paper.name, one.name, one.title, " and ".join(one.numbers)) for paper in papers for one in paper.tables
+        {"paper": paper.name, "table": one.name, "what": one.title, "where": " and ".join(one.numbers)}
+        for paper in papers
+        for one in paper.tables
     ]
 
 
-def _sheet(found: list[_Listed]) -> Sheet:
+def _sheet(found: list[dict[str, str]]) -> Sheet:
     # A table's name comes first: it is what names a row where columns do not fit.
     columns = [Column("table", style="cyan"), Column("paper", style="bold"), Column("what it shows"), Column("there")]
-    return Sheet(columns, [(one.table, one.paper, one.what, one.where) for one in found])
+    return Sheet(columns, [(one["table"], one["paper"], one["what"], one["where"]) for one in found])
