@@ -20,7 +20,7 @@ from longspan.recording.page import chunk_texts, write_page
 from longspan.tables import Column, Sheet
 from longspan_eval.analysis.pictures import draw_positions, draw_selection, relative_positions
 from longspan_eval.analysis.study import Found, Inspection, LengthSummary
-from longspan_eval.sample import versions
+from longspan_eval.sample import finite, versions
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Analyzed:
         """Everything as plain values, for JSON."""
         lengths = []
         for row in self.rows:
-            figures = {key: _number(getattr(row, key)) for key in ("tokens", "chunks", "cover", "gini", "hit1", "hit5")}
+            figures = {key: getattr(row, key) for key in ("tokens", "chunks", "cover", "gini", "hit1", "hit5")}
             answers = {key: _shares(getattr(row, key)) for key in ("found", "whole", "split")}
             prompts = [_prompt(one) for one in self.inspections[row.length]]
             lengths.append({"length": row.length, "n": row.n, **figures, **answers, "prompts": prompts})
@@ -76,7 +76,8 @@ class Analyzed:
             "chooses": self.kind,
         }
         whole = {**self.about, "window": self.report.window, "method": method, "versions": versions()}
-        return {**whole, "lengths": lengths, "recall": found}
+        plain: dict[str, Any] = finite({**whole, "lengths": lengths, "recall": found})
+        return plain
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         names = ("n", "chunks", "cover", "Gini", "hit@1", "hit@5", "found", "in one\nchunk", "split")
@@ -162,13 +163,13 @@ def positions(
 def _prompt(one: Inspection) -> dict[str, Any]:
     return {
         "seed": one.prompt.seed, "tokens": len(one.prompt.ids), "chunks": len(one.chunks),
-        "answer_chunks": one.answers, "cover": one.cover, "gini": one.gini, "hit1": _number(one.hit1),
-        "hit5": _number(one.hit5), "prediction": one.prediction, "score": _number(one.score),
+        "answer_chunks": one.answers, "cover": one.cover, "gini": one.gini, "hit1": one.hit1, "hit5": one.hit5,
+        "prediction": one.prediction, "score": one.score,
     }  # fmt: skip
 
 
 def _shares(found: Found) -> dict[str, Any]:
-    return {"found": found.found, "n": found.n, "interval": list(found.interval) if found.n else None}
+    return {"found": found.found, "n": found.n, "interval": found.interval if found.n else None}
 
 
 def _percent(value: float) -> str:
@@ -184,7 +185,3 @@ def _parameters(method: Method) -> dict[str, Any]:
     """Those that have a value, as plain ones."""
     values = {key: value for key, value in method.parameters().items() if value is not None}
     return {key: value if isinstance(value, (int, float, str)) else str(value) for key, value in values.items()}
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
