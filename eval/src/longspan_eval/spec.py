@@ -87,8 +87,8 @@ class MethodSpec:
         try:
             method = method.resolve(window)
         except ValueError as error:
-            return {**_plain(method.parameters()), "error": str(error)}
-        shown = _plain(method.parameters())
+            return {**plain(method.parameters()), "error": str(error)}
+        shown = plain(method.parameters())
         if self.calibration is not None:
             shown["calibration_sha256"] = hashlib.sha256(files.read(self.calibration)).hexdigest()
         return shown
@@ -142,7 +142,8 @@ def split_specs(text: str) -> list[str]:
     return specs
 
 
-def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
+def plain(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as JSON has them, those that it cannot have in words."""
     return {
         key: value if isinstance(value, (int, float, str, bool, type(None))) else repr(value)
         for key, value in parameters.items()

@@ -22,7 +22,7 @@ from longspan.hf.report import Report
 from longspan.hf.window import window_of
 from longspan_eval.lm_eval_harness.arguments import AUTO, UNLIMITED, row_by_row, row_of, told
 from longspan_eval.lm_eval_harness.synthetic import IDS, PROMPT
-from longspan_eval.spec import STOCK, MethodSpec
+from longspan_eval.spec import STOCK, MethodSpec, plain
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,6 @@ class LongspanLM(HFLM):
         if passed.get("max_length") is None:
             passed["max_length"] = UNLIMITED if limit is None else limit
         super().__init__(pretrained=model, tokenizer=words, **passed)
-        self._name, self._row = str(pretrained), row
         self._exact: dict[str, list[int]] = {}
         for warning in () if self.report is None else self.report.warnings:
             _log.warning("%s", warning)
@@ -105,10 +104,9 @@ class LongspanLM(HFLM):
         found = super().get_model_info()
         found["longspan"] = {"version": longspan.__version__, "max_length": self.max_length, "method": STOCK}
         if self.report is not None:
-            parameters = {key: _plain(value) for key, value in self.report.method.parameters().items()}
             found["longspan"] |= {
                 "method": self.report.method.name,
-                "parameters": parameters,
+                "parameters": plain(self.report.method.parameters()),
                 "window": self.report.window,
                 "kv_tier": self.report.kv_tier,
                 "calibration": self.report.calibration,
@@ -237,7 +235,3 @@ def _padded(rows: Sequence[list[int]], pad: int, side: str, width: int) -> tuple
         here = slice(longest - len(row), longest) if side == "left" else slice(len(row))
         ids[n, here], mask[n, here] = torch.tensor(row), 1
     return ids[:, -width:], mask[:, -width:]
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str, bool, type(None))) else repr(value)
