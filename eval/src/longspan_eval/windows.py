@@ -60,7 +60,7 @@ def find_windows(
     """The windows of texts.
 
     Args:
-        paths: UTF-8 files, or folders whose ``*.txt`` are meant; none: ``standard_text``.
+        paths: UTF-8 files, or folders whose ``*.txt`` are meant; none: ``STANDARD``.
         longest: the greatest length that is compared, in tokens.
         stride, mode: see ``Windows``.
 
@@ -172,7 +172,7 @@ def sources(paths: Sequence[Path]) -> list[WindowText]:
         DataError: a file cannot be read, a folder has no ``*.txt``, or two texts are the same.
     """
     if not paths:
-        return [WindowText(STANDARD, hashlib.sha256(standard_text().encode()).hexdigest())]
+        return [WindowText(STANDARD, hashlib.sha256(heldout_text().encode()).hexdigest())]
     files: list[Path] = []
     for path in paths:
         inside = sorted(path.glob("*.txt")) if path.is_dir() else [path]
@@ -187,11 +187,6 @@ def sources(paths: Sequence[Path]) -> list[WindowText]:
     return found
 
 
-def standard_text() -> str:
-    """About 323,000 characters of prose that come with longspan, and that its bundled model was not trained on."""
-    return heldout_text()
-
-
 @lru_cache(maxsize=16)
 def _tokens(tokenizer: Any, ref: str) -> list[int]:
     """The tokens of a text, after those that the tokenizer puts before it."""
@@ -199,7 +194,7 @@ def _tokens(tokenizer: Any, ref: str) -> list[int]:
 
 
 def _text(ref: str) -> str:
-    return _decoded(ref.read(), ref.path) if isinstance(ref, FileRef) else standard_text()
+    return _decoded(ref.read(), ref.path) if isinstance(ref, FileRef) else heldout_text()
 
 
 def _decoded(data: bytes, path: Path) -> str:

@@ -43,7 +43,7 @@ def test_dca_rows(at_4096):
     [("dca", "table-1", (4, 8, 16, 32, 64), 4096), ("dca", "figure-4", (8, 12, 16, 20, 24, 28, 32), 4096)],
 )
 def test_lengths_of_perplexity(at_window, monkeypatch, paper, table, thousands, windows):
-    monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 70_000)
+    monkeypatch.setattr("longspan_eval.windows.heldout_text", lambda: "word " * 70_000)
     session = at_window(windows, windows=PAPERS[paper].windows, samples=1)
     cells = table_of(paper, table).cells(session)
     rows = dca_methods.methods(session) if table == "table-1" else dca_methods.parts(session)

@@ -193,7 +193,7 @@ def test_files_of_infinitebench_are_cut_to_200k(at_window, tmp_path, unbuilt):
 
 
 def test_recall_is_of_2000_queries_up_to_token_25000(at_window, monkeypatch):
-    monkeypatch.setattr("longspan_eval.reproduce.texts.standard_text", lambda: "word " * 60_000)
+    monkeypatch.setattr("longspan_eval.reproduce.texts.heldout_text", lambda: "word " * 60_000)
     session = at_window(32_768, windows=PAPERS["esa"].windows, calibration=FOLDER / "calibration.safetensors")
     asked = set(figures_of("esa", "figure-2", session))
     assert asked and {(one.length, one.queries, one.top) for one in asked} == {(25_000, 2_000, 2_048)}

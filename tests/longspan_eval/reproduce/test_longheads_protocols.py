@@ -163,7 +163,7 @@ def test_what_the_heads_of_llama_hold_is_counted_and_not_copied(at_4096):
 
 
 def test_perplexity_is_of_test_documents(at_4096, monkeypatch):
-    monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 40_000)
+    monkeypatch.setattr("longspan_eval.windows.heldout_text", lambda: "word " * 40_000)
     at_4096.samples = 1
     cells = table_of("longheads", "table-1").cells(at_4096)
     assert {cell.brief for cell in cells if cell.missing} == {
@@ -224,7 +224,7 @@ def test_lm_infinite_keeps_4096_tokens_as_printed(at_window, window, recent):
 
 
 def test_perplexity_slides_by_256_and_scores_what_is_new(at_4096, monkeypatch):
-    monkeypatch.setattr("longspan_eval.windows.standard_text", lambda: "word " * 40_000)
+    monkeypatch.setattr("longspan_eval.windows.heldout_text", lambda: "word " * 40_000)
     asked = figures_of("longheads", "table-1", at_4096)
     assert {(one.record["stride"], one.record["mode"]) for one in asked} == {(256, "new")}
     assert {one.length for one in asked} == {4096, 4 * 4096, 8 * 4096} | {2 * 4096}

@@ -164,8 +164,8 @@ def perplexity_cells(
     """Cells of sliding-window perplexity by corpus, row and length.
 
     Each document of a corpus has windows of its own, so that none runs over a border. Prompts, windows and draw are
-    those of ``longspan eval perplexity``, whose figures they equal. ``windows.standard_text`` stands for corpora
-    that are not there, under its own name.
+    those of ``longspan eval perplexity``, whose figures they equal. The bundled model's held-out text stands for
+    corpora that are not there, under its own name.
 
     Args:
         stride: tokens between two windows.

@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from longspan.beginning import beginning
+from longspan.bundled import heldout_text
 from longspan_eval.filler import encode
 from longspan_eval.measure import digest
-from longspan_eval.windows import STANDARD, standard_text
+from longspan_eval.windows import STANDARD
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ PROOF_PILE = Corpus(
 
 def at_hand(tokenizer: Any) -> Text:
     """The text that ``longspan eval perplexity`` reads where none is given."""
-    return _encoded(tokenizer, STANDARD, standard_text())
+    return _encoded(tokenizer, STANDARD, heldout_text())
 
 
 @lru_cache(maxsize=4)
