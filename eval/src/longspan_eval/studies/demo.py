@@ -25,6 +25,7 @@ from longspan_eval.in_window import tasks_in_window
 from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import Reduce, count, perplexity
 from longspan_eval.report import charts, terminal
+from longspan_eval.report.depths import depth_panel
 from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
@@ -222,21 +223,13 @@ def _found_json(figure: Figure) -> dict[str, Any]:
 
 def _heat_map(plan: CellPlan, samples: Mapping[str, Sample], title: str, path: Path) -> None:
     """A PNG of passkeys found by length and depth, a panel for each method."""
-    panels: dict[str, list[list[Sample]]] = {}
+    rows: dict[str, list[tuple[Cell, Figure, list[Sample]]]] = {}
     heads = list(dict.fromkeys(cell.column for cell in plan.cells))
-    for n, cell in enumerate(plan.cells):
+    for n, (cell, figure) in enumerate(plan.figures(samples)):
         if cell.table == FOUND:
-            panels.setdefault(cell.row, []).append(plan.measured(n, samples))
-    where = sorted({sample.depth for sample in samples.values() if sample.depth is not None})
-
-    def share(column: list[Sample], depth: float) -> float:
-        return count([one for one in column if one.depth == depth and one.error is None]).value
-
+            rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
     charts.tiles(
-        [
-            charts.Panel(row, [f"{d:.0%}" for d in where], heads, [[share(one, d) for one in columns] for d in where])
-            for row, columns in panels.items()
-        ],
+        [depth_panel(row, heads, own) for row, own in rows.items()],
         title,
         path,
         across=5,
