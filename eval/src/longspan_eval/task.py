@@ -6,14 +6,14 @@ grows when either changes, so that results from before are measured again instea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from longspan_eval.datafile import DataFile
 from longspan_eval.datafile import Record as Record
+from longspan_eval.metrics import Score as Score
 
-Score = Callable[[str, Sequence[str]], float]
 Shown = Literal["score", "perplexity"]
 
 
