@@ -15,10 +15,7 @@ from dataclasses import dataclass
 
 from longspan_eval.tasks import facts as evaluated
 from longspan_eval.tasks.facts import Fact, number
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+from longspan_eval.tasks.words import split
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ RELATIONS = (
             "What is the name of the town of {name}?",
             "{name} lives where?",
         ),
-        _split("""Madrid Vienna Bristol Geneva Naples Bergen Dublin Krakow Seville Antwerp Leeds Turin Oslo Boston
+        split("""Madrid Vienna Bristol Geneva Naples Bergen Dublin Krakow Seville Antwerp Leeds Turin Oslo Boston
         Denver Lima Quito Cairo Tunis Delhi Osaka Kyoto Perth Sydney Toronto Havana Bogota Munich Lyon Ghent"""),
     ),
     Relation(
@@ -65,7 +62,7 @@ RELATIONS = (
             "{name} earns a living as what?",
             "What is the work of {name}?",
         ),
-        _split("""teacher baker farmer nurse writer singer driver painter lawyer doctor tailor miner waiter guard judge
+        split("""teacher baker farmer nurse writer singer driver painter lawyer doctor tailor miner waiter guard judge
         builder plumber dentist printer clerk sailor hunter pilot dancer"""),
     ),
     Relation(
@@ -78,7 +75,7 @@ RELATIONS = (
             "{name} has which pet?",
             "What does {name} keep at home?",
         ),
-        _split("""dog cat horse goat rabbit parrot pony duck goose hen pig sheep cow snake turtle mouse rat frog bee
+        split("""dog cat horse goat rabbit parrot pony duck goose hen pig sheep cow snake turtle mouse rat frog bee
         camel"""),
     ),
     Relation(
@@ -95,7 +92,7 @@ RELATIONS = (
             "{name} plays which instrument?",
             "What has {name} learned to play?",
         ),
-        _split("""piano guitar flute organ drum trumpet harp horn bass fiddle lute bells pipes banjo whistle"""),
+        split("""piano guitar flute organ drum trumpet harp horn bass fiddle lute bells pipes banjo whistle"""),
     ),
     Relation(
         (
@@ -111,7 +108,7 @@ RELATIONS = (
             "{name} likes to eat what?",
             "Which dish does {name} love?",
         ),
-        _split("""bread rice soup cheese apples pears fish beans corn cake honey eggs nuts plums grapes butter salad
+        split("""bread rice soup cheese apples pears fish beans corn cake honey eggs nuts plums grapes butter salad
         pasta onions"""),
     ),
     Relation(
@@ -140,7 +137,7 @@ RELATIONS = (
             "{name} likes which colour?",
             "Which colour is the one that {name} likes?",
         ),
-        _split("red blue green yellow black white brown grey pink orange purple gold silver violet"),
+        split("red blue green yellow black white brown grey pink orange purple gold silver violet"),
     ),
     Relation(
         ("{name} travels by {value}.", "{name} goes to work by {value}.", "The way that {name} goes is by {value}."),
@@ -152,29 +149,29 @@ RELATIONS = (
             "{name} goes by what?",
             "How does {name} go on the way?",
         ),
-        _split("train bus car boat ship plane bike taxi truck van sled coach"),
+        split("train bus car boat ship plane bike taxi truck van sled coach"),
     ),
 )
 
-TRAINING_NAMES = _split("""
+TRAINING_NAMES = split("""
 Anna Peter Maria John Paul Laura Tom Sara David Emma Jack Lucy Henry Alice Mark Jane Simon Rose Adam Eva Leo Nina Max
 Julia Felix Clara Oscar Ruth Hugo Helen Victor Irene Martin Susan George Karen Frank Diana Robert Linda Carl Vera Walter
 Olga Edgar Marta Bruno Elena Ivan Sofia Omar Layla Ali Fatima Chen Mei Kenji Yuki Raj Priya Kofi Amara Luis Carmen
 """)
-SYLLABLES = _split("""
+SYLLABLES = split("""
 ba be bi bo ca co da de di do fa fe fi ga go gu ha he hi ja jo ka ke ki ko la le li lo lu ma me mi mo mu na ne ni no pa
 pe pi po ra re ri ro ru sa se si so su ta te ti to tu va ve vi vo wa we wi ya za zo bran cor del fer gar hal jen kel lin
 mar nor pel ris sten tor ven wil zan ther dor min gal son ton ley
 """)
-ENDINGS = _split("n r s l t d m x th nd rk ll ck st")
+ENDINGS = split("n r s l t d m x th nd rk ll ck st")
 # Letters as they come, for words that a tokenizer cuts in other places than those of syllables: a model that has only
 # read such as above copies the beginning of "Hamburg" or "turquoise" and goes on with something else.
-ONSETS = _split("""
+ONSETS = split("""
 b c d f g h j k l m n p qu r s t v w x y z bl br ch cl cr dr fl fr gl gr kn ph pl pr sc sh sk sl sm sn sp st str sw th
 tr tw wh wr
 """)
-VOWELS = _split("a e i o u a e i o u y ai au ay ea ee ei eu ia ie io oa oi oo ou oy ua ue ui")
-CODAS = _split("""
+VOWELS = split("a e i o u a e i o u y ai au ay ea ee ei eu ia ie io oa oi oo ou oy ua ue ui")
+CODAS = split("""
 b ck ct d ff g k l ld lk ll lm lt m mb mp n nd ng nk ns nt p ph pt que r rb rd rg rk rl rm rn rp rs rt s se sh sk sm sp
 ss st t th tch ve x ze gue le er on et el
 """)
@@ -204,7 +201,7 @@ CLOSINGS = (
     *(" in the morning", " since the summer", " as people say", " at the moment", " after work", " with great joy"),
 )
 # Half of the openings and closings are these and a made-up word.
-BEFORE = _split("In At On By Near With Without Under After Before Since Until Behind Beyond Despite From")
+BEFORE = split("In At On By Near With Without Under After Before Since Until Behind Beyond Despite From")
 AFTER = (
     *("in the", "at the", "on the", "by the", "near", "with the", "with a", "without", "after the", "for a", "to the"),
     *("as a", "of the", "of", "from the", "before the", "in", "at", "under the", "like a", "and a"),

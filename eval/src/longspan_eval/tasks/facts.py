@@ -16,13 +16,10 @@ from dataclasses import dataclass
 from longspan_eval.tasks.haystack import Needle
 from longspan_eval.tasks.hiding import Hidden, Hiding
 from longspan_eval.tasks.scores import first_line_ends, line_complete
+from longspan_eval.tasks.words import split
 
 COUNT = 12
 FRAME = "Now a question: {question}"
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
 
 
 @dataclass(frozen=True)
@@ -58,33 +55,33 @@ RELATIONS = (
         "These days {name} lives in {value} with the family.",
         "Which town does {name} live in?",
         "{name} lives in",
-        _split("""Lisbon Prague Glasgow Bologna Utrecht Helsinki Marseille Valencia Hamburg Dresden Warsaw Tallinn
+        split("""Lisbon Prague Glasgow Bologna Utrecht Helsinki Marseille Valencia Hamburg Dresden Warsaw Tallinn
         Chicago Nairobi Manila Santiago Jakarta Melbourne Montreal Porto"""),
     ),
     Relation(
         "For many years now {name} works as a {value} in town.",
         "As what does {name} work?",
         "{name} works as a",
-        _split("""gardener carpenter surgeon librarian butcher fisherman violinist sculptor chemist barber photographer
+        split("""gardener carpenter surgeon librarian butcher fisherman violinist sculptor chemist barber photographer
         weaver potter translator"""),
     ),
     Relation(
         "In a small garden {name} keeps a {value} as a friend.",
         "Which animal does {name} keep?",
         "{name} keeps a",
-        _split("""hamster lizard donkey falcon peacock ferret canary tortoise llama spaniel raven hedgehog"""),
+        split("""hamster lizard donkey falcon peacock ferret canary tortoise llama spaniel raven hedgehog"""),
     ),
     Relation(
         "Every evening {name} plays the {value} for an hour.",
         "What is it that {name} plays?",
         "{name} plays the",
-        _split("""violin cello clarinet accordion oboe mandolin trombone saxophone bassoon ukulele"""),
+        split("""violin cello clarinet accordion oboe mandolin trombone saxophone bassoon ukulele"""),
     ),
     Relation(
         "When there is time {name} likes to eat {value} at noon.",
         "What is it that {name} likes to eat?",
         "{name} likes to eat",
-        _split("""pancakes cherries mushrooms dumplings olives lentils apricots noodles salmon waffles spinach figs"""),
+        split("""pancakes cherries mushrooms dumplings olives lentils apricots noodles salmon waffles spinach figs"""),
     ),
     Relation(
         "As far as we know the number of {name} is {value} this year.",
@@ -96,16 +93,16 @@ RELATIONS = (
         "Since childhood the favourite colour of {name} is {value} of all.",
         "Which is the favourite colour of {name}?",
         "The favourite colour of {name} is",
-        _split("""crimson turquoise scarlet magenta indigo maroon beige teal lavender emerald"""),
+        split("""crimson turquoise scarlet magenta indigo maroon beige teal lavender emerald"""),
     ),
     Relation(
         "Whatever the weather {name} travels by {value} to the sea.",
         "In which way does {name} travel?",
         "{name} travels by",
-        _split("""tram bicycle ferry canoe scooter balloon carriage submarine"""),
+        split("""tram bicycle ferry canoe scooter balloon carriage submarine"""),
     ),
 )
-PEOPLE = _split("""
+PEOPLE = split("""
 Ada Boris Cecilia Dorian Edith Florian Greta Harold Ingrid Jasper Kirsten Lionel Miriam Norbert Ophelia Percival
 Quentin Rosalind Sebastian Tabitha Ulrich Valerie Wilfred Xenia Yvonne Zachary Beatrice Clement Daphne Ernest
 Freya Gideon Harriet Isidore Josephine Konrad Lavinia Magnus Nadine Octavia

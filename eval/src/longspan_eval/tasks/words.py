@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 
-def _split(text: str) -> tuple[str, ...]:
+def split(text: str) -> tuple[str, ...]:
+    """The words of a text."""
     return tuple(text.split())
 
 
-ADJECTIVES = _split("""
+ADJECTIVES = split("""
 able absent abundant active agile alert amber ample ancient angular anxious apt aquatic arctic ardent artful ashen
 astute aware awkward balanced bare bashful basic beige blank bleak blond blunt bold bony bossy bouncy brave breezy
 brief bright brisk brittle broad bronze bumpy busy calm candid careful careless casual cautious charming cheap
@@ -32,7 +33,7 @@ tranquil tropical true twisted urban useful vague vain valid vast velvet vibrant
 weird wet white whole wide wild wintry wise witty wobbly wooden woolly worthy young zealous zesty
 """)
 
-NOUNS = _split("""
+NOUNS = split("""
 acorn acrobat actor album alley almond anchor angle ankle antler apple apron arch arena arrow artist atlas attic
 author avocado axle bakery balcony ballad ballet balloon bamboo banana banjo banner barber barn barrel basil basin
 basket bathtub battery beach beacon bead beak beaver bedroom beehive beetle bell bench berry bicycle bird biscuit
@@ -66,20 +67,20 @@ turnip turtle twig umbrella uncle valley vase vessel village vine violin volcano
 waterfall wave weasel whale wheat wheel whistle willow window wizard wolf woodpecker wreath yacht yard zebra
 """)
 
-ISLANDS = _split("""
+ISLANDS = split("""
 Amber Autumn Birch Bramble Cedar Cinder Copper Coral Crescent Driftwood Ebony Echo Emerald Falcon Feather Fern Flint
 Fog Garnet Ginger Harbour Hazel Heron Hollow Indigo Iron Ivory Jasper Juniper Lantern Lichen Lily Marble Meadow Mirror
 Moss Ochre Olive Onyx Opal Orchid Otter Pebble Pepper Raven Saffron Sand Scarlet Silver Slate Sparrow Swallow Thistle
 Thunder Timber Tulip Velvet Violet Walnut Willow
 """)
 
-KINDS = _split("""
+KINDS = split("""
 Amethyst Aurora Comet Crystal Dragon Dream Dusk Eclipse Ember Frost Ghost Gossamer Lightning Lunar Mercury Midnight
 Nebula Obsidian Phantom Phoenix Platinum Quartz Rainbow Ruby Sapphire Shadow Solar Spirit Stardust Tempest Topaz
 Twilight Whisper Winter Zephyr
 """)
 
-THINGS = _split("""
+THINGS = split("""
 Amulet Anchor Arrow Bell Blade Bubble Chalice Cloak Compass Crown Dagger Drum Flask Flute Gauntlet Goblet Hammer Harp
 Helmet Hourglass Key Lamp Mask Medallion Pearl Pendant Plume Quill Ring Sceptre Scroll Shard Shield Staff Tome Trident
 """)
