@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import longspan
-from common import clock, save, take_turns
+from common import clock, ratio, save, take_turns
 from longspan.bundled import FOLDER, load_bundled
 from longspan.hf.auto import CROSSOVER
 from longspan_eval.filler import load_filler
@@ -62,13 +62,12 @@ def main() -> int:
             run()
         times = take_turns(runs, args.rounds, now)
         for name in runs:
-            ratio = statistics.median(t[name] / t["dca"] for t in times)
             seconds = statistics.median(t[name] for t in times)
             found.append(
                 {"windows": multiple, "tokens": multiple * window, "method": name, "seconds": f"{seconds:.3f}"}
             )
-            found[-1] |= {"time_over_dca": f"{ratio:.3f}", "rounds": args.rounds}
-    table = Table(*(("windows", "tokens", *ROWS)), title="time over DCA's")
+            found[-1] |= {"time_over_dca": f"{ratio(times, name, 'dca'):.3f}", "rounds": args.rounds}
+    table = Table("windows", "tokens", *ROWS, title="time over DCA's")
     for multiple in args.windows:
         cells = [str(row["time_over_dca"]) for row in found if row["windows"] == multiple]
         table.add_row(f"{multiple}x", f"{multiple * window:,}", *cells)

@@ -43,10 +43,10 @@ SLACK_MIB = 16  # of memory after the load, for what the allocator keeps
 WINDOW, PREFILL_CHUNK = 512, 1024
 
 
-def first_token(client: httpx.Client, path: str, body: dict) -> tuple[float, float]:
+def first_token(client: httpx.Client, body: dict) -> tuple[float, float]:
     """Seconds until the first text of a stream, and to its end."""
     began, first = time.perf_counter(), None
-    with client.stream("POST", path, json={**body, "stream": True}) as response:
+    with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
         response.raise_for_status()
         for line in response.iter_lines():
             if first is None and line.startswith("data: {") and _has_text(json.loads(line[6:])):
@@ -57,7 +57,7 @@ def first_token(client: httpx.Client, path: str, body: dict) -> tuple[float, flo
 
 def _has_text(chunk: dict) -> bool:
     choice = chunk["choices"][0] if chunk["choices"] else {}
-    return bool(choice.get("text") or choice.get("delta", {}).get("content"))
+    return bool(choice.get("delta", {}).get("content"))
 
 
 def load(served: Served) -> dict:
@@ -114,12 +114,9 @@ def long_text(tokenizer, windows: int) -> str:
 def again(served: Served, tokenizer, windows: int) -> dict:
     """The first question about a text, and later ones."""
     text = long_text(tokenizer, windows)
-    first, _ = first_token(served.http, "/v1/chat/completions", chat(f"{text}\n{QUESTION}", max_tokens=2))
+    first, _ = first_token(served.http, chat(f"{text}\n{QUESTION}", max_tokens=2))
     id = served.add(text)
-    later = [
-        first_token(served.http, "/v1/chat/completions", chat(f"{n}. {QUESTION}", document=id, max_tokens=2))[0]
-        for n in range(TIMES)
-    ]
+    later = [first_token(served.http, chat(f"{n}. {QUESTION}", document=id, max_tokens=2))[0] for n in range(TIMES)]
     return {"windows": windows, "first": first, "second": statistics.median(later)}
 
 
@@ -131,7 +128,7 @@ def meanwhile(served: Served, model, tokenizer, windows: int) -> dict:
         wait_for(lambda: served.document(id)["status"] == "reading")
         while served.document(id)["status"] == "reading":
             before, body = served.host.engine.prefill_chunks, chat(f"{len(prefill_chunks)}. {QUESTION}", max_tokens=1)
-            seconds.append(first_token(served.http, "/v1/chat/completions", body)[0])
+            seconds.append(first_token(served.http, body)[0])
             prefill_chunks.append(served.host.engine.prefill_chunks - before)
         wait_for(lambda: served.document(id)["status"] == "ready")
     return {

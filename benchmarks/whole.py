@@ -216,6 +216,15 @@ def operators(name: str, length: int, method: str, threads: int, top: int = 12) 
     ]
 
 
+def show(console: Console, rows: list[dict[str, Any]], title: str) -> None:
+    table = Table(title=title)
+    for column in rows[0]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    console.print(table)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
@@ -240,18 +249,8 @@ def main(argv: list[str] | None = None) -> int:
             if not args.no_save:  # after each, so that an interrupted run leaves what it measured
                 save(args.out / "whole.csv", rows, args.threads)
                 save(args.out / "operators.csv", found, args.threads)
-    table = Table(title="shares of a forward; overhead: hooks, masks and store")
-    for column in rows[0]:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row.values()))
-    console.print(table)
-    table = Table(title="operators of a decoding step, by their own time (under torch.profiler)")
-    for column in found[0]:
-        table.add_column(column, justify="right")
-    for row in found:
-        table.add_row(*(str(cell) for cell in row.values()))
-    console.print(table)
+    show(console, rows, "shares of a forward; overhead: hooks, masks and store")
+    show(console, found, "operators of a decoding step, by their own time (under torch.profiler)")
     if reason := why_no_press():
         console.print(f"[yellow]kvpress through generate, not measured:[/] {reason}")
     rated = [row for row in rows if row["verdict"]]
