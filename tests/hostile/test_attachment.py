@@ -13,11 +13,7 @@ import longspan
 from longspan.errors import LongspanError
 from support.hf_models import make, prompts
 
-
-@pytest.fixture(autouse=True)
-def no_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def extended(name="llama", method="dca"):

@@ -22,11 +22,7 @@ from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from support.hf_models import make, prompts
 from support.releases import TRANSFORMERS
 
-
-@pytest.fixture(autouse=True)
-def no_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def extended(name="llama", method="full"):

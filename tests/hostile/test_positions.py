@@ -10,11 +10,7 @@ from longspan.errors import LongspanError
 from support.hf_models import left_padded, make, prompts
 from support.releases import TRANSFORMERS
 
-
-@pytest.fixture(autouse=True)
-def no_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -29,14 +28,7 @@ OTHERS = {
 }
 ALL: dict[str, object] = {**dict.fromkeys(METHODS), **OTHERS}
 
-
-@pytest.fixture(autouse=True)
-def _switch_often() -> Iterator[None]:
-    """The interpreter changes threads as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("threads_switch_often")
 
 
 def prompt(length: int) -> Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,14 +17,7 @@ from longspan.hf.collect import collect
 from longspan.hf.prefill import following
 from support.hf_models import make, prompts
 
-
-@pytest.fixture(autouse=True)
-def _switch_often() -> Iterator[None]:
-    """The interpreter changes threads as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+pytestmark = pytest.mark.usefixtures("threads_switch_often")
 
 
 def at_once(*jobs: Callable[[], object]) -> None:

@@ -19,11 +19,7 @@ from longspan.errors import AttachError, LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
 from support.hf_models import make, prompts
 
-
-@pytest.fixture(autouse=True)
-def no_gradients():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def meta():
