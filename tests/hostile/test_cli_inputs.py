@@ -12,6 +12,7 @@ import pytest
 
 from longspan.bundled import FOLDER
 from longspan.cli import main
+from support.command_line import no_hub  # noqa: F401  a fixture
 
 LONG_NUMBER = "9" * 23
 NUMBERS = ["0", "-1", "1e400", "nan", "inf", LONG_NUMBER, str(2**63), f"-{LONG_NUMBER}", "", "x", "1.5", "True", "\0"]
@@ -137,8 +138,3 @@ def model_folder(tmp_path_factory):
         if file.suffix in (".json", ".safetensors"):
             shutil.copy(file, path)
     return str(path)
-
-
-@pytest.fixture(autouse=True)
-def no_hub(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

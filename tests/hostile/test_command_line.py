@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from typing import NamedTuple
 
 import pytest
 
 from longspan.bundled import heldout_text
 from longspan.cli import main
+from support.command_line import Ran
 
 # A run of each command that takes a second or two; OUT is a folder of the test's own, BOOK a text.
 RUNS = {
@@ -48,12 +48,6 @@ def some_long(names):
     """The names, with those marked that compute for seconds."""
     slow = ("calibrate", "demo", "eval", "analyze")
     return [pytest.param(name, marks=pytest.mark.long) if name in slow else name for name in names]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
