@@ -213,21 +213,21 @@ EVALUATED = frozenset(
 )
 
 
-def made_up(rng: random.Random, least: int = 2, most: int = 3) -> str:
+def made_up(rng: random.Random) -> str:
     """A word in lower case that is none of the evaluation's names and values."""
     while True:
-        word = _word(rng, least, most)
+        word = _word(rng)
         if word not in EVALUATED:
             return word
 
 
-def _word(rng: random.Random, least: int, most: int) -> str:
-    """A word of syllables, or of letters as they come: in most cases in no dictionary."""
+def _word(rng: random.Random) -> str:
+    """A word of two or three syllables, or of letters as they come: in most cases in no dictionary."""
     if rng.random() < 0.4:
-        word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(least, most)))
+        word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 3)))
         return word + (rng.choice(ENDINGS) if rng.random() < 0.5 else "")
     start = rng.choice(VOWELS) if rng.random() < 0.15 else ""
-    syllables = range(rng.randint(least - 1, most))
+    syllables = range(rng.randint(1, 3))
     return start + "".join(
         rng.choice(ONSETS) + rng.choice(VOWELS) + (rng.choice(CODAS) if rng.random() < 0.45 else "") for _ in syllables
     )

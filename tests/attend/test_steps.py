@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def reason_of(case, rope, dtype=torch.float32):
-    return attender(case).decode_reason(rope, 0, dtype, torch.device("cpu"))
+def reason_of(case, rope):
+    return attender(case).decode_reason(rope, 0, torch.float32, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("case", every_other(all_cases(windows=(24, 7))))

@@ -30,13 +30,13 @@ def lengths(cache):
     return [layer.get_seq_length() for layer in cache.layers]
 
 
-def broken_off(model, cache, layer, ids):
-    """A forward that ends in an error once the first ``layer + 1`` layers have taken in their keys."""
+def broken_off(model, cache, ids):
+    """A forward that ends in an error once the first layer has taken in its keys."""
 
     def stop(*args):
         raise BrokenOff
 
-    handle = model.model.layers[layer].mlp.register_forward_pre_hook(stop)
+    handle = model.model.layers[0].mlp.register_forward_pre_hook(stop)
     with pytest.raises(BrokenOff):
         model(ids, past_key_values=cache)
     handle.remove()
@@ -47,7 +47,7 @@ def broken_off(model, cache, layer, ids):
 def test_a_forward_that_broke_off_is_seen_in_stock_layers_too(name):
     model, cache = filled(name)
     more = prompts(1, 20, seed=2)
-    broken_off(model, cache, 0, more)
+    broken_off(model, cache, more)
     assert lengths(cache) == [120, 100]
     with pytest.raises(longspan.CacheError, match="hold 100 to 120 tokens") as error:
         model(more, past_key_values=cache)
@@ -98,7 +98,7 @@ def test_what_does_not_fit_the_cache_is_refused_before_a_stock_layer_takes_it_in
 def test_a_first_forward_that_broke_off(name):
     model, cache = filled(name, 1)
     cache.reset()
-    broken_off(model, cache, 0, prompts(1, 30))
+    broken_off(model, cache, prompts(1, 30))
     with pytest.raises(longspan.CacheError, match="hold 0 to 30 tokens"):
         model(prompts(1, 30), past_key_values=cache)
     cache.crop(-30)

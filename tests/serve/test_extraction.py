@@ -139,14 +139,14 @@ def test_closing_ends_what_runs(extractor, tmp_path):
     assert future.done() and len(errors) == 1 and "seconds" not in errors[0]
 
 
-def upload(served, times):
-    """Threads that upload an endless file each, and what is answered to them."""
+def upload(served):
+    """Three threads that upload an endless file each, and what is answered to them."""
     answers = []
 
     def one():
         answers.append(served.http.post("/v1/documents", files={"file": ("x.pdf", ENDLESS)}))
 
-    threads = [threading.Thread(target=one) for _ in range(times)]
+    threads = [threading.Thread(target=one) for _ in range(3)]
     for thread in threads:
         thread.start()
     return threads, answers
@@ -155,7 +155,7 @@ def upload(served, times):
 @pytest.mark.long
 def test_the_server_answers_while_a_hostile_file_is_extracted(start):
     served = start(extract_seconds=600)  # longer than this test may take: no file is given up while it asks
-    threads, answers = upload(served, 3)
+    threads, answers = upload(served)
     wait_for(lambda: served.host.extractor.pending == 3)
     served.ask("The road", max_tokens=2)
     served.add("A text without any markup.", "plain.txt")
@@ -168,7 +168,7 @@ def test_the_server_answers_while_a_hostile_file_is_extracted(start):
 
 def test_a_hostile_file_is_given_up_after_the_limit(start):
     served = start(extract_seconds=1)
-    threads, answers = upload(served, 3)
+    threads, answers = upload(served)
     plain = served.add("A text without any markup.", "plain.txt")
     for thread in threads:
         thread.join()

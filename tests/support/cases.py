@@ -133,9 +133,9 @@ def make_qkv(
     return tuple(torch.randn(batch, h, n, d, generator=g, dtype=torch.float64).mul(1.5).to(dtype) for h, d in shapes)
 
 
-def keys_and_values(n: int, batch: int = 1, heads: int = 2, size: int = 16) -> tuple[list[Tensor], Tensor]:
-    """What a store takes: one rotation of the keys, and values."""
-    return [torch.randn(batch, heads, n, size)], torch.randn(batch, heads, n, size)
+def keys_and_values(n: int, batch: int = 1) -> tuple[list[Tensor], Tensor]:
+    """What a store takes: one rotation of the keys, and values, of two heads of 16."""
+    return [torch.randn(batch, 2, n, 16)], torch.randn(batch, 2, n, 16)
 
 
 def in_pieces(

@@ -267,11 +267,11 @@ def test_a_tokenizer_is_needed():
 # ---------------------------------------------------------------- lm-eval's own tasks
 
 
-def local_task(folder, tokenizer, tokens=2_000):
+def local_task(folder, tokenizer):
     """A task of lm-eval's own kind on a local file: a code in prose, asked for at the end."""
     lines = []
     for n in range(4):
-        filler, code = text(tokenizer, tokens, 9000 * n), str(52413 + 7001 * n)
+        filler, code = text(tokenizer, 2_000, 9000 * n), str(52413 + 7001 * n)
         half = filler.index(". ", len(filler) // 2) + 2
         question = f"The pass key is {code}. Remember it. {code} is the pass key. "
         asked = f"{filler[:half]}{question}{filler[half:]} What is the pass key? The pass key is"

@@ -16,7 +16,7 @@ WINDOW = 128
 VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
 
 
-def random_model(window=WINDOW, eos=None):
+def random_model(eos=None):
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -25,7 +25,7 @@ def random_model(window=WINDOW, eos=None):
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=window,
+        max_position_embeddings=WINDOW,
         initializer_range=0.5,
         eos_token_id=eos,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -52,11 +52,11 @@ class PaperSession(Session):
     windows: tuple[int, ...] = ()
     scale_to: ScaleTo = "auto"
     able: frozenset[str] | None = None
-    _unbuilt: dict[tuple[str, int], str | None] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         super().__init__(self.model, self.tokenizer, window=self.window)
         self.keys = Keys(self.subject, self.device.type)
+        self._unbuilt: dict[tuple[str, int], str | None] = {}
         if self.scale not in ("paper", "quick"):
             raise LongspanError(f"the scale is paper or quick, not {self.scale!r}")
         if self.scale_to not in get_args(ScaleTo):
