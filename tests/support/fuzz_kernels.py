@@ -241,16 +241,8 @@ def run_decode(chance: random.Random, harm: Callable[[Any], Any]) -> None:
         kernel(*token, **given["now"])
 
 
-KERNELS = [
-    run_banded,
-    run_units,
-    run_tokens,
-    run_into_what_is_there,
-    run_representations,
-    run_products,
-    run_token_scores,
-]
-KERNELS += [run_topk, run_chunks_of_queries, run_decode]
+KERNELS = [run_banded, run_units, run_tokens, run_into_what_is_there, run_representations, run_products]
+KERNELS += [run_token_scores, run_topk, run_chunks_of_queries, run_decode]
 
 
 def attempt(

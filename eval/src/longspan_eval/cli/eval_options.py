@@ -30,7 +30,7 @@ def parse_lengths(text: str, window: int) -> tuple[int, ...]:
     for piece in (piece.strip().lower() for piece in text.split(",")):
         unit = 1024 if piece.endswith("k") else window if piece.endswith("x") else 1
         try:
-            value = float(piece[:-1] if unit != 1 or piece.endswith(("k", "x")) else piece)
+            value = float(piece[:-1] if piece.endswith(("k", "x")) else piece)
             length = round(value * unit)
         except (ValueError, OverflowError):
             length = 0
