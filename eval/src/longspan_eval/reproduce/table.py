@@ -49,8 +49,13 @@ class PaperTable:
 
     @property
     def name(self) -> str:
-        """As ``--tables`` takes it: ``table-1``."""
-        return self.number.lower().replace(" ", "-")
+        """What it is called by in files: ``table-1``."""
+        return self.names[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As ``--tables`` takes it: by each of its numbers."""
+        return tuple(number.lower().replace(" ", "-") for number in self.numbers)
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -137,14 +142,14 @@ class PaperPlan(CellPlan):
 
 
 def select(paper: Paper, names: Sequence[str] | None) -> tuple[PaperTable, ...]:
-    """The tables of these names, in the paper's order; all unless given.
+    """The tables that have one of these names, in the paper's order; all unless given.
 
     Raises:
         LongspanError: there is no such table, or one is named twice.
     """
     if names is None:
         return paper.tables
-    known = [table.name for table in paper.tables]
+    known = [name for table in paper.tables for name in table.names]
     for name in names:
         if name not in known:
             raise LongspanError(
@@ -152,4 +157,4 @@ def select(paper: Paper, names: Sequence[str] | None) -> tuple[PaperTable, ...]:
             )
         if names.count(name) > 1:
             raise LongspanError(f"the table {name} is named twice")
-    return tuple(table for table in paper.tables if table.name in names)
+    return tuple(table for table in paper.tables if not set(names).isdisjoint(table.names))
