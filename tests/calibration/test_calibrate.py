@@ -16,6 +16,7 @@ from longspan.documents import fingerprint
 from longspan.errors import AttachError, CalibrationError
 from longspan.hf import calibrate_each, calibrating, measure_recall
 from longspan.hf.attach import attachment_of
+from longspan.hf.calibrating import check_calibration
 from longspan.hf.collect import collect, encode, token_chunks
 from longspan.hf.weights import weights_hash
 from support.hf_models import VOCABULARY, WINDOW, falcon, make, prompts
@@ -395,6 +396,20 @@ def test_measuring_what_cannot_be_measured():
             measure_recall(model, given, texts, queries=128, progress=False, **settings)
     with pytest.raises(CalibrationError, match="4 key heads"):
         measure_recall(make("llama-mha"), [made], [long], progress=False)
+
+
+def test_recall_of_a_calibration_of_other_weights_is_not_measured():
+    model = make("llama")
+    made = calibrated(model)
+    check_calibration(model, made)
+    with torch.no_grad():
+        model.lm_head.weight += 1
+    with pytest.raises(CalibrationError, match="differ from the calibrated weights"):
+        measure_recall(model, [made], [prompts(1, 150)[0]], queries=20, top=5, progress=False)
+    with pytest.raises(CalibrationError, match="differ from the calibrated weights"):
+        check_calibration(model, made)
+    with pytest.raises(CalibrationError, match="4 key heads"):
+        check_calibration(make("llama-mha"), made)
 
 
 def test_the_bundled_calibration_fits_the_bundled_model(bundled):

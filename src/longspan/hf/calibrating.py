@@ -168,6 +168,9 @@ def measure_recall(
         initial, local: tokens that are kept anyway; ``L / 64`` and ``L / 2``, ESA's own numbers, unless given.
         method: what the model reads the texts under, which are longer than its window.
         window: the trained window; the model's own unless given.
+
+    Raises:
+        CalibrationError: a calibration belongs to another model, or a number or a text does not fit.
     """
     model = unwrap(model)
     if not calibrations:
@@ -183,6 +186,7 @@ def measure_recall(
         raise CalibrationError(f"recall is measured on texts of one length, not of {sorted(lengths)} tokens")
     length = lengths.pop()
     queries, top, first, last = recall_span(length, size, top=top, queries=queries, initial=initial, local=local)
+    _check_weights(model, calibrations, shapes)
     found: dict[tuple[int, str], list[tuple[float, ...]]] = {}  # recall by layer, and by head
 
     def sink(layer: Layer, q: Tensor, k: Tensor) -> None:
@@ -201,6 +205,25 @@ def measure_recall(
     (reduced, per_head) = sizes.pop()
     channels = min(heads * dim for heads, dim in shapes.values())
     return RecallReport(tuple(rows), top, last - first, queries * len(texts), reduced, per_head, channels)
+
+
+def check_calibration(model: PreTrainedModel, calibration: Calibration) -> None:
+    """Raise ``CalibrationError`` where a calibration belongs to another model: ``extend`` would, too.
+
+    Hashing the weights reads all of them: about a second for each gigabyte.
+    """
+    model = unwrap(model)
+    _, shapes = _window_and_shapes(model, None)
+    calibration.check_shapes(shapes, model_name(model))
+    _check_weights(model, [calibration], shapes)
+
+
+def _check_weights(
+    model: PreTrainedModel, calibrations: Sequence[Calibration], shapes: dict[int, tuple[int, int]]
+) -> None:
+    digest = weights_hash(model)
+    for one in calibrations:
+        one.check(weights_sha256=digest, shapes=shapes, dtype=dtype_name(model), model=model_name(model))
 
 
 def recall_span(

@@ -115,6 +115,10 @@ def test_time_that_is_over(run, folder, tmp_path):
         (["esa", "--model", "M", "--max-full-seconds", 0], "--max-full-seconds must be above 0"),
         (["esa", "--model", "M", "--data-dir", "nowhere"], "nowhere: there is no such folder"),
         (["esa", "--model", "M", "--calibration", "nowhere"], "nowhere"),
+        (
+            ["esa", "--model", "M", "--calibration", "F", "--tables", "eq-9", "--max-length", 1],
+            "the calibration is for layers [0, 1, 2, 3, 4, 5] of bundled, but",
+        ),
         (["dca", "--model", "M", "--calibration", "F"], "--calibration: no table of dca scores with reduced keys"),
         (["longheads", "--model", "M", "--calibration", "F"], "--calibration: no table of longheads"),
     ],

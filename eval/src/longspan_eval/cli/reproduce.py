@@ -91,6 +91,7 @@ def reproduce(
         raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
     _check_values(scale, scale_to, {"--max-minutes": max_minutes, "--max-full-seconds": max_full_seconds})
     from longspan.calibration import Calibration
+    from longspan.hf.calibrating import check_calibration
     from longspan_eval.in_window import tasks_in_window
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.session import PaperSession
@@ -114,6 +115,8 @@ def reproduce(
     check_folder(folder)
     check_data(wanted, data_dir)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    if given is not None:  # in the rows that take it, one of another model would be an error, hours later
+        check_calibration(loaded, Calibration.load(given))
     if scale == "auto":
         scale = "quick" if model == BUNDLED else "paper"
     session = PaperSession(

@@ -45,7 +45,7 @@ class Recalled(Measure):
     def depends_on(self, keys: Keys) -> dict[str, Any]:
         span = {"begin": self.seed, "length": self.length, "queries": self.queries, "top": self.top}
         span |= {"initial": self.initial, "local": self.local}
-        return {"kind": self.name, "measure": 2, "text": self.text.sha256, "calibration": self.sha256, **span}
+        return {"kind": self.name, "measure": 3, "text": self.text.sha256, "calibration": self.sha256, **span}
 
     def run(self, session: Session) -> Sample:
         session.detach()
