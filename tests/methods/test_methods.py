@@ -92,6 +92,18 @@ def test_parameters_are_keywords(name):
         METHODS[name](3)
 
 
+def test_esas_defaults_are_the_papers_at_8192_and_said_not_to_be_at_32k():
+    esa = METHODS["esa"]
+    at_8k, at_32k = esa().resolve(8192), esa().resolve(32_768)
+    assert (at_8k.initial, at_8k.local, at_8k.top_k) == (128, 4096, 2048)
+    assert (at_32k.initial, at_32k.local, at_32k.top_k) != (128, 4096, 2048)
+    said = " ".join(esa.__doc__.split())
+    assert (
+        "(128 initial tokens, 4096 local tokens, 2048 chosen ones, for windows of 8k and 32k) are the defaults" in said
+    )
+    assert at_8k.proximity == 1 and "does not say which it takes" in said
+
+
 def test_documented_defaults():
     dca = METHODS["dca"]().resolve(64)
     assert (dca.chunk_size, dca.local_window, dca.window) == (48, 16, 64)

@@ -29,6 +29,8 @@ class ESA(Method):
     queries attend to all keys, unless ``dense`` says fewer.
 
     The choice depends on the calls: a query chunk ends at each multiple of ``query_chunk`` and at the end of each call.
+    The sizes in the paper (128 initial tokens, 4096 local tokens, 2048 chosen ones, for windows of 8k and 32k) are the
+    defaults at a window of 8192; the paper does not give ``query_chunk``.
 
     Args:
         initial: ``lI``, the number of initial tokens, always kept (default ``L / 64``).
@@ -36,7 +38,8 @@ class ESA(Method):
         top_k: ``k``, the number of tokens chosen between the initial and the local tokens (default ``L / 4``).
         query_chunk: ``lC``, the most queries of a query chunk, which choose together in prefill (default ``L / 16``);
             ``lI + lL + k + lC ≤ L``.
-        proximity: ``ε``: a token takes the highest score within ``ε`` tokens of it (Eq 8).
+        proximity: ``ε``: a token takes the highest score within ``ε`` tokens of it (Eq 8). The paper measures 0, 1, 3
+            and 5 and does not say which it takes elsewhere.
         remap: the positions of initial and chosen tokens: ``"far"``, one far position, as in the paper; ``"slots"``,
             in their order directly before the local tokens (LongHeads' map, with slots of one token); ``"dca"``, the
             positions of DCA.
