@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -121,8 +122,43 @@ def test_draining_answers_requests_and_leaves_texts(engine):
     engine.start()
     engine.drain()
     assert done.count("q") == 3 and text.left > 0
+    for _ in range(2):  # the step that ran meanwhile ends before the first of these calls
+        called, left = threading.Event(), text.left
+        engine.call_between_steps(called.set)
+        assert called.wait(10)
+    assert text.left == left
     engine.stop()
     assert text.closed
+
+
+def test_draining_waits_for_the_answers(engine):
+    done, gate = [], threading.Event()
+    engine.submit(Job("q", 3, done, gate=gate))
+    engine.start()
+    draining = threading.Thread(target=engine.drain, daemon=True)
+    draining.start()
+    draining.join(0.1)
+    assert draining.is_alive()
+    gate.set()
+    draining.join(10)
+    assert not draining.is_alive() and done.count("q") == 3
+
+
+def test_draining_ends_where_nobody_answers(engine):
+    engine.submit(Job("q", 3, []))
+    draining = threading.Thread(target=engine.drain, daemon=True)
+    draining.start()
+    draining.join(10)
+    assert not draining.is_alive()
+
+
+def test_answers_have_as_much_time_as_prefill_chunks(engine, monkeypatch):
+    done, seconds = [], {"q": 1, "x": 3}
+    monkeypatch.setattr(time, "perf_counter", lambda: sum(seconds[name] for name in done))
+    engine.submit(Job("q", 10, done))
+    engine.read(Job("x", 4, done, long=True))
+    run(engine)
+    assert "".join(done) == "qxqqqxqqqxqqqx"
 
 
 def test_calls_run_between_steps(engine):
