@@ -58,6 +58,15 @@ def test_characters_come_whole(text, tokenizer):
     assert "".join(found) == text and not any("\ufffd" in part for part in found)
 
 
+def test_a_token_takes_as_long_after_many_others(monkeypatch):
+    """Few tokens are decoded again for each."""
+    told, lengths, decode = IncrementalDetokenizer(TOKENIZER), [], TOKENIZER.decode
+    monkeypatch.setattr(TOKENIZER, "decode", lambda ids, **more: lengths.append(len(ids)) or decode(ids, **more))
+    for id in TOKENIZER("one two three. " * 20, add_special_tokens=False)["input_ids"]:
+        told.add(id)
+    assert len(lengths) > 60 and max(lengths) < 16
+
+
 @pytest.mark.parametrize("last", ["", "a"])
 def test_half_a_character_spoils_none_before_it(last):
     ids = BYTES("日本", add_special_tokens=False)["input_ids"][:-1]
