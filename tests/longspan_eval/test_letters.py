@@ -138,6 +138,10 @@ def test_verdict_is_the_story_s_not_the_world_s(said, expected):
     assert letters.verdict(said, ["True [fact: False]"]) == expected
 
 
+def test_no_verdict_is_not_that_of_a_reference_without_one():
+    assert letters.verdict("Perhaps", ["perhaps"]) == 0
+
+
 @pytest.mark.parametrize("score", [letters.one_letter, letters.letters, letters.verdict])
 def test_references_are_a_sequence(score):
     with pytest.raises(ValueError, match="not one string"):

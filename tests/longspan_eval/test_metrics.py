@@ -29,6 +29,7 @@ CASES = [
     ("count", "5", ["5"], 1.0),
     ("count", "There are 5. No, 7; or 5", ["5"], 2 / 3),
     ("count", "15", ["5"], 0.0),
+    ("count", "5", ["4", "5"], 1.0),
     ("count", "five", ["5"], 0.0),
     ("retrieval", "Paragraph 12", ["Paragraph 12"], 1.0),
     ("retrieval", "Paragraph 3 or 4", ["Paragraph 4"], 0.5),
@@ -56,6 +57,7 @@ CASES = [
     ("rouge_l_by_sentence", "one", ["two", "three"], 0.0),
     ("rouge_l_by_sentence", "", ["two"], 0.0),
     ("rouge_l_by_sentence", "...", ["two"], 0.0),
+    ("rouge_l_by_sentence", "two", ["..."], 0.0),
     # words 4/5, pairs 2/4, subsequence 4/5
     ("rouge_geometric_mean", "the cat sat on mat", ["the cat lay on mat"], 0.32 ** (1 / 3)),
     ("rouge_geometric_mean", "one two", ["three", "One, two!"], 1.0),

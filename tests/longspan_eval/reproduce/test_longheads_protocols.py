@@ -158,8 +158,12 @@ def test_longheads_rows(at_4096):
 
 
 def test_what_the_heads_of_llama_hold_is_counted_and_not_copied(at_4096):
-    first, *_ = table_of("longheads", "section-4.1").cells(at_4096)
+    first, second, by_head, by_group = table_of("longheads", "section-4.1").cells(at_4096)
     assert first.row.startswith("Llama-2-7B") and first.figure.value == 16 * 256 * 32 * 32  # the paper prints 512k
+    assert second.figure.value == first.figure.value
+    config = at_4096.model.config
+    assert by_head.figure.value == 16 * 256 * config.num_attention_heads * config.num_hidden_layers
+    assert by_group.figure.value == 16 * 256 * config.num_key_value_heads * config.num_hidden_layers
 
 
 def test_perplexity_is_of_test_documents(at_4096, monkeypatch):
