@@ -119,6 +119,14 @@ def test_blocks_that_are_alike_are_chosen_as_one_by_one(tokens):
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("method", [AblatedESA, InfLLM])
+def test_other_implementations_take_them_one_by_one(method):
+    qkv, runs = make_qkv(N, dtype=torch.float32), Attender(method().resolve(WINDOW), WINDOW, impl="torch")
+    with Counting() as counting:
+        runs(*qkv, ROPES["half-all"](), scale=SCALE)
+    assert not counting.counts
+
+
 @pytest.mark.parametrize("size", [8, 40])
 def test_reduced_scores(size):
     qkv, given = make_qkv(N, batch=2, dtype=torch.float32), calibration(size, 2 * HEAD, 2)

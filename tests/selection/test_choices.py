@@ -18,7 +18,7 @@ from longspan.kernels.topk import topk
 from longspan.methods import METHODS, Full, LongHeads
 from longspan.oracle.choices import mask_of_query_chunks, query_chunks_of
 from longspan.rope import PI, Angles, DynamicNTK, Rope, Table
-from longspan.selection.chunks import Chunks
+from longspan.selection.chunks import Chunks, ChunkSelector
 from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import ABLATIONS, AblatedChunks, AblatedLongHeads
 from support.cases import HEAD, all_cases, assert_same, build, in_pieces, in_turn, inv_freq, make_qkv, recorded
@@ -132,6 +132,36 @@ def test_layers_fixed_takes_the_first_layers_choice(rope):
         expected = exact.oracle(*second, keep, rel, rope, scale=SCALE)
         assert (out - expected).abs().max() < 1e-5
         first = make_qkv(N, seed=2)
+
+
+@pytest.mark.parametrize("remap", ["slots", "dca", "far"])
+def test_a_layer_sees_what_it_chose_itself(remap, rope):
+    """Layers share positions, where these do not depend on the choice."""
+    attender, state = Attender(LongHeads(chunk_length=3, score="bounds", remap=remap).resolve(24), 24), ForwardState()
+    first, second = make_qkv(N), make_qkv(N, seed=1)
+    attender(*first, rope, scale=SCALE, layer=0, state=state)
+    out = attender(*second, rope, scale=SCALE, layer=1, state=state)
+    assert_same(out, attender(*second, rope, scale=SCALE, layer=1))
+
+
+def test_no_more_scores_are_held_than_may_be(rope, monkeypatch):
+    qkv, held, choose = make_qkv(N, batch=2), [], ChunkSelector.choose
+
+    def spy(*args):
+        found = choose(*args)
+        held.append(found.scores().numel())
+        return found
+
+    # The output is the same either way.
+    monkeypatch.setattr(ChunkSelector, "choose", spy)
+    attender = Attender(LongHeads(chunk_length=3, score="bounds", share="head").resolve(24), 24)
+    whole = attender(*qkv, rope, scale=SCALE)
+    (every,) = held
+    attender.chooser.scores_at_once = every // 5
+    assert_same(attender(*qkv, rope, scale=SCALE), whole)
+    assert 5 <= len(held) - 1 < 15 and max(held[1:]) <= every // 5
+    attender.chooser.scores_at_once = 1  # less than one query has
+    assert_same(attender(*qkv, rope, scale=SCALE), whole)
 
 
 def test_golden_chunk_queries():
