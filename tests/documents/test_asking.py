@@ -44,12 +44,22 @@ def test_a_conversation_about_a_document_that_grew(document, monkeypatch):
     assert torch.equal(*found)
 
 
-def test_the_token_that_ends_an_answer_is_the_callers(document):
+@pytest.mark.parametrize(("said", "several"), [(3, False), (3, True), (0, False)])
+def test_the_token_that_ends_an_answer_is_the_callers(document, said, several):
     """The layout writes the end of a turn itself, so the next question does not follow two."""
     talk = Conversation(document)
-    end = document.ask(ASK, 6).tokens[3]
-    answer = talk.say(ASK, 6, eos_token_id=end)
+    end = document.ask(ASK, 6).tokens[said]
+    answer = talk.say(ASK, 6, eos_token_id=[end, 3] if several else end)
     assert answer.tokens[-1] == end and talk.turns[0].answered.tolist() == list(answer.tokens[:-1])
+
+
+def test_the_passages_are_those_of_the_last_answer(document):
+    talk = Conversation(document)
+    talk.say(ASK, 6)
+    assert talk.passages() == document.ask(ASK, 6, passages=True).passages
+    talk.say("And then?", 3)
+    answer, _ = document.go_on(talk.ids()[:-3], 3, passages=True)
+    assert len(talk.turns[-1].answered) == 3 and talk.passages() == answer.passages
 
 
 def test_what_is_streamed_is_the_answer(fresh, tokenizer, text):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,21 @@ def test_a_weight_whose_size_fp32_rounds_up():
     before = fingerprint._sample(model)
     model.weight[-1] = 1
     assert fingerprint._sample(model) != before
+
+
+def test_the_last_hashes_are_remembered(fresh, tmp_path, monkeypatch):
+    path = tmp_path / "weights.json"
+    path.write_text(json.dumps({str(n): "another's" for n in range(70)}))
+    made = fingerprint.weights_of.func(fresh(), path)
+    assert made == weights_hash(fresh())
+    known = json.loads(path.read_text())
+    assert len(known) == 64 and list(known.values())[-1] == made and "69" in known
+    monkeypatch.setattr(fingerprint, "weights_hash", lambda model: "computed")
+    assert fingerprint.weights_of.func(fresh(), path) == made
+    changed = fresh()
+    torch.nn.init.zeros_(changed.lm_head.weight)
+    assert fingerprint.weights_of.func(changed, path) == "computed"
+    assert json.loads(path.read_text()) == known, "weights that are in no file are not remembered"
 
 
 def test_a_user_without_a_home(fresh, monkeypatch):

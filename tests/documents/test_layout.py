@@ -123,6 +123,20 @@ def test_a_template_that_does_not_show_the_text(tokenizer, template):
     assert find_layout(with_template(tokenizer, template), "plain").joint == "\n"
 
 
+def test_a_template_that_shows_no_answers(tokenizer):
+    layout = find_layout(
+        with_template(tokenizer, "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
+    )
+    assert layout.turn == layout.joint == "\n\n"
+
+
+def test_a_tokenizer_without_a_template(tokenizer):
+    plain = with_template(tokenizer, None)
+    assert find_layout(plain) == find_layout(plain, "plain")
+    with pytest.raises(DocumentError, match="the tokenizer has no chat template; take layout 'plain'"):
+        find_layout(plain, "chat")
+
+
 def test_a_layout_of_ones_own(tokenizer, fresh):
     document = longspan.read(fresh(), tokenizer, TEXT, layout="Read:\n{document}\n\nQ: {question}\nA:")
     asked = tokenizer.decode(document.prompt(QUESTION), skip_special_tokens=True)
