@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -22,7 +25,7 @@ def impl(request):
 @pytest.mark.parametrize("near", [0, 1, 4])
 @pytest.mark.parametrize("n, count", [(1, 1), (7, 7), (50, 1), (333, 100), (97, 65), (700, 5)])
 def test_the_reference(impl, n, count, last, tie, near):
-    """Also of scores that share the largest nearby, of which many are equal."""
+    """Also of scores that share the largest nearby, of which many are equal, and of stops beyond the last."""
     check(impl, n, count, last=last, tie=tie, near=near)
 
 
@@ -30,6 +33,20 @@ def test_the_reference(impl, n, count, last, tie, near):
 @pytest.mark.parametrize("last, near", [(False, 0), (True, 1)])
 def test_many_scores(impl, count, last, near):
     check(impl, 5000, count, last=last, tie=0.0, near=near)
+
+
+@pytest.mark.parametrize("count", [64, 70])
+def test_few_of_many_scores(impl, count):
+    """Also where the largest lie at every n/1024-th place, or nowhere there: a sample of those places misleads."""
+    n, g = 8201, torch.Generator().manual_seed(6)
+    x = torch.randn(6, n, generator=g)
+    sampled = torch.arange(1024) * n // 1024
+    x[1], x[2], x[3] = torch.arange(n), -torch.arange(n), 0
+    x[2, 32:64] -= n // 2  # fewer than are looked for come before those that follow
+    x[4, sampled] += 20
+    x[5] += 20
+    x[5, sampled] -= 20
+    assert torch.equal(topk(x, count, impl=impl), topk(x, count, impl="reference"))
 
 
 def check(impl, n, count, **options):
@@ -40,7 +57,7 @@ def check(impl, n, count, **options):
         torch.randint(-4, 4, (2, 9, n), generator=g).float(),
         torch.arange(n).float().expand(2, 9, n),
     ):
-        for start, own_stops in ((0, None), (0, stops), (min(3, n - count), (stops + 3).clamp(max=n))):
+        for start, own_stops in ((0, None), (0, stops), (min(3, n - count), stops + 3)):
             given = {"start": start, "stops": own_stops, **options}
             assert torch.equal(topk(x, count, impl=impl, **given), topk(x, count, impl="reference", **given))
 
@@ -65,6 +82,29 @@ def test_nan_is_taken_first(impl, count):
     for row, own in zip(scores, topk(scores, count, last=True, impl=impl), strict=True):
         assert own.tolist() == sorted(set(own.tolist())) and own.min() >= 0 and own.max() < 100
         assert row[own].isnan().sum() == min(count, int(row.isnan().sum()))
+
+
+def test_nan_is_seen_at_every_place(impl):
+    for n in (8, 13, 40):
+        scores = random(n, n).fill_diagonal_(float("nan"))
+        chosen = topk(scores, 3, impl=impl)
+        assert (chosen == torch.arange(n)[:, None]).any(dim=-1).all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's memory cannot be limited here")
+def test_missing_memory_is_an_error():
+    if (reason := cpu.unavailable_reason()) is not None:
+        pytest.skip(reason)
+    import resource
+
+    scores, before = torch.zeros(1, 2**24), resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + 2**25, before[1]))
+    try:
+        with pytest.raises(MemoryError, match="no memory for topk"):
+            topk(scores, 2, near=1, impl="compiled")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_infinite_scores_tie(impl):

@@ -180,10 +180,10 @@ def run_token_scores(chance: random.Random, harm: Callable[[Any], Any]) -> None:
 
 
 def run_topk(chance: random.Random, harm: Callable[[Any], Any]) -> None:
-    stops = chance.choice((None, torch.randint(60, 90, (5,))))
-    given = harm(
-        {"scores": torch.randn(2, 5, 90), "count": 20, "start": 3, "stops": stops, "near": chance.choice((0, 1))}
-    )
+    rows, n, count = chance.choice(((5, 90, 20), (1, 9001, 70)))
+    stops, ranked = chance.choice((None, torch.randint(n - 15, n, (rows,)))), torch.randn(2, rows, n)
+    ranked[-1, -1] += chance.choice((0.0, float("nan")))
+    given = harm({"scores": ranked, "count": count, "start": 3, "stops": stops, "near": chance.choice((0, 1))})
     topk.topk(given["scores"], given["count"], 0.0, False, given["start"], given["stops"], given["near"])
 
 
