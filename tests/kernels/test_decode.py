@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -22,24 +24,26 @@ def spec(kind, dtype, rope):
         return None
 
     def positions(count):
-        at = torch.randint(0, PLACES, (AHEAD, count), generator=torch.Generator().manual_seed(5))
+        at = 20 * torch.randint(0, 3, (AHEAD, count), generator=torch.Generator().manual_seed(5))
+        at[:, [0, -1]] = 40  # neighbours of one position are seen in one go, which ends with the row
         return ChosenPositions(1, at, rope.table(torch.arange(PLACES)))
 
     chunks = {"first": 1, "count": 3, "size": 8, "last": True, "tie": 1e-6, "positions": positions(3)}
     tokens = {"first": 2, "count": 9, "size": 1, "rounds": True, "sums": True, "near": 1, "positions": positions(9)}
     entries = random(BATCH, HEADS, 24, HEAD, dtype=torch.float32, seed=6)
     few = entries[:, :KV_HEADS].repeat_interleave(4, dim=2)
+    pairs = entries[:, :KV_HEADS].unflatten(2, (-1, 2)).repeat_interleave(2, dim=2).flatten(2, 3)  # some tie
     return {
         "representations": lambda: ScoreSpec(entries=entries, sums=False, choosing=HEADS, **chunks),
         "means": lambda: ScoreSpec(entries=few[:, :, :24], sums=True, choosing=KV_HEADS, **chunks),
-        "bounds": lambda: ScoreSpec(entries=few[:, :, :48], signs=2, sums=True, choosing=KV_HEADS, **chunks),
+        "bounds": lambda: ScoreSpec(entries=pairs, signs=2, sums=True, choosing=KV_HEADS, **chunks),
         "layer": lambda: ScoreSpec(entries=few.to(dtype), choosing=1, parts=KV_HEADS, **tokens),
         "group": lambda: ScoreSpec(entries=few.to(dtype), choosing=KV_HEADS, **tokens),
         "tokens": lambda: ScoreSpec(entries=few.to(dtype), choosing=HEADS, **(tokens | {"sums": False})),
         "reduced": lambda: ScoreSpec(
-            entries=random(BATCH, 1, STORED, 8, dtype=dtype, seed=7),
+            entries=random(BATCH, 1, STORED, 64, dtype=dtype, seed=7),
             choosing=1,
-            thetas=tuple(random(8, KV_HEADS * HEAD, dtype=dtype, seed=n) for n in (8, 9)),
+            thetas=tuple(random(64, KV_HEADS * HEAD, dtype=dtype, seed=n) for n in (8, 9)),
             **tokens,
         ),
     }[kind]()
@@ -111,6 +115,8 @@ def check(kind, dtype, rope="half-all", dv=HEAD, **changes):
         now = {"at": 56 + n, "row": n, "kept": 4 + n, "stop": stop if ours["scoring"] else 0, "seen": 30}
         out, true_out = kernel(q, k, v, **now), reference(q, k, v, **now)
         assert out.dtype == dtype and out.shape == true_out.shape == (BATCH, 1, HEADS, dv)
+        if now["stop"]:
+            assert torch.equal(kernel.chosen, reference.chosen)
         assert (out - true_out).abs().max() <= 4 * eps * true_out.abs().max() + 1e-5
         assert (kernel.lse - reference.lse).abs().max() <= 1e-5 + 4 * eps * reference.lse.abs().max()
         # Rotations are rounded to the stored dtype once, so neighbours of a number may differ in its last place.
@@ -122,6 +128,32 @@ def check(kind, dtype, rope="half-all", dv=HEAD, **changes):
         if kind == "reduced":
             mine, other = ours["scoring"].entries, truth["scoring"].entries
             assert (mine - other).abs().max() <= 4 * eps * other.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["group", "reduced"])
+def test_a_sum_is_rounded_once(kind):
+    """The first of two entries scores more than the other only by a sum that is rounded, and only when it is whole."""
+    entries = torch.zeros(BATCH, KV_HEADS, 24, HEAD, dtype=torch.bfloat16)
+    entries[:, :, 5, 0] = entries[:, :, 9, 1] = 1
+    entries[:, :, 9, 2] = 7 * 2**-10
+    q = torch.zeros(BATCH, HEADS, 1, HEAD, dtype=torch.bfloat16)
+    q[:, ::3, :, :3] = 1
+    changes = {"entries": entries, "count": 1, "near": 0}
+    if kind == "group":
+        q[:, 1::3, :, 0] = q[:, 2::3, :, 0] = 3 * 2**-10  # 1 + 6 / 1024 in all, which is rounded to 1 + 8 / 1024
+    else:  # a reduced query's channels are those of the first head, with the fourth added to the first
+        q[:, 0, :, 3] = 6 * 2**-10
+        theta = torch.eye(HEAD, KV_HEADS * HEAD, dtype=torch.bfloat16)
+        theta[0, 3] = 1
+        changes |= {"entries": torch.cat([entries[:, :1]] * 4, dim=2), "thetas": (theta, theta)}
+    for make in (DecodeKernel, DecodeReference):
+        given = memory(kind, torch.bfloat16, ROPES["half-all"]()) | {"order": None}
+        places = given["scoring"].positions
+        places = replace(places, positions=places.positions[:, :1].contiguous())
+        run = make(**given | {"scoring": replace(given["scoring"], positions=places, **changes)})
+        k, v = (random(BATCH, KV_HEADS, 1, HEAD, dtype=torch.bfloat16) for _ in range(2))
+        run(q, k, v, at=56, row=0, kept=0, stop=20, seen=9)
+        assert (run.chosen == 5).all()
 
 
 def test_where_a_token_does_not_fit_nothing_is_done():
