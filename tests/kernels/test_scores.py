@@ -132,6 +132,13 @@ def test_representations_of_every_layout(impl, name):
     assert (paired - truth[..., rope.order]).abs().max() < 2e-5
 
 
+def test_representations_beyond_what_exp_can_hold(impl):
+    rope = Rope(Table(inv_freq(HEAD)), HEAD)
+    q, k, v = (random(2, 1, 5, HEAD, seed=h) for h in (4, 2, 3))
+    truth = reference.representations(q, k, 1000 * v, rope, 1.0, None)
+    assert (representations(q, k, 1000 * v, rope, 1.0, impl=impl).cpu() - truth).abs().max() < 1e-2
+
+
 def test_strided_chunks(impl):
     rope = Rope(Table(inv_freq(HEAD)), HEAD)
     whole = [random(1, 80, h, HEAD, seed=h).transpose(1, 2)[0, :, 7:67].unflatten(1, (4, 15)) for h in (4, 2, 2)]
