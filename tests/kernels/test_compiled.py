@@ -58,6 +58,13 @@ def test_lengths_of_units(size):
         check(per_row(1, size, 1, 1, group=group, own_positions=False))
 
 
+def test_tokens_that_are_seen_from_few_positions():
+    """Neighbours of one position are seen in one go; it ends with the row, though the next begins with the same one."""
+    job = per_row(3, 1, 5)
+    for positions in (torch.full_like(job.positions, 9), torch.tensor([9, 9, 4, 9, 9]).expand_as(job.positions)):
+        check(replace(job, positions=positions))
+
+
 @pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize("runs, rotated", [(1, False), (1, True), (2, False), (4, False), (4, True)])
 def test_pieces(runs, rotated, rows):
@@ -159,6 +166,36 @@ def test_numbers_are_read_and_rounded_as_torch_does(value, dtype):
     v = torch.full(job.v.shape, value).to(dtype)
     ((_, out, _),) = gathered(replace(job, v=v), "compiled")
     torch.testing.assert_close(out, v[:, :1, :1].expand_as(out), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("rows", [1, 20])
+def test_means_between_two_numbers_are_rounded_to_even(rows, dtype):
+    job, eps = per_row(rows, 16, 1, dtype=dtype), torch.finfo(dtype).eps
+    for low in (1.0, 1 + eps):
+        v = torch.full_like(job.v, low)
+        v[:, :, ::2] += eps
+        ((_, out, _),) = gathered(replace(job, keys=torch.zeros_like(job.keys), v=v), "compiled")
+        assert (out == torch.tensor(low + eps / 2, dtype=torch.float64).to(dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("rows", [1, 20])
+def test_an_infinite_value_is_not_just_a_large_one(rows, dtype):
+    job = per_row(rows, 16, 1, dtype=dtype)
+    v = torch.zeros_like(job.v)
+    v[:, :, ::16] = float("inf")
+    ((_, out, _),) = gathered(replace(job, keys=torch.zeros_like(job.keys), v=v), "compiled")
+    assert out.isposinf().all()
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_weights_at_the_end_of_the_range_of_fp32(rows):
+    """Scores that fall from key to key, over all that exp can hold, and further."""
+    job = per_row(rows, 200, 1, available=1)
+    q, keys = torch.zeros_like(job.q), torch.zeros_like(job.keys)
+    q[..., 0], keys[..., 0] = 1, -torch.arange(keys.shape[2])
+    check(replace(job, q=q, keys=keys, scale=1.0, positions=torch.zeros_like(job.positions)))
 
 
 def test_what_is_no_number_shows():
