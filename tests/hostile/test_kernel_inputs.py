@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from longspan.kernels import cpu
+from longspan.kernels.banded import Plan, banded
 from longspan.kernels.cpu import build, structs
 from longspan.kernels.gathered import gathered
 from support.fuzz_kernels import KERNELS, fuzz
-from support.jobs import per_chunk, per_row
+from support.jobs import common, per_chunk, per_row
 
 if cpu.unavailable_reason() is not None:
     pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
@@ -41,6 +42,17 @@ def test_a_position_beyond_the_table_of_a_window_is_refused_whatever_runs():
     for impl in ("compiled", "torch", "flash_cpu", "reference"):
         with pytest.raises((ValueError, IndexError), match="out of range|out of bounds|outside"):
             list(gathered(far, impl))
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("low, high", [(-1, 9), (0, 91)])
+def test_a_range_of_keys_outside_is_refused(rows, low, high):
+    given, lows, highs = common(rows, 90), torch.zeros(rows, dtype=torch.int64), torch.full((rows,), 90)
+    lows[-1], highs[-1] = low, high
+    q, keys, v, rope, scale = (given[name] for name in ("q", "keys", "v", "rope", "scale"))
+    plan = Plan(90 - rows, 90, (0,), (lows,), (highs,), (lows * 0,))
+    with pytest.raises(ValueError, match="a range of keys ends outside of the stored ones"):
+        banded(q, [keys], v, plan, [rope.table(lows * 0)], rope, scale=scale, impl="compiled")
 
 
 def test_tokens_outside_are_refused():
