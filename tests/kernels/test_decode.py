@@ -168,3 +168,35 @@ def test_where_a_token_does_not_fit_nothing_is_done():
         with pytest.raises(ValueError, match=reason):
             kernel(*token, **({"at": 56, "row": 0, "kept": 0, "stop": 0, "seen": 9} | changes))
     assert torch.equal(given["keys"][0], before)
+
+
+@pytest.mark.parametrize(
+    "kind, given, scoring, now, reason",
+    [
+        ("means", {}, {}, {"stop": 3}, "other entries than a token chooses from"),
+        ("means", {}, {}, {"stop": 25}, "other entries than a token chooses from"),
+        ("means", {}, {}, {"stop": 13}, "an entry stands for keys outside of the stored ones"),
+        ("means", {}, {"near": -1}, {}, "the number of nearby scores is negative"),
+        ("means", {}, {"positions": {"rotation": 2}}, {}, "an entry stands for keys outside of the stored ones"),
+        ("means", {}, {"positions": {"positions": torch.full((8, 3), PLACES)}}, {}, "outside of the table of angles"),
+        (
+            "means",
+            {},
+            {"positions": {"positions": torch.zeros(2, 3).long()}},
+            {"at": 58, "row": 2},
+            "no positions for the token",
+        ),
+        ("reduced", {}, {"entries": torch.zeros(BATCH, 1, 56, 64)}, {}, "there is no room for its entry"),
+        ("none", {"order": torch.arange(1, HEAD + 1)}, {}, {}, "a channel lies outside of a head"),
+        ("none", {}, {}, {"at": 55}, "a range of keys ends outside of the stored ones"),
+    ],
+)
+def test_what_lies_just_outside_is_refused(kind, given, scoring, now, reason):
+    memories = memory(kind, torch.float32, ROPES["half-all"]()) | given
+    if (spec := memories["scoring"]) is not None:
+        places = replace(spec.positions, **scoring.get("positions", {}))
+        memories["scoring"] = replace(spec, **scoring | {"positions": places})
+    kernel = DecodeKernel(**memories)
+    token = [random(BATCH, h, 1, HEAD) for h in (HEADS, KV_HEADS, KV_HEADS)]
+    with pytest.raises(ValueError, match=reason):
+        kernel(*token, **({"at": 56, "row": 0, "kept": 0, "stop": 0 if spec is None else 12, "seen": 9} | now))
