@@ -90,6 +90,8 @@ def test_chunks_that_are_out_of_order_or_lie_outside_are_refused():
         QueryChunks((0, 30), (50, 50))
     for edges, stops, reason in (
         ((0, 20, 10), (5, 5), "not in order"),
+        ((0, 20, 20), (5, 5), "not in order"),
+        ((-1, 20, 30), (5, 5), "outside of the queries"),
         ((0, 20, 40), (5, 5), "outside of the queries"),
         ((0, 20, 30), (0, 5), "outside of the stored ones"),
     ):

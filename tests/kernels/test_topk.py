@@ -118,6 +118,11 @@ def test_fewer_scores_than_places_are_refused():
         pytest.skip(reason)
     with pytest.raises(ValueError, match="fewer scores than places"):
         topk(random(2, 9), 5, last=True, start=1, stops=torch.tensor([8, 4]), impl="compiled")
+    for start in (5, -1):
+        with pytest.raises(ValueError, match="fewer scores than places"):
+            topk(random(2, 9), 5, start=start, impl="compiled")
+    with pytest.raises(ValueError, match="the number of nearby scores is negative"):
+        topk(random(2, 9), 5, near=-1, impl="compiled")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
