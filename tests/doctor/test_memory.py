@@ -87,7 +87,20 @@ def test_a_gpu_keeps_recent_tokens_and_needs_a_method_that_chooses():
     device, host, disk = tiers(need, selects=True, on_gpu=True, **free)
     assert (device.fits, host.fits, disk.fits) == (False, True, True)
     assert (host.device, host.host) == (1500, 8000) and host.longest == (1600 - 500) * 1000 // 1000
-    assert tiers(need, selects=False, on_gpu=True, **free)[1].reason == "on a GPU for methods that choose keys"
+    reasons = [fit.reason for fit in tiers(need, selects=False, on_gpu=True, **free)]
+    assert reasons == [None, *["on a GPU for methods that choose keys"] * 2]
+    assert [fit.reason for fit in (device, host, disk)] == [None] * 3
+    tight = tiers(need, selects=True, on_gpu=True, **{**free, "device_free": 1500})  # 1,200 for 1,500
+    assert [fit.fits for fit in tight] == [False] * 3
+
+
+def test_what_a_gpu_keeps_are_two_windows(model):
+    report, _, probed = examine(model, "longheads")
+    layers = shapes(probed, report.method.stored_rotations(report.window))
+    at = [
+        needs(model, report.method, layers, length=N, window=report.window, on_gpu=on_gpu) for on_gpu in (False, True)
+    ]
+    assert at[0].recent == 0 and at[1].recent == 2 * report.window * at[1].keys_and_values // N > 0
 
 
 def test_layers_that_differ_in_query_heads():
