@@ -12,10 +12,11 @@ import torch
 
 import longspan
 from longspan.bundled import FOLDER, card, heldout_text, load_bundled
+from longspan_eval.figure import wilson
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
 
-from evaluate_window import interval, log_loss, scores, table, unigram_loss  # noqa: E402
+from evaluate_window import log_loss, scores, table, unigram_loss  # noqa: E402
 from ship import sizes  # noqa: E402
 from window_tasks import WINDOW_TASKS  # noqa: E402
 
@@ -107,6 +108,6 @@ def test_the_bar_of_the_window(bundled, task):
 @pytest.mark.parametrize("task", sorted(card()["tasks"]))
 def test_what_the_card_says_is_measured_again(bundled, task):
     found = scores(*bundled, WINDOW_TASKS[task], count=40, length=WINDOW, first_seed=1000)
-    low, high = interval(sum(found), 40)
+    low, high = wilson(sum(found), 40)
     below, above = card()["tasks"][task]["interval"]
     assert low <= above and below <= high
