@@ -201,8 +201,8 @@ def _ablations_protocol(session: PaperSession) -> str:
         f"{data if has_data(session, NAMES) else made} Numbers of tokens are those of the paper at {WINDOW:,}, "
         f"scaled: l = 256 is {chunk_length(session)}. Chunks are 16 where a row does not say k; of l = 512 "
         "there are 8, as more do not fit the window, and 16 of l = 128 are half a window (the paper says neither). "
-        "“Last” chunks are the local ones; the query's own is kept in every row. “Without the first chunk” it is one of "
-        "those to choose from, and kept where it is chosen."
+        "“Last” chunks are the local ones; the query's own is kept in every row. “Without the first chunk” it is one "
+        "of those to choose from, and kept where it is chosen."
     )
 
 

@@ -56,17 +56,17 @@ INLINE void rotate_channels(float *to, const Job *job, const char *from, float s
                           const float *sin) {
     const int64_t dk = job->dk, pair_stride = job->pair_stride;
     if (job->kind == FP32)
-        for (int64_t d = 0; d < dk; d += LANES) store8(to + d, load(from + d * 4, FP32) * scale);
+        for (int64_t d = 0; d < dk; d += LANES) store(to + d, load(from + d * 4, FP32) * scale);
     else if (job->kind == BF16)
-        for (int64_t d = 0; d < dk; d += LANES) store8(to + d, load(from + d * 2, BF16) * scale);
+        for (int64_t d = 0; d < dk; d += LANES) store(to + d, load(from + d * 2, BF16) * scale);
     else
-        for (int64_t d = 0; d < dk; d += LANES) store8(to + d, load(from + d * 2, FP16) * scale);
+        for (int64_t d = 0; d < dk; d += LANES) store(to + d, load(from + d * 2, FP16) * scale);
     float *x = to + job->start;
     int64_t p = 0, step = pair_stride == 1 ? 2 : 1;
     if (pair_stride >= LANES)
         for (; p + LANES <= job->pairs; p += LANES) {
             f8 a = load(x + p, FP32), b = load(x + p + pair_stride, FP32), c = load(cos + p, FP32), s = load(sin + p, FP32);
-            store8(x + p, a * c - b * s), store8(x + p + pair_stride, b * c + a * s);
+            store(x + p, a * c - b * s), store(x + p + pair_stride, b * c + a * s);
         }
     if (pair_stride == 1)
         for (; p + LANES <= job->pairs; p += LANES) {
@@ -75,7 +75,7 @@ INLINE void rotate_channels(float *to, const Job *job, const char *from, float s
             f8 one = low * SHUFFLE(c, c, 0, 0, 1, 1, 2, 2, 3, 3), two = high * SHUFFLE(c, c, 4, 4, 5, 5, 6, 6, 7, 7);
             one += SHUFFLE(low, low, 1, 0, 3, 2, 5, 4, 7, 6) * SHUFFLE(-s, s, 0, 8, 1, 9, 2, 10, 3, 11);
             two += SHUFFLE(high, high, 1, 0, 3, 2, 5, 4, 7, 6) * SHUFFLE(-s, s, 4, 12, 5, 13, 6, 14, 7, 15);
-            store8(x + 2 * p, one), store8(x + 2 * p + LANES, two);
+            store(x + 2 * p, one), store(x + 2 * p + LANES, two);
         }
     for (; p < job->pairs; p++) {
         float a = x[p * step], b = x[p * step + pair_stride];

@@ -42,7 +42,7 @@ INLINE void into_lanes(float *panel, int stride, int first, const float *rows, i
         for (int n = 0; n < LANES; n++) x[n] = load(rows + n * channels + d, FP32);
         transpose(x);
 #pragma GCC unroll 8
-        for (int n = 0; n < LANES; n++) store8(panel + (d + n) * stride + first, x[n]);
+        for (int n = 0; n < LANES; n++) store(panel + (d + n) * stride + first, x[n]);
     }
 }
 
@@ -54,7 +54,7 @@ INLINE void from_lanes(float *rows, const float *panel, int stride, int first, i
         for (int n = 0; n < LANES; n++) x[n] = load(panel + (d + n) * stride + first, FP32);
         transpose(x);
 #pragma GCC unroll 8
-        for (int n = 0; n < LANES; n++) store8(rows + n * channels + d, x[n]);
+        for (int n = 0; n < LANES; n++) store(rows + n * channels + d, x[n]);
     }
 }
 
@@ -86,7 +86,7 @@ INLINE void scores_of(float *to, const float *const *a, const float *b, int dept
         }
     }
 #pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) store8(to + x * LANES, sum[x]);
+    for (int x = 0; x < many * wide; x++) store(to + x * LANES, sum[x]);
 }
 
 /* Products are functions of their own: inlined, compilers run out of registers for their sums. */
@@ -98,29 +98,9 @@ SCORES(scores_1, 1, 8, 0)
 SCORES(scores_2, 2, 4, 0)
 SCORES(scores_3, 3, 4, 0)
 
-/* Panels are twice as wide where vectors of sixteen numbers are computed whole. Zen 4 computes them in two halves, so there
-   they gain nothing, and their panels take twice the L1 cache. A compiler that is older than a processor calls it by the
-   last Zen it knows: VP2INTERSECT, which Zen 4 does not have, tells those after it. */
-#if defined(__AVX512F__) && (defined(__AVX512VP2INTERSECT__) || !(defined(__znver3__) || defined(__znver4__)))
-#define SIXTEEN
-#include <immintrin.h>
+/* Panels are twice as wide where vectors are. */
+#ifdef SIXTEEN
 enum { WIDEST = 2 * WIDE };
-typedef float f16 __attribute__((vector_size(64)));
-typedef int32_t i16 __attribute__((vector_size(64)));
-
-INLINE f16 load16(const float *from) {
-    f16 x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
-
-INLINE f16 all16(float x) { return (f16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-
-INLINE void store16(float *to, f16 x) { memcpy(to, &x, sizeof x); }
-
-INLINE f16 larger16(f16 a, f16 b) { return _mm512_max_ps(a, b); }
-
-EXP2(exp2_of16, f16, i16)
 
 /* sum [LANES, row] += a [LANES, depth] . b [depth, row], a row of `wide` vectors of sixteen. `rows` are those of `a`;
    `across` it they are its columns, from `at` on. */
@@ -130,7 +110,7 @@ INLINE void products_16(f16 *sum, const float *const *rows, int at, const float 
         f16 row[WIDE];
 #pragma GCC unroll 4
         for (int c = 0; c < wide; c++) {
-            row[c] = load16(b + (k * wide + c) * 2 * LANES);
+            row[c] = load16(b + (k * wide + c) * 2 * LANES, FP32);
             __asm__("" : "+v"(row[c]));
         }
 #pragma GCC unroll 8
@@ -145,7 +125,7 @@ INLINE void products_16(f16 *sum, const float *const *rows, int at, const float 
 #define SCORES_16(name, wide, more)                                                                                    \
     static __attribute__((noinline)) void name(float *to, const float *const *a, const float *b, int depth) {          \
         f16 sum[LANES * wide];                                                                                         \
-        for (int x = 0; x < LANES * wide; x++) sum[x] = more ? load16(to + x * 2 * LANES) : all16(0.0f);               \
+        for (int x = 0; x < LANES * wide; x++) sum[x] = more ? load16(to + x * 2 * LANES, FP32) : all16(0.0f);               \
         products_16(sum, a, 0, b, depth, wide, 0);                                                                     \
         for (int x = 0; x < LANES * wide; x++) store16(to + x * 2 * LANES, sum[x]);                                    \
     }

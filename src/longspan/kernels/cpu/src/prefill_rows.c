@@ -24,7 +24,7 @@ static void add_rows(const Tile *tile, int64_t group, const int64_t *who, int64_
             int64_t r = who[(at + n) / group] * group + (at + n) % group;
             float *to = sum + r * dv;
             for (int d = 0; d < dv; d += LANES)
-                store8(to + d, load(to + d, FP32) * keep[n] + load(rows + n * dv + d, FP32) * weight[n]);
+                store(to + d, load(to + d, FP32) * keep[n] + load(rows + n * dv + d, FP32) * weight[n]);
             top[r] = most[n], total[r] = total[r] * keep[n] + tile->total[at + n] * weight[n];
         }
     }

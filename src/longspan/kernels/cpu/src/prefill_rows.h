@@ -48,7 +48,7 @@ INLINE void write_row(const Job *job, int64_t b, int64_t h, int64_t t, const flo
     char *to = out_of(job, b, h, t);
     float part = total != 0 ? 1.0f / total : 0.0f;
     if (kind == FP32)
-        for (int64_t d = 0; d < job->dv; d += LANES) store8((float *)to + d, load(row + d, FP32) * part);
+        for (int64_t d = 0; d < job->dv; d += LANES) store((float *)to + d, load(row + d, FP32) * part);
     else
         for (int64_t d = 0; d < job->dv; d++) store_one(to, d, row[d] * part, kind);
     *lse_of(job, b, h, t) = total != 0 ? (top + log2f(total)) / LOG2_E : -INFINITY;
@@ -61,7 +61,7 @@ INLINE void read_row(const Job *job, int64_t b, int64_t h, int64_t t, float *row
     const char *from = out_of(job, b, h, t);
     *top = score * LOG2_E, *total = some ? 1.0f : 0.0f;
     for (int64_t d = 0; d < job->dv; d += LANES)
-        store8(row + d, some ? load(from + d * bytes_of(kind), kind) : all(0.0f));
+        store(row + d, some ? load(from + d * bytes_of(kind), kind) : all(0.0f));
 }
 
 /* The tile's rows, which are of `count` tokens in order, begin. */

@@ -26,7 +26,20 @@ INLINE void fetch(const char *from, int64_t step, const Run *run, int64_t first,
     }
 }
 
-/* q . k of `tile` rows and `n` keys, to [key, row]. Eight sums run side by side, which hides their latency. */
+#define V f8
+#define NAME(x) x
+#include "pairs.h"
+#undef V
+#undef NAME
+#ifdef SIXTEEN
+#define V f16
+#define NAME(x) x##16
+#include "pairs.h"
+#undef V
+#undef NAME
+#endif
+
+/* q . k of `tile` rows and `n` keys, to [key, row]. */
 INLINE void products(const float *q, const Run *run, int64_t first, int n, int dk, int dv, int later,
                      float *to, const int tile, const int kind) {
     const int width = LANES / tile; /* keys at once */
@@ -37,36 +50,18 @@ INLINE void products(const float *q, const Run *run, int64_t first, int n, int d
             key[c] = run->keys + at * run->key_step;
         }
         if (!later) fetch(run->values, run->value_step, run, first + j, first + j + width, dv * bytes_of(kind));
-        f8 part[LANES], x, y;
+        f8 part[LANES];
         for (int c = 0; c < LANES; c++) part[c] = all(0.0f);
         int d = 0;
-        if (tile == 1) { /* key after key in memory order: eight at once would defeat the hardware's prefetch */
-#pragma GCC unroll 8
-            for (int c = 0; c < width; c++) {
-                f8 odd = all(0.0f);
-                for (d = 0; d + PAIR <= dk; d += PAIR) {
-                    load_pair(key[c] + d * bytes_of(kind), kind, &x, &y);
-                    part[c] += x * load(q + d, FP32), odd += y * load(q + d + LANES, FP32);
-                }
-                part[c] += odd;
-            }
-        } else {
-            for (; d + PAIR <= dk; d += PAIR) {
-#pragma GCC unroll 8
-                for (int c = 0; c < width; c++) {
-                    load_pair(key[c] + d * bytes_of(kind), kind, &x, &y);
-#pragma GCC unroll 8
-                    for (int r = 0; r < tile; r++) part[c * tile + r] += x * load(q + r * dk + d, FP32);
-#pragma GCC unroll 8
-                    for (int r = 0; r < tile; r++) part[c * tile + r] += y * load(q + r * dk + d + LANES, FP32);
-                }
-            }
-        }
+#ifdef SIXTEEN
+        d = pair_products16(part, key, q, d, dk, tile, kind);
+#endif
+        d = pair_products(part, key, q, d, dk, tile, kind);
         if (d < dk)
             for (int c = 0; c < width; c++)
                 for (int r = 0; r < tile; r++)
                     part[c * tile + r] += load(key[c] + d * bytes_of(kind), kind) * load(q + r * dk + d, FP32);
-        store8(to + j * tile, sums(part));
+        store(to + j * tile, sums(part));
     }
 }
 

@@ -20,7 +20,7 @@ static void load_chunk(Chunk *chunk, const Job *job, Run run, const Table *table
         rotate_channels(chunk->keys + t * job->dk, job, run.keys + t * run.key_step, 1.0f, table->cos + t * job->pairs,
                       table->sin + t * job->pairs);
         for (int64_t d = 0; d < job->dv; d += LANES)
-            store8(chunk->values + t * job->dv + d,
+            store(chunk->values + t * job->dv + d,
                    load(run.values + t * run.value_step + d * bytes_of((int)job->kind), (int)job->kind));
     }
 }
@@ -45,7 +45,7 @@ static void add_up(Chunk *chunk, Tile *tile, Group *of, const Table *table, cons
             for (int64_t n = 0; n < LANES && at + n < count * of->group; n++) {
                 float part = 1.0f / tile->total[at + n], *to = chunk->mean + h * dv;
                 for (int d = 0; d < dv; d += LANES)
-                    store8(to + d, load(to + d, FP32) + load(tile->rows + n * dv + d, FP32) * part);
+                    store(to + d, load(to + d, FP32) + load(tile->rows + n * dv + d, FP32) * part);
                 if (++h == of->group) h = 0;
             }
         }
@@ -71,7 +71,7 @@ static void represent(float *to, const Chunk *chunk, const Job *job, const float
         float weight = exp2f(chunk->weights[t] - most);
         total += weight;
         for (int64_t d = 0; d < dk; d += LANES)
-            store8(to + d, load(to + d, FP32) + load(chunk->keys + t * dk + d, FP32) * weight);
+            store(to + d, load(to + d, FP32) + load(chunk->keys + t * dk + d, FP32) * weight);
     }
     for (int64_t d = 0; d < dk; d++) to[d] /= total;
 }

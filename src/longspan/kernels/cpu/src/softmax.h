@@ -15,40 +15,13 @@ typedef struct {
     float *bare;        /* [dk], a query before it is put in that order */
 } Softmax;
 
-/* sum += weights . values, `tile` rows of `pairs` pairs of vectors from channel d0 on: as many as give eight sums. */
-INLINE void accumulate_values(float *sum, const float *weights, const Run *run, int64_t first, int n, int d0, int dv,
-                              const int tile, const int pairs, const int kind) {
-    f8 part[LANES], x, y;
-    const int vectors = 2 * pairs;
-#pragma GCC unroll 8
-    for (int p = 0; p < tile * vectors; p++) part[p] = load(sum + p / vectors * dv + d0 + p % vectors * LANES, FP32);
-    for (int j = 0; j < n; j++) {
-        const char *value = run->values + token_at(run, first + j) * run->value_step + d0 * bytes_of(kind);
-#pragma GCC unroll 8
-        for (int c = 0; c < pairs; c++) {
-            load_pair(value + c * PAIR * bytes_of(kind), kind, &x, &y);
-#pragma GCC unroll 8
-            for (int r = 0; r < tile; r++) {
-                part[r * vectors + 2 * c] += x * weights[j * tile + r];
-                part[r * vectors + 2 * c + 1] += y * weights[j * tile + r];
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int p = 0; p < tile * vectors; p++) store8(sum + p / vectors * dv + d0 + p % vectors * LANES, part[p]);
-}
-
-/* The same for the eight channels that may be left at the end. */
-INLINE void accumulate_values_last(float *sum, const float *weights, const Run *run, int64_t first, int n, int d0,
-                                   int dv,
-                       const int tile, const int kind) {
+/* sum += weights . values for the eight channels that may be left at the end. */
+INLINE void accumulate_values_last(float *sum, const float *weights, const char *const *values, int n, int d, int dv,
+                                   const int tile, const int kind) {
     for (int r = 0; r < tile; r++) {
-        f8 part = load(sum + r * dv + d0, FP32);
-        for (int j = 0; j < n; j++) {
-            const char *value = run->values + token_at(run, first + j) * run->value_step;
-            part += load(value + d0 * bytes_of(kind), kind) * weights[j * tile + r];
-        }
-        store8(sum + r * dv + d0, part);
+        f8 part = load(sum + r * dv + d, FP32);
+        for (int j = 0; j < n; j++) part += load(values[j] + d * bytes_of(kind), kind) * weights[j * tile + r];
+        store(sum + r * dv + d, part);
     }
 }
 
@@ -71,36 +44,36 @@ INLINE void online_softmax(float *scores, int n, float softcap, float *top, floa
         if (highest > top[r]) {
             float rescale = total[r] > 0 ? exp2f(top[r] - highest) : 0.0f;
             total[r] *= rescale;
-            for (int d = 0; d < dv; d += LANES) store8(sum + r * dv + d, load(sum + r * dv + d, FP32) * rescale);
+            for (int d = 0; d < dv; d += LANES) store(sum + r * dv + d, load(sum + r * dv + d, FP32) * rescale);
             top[r] = highest;
         }
     }
     for (int x = 0; x < whole; x += LANES) {
         f8 weight = exp2_of(load(scores + x, FP32) - shift);
         added += weight;
-        store8(scores + x, weight);
+        store(scores + x, weight);
     }
     for (int r = 0; r < tile; r++)
         for (int x = r; x < LANES; x += tile) total[r] += added[x];
 }
 
 INLINE void attend_as(Softmax *all_rows, const Run *run, const int tile, const int kind) {
-    const int dk = all_rows->dk, dv = all_rows->dv, pairs = LANES / 2 / tile, wide = pairs * PAIR;
+    const int dk = all_rows->dk, dv = all_rows->dv;
     float scores[(BLOCK + LANES) * 4];
+    const char *values[BLOCK];
     for (int64_t first = 0; first < run->count; first += BLOCK) {
         int n = run->count - first < BLOCK ? (int)(run->count - first) : BLOCK;
+        for (int j = 0; j < n; j++) values[j] = run->values + token_at(run, first + j) * run->value_step;
         for (int t = 0; t < all_rows->tiles; t++) {
             int row = t * tile, d = 0;
             float *sum = all_rows->sum + row * dv;
             products(all_rows->q + row * dk, run, first, n, dk, dv, t, scores, tile, kind);
             online_softmax(scores, n, all_rows->softcap, all_rows->top + row, all_rows->total + row, sum, dv, tile);
-            for (; d + wide <= dv; d += wide) {
-                int64_t next = first + n + BLOCK * d / dv, share = (BLOCK * wide + dv - 1) / dv;
-                if (!t) fetch(run->keys, run->key_step, run, next, next + share, dk * bytes_of(kind));
-                accumulate_values(sum, scores, run, first, n, d, dv, tile, pairs, kind);
-            }
-            for (; d + PAIR <= dv; d += PAIR) accumulate_values(sum, scores, run, first, n, d, dv, tile, 1, kind);
-            if (d < dv) accumulate_values_last(sum, scores, run, first, n, d, dv, tile, kind);
+#ifdef SIXTEEN
+            d = accumulate_values16(sum, scores, values, n, d, dk, dv, t ? 0 : run, first + n, tile, kind);
+#endif
+            d = accumulate_values(sum, scores, values, n, d, dk, dv, t ? 0 : run, first + n, tile, kind);
+            if (d < dv) accumulate_values_last(sum, scores, values, n, d, dv, tile, kind);
         }
     }
 }

@@ -57,7 +57,7 @@ INLINE void accumulate_values_in(float *to, const float *rescale, const char *a,
                      const float *b, int depth, const int many, const int wide, const int spread) {
     f8 sum[LANES * 2];
 #pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) sum[x] = load8(to + x * LANES) * load8(rescale + x % wide * LANES);
+    for (int x = 0; x < many * wide; x++) sum[x] = load(to + x * LANES, FP32) * load(rescale + x % wide * LANES, FP32);
     for (int k = 0; k < depth; k++) {
         const float *value = spread ? rows[k] + at : (const float *)(a + k * step);
         f8 row[WIDE];
@@ -74,7 +74,7 @@ INLINE void accumulate_values_in(float *to, const float *rescale, const char *a,
         }
     }
 #pragma GCC unroll 16
-    for (int x = 0; x < many * wide; x++) store8(to + x * LANES, sum[x]);
+    for (int x = 0; x < many * wide; x++) store(to + x * LANES, sum[x]);
 }
 
 INLINE f8 tanh_of(f8 x) {
@@ -91,7 +91,7 @@ INLINE void bound_scores(float *scores, int n, float softcap, const int64_t *low
         float *column = scores + c * LANES;
         if (cap > 0)
             for (int j = 0; j < n; j++)
-                store8(column + j * wide * LANES, cap * tanh_of(load8(column + j * wide * LANES) * (1 / cap)));
+                store(column + j * wide * LANES, cap * tanh_of(load(column + j * wide * LANES, FP32) * (1 / cap)));
         if (!low) continue;
         i8 from, to;
         for (int r = 0; r < LANES; r++) {
@@ -99,8 +99,8 @@ INLINE void bound_scores(float *scores, int n, float softcap, const int64_t *low
             from[r] = (int32_t)(a < 0 ? 0 : a > n ? n : a), to[r] = (int32_t)(z < 0 ? 0 : z > n ? n : z);
         }
         for (int j = 0; j < n; j++) {
-            f8 s = load8(column + j * wide * LANES);
-            store8(column + j * wide * LANES, either((i8)((from <= j) & (to > j)), s, all(-INFINITY)));
+            f8 s = load(column + j * wide * LANES, FP32);
+            store(column + j * wide * LANES, either((i8)((from <= j) & (to > j)), s, all(-INFINITY)));
         }
     }
 }
@@ -109,30 +109,30 @@ INLINE void bound_scores(float *scores, int n, float softcap, const int64_t *low
    factor of all earlier weights. Two maxima and sums at once hide half of what each waits. */
 #define ONLINE_SOFTMAX(name, f, i, load, store, larger, exp2_of)                                                       \
     INLINE void name(float *scores, int n, int step, float *top, float *total, float *rescale) {                       \
-        f before = load(top), now = before, other = before;                                                            \
+        f before = load(top, FP32), now = before, other = before;                                                      \
         int j = 0;                                                                                                     \
         for (; j + 1 < n; j += 2) {                                                                                    \
-            now = larger(load(scores + j * step), now);                                                                \
-            other = larger(load(scores + (j + 1) * step), other);                                                      \
+            now = larger(load(scores + j * step, FP32), now);                                                          \
+            other = larger(load(scores + (j + 1) * step, FP32), other);                                                \
         }                                                                                                              \
-        if (j < n) now = larger(load(scores + j * step), now);                                                         \
+        if (j < n) now = larger(load(scores + j * step, FP32), now);                                                   \
         now = larger(now, other);                                                                                      \
         f none = (f){0} - INFINITY, shift = (f)(~(i)(now == none) & (i)now), added = {0}, more = {0};                  \
         f factor = exp2_of(before - shift);                                                                            \
         for (j = 0; j + 1 < n; j += 2) {                                                                               \
-            f weight = exp2_of(load(scores + j * step) - shift);                                                       \
-            f next = exp2_of(load(scores + (j + 1) * step) - shift);                                                   \
+            f weight = exp2_of(load(scores + j * step, FP32) - shift);                                                 \
+            f next = exp2_of(load(scores + (j + 1) * step, FP32) - shift);                                             \
             added += weight, more += next;                                                                             \
             store(scores + j * step, weight), store(scores + (j + 1) * step, next);                                    \
         }                                                                                                              \
         if (j < n) {                                                                                                   \
-            f weight = exp2_of(load(scores + j * step) - shift);                                                       \
+            f weight = exp2_of(load(scores + j * step, FP32) - shift);                                                 \
             added += weight;                                                                                           \
             store(scores + j * step, weight);                                                                          \
         }                                                                                                              \
-        store(top, now), store(total, load(total) * factor + (added + more)), store(rescale, factor);                  \
+        store(top, now), store(total, load(total, FP32) * factor + (added + more)), store(rescale, factor);            \
     }
-ONLINE_SOFTMAX(online_softmax_of_8, f8, i8, load8, store8, larger, exp2_of)
+ONLINE_SOFTMAX(online_softmax_of_8, f8, i8, load, store, larger, exp2_of)
 
 /* Functions of their own, as products are. */
 #define ALONE(wide, many)                                                                                              \
@@ -166,7 +166,7 @@ ONLINE_SOFTMAX(online_softmax_of_16, f16, i16, load16, store16, larger16, exp2_o
                                                             int at, const float *b, int depth) {                       \
         f16 sum[LANES * wide];                                                                                         \
         for (int x = 0; x < LANES * wide; x++)                                                                         \
-            sum[x] = load16(to + x * 2 * LANES) * load16(rescale + x % wide * 2 * LANES);                              \
+            sum[x] = load16(to + x * 2 * LANES, FP32) * load16(rescale + x % wide * 2 * LANES, FP32);                  \
         products_16(sum, rows, at, b, depth, wide, 1);                                                                 \
         for (int x = 0; x < LANES * wide; x++) store16(to + x * 2 * LANES, sum[x]);                                    \
     }                                                                                                                  \
@@ -244,9 +244,9 @@ static void attend_keys(Tile *tile, const Run *run, const int64_t *low, const in
             }
             float *wide_key = tile->keys + j * dk, *wide_value = tile->values + j * dv;
             for (int d = 0; d < dk; d += LANES)
-                store8(wide_key + d, kind == BF16 ? load(key + d * 2, BF16) : load(key + d * 2, FP16));
+                store(wide_key + d, kind == BF16 ? load(key + d * 2, BF16) : load(key + d * 2, FP16));
             for (int d = 0; d < dv; d += LANES)
-                store8(wide_value + d, kind == BF16 ? load(value + d * 2, BF16) : load(value + d * 2, FP16));
+                store(wide_value + d, kind == BF16 ? load(value + d * 2, BF16) : load(value + d * 2, FP16));
             keys[j] = wide_key, values[j] = wide_value;
         }
         for (int j = n; j < n + LANES; j++) keys[j] = keys[n - 1];

@@ -69,9 +69,9 @@ static void load_keys(ScoreTile *tile, const TokenScores *job, const char *from,
         float *wide_key = tile->keys + j * width;
         to[j] = job->kind == FP32 ? (const float *)key : wide_key;
         if (job->kind == BF16)
-            for (int64_t d = 0; d < width; d += LANES) store8(wide_key + d, load(key + 2 * d, BF16));
+            for (int64_t d = 0; d < width; d += LANES) store(wide_key + d, load(key + 2 * d, BF16));
         if (job->kind == FP16)
-            for (int64_t d = 0; d < width; d += LANES) store8(wide_key + d, load(key + 2 * d, FP16));
+            for (int64_t d = 0; d < width; d += LANES) store(wide_key + d, load(key + 2 * d, FP16));
     }
     for (int j = n; j < n + LANES; j++) to[j] = to[n - 1];
 }
@@ -105,12 +105,12 @@ static void score_step(ScoreTile *tile, const TokenScores *job, int64_t b, int64
             score(whole ? tile->other : group_scores, keys, q, n, (int)width, tile->wide, !whole && x > 0);
             for (int j = 0; whole && j < n * lanes; j += LANES) {
                 f8 one = load(group_scores + j, FP32); /* NaN stays */
-                store8(group_scores + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
+                store(group_scores + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
             }
             for (int c = 0; x == terms - 1 && c < lanes; c += LANES) {
                 f8 largest = load(top + c, FP32);
                 for (int j = 0; j < n; j++) largest = larger(load(group_scores + j * lanes + c, FP32), largest);
-                store8(top + c, largest);
+                store(top + c, largest);
             }
         }
     }

@@ -154,7 +154,7 @@ static void max_nearby(const float *scores, int64_t n, int64_t near, float *to) 
         if (j >= near && j + near + LANES <= n) {
             f8 top = load(scores + j - near, FP32);
             for (int64_t d = 1 - near; d <= near; d++) top = larger(load(scores + j + d, FP32), top);
-            store8(to + j, top);
+            store(to + j, top);
             j += LANES;
             continue;
         }

@@ -40,45 +40,15 @@ INLINE f8 larger(f8 a, f8 b) {
 #endif
 }
 
-/* Eight stored numbers as fp32. */
-INLINE f8 load(const void *from, const int kind) {
-    if (kind == FP32) {
-        f8 x;
-        memcpy(&x, from, sizeof x);
-        return x;
-    }
-    h8 stored;
-    memcpy(&stored, from, sizeof stored);
-    u8 wide = __builtin_convertvector(stored, u8);
-    if (kind == BF16) return (f8)(wide << 16);
-    /* The exponent is moved to fp32's by a product, which makes subnormals right too; infinity, NaN have their own. */
-    u8 rest = wide & 0x7fff;
-    f8 x = (f8)(rest << 13) * 0x1p112f;
-    x = either((i8)(rest >= 0x7c00), (f8)(rest << 13 | 0x7f800000), x);
-    return (f8)((u8)x | (wide & 0x8000) << 16);
-}
-
-/* Sixteen stored numbers. Of bf16 those at even and at odd places: a shift and a mask widen them where they lie, which
-   is half the work of bringing them into order. `lane_order` puts what they meet into the same order. */
-INLINE void load_pair(const void *from, const int kind, f8 *first, f8 *second) {
-    if (kind == BF16) {
-        u8 both;
-        memcpy(&both, from, sizeof both);
-        *first = (f8)(both << 16), *second = (f8)(both & 0xffff0000);
-    } else {
-        *first = load(from, kind), *second = load((const char *)from + LANES * bytes_of(kind), kind);
-    }
-}
-
-/* Where channel d of `width` is in the order of `load_pair`; eight that are left at the end stay as they are. */
-INLINE int64_t lane_order(int64_t d, int64_t width, const int kind) {
-    if (kind != BF16 || d >= width / PAIR * PAIR) return d;
-    return d / PAIR * PAIR + d % PAIR / 2 + d % 2 * LANES;
-}
-
-INLINE f8 load8(const float *from) { return load(from, FP32); }
-
-INLINE void store8(float *to, f8 x) { memcpy(to, &x, sizeof x); }
+#define V f8
+#define W u8
+#define H h8
+#define NAME(x) x
+#include "stored.h"
+#undef V
+#undef W
+#undef H
+#undef NAME
 
 /* Rounded to the nearest, ties to even. */
 INLINE uint16_t to_bf16(float x) {
@@ -139,6 +109,50 @@ INLINE void store_one(void *to, int64_t at, float x, const int kind) {
         return (f)(~(i)(x < least) & (i)(y * power));                                                                  \
     }
 EXP2(exp2_of, f8, i8)
+
+INLINE f8 folded(f8 x) { return x; }
+
+/* Vectors of sixteen are for processors that compute them whole. Zen 4 computes them in two halves, so there they gain
+   nothing, and panels of them take twice the L1 cache. A compiler that is older than a processor calls it by the last Zen
+   it knows: VP2INTERSECT, which Zen 4 does not have, tells those after it. */
+#if defined(__AVX512F__) && (defined(__AVX512VP2INTERSECT__) || !(defined(__znver3__) || defined(__znver4__)))
+#define SIXTEEN
+#include <immintrin.h>
+typedef float f16 __attribute__((vector_size(64)));
+typedef int32_t i16 __attribute__((vector_size(64)));
+typedef uint32_t u16 __attribute__((vector_size(64)));
+typedef uint16_t h16 __attribute__((vector_size(32)));
+
+#define V f16
+#define W u16
+#define H h16
+#define NAME(x) x##16
+#include "stored.h"
+#undef V
+#undef W
+#undef H
+#undef NAME
+
+INLINE f16 all16(float x) { return (f16){0} + x; }
+
+INLINE f16 larger16(f16 a, f16 b) { return _mm512_max_ps(a, b); }
+
+EXP2(exp2_of16, f16, i16)
+
+/* The sums of the two halves. */
+INLINE f8 folded16(f16 x) { return (f8)_mm512_castps512_ps256(x) + (f8)_mm512_extractf64x4_pd((__m512d)x, 1); }
+#endif
+
+/* Where channel d of `width` is in the order of `load_pair`: of pairs of the widest vectors as many as there are whole
+   ones, then of pairs of eight; eight that are left at the end stay as they are. */
+INLINE int64_t lane_order(int64_t d, int64_t width, const int kind) {
+    if (kind != BF16) return d;
+#ifdef SIXTEEN
+    const int64_t pairs = width / (4 * LANES) * (4 * LANES);
+    if (d < pairs) return d / (4 * LANES) * (4 * LANES) + d % (4 * LANES) / 2 + d % 2 * (2 * LANES);
+#endif
+    return d >= width / PAIR * PAIR ? d : d / PAIR * PAIR + d % PAIR / 2 + d % 2 * LANES;
+}
 
 /* The sum of each of eight vectors. */
 INLINE f8 sums(const f8 *x) {
