@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import between, load
+from longspan.files import save_figure
 from verdicts import fit_exponent
 
 FOLDER = Path(__file__).parent / "results" / "speed"
@@ -53,7 +54,7 @@ def draw(found: Points, title: str, label: str, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6.4, 4.2), dpi=130)
+    figure, axes = plt.subplots(figsize=(6.4, 4.2))
     for (name, by_length), marker in zip(found.items(), "osv^Dx*", strict=False):
         lengths = sorted(by_length)
         seconds = [by_length[n] for n in lengths]
@@ -68,8 +69,7 @@ def draw(found: Points, title: str, label: str, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(path)
-    plt.close(figure)
+    save_figure(figure, path, dpi=130)
 
 
 def machine_of(row: dict[str, str]) -> str:
