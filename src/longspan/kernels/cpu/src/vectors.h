@@ -1,4 +1,5 @@
-/* Eight fp32 numbers at a time, in the vector extensions that gcc and clang share: any CPU, no intrinsics. */
+/* Vectors of fp32 numbers in the extensions that gcc and clang share: of eight on any CPU, and of sixteen (names in 16)
+   where a CPU computes those whole. */
 
 #ifndef LONGSPAN_VECTORS_H
 #define LONGSPAN_VECTORS_H
