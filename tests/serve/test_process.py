@@ -64,6 +64,29 @@ def test_how_the_model_is_extended(run, monkeypatch, tmp_path, tier, more):  # n
     assert report.method.name == "esa" and report.calibration.startswith("scores reduced to ")
 
 
+def test_a_tier_that_auto_chooses_has_its_files_in_the_folder(run, monkeypatch, tmp_path):  # noqa: F811
+    hosts = []
+    monkeypatch.setattr("longspan.serve.run.serve", lambda host, sockets, demo: hosts.append(host))
+    monkeypatch.setattr("longspan.hf.prepare.free_memory", lambda device: 1000)
+    ran = run("serve", "bundled", "--port", "0", "--length", "8192", "--kv-dir", tmp_path)
+    assert ran.code == 0, ran.err
+    report = hosts[0].attachment.report
+    assert (report.kv_tier, report.kv_dir) == ("disk", tmp_path)
+
+
+def test_what_a_user_should_know_of_the_method_is_said(run, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("longspan.serve.run.serve", lambda host, sockets, demo: None)
+    ran = run("serve", "bundled", "--port", "0", "--method", "string")
+    assert "\nnote: STRING keeps positions inside the window" in ran.err
+
+
+@pytest.mark.parametrize("args", [["--kv-tier", "tape"], ["--calibration", "/nowhere.safetensors"]])
+def test_what_needs_no_model_is_refused_before_it_is_loaded(run, monkeypatch, args):  # noqa: F811
+    monkeypatch.setattr("longspan.cli.serve.load_model", lambda *_, **__: pytest.fail("it loads the model"))
+    ran = run("serve", "bundled", "--quiet", "--port", "0", *args)
+    assert ran.code == 1 and args[1] in ran.err and len(ran.err.splitlines()) == 1
+
+
 def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(run, monkeypatch):  # noqa: F811
     monkeypatch.setattr("longspan.cli.serve.load_model", lambda *_, **__: pytest.fail("it loads the model"))
     with socket.create_server(("127.0.0.1", 0)) as other:

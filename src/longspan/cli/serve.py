@@ -142,14 +142,19 @@ def serve(
         with hushed(quiet), refusals():
             import longspan
             from longspan.serve.host import Host
+            from longspan.store import check_tier
 
             chosen = options.method_or_auto(method, (), None)
+            check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
+            reduced = None if calibration is None else longspan.Calibration.load(calibration)
             loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
-            longspan.extend(
-                loaded, chosen, window=window, calibration=calibration, length=length,
-                kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
-                kv_dir=kv_dir if kv_tier in ("disk", "auto") else None,
+            report = longspan.extend(
+                loaded, chosen, window=window, calibration=reduced, length=length,
+                kv_tier=kv_tier,  # type: ignore[arg-type]  # checked above
+                kv_dir=kv_dir if kv_tier in ("disk", "auto") or chosen == "auto" else None,  # "auto" may choose a tier
             )  # fmt: skip
+            for warning in report.warnings:
+                say(console, f"note: {warning}")
             served = Host(loaded, tokenizer, settings, layout=layout)
         from longspan.serve.run import serve as run
 
