@@ -120,13 +120,21 @@ def test_a_run_of_errors_alone_fails(run, command, tmp_path, monkeypatch):
     def here(parts, *, load, workers, threads, **more):
         return in_process(parts, session=load(), **more)
 
-    monkeypatch.setattr("longspan_eval.session.Session.measure", lambda self, prompt: prompt.failed("out of memory"))
     monkeypatch.setattr("longspan_eval.workers.run", here)
+    monkeypatch.setattr("longspan_eval.session.Session.measure", lambda self, prompt: prompt.sample())
+    assert run(*command, "--samples", 2, "--seed", 99).code == 0
+    before = len(read_samples(tmp_path / "out" / "samples.jsonl"))  # of other prompts, which hide nothing
+    monkeypatch.setattr("longspan_eval.session.Session.measure", lambda self, prompt: prompt.failed("out of memory"))
     ran = run(*command, "--samples", 2)
-    samples = read_samples(tmp_path / "out" / "samples.jsonl")
-    assert ran.code == 1 and ran.err.splitlines()[-1] == (
-        f"longspan: error: all {len(samples)} measurements ended in an error, the first: out of memory; "
-        "--retry-errors repeats them"
+    failed = len(read_samples(tmp_path / "out" / "samples.jsonl")) - before
+    assert (
+        before
+        and ran.code == 1
+        and ran.err.splitlines()[-1]
+        == (
+            f"longspan: error: all {failed} measurements ended in an error, the first: out of memory; "
+            "--retry-errors repeats them"
+        )
     )
     assert json.loads((tmp_path / "out" / "results.json").read_text())["cells"]
 

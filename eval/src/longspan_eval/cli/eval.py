@@ -188,7 +188,7 @@ def evaluate(
     pictures, measured = _measure(report, load, n_workers, ray, retry_errors, as_json, watched, console)
     names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
     say(console, f"in {out}: {', '.join(names)}")
-    check_measured(measured)
+    check_measured([plan], measured)
 
 
 def _refuse_idle_options(chosen: Sequence[Task], of_perplexity: dict[str, object], data_dir: Path | None) -> None:

@@ -146,7 +146,7 @@ def reproduce(
     say(console, f"in {folder}: {names}")
     if any(plan.missing(measured) for plan in plans):
         say(console, "the time is over; the same command goes on")
-    check_measured(measured)
+    check_measured(plans, measured)
 
 
 def _paper(name: str | None) -> Paper:

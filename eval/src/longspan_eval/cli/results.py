@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from longspan.tables import Column, Sheet
 if TYPE_CHECKING:
     from longspan_eval.journal import Journal
     from longspan_eval.sample import Sample
+    from longspan_eval.schedule import CellPlan
 
 _BORDER = re.compile(r"(?<!\\)\|")  # a text's own are escaped
 
@@ -41,10 +42,15 @@ def resumable(folder: Path, journal: Journal, write: Callable[[], object], conso
         raise typer.Exit(code)
 
 
-def check_measured(samples: Mapping[str, Sample]) -> None:
-    """Raise where every sample of a run is an error, so that a script learns of it by the exit code."""
-    errors = [sample.error for sample in samples.values() if sample.error is not None]
-    if errors and len(errors) == len(samples):
+def check_measured(plans: Iterable[CellPlan], samples: Mapping[str, Sample]) -> None:
+    """Raise where every sample of what was asked for is an error, so that a script learns of it by the exit code.
+
+    A folder's other samples, of other methods or tables, say nothing of that.
+    """
+    asked = {key for plan in plans for keys in plan.keys for key in keys}
+    own = [sample for key, sample in samples.items() if key in asked]
+    errors = [sample.error for sample in own if sample.error is not None]
+    if errors and len(errors) == len(own):
         count = f"all {len(errors):,} measurements" if len(errors) > 1 else "the measurement"
         raise LongspanError(f"{count} ended in an error, the first: {errors[0]}; --retry-errors repeats them")
 
