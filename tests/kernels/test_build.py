@@ -296,6 +296,19 @@ def test_vectors_of_sixteen_are_for_processors_that_compute_them_whole(processor
     assert (b"#define SIXTEEN" in ran.stdout) == sixteen
 
 
+def test_a_number_for_sixteen_lanes_is_read_and_not_computed():
+    """A sum of it and zero is no copy, since it makes 0 of -0, so compilers leave it in the innermost loop."""
+    cc, words = build.compiler()[0], ["-mavx512f", "-U__znver3__", "-U__znver4__"]
+    if subprocess.run([cc, *words, "-fsyntax-only", "-x", "c", os.devnull], capture_output=True).returncode:
+        pytest.skip("no compiler for AVX-512")
+    products = "void f(float *to, const float *const *a, const float *b, int n) { scores_6(to, a, b, n); }"
+    ran = subprocess.run(
+        [cc, *build.FLAGS, *words, f"-I{build.SOURCES}", "-S", "-o", "-", "-x", "c", "-"],
+        input=f'#include "lanes.h"\n{products}', capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    assert "vfmadd" in ran.stdout and "addss" not in ran.stdout and "zmm" in ran.stdout
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "flags", ["-U__znver3__ -U__znver4__", "-D__znver4__ -U__AVX512VP2INTERSECT__", "-mno-avx512f"]
@@ -306,7 +319,10 @@ def test_kernels_keep_to_their_contracts_with_other_vectors(flags, tmp_path):
     if subprocess.run([*cc.split(), "-fsyntax-only", "-x", "c", os.devnull], capture_output=True).returncode:
         pytest.skip(f"{cc} is not understood here")
     environment = {**os.environ, "CC": cc, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    files = [str(Path(__file__).with_name(f"test_{name}.py")) for name in ("compiled", "scores", "products")]
+    files = [
+        str(Path(__file__).with_name(f"test_{name}.py"))
+        for name in ("compiled", "compiled_many", "decode", "scores", "products")
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stdout[-2000:]

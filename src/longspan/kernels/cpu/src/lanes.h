@@ -125,7 +125,8 @@ INLINE void products_16(f16 *sum, const float *const *rows, int at, const float 
 #define SCORES_16(name, wide, more)                                                                                    \
     static __attribute__((noinline)) void name(float *to, const float *const *a, const float *b, int depth) {          \
         f16 sum[LANES * wide];                                                                                         \
-        for (int x = 0; x < LANES * wide; x++) sum[x] = more ? load16(to + x * 2 * LANES, FP32) : all16(0.0f);               \
+        for (int x = 0; x < LANES * wide; x++)                                                                         \
+            sum[x] = more ? load16(to + x * 2 * LANES, FP32) : all16(0.0f);                                            \
         products_16(sum, a, 0, b, depth, wide, 0);                                                                     \
         for (int x = 0; x < LANES * wide; x++) store16(to + x * 2 * LANES, sum[x]);                                    \
     }

@@ -1,5 +1,5 @@
-/* Vectors of fp32 numbers in the extensions that gcc and clang share: of eight on any CPU, and of sixteen (names in 16)
-   where a CPU computes those whole. */
+/* Eight fp32 numbers at a time, in the vector extensions that gcc and clang share: any CPU. Sixteen where a processor
+   computes them whole, with AVX-512's intrinsics for what the extensions have no word for. */
 
 #ifndef LONGSPAN_VECTORS_H
 #define LONGSPAN_VECTORS_H
@@ -134,7 +134,7 @@ typedef uint16_t h16 __attribute__((vector_size(32)));
 #undef H
 #undef NAME
 
-INLINE f16 all16(float x) { return (f16){0} + x; }
+INLINE f16 all16(float x) { return x - (f16){0}; } /* x + 0 would be computed: it makes -0 0 */
 
 INLINE f16 larger16(f16 a, f16 b) { return _mm512_max_ps(a, b); }
 
