@@ -43,7 +43,7 @@ def test_groups_and_head_sizes(group, width, dtype):
     check(per_chunk(1, 71, **options))
 
 
-@pytest.mark.parametrize("dk, dv", [(24, 40), (40, 24), (16, 8), (8, 16), (72, 136)])
+@pytest.mark.parametrize("dk, dv", [(24, 40), (40, 24), (16, 8), (8, 16), (72, 136), (56, 120)])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_sizes_that_differ_and_are_no_multiple_of_sixteen(dk, dv, dtype):
     for group in (1, 2, 4):

@@ -16,7 +16,7 @@ compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason=
 @pytest.mark.parametrize("queries", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_compiled(dtype, queries):
-    for width, count in ((8, 1), (16, 33), (40, 70), (512, 31), (8, 4096), (16, 9001)):
+    for width, count in ((8, 1), (16, 33), (40, 70), (56, 9), (512, 31), (8, 4096), (16, 9001)):
         q, keys = random(2, 3, 2, width, dtype=queries), random(2, 3, count, width, dtype=dtype, seed=1)
         truth = products(q, keys, impl="reference")
         found = products(q, keys, impl="compiled")
