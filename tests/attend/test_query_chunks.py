@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from longspan import InfLLM
+from longspan import ESA, InfLLM
 from longspan.attend import Attender
 from longspan.kernels import cpu
 from longspan.selection.blocks import BlockSelector
 from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
-from longspan_eval.reproduce.ablations import AblatedESA
 from support.cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
 from support.choices import calibration
 
@@ -37,8 +36,7 @@ OPTIONS = {
     "layer": {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4},
     "group": {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 5, "share": "group", "proximity": 0},
     "head": {"initial": 1, "local": 5, "top_k": 4, "query_chunk": 7, "share": "head", "proximity": 3},
-    "largest": {"initial": 3, "query_chunk": 3, "combine": "max", "far": 5},
-    "largest of a group": {"initial": 0, "query_chunk": 3, "combine": "max", "share": "group"},
+    "far": {"initial": 3, "query_chunk": 3, "far": 5},
     "scored at a distance": {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, "score_at": 5},
 }
 
@@ -60,7 +58,7 @@ class Counting:
         self.patch.undo()
 
 
-def run(options, qkv, given=None, one_by_one=False, cuts=(), method=AblatedESA, **call):
+def run(options, qkv, given=None, one_by_one=False, cuts=(), method=ESA, **call):
     """The output of a prefill in calls that end at ``cuts``, and how many query chunks ran with others at once."""
     runs = Attender(method(**options).resolve(WINDOW), WINDOW, calibration=given)
     runs.chooser.many = not one_by_one
@@ -119,7 +117,7 @@ def test_blocks_that_are_alike_are_chosen_as_one_by_one(tokens):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("method", [AblatedESA, InfLLM])
+@pytest.mark.parametrize("method", [ESA, InfLLM])
 def test_other_implementations_take_them_one_by_one(method):
     qkv, runs = make_qkv(N, dtype=torch.float32), Attender(method().resolve(WINDOW), WINDOW, impl="torch")
     with Counting() as counting:
@@ -159,7 +157,7 @@ def test_threads(options, threads):
 def test_query_chunks_longer_than_what_is_scored_at_once():
     """A query chunk of 130 queries is scored in two parts, whose largest counts."""
     options = {"initial": 2, "local": 3, "top_k": 5, "query_chunk": 130}
-    method, qkv, found = AblatedESA(**options).resolve(160), make_qkv(900, dtype=torch.float32), []
+    method, qkv, found = ESA(**options).resolve(160), make_qkv(900, dtype=torch.float32), []
     with Counting() as counting:
         for many in (True, False):
             runs = Attender(method, 160)

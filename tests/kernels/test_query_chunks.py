@@ -16,19 +16,17 @@ compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason=
 EDGES = (0, 3, 4, 19, 30)
 
 
-# heads, key heads, parts, heads per choice
-@pytest.mark.parametrize("shape", [(1, 2, 2, 1), (4, 2, 1, 1), (4, 2, 1, 2)])
+# heads, key heads, parts
+@pytest.mark.parametrize("shape", [(1, 2, 2), (4, 2, 1)])
 @pytest.mark.parametrize("impl", IMPLS)
 def test_token_scores(impl, shape):
-    heads, kv_heads, parts, heads_per_choice = shape
+    heads, kv_heads, parts = shape
     q, keys = random(2, heads, 30, parts, 16), random(2, kv_heads, 90, 16, seed=1)
     chunks = QueryChunks(EDGES, (1, 40, 77, 60))
-    found = token_scores(q, keys, heads_per_choice=heads_per_choice, chunks=chunks, impl=impl)
-    assert found.shape == (2, heads // heads_per_choice, 4, 77)
+    found = token_scores(q, keys, chunks=chunks, impl=impl)
+    assert found.shape == (2, heads, 4, 77)
     for p, (first, last, stop) in enumerate(zip(EDGES[:-1], EDGES[1:], chunks.stops, strict=True)):
-        alone = token_scores(
-            q[:, :, first:last], keys[:, :, :stop], heads_per_choice=heads_per_choice, impl="reference"
-        )
+        alone = token_scores(q[:, :, first:last], keys[:, :, :stop], impl="reference")
         torch.testing.assert_close(found[:, :, p, :stop].double(), alone, atol=2e-5, rtol=0)
 
 

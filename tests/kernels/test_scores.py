@@ -33,30 +33,20 @@ def random(*shape, dtype=torch.float32, seed=0):
 
 compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no compiler here")
 
-# heads, key heads, parts, heads per choice
-SHAPES = {
-    "layer, sum": (1, 4, 4, 1),
-    "group, sum": (4, 4, 1, 1),
-    "head": (8, 4, 1, 1),
-    "group, max": (8, 4, 1, 2),
-    "layer, max": (8, 4, 1, 8),
-    "reduced": (1, 1, 1, 1),
-}
+# heads, key heads, parts
+SHAPES = {"layer": (1, 4, 4), "group": (4, 4, 1), "head": (8, 4, 1), "reduced": (1, 1, 1)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [1, 33])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_token_scores(impl, shape, tokens, dtype):
-    heads, kv_heads, parts, heads_per_choice = SHAPES[shape]
+    heads, kv_heads, parts = SHAPES[shape]
     for count in (1, 37):
         q = random(2, heads, tokens, parts, HEAD, dtype=DTYPES[dtype], seed=1)
         keys = random(2, kv_heads, count, HEAD, dtype=DTYPES[dtype], seed=2)
-        found, truth = (
-            token_scores(q, keys, heads_per_choice=heads_per_choice, impl=impl),
-            reference.token_scores(q, keys, heads_per_choice),
-        )
-        assert found.dtype == torch.float32 and found.shape == (2, heads // heads_per_choice, count)
+        found, truth = token_scores(q, keys, impl=impl), reference.token_scores(q, keys)
+        assert found.dtype == torch.float32 and found.shape == (2, heads, count)
         # Plain products round their scores to the dtype; the kernel keeps them in fp32 whatever that is.
         rounding = torch.finfo(DTYPES[dtype]).eps if impl == "torch" else torch.finfo(torch.float32).eps
         largest = parts * q.double().norm(dim=-1).max() * keys.double().norm(dim=-1).max()
@@ -72,7 +62,7 @@ def test_token_scores_of_strided_keys_of_any_size(impl, width):
         with pytest.raises(ValueError, match="compiled cannot run here"):
             token_scores(q, keys, impl=impl)
         return
-    assert (token_scores(q, keys, impl=impl) - reference.token_scores(q, keys, 1)).abs().max() < 1e-4
+    assert (token_scores(q, keys, impl=impl) - reference.token_scores(q, keys)).abs().max() < 1e-4
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="memory that is never touched is of a file")
@@ -86,7 +76,7 @@ def test_key_heads_that_lie_far_apart(impl, tmp_path):
     keys.copy_(random(1, 3, 20, HEAD, seed=1))
     for tokens in (1, 6):
         q = random(1, 1, tokens, 3, HEAD, dtype=torch.float16, seed=2)
-        assert (token_scores(q, keys, impl=impl) - reference.token_scores(q, keys, 1)).abs().max() < 0.1
+        assert (token_scores(q, keys, impl=impl) - reference.token_scores(q, keys)).abs().max() < 0.1
 
 
 def test_a_query_alone_loses_nothing_to_its_best_key(impl):
@@ -165,33 +155,29 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
 @compiled_here
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("tokens", [5, 17, 24, 50, 97, 200])
-@pytest.mark.parametrize("shape", ["layer, sum", "group, max"])
+@pytest.mark.parametrize("shape", ["layer", "head"])
 def test_token_scores_of_many_queries(shape, tokens, threads):
     """Panels of each width, several tiles and threads, several steps of keys and one that is not whole."""
-    heads, kv_heads, parts, heads_per_choice = SHAPES[shape]
+    heads, kv_heads, parts = SHAPES[shape]
     q, keys = random(1, heads, tokens, parts, 16, seed=1), random(1, kv_heads, 301, 16, seed=2)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        found = token_scores(q, keys, heads_per_choice=heads_per_choice, impl="compiled")
+        found = token_scores(q, keys, impl="compiled")
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(found.double(), reference.token_scores(q, keys, heads_per_choice), atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.double(), reference.token_scores(q, keys), atol=2e-5, rtol=0)
 
 
 @compiled_here
 @pytest.mark.parametrize("count", [77, 80])
 def test_token_scores_of_nan_are_nan(count):
-    """What cannot be compared shows, and does not just fall behind: in a head's own scores, and in those of all."""
+    """What cannot be compared shows, and does not just fall behind."""
     q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, count, 16, seed=2)
     for wrong in (float("nan"), float("inf")):
         keys[0, 1, 40, 3] = wrong
         found = token_scores(q, keys, impl="compiled")
         assert found[0, 1].isnan().all() and not found[0, 0].isnan().any()
-    for head in (0, 1):
-        q, keys = random(1, 2, 30, 1, 16, seed=1), random(1, 2, count, 16, seed=2)
-        keys[0, head, 40, 3] = float("nan")
-        assert token_scores(q, keys, heads_per_choice=2, impl="compiled").isnan().all()
 
 
 @compiled_here
@@ -205,16 +191,9 @@ def test_a_key_at_minus_infinity(tokens):
 
 @compiled_here
 def test_what_the_compiled_token_scores_cannot_take():
-    with pytest.raises(ValueError, match="queries in parts choose together"):
-        token_scores(random(1, 4, 9, 2, 16), random(1, 2, 20, 16), heads_per_choice=2, impl="compiled")
     with pytest.raises(ValueError, match="queries are in 3 parts and keys in 2"):
         token_scores(random(1, 1, 9, 3, 16), random(1, 2, 20, 16), impl="compiled")
     with pytest.raises(ValueError, match=r"keys has the shape \[1, 2, 16\]"):
         token_scores(random(1, 2, 9, 1, 16), random(1, 2, 16), impl="compiled")
-    for heads, heads_per_choice in ((4, 3), (3, 1)):
-        with pytest.raises(
-            ValueError, match=f"{heads} heads are not spread over 2 key heads, {heads_per_choice} per choice"
-        ):
-            token_scores(
-                random(1, heads, 9, 1, 16), random(1, 2, 20, 16), heads_per_choice=heads_per_choice, impl="compiled"
-            )
+    with pytest.raises(ValueError, match="3 heads are not spread over 2 key heads"):
+        token_scores(random(1, 3, 9, 1, 16), random(1, 2, 20, 16), impl="compiled")

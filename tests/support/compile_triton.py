@@ -75,7 +75,7 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         yield "banded", banded.banded, constants, split, tile
         tile, constants = of(rows * GROUP)
         yield "by_query_chunk", gathered_chunk.by_query_chunk, constants, split, tile
-    tile, constants = of(512, HEADS_PER_CHOICE=1, PARTS=8, KV_SHARE=1)
+    tile, constants = of(512, PARTS=8, KV_SHARE=1)
     tile = replace(tile, stages=min(tile.stages, 2))
     for tops in (True, False):
         yield "token_scores", scores.token_scores, constants | {"TOPS": tops}, True, tile

@@ -173,10 +173,10 @@ def run_products(chance: random.Random, harm: Callable[[Any], Any]) -> None:
 
 
 def run_token_scores(chance: random.Random, harm: Callable[[Any], Any]) -> None:
-    heads, parts, heads_per_choice = chance.choice(((4, 1, 1), (4, 1, 2), (1, 2, 1), (4, 1, 4)))
+    heads, parts = chance.choice(((4, 1), (2, 1), (1, 2)))
     asked = {"q": torch.randn(2, heads, chance.choice((1, 30, 130)), parts, 16), "keys": torch.randn(2, 2, 300, 16)}
-    given = harm({**asked, "heads_per_choice": heads_per_choice})
-    scores.token_scores(given["q"], given["keys"], given["heads_per_choice"], None)
+    given = harm(asked)
+    scores.token_scores(given["q"], given["keys"], None)
 
 
 def run_topk(chance: random.Random, harm: Callable[[Any], Any]) -> None:
@@ -191,17 +191,9 @@ def run_chunks_of_queries(chance: random.Random, harm: Callable[[Any], Any]) -> 
     """Scores, choice and attention of three chunks of 20 queries."""
     rows, count, edges = 60, 9, (0, 20, 40, 60)
     job = per_chunk(rows, count, 200, share=1, dtype=torch.float32, edges=edges, runs=chance.choice((1, 2)))
-    given = harm(
-        {
-            "job": job,
-            "q": torch.randn(1, 1, rows, 2, 16),
-            "edges": list(edges),
-            "stops": [50, 70, 90],
-            "heads_per_choice": 1,
-        }
-    )
+    given = harm({"job": job, "q": torch.randn(1, 1, rows, 2, 16), "edges": list(edges), "stops": [50, 70, 90]})
     chunks = QueryChunks(given["edges"], given["stops"])
-    scores.token_scores(given["q"], job.keys, given["heads_per_choice"], chunks)
+    scores.token_scores(given["q"], job.keys, chunks)
     gathered.run(given["job"])
 
 

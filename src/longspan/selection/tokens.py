@@ -125,22 +125,18 @@ class TokenSelector(Selector):
         """``F`` of the candidates ``low : high`` for the queries ``r0 : r1`` (Eq 4), ``[B, S, M]``."""
         if self.across is not None and self.thetas is None:  # f is a sum over ranks, and F is not
             return relative_scores(self.token_scores(low, high, queries, r0, r1))
-        q, keys, heads_per_choice = self.form(queries, r0, r1)
-        scores = token_scores(q.to(keys.device), keys[:, :, low:high], heads_per_choice=heads_per_choice)
-        return scores.to(q.device)
+        q, keys = self.form(queries, r0, r1)
+        return token_scores(q.to(keys.device), keys[:, :, low:high]).to(q.device)
 
-    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        """Queries ``r0 : r1`` ``[B, A, T, C, D']`` as ``token_scores`` takes them, and their keys ``[B, C, N, D']``.
-
-        Also how many consecutive ones of A choose as one, by the largest of their scores: one, where scores are summed.
-        """
+    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor]:
+        """Queries ``r0 : r1`` ``[B, S, T, C, D']`` as ``token_scores`` takes them, and their keys ``[B, C, N, D']``."""
         assert queries.scored is not None
         q = self.rotated(queries, r0, r1)
-        return summed_queries(q, queries.keys.shape[1], self.selection.share), queries.scored, 1
+        return summed_queries(q, queries.keys.shape[1], self.selection.share), queries.scored
 
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """``f(m; c)`` of the tokens ``low : high`` and the queries ``r0 : r1``: ``[B, S, T, M]``."""
-        q, keys, _ = self.form(queries, r0, r1)
+        q, keys = self.form(queries, r0, r1)
         scores = dot_scores(q, keys[:, :, low:high])
         return scores if self.thetas is not None else self.over_ranks(scores)
 
@@ -173,9 +169,9 @@ class TokenSelector(Selector):
                 return done
             edges = (*(a - r0 for a, _ in batch), r1 - r0)
             stops = torch.tensor([a - selection.local - selection.initial for a, _ in batch], device="cpu")
-            q, keys, heads_per_choice = self.form(queries, r0, r1)
+            q, keys = self.form(queries, r0, r1)
             chunks = QueryChunks(edges, stops.tolist())
-            scores = token_scores(q, keys[:, :, selection.initial :], heads_per_choice=heads_per_choice, chunks=chunks)
+            scores = token_scores(q, keys[:, :, selection.initial :], chunks=chunks)
             chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
             own = queries.in_call(r0, r1)
             gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, edges=edges))
@@ -228,8 +224,8 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         super().__init__(*(rope.pair(x).flatten(-2) for x in by_head))
         self.selection = selection
 
-    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        return self.reduced_queries(self.rotated(queries, r0, r1)), self.entries[queries.batch, :, queries.padding :], 1
+    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor]:
+        return self.reduced_queries(self.rotated(queries, r0, r1)), self.entries[queries.batch, :, queries.padding :]
 
     def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""

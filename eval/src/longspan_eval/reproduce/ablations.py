@@ -5,6 +5,7 @@ A row is written as for ``longspan eval``, with the further parameters: ``longhe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
@@ -15,7 +16,7 @@ from torch import Tensor
 from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
-from longspan.kernels.scores import dot_scores
+from longspan.kernels.scores import dot_scores, relative_scores
 from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
 from longspan.positions import ChosenPositionMap, Chunked, InOrder, Unchanged
@@ -23,7 +24,7 @@ from longspan.rope import Rope
 from longspan.selection import Selection
 from longspan.selection.chunks import Chunks, ChunkSelector
 from longspan.selection.queries import QueryBlock, Shared
-from longspan.selection.selector import Chosen, Selector
+from longspan.selection.selector import Chosen, See, Seen, Selector
 from longspan.selection.tokens import Tokens, TokenSelector
 from longspan.terms import head_sets
 from longspan_eval import spec
@@ -213,18 +214,19 @@ class LargestTokens(Tokens):
 
 
 class LargestSelector(TokenSelector):
-    def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor, int]:
-        assert queries.scored is not None
-        q = self.rotated(queries, r0, r1)
-        return (
-            q[:, :, :, None],
-            queries.scored,
-            q.shape[1] // head_sets(self.selection.share, q.shape[1], queries.keys.shape[1]),
-        )
-
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
-        q, keys, heads_per_choice = self.form(queries, r0, r1)
-        return dot_scores(q, keys[:, :, low:high]).unflatten(1, (-1, heads_per_choice)).amax(dim=2)
+        assert queries.scored is not None
+        scores = dot_scores(self.rotated(queries, r0, r1)[:, :, :, None], queries.scored[:, :, low:high])
+        sets = head_sets(self.selection.share, scores.shape[1], queries.keys.shape[1])
+        return scores.unflatten(1, (sets, -1)).amax(dim=2)
+
+    def _decided(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
+        return relative_scores(self.token_scores(low, high, queries, r0, r1))
+
+    def add_many(
+        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+    ) -> int:
+        return 0  # those that run together are scored by sums
 
 
 ABLATIONS: dict[str, type[Method]] = {"dca": AblatedDCA, "longheads": AblatedLongHeads, "esa": AblatedESA}

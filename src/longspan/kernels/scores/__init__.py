@@ -66,45 +66,41 @@ def dot_scores(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
     return total.to(device)
 
 
-def token_scores(
-    q: Tensor, keys: Tensor, *, heads_per_choice: int = 1, chunks: QueryChunks | None = None, impl: Impl = "auto"
-) -> Tensor:
-    """``F(m)`` of every key, with ``f = Σ q · k`` over the parts of a query, the largest of heads that choose as one.
+def token_scores(q: Tensor, keys: Tensor, *, chunks: QueryChunks | None = None, impl: Impl = "auto") -> Tensor:
+    """``F(m)`` of every key, with ``f = Σ q · k`` over the parts of a query.
 
     Args:
-        q: ``[B, A, T, C, D]``, queries in ``C`` parts.
+        q: ``[B, S, T, C, D]``, queries in ``C`` parts.
         keys: ``[B, Hkv, M, D]``, which meet the parts as in ``dot_scores``.
-        heads_per_choice: how many consecutive heads of ``q`` choose as one, the largest of their scores deciding.
         chunks: of queries that score keys by themselves; None where all are one that meets every key.
         impl: see ``longspan.kernels.dispatch``; ``"auto"`` takes the compiled kernel for many queries only, and
             ``products`` as it chooses for few.
 
     Returns:
-        ``[B, A / heads_per_choice, M]`` in fp32 (fp64 for fp64); of ``P`` chunks ``[B, A / heads_per_choice, P, M']``
-        with the largest of their stops ``M'``, of which a chunk has its own number of keys and anything behind.
+        ``[B, S, M]`` in fp32 (fp64 for fp64); of ``P`` chunks ``[B, S, P, M']`` with the largest of their stops ``M'``,
+        of which a chunk has its own number of keys and anything behind.
 
     Raises:
         ValueError: the named implementation cannot run here.
     """
     reasons = {
         "triton": lambda: triton.unsupported_reason(q, keys),
-        "compiled": lambda: compiled.token_scores_unsupported_reason(q, keys, heads_per_choice),
+        "compiled": lambda: compiled.token_scores_unsupported_reason(q, keys),
     }
     name = resolve(impl, q.device, reasons, slower=() if q.shape[2] > _MEMORY_BOUND else ("compiled",))
     if name == "compiled":
-        return compiled.token_scores(q, keys, heads_per_choice, chunks)
+        return compiled.token_scores(q, keys, chunks)
     if chunks is not None:
-        return _chunk_by_chunk(q, keys, heads_per_choice, chunks, impl)
+        return _chunk_by_chunk(q, keys, chunks, impl)
     if name == "torch":
-        f = dot_scores(q, keys, impl="auto" if impl == "auto" else "torch")
-        return relative_scores(f.unflatten(1, (-1, heads_per_choice)).amax(dim=2) if heads_per_choice > 1 else f)
-    return (triton if name == "triton" else reference).token_scores(q, keys, heads_per_choice)
+        return relative_scores(dot_scores(q, keys, impl="auto" if impl == "auto" else "torch"))
+    return (triton if name == "triton" else reference).token_scores(q, keys)
 
 
-def _chunk_by_chunk(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryChunks, impl: Impl) -> Tensor:
+def _chunk_by_chunk(q: Tensor, keys: Tensor, chunks: QueryChunks, impl: Impl) -> Tensor:
     most, parts = max(chunks.stops), []
     for first, last, stop in zip(chunks.edges[:-1], chunks.edges[1:], chunks.stops, strict=True):
-        part = token_scores(q[:, :, first:last], keys[:, :, :stop], heads_per_choice=heads_per_choice, impl=impl)
+        part = token_scores(q[:, :, first:last], keys[:, :, :stop], impl=impl)
         parts.append(torch.nn.functional.pad(part, (0, most - stop), value=float("-inf")))
     return torch.stack(parts, dim=2)
 

@@ -32,14 +32,12 @@ def products_unsupported_reason(q: Tensor, keys: Tensor) -> str | None:
     return cpu.unsupported_reason(keys, keys)
 
 
-def token_scores_unsupported_reason(q: Tensor, keys: Tensor, heads_per_choice: int) -> str | None:
+def token_scores_unsupported_reason(q: Tensor, keys: Tensor) -> str | None:
     """Why token scores cannot be computed here, or None; shapes as for ``token_scores``."""
-    if q.shape[3] > 1 and heads_per_choice > 1:
-        return "queries in parts choose together"
     if not 1 <= q.shape[3] <= keys.shape[1]:
         return f"queries are in {q.shape[3]} parts and keys in {keys.shape[1]}"
-    if q.shape[1] % heads_per_choice or q.shape[3] == 1 and q.shape[1] % keys.shape[1]:
-        return f"{q.shape[1]} heads are not spread over {keys.shape[1]} key heads, {heads_per_choice} per choice"
+    if q.shape[3] == 1 and q.shape[1] % keys.shape[1]:
+        return f"{q.shape[1]} heads are not spread over {keys.shape[1]} key heads"
     return products_unsupported_reason(q, keys)
 
 
@@ -97,22 +95,20 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     return out
 
 
-def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryChunks | None) -> Tensor:
-    """``F`` of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks."""
+def token_scores(q: Tensor, keys: Tensor, chunks: QueryChunks | None) -> Tensor:
+    """``F`` of ``[B, S, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks."""
     batch, heads, rows, parts, width = q.shape
-    kv_heads = keys.shape[1]
-    choosing = cpu.group_size(heads, heads_per_choice)
     if chunks is None:  # tiles of the queries are chunks that meet the same keys, so that threads share them
-        shares = min(-(-torch.get_num_threads() // max(batch * choosing, 1)), rows // _FEWEST)
+        shares = min(-(-torch.get_num_threads() // max(batch * heads, 1)), rows // _FEWEST)
         tile = min(_ROWS, -(-rows // shares)) if shares > 1 else _ROWS
         edges, stops = [*range(0, rows, tile), rows], [keys.shape[2]] * -(-rows // tile)
     else:
         edges, stops = list(chunks.edges), list(chunks.stops)
         tile = min(_ROWS, max(_FEWEST_HELD, _SCORES // max(1, *stops)))
-    out = torch.empty(batch, choosing, len(stops), max(stops, default=0), dtype=torch.float32, device="cpu")
+    out = torch.empty(batch, heads, len(stops), max(stops, default=0), dtype=torch.float32, device="cpu")
     q = q.float().contiguous()
     first, ends = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (edges, stops))
-    if (reason := token_scores_unsupported_reason(q, keys, heads_per_choice)) is not None:
+    if (reason := token_scores_unsupported_reason(q, keys)) is not None:
         raise ValueError(reason)
     packing.expect("keys", keys, batch, None, None, width)
     if out.shape[3] > keys.shape[2]:
@@ -124,19 +120,18 @@ def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int, chunks: QueryCh
         edges=first.data_ptr(),
         stops=ends.data_ptr(),
         step=keys.stride()[:3],
-        sharing=choosing,
-        heads=heads_per_choice,
+        sharing=heads,
         rows=rows,
         chunks=len(stops),
         parts=parts,
         width=width,
-        kv_heads=kv_heads,
+        kv_heads=keys.shape[1],
         count=out.shape[3],
         tile=tile,
         kind=cpu.KINDS[keys.dtype],
     )
     if out.numel():
-        cpu.run("token_scores", batch * choosing * len(stops), packed)
+        cpu.run("token_scores", batch * heads * len(stops), packed)
     if chunks is not None:
         return out
     return out[:, :, 0] if len(stops) == 1 else out.amax(dim=2)

@@ -13,19 +13,18 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     return q.double() @ keys.double().mT
 
 
-def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int) -> Tensor:
-    """Eq 4 of ``[B, A, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, A / heads_per_choice, M]`` in fp64."""
+def token_scores(q: Tensor, keys: Tensor) -> Tensor:
+    """Eq 4 of ``[B, S, T, C, D]`` and ``[B, Hkv, M, D]``: ``[B, S, M]`` in fp64."""
     q, keys = q.double(), keys.double()
     heads, parts = q.shape[1], q.shape[3]
     f = torch.stack(
         [
-            sum((q[:, a, :, c] @ keys[:, c if parts > 1 else a * keys.shape[1] // heads].mT for c in range(parts)),
+            sum((q[:, s, :, c] @ keys[:, c if parts > 1 else s * keys.shape[1] // heads].mT for c in range(parts)),
                 start=q.new_zeros(()))
-            for a in range(heads)
+            for s in range(heads)
         ],
         dim=1,
-    )  # [B, A, T, M]  # fmt: skip
-    f = f.unflatten(1, (-1, heads_per_choice)).amax(dim=2)
+    )  # [B, S, T, M]  # fmt: skip
     return (f - f.amax(dim=-1, keepdim=True)).amax(dim=2)
 
 

@@ -19,35 +19,35 @@ def unsupported_reason(q: Tensor, *others: Tensor, rope: Rope | None = None) -> 
     return tiles.unsupported_reason(q, *others)
 
 
-def token_scores(q: Tensor, keys: Tensor, heads_per_choice: int) -> Tensor:
-    """``[B, A / P, M]`` in fp32."""
+def token_scores(q: Tensor, keys: Tensor) -> Tensor:
+    """``[B, S, M]`` in fp32."""
     from longspan.kernels.scores import triton_jit
 
     batch, heads, tokens, parts, width = q.shape
-    count, sharing = keys.shape[2], heads // heads_per_choice
-    out = torch.empty(batch, sharing, count, dtype=torch.float32, device=q.device)
+    count = keys.shape[2]
+    out = torch.empty(batch, heads, count, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out
     q, keys, padded = unit_stride(q), unit_stride(keys), tiles.power(width)
     # Queries are loaded for each of their parts, so a stage holds them as well: a third would not fit wide heads.
     tile = tiles.choose(q, padded, padded, tokens)
     tile = replace(tile, stages=min(tile.stages, 2))
-    grid = -(-count // tile.keys), sharing, batch
+    grid = -(-count // tile.keys), heads, batch
     common = (*q.stride()[:4], *keys.stride()[:3], heads, tokens, count)
     constants = {
-        "HEADS_PER_CHOICE": heads_per_choice, "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
+        "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
         "D": width, "DP": padded, "R": tile.rows, "K": tile.keys,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
     with tiles.on(q.device):
-        if tokens * heads_per_choice == 1:  # a key's only score is its largest: its distance is taken afterwards
-            top = out.new_zeros(batch, sharing, 1)
+        if tokens == 1:  # a key's only score is its largest: its distance is taken afterwards
+            top = out.new_zeros(batch, heads, 1)
         else:
             tops = out.new_empty(batch, heads, tokens, grid[0])
             triton_jit.token_scores[grid](q, keys, tops, tops, *common, TOPS=True, **constants)
-            top = tops.amax(dim=-1).unflatten(1, (sharing, heads_per_choice)).amax(dim=2).contiguous()
+            top = tops.amax(dim=-1)
         triton_jit.token_scores[grid](q, keys, top, out, *common, TOPS=False, **constants)
-    return out.sub_(out.amax(dim=-1, keepdim=True)) if tokens * heads_per_choice == 1 else out
+    return out.sub_(out.amax(dim=-1, keepdim=True)) if tokens == 1 else out
 
 
 def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, order: Tensor | None) -> Tensor:

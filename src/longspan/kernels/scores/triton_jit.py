@@ -25,7 +25,6 @@ def token_scores(
     tokens,
     count,
     TOPS: tl.constexpr,
-    HEADS_PER_CHOICE: tl.constexpr,
     PARTS: tl.constexpr,
     KV_SHARE: tl.constexpr,
     D: tl.constexpr,
@@ -33,37 +32,35 @@ def token_scores(
     R: tl.constexpr,
     K: tl.constexpr,
 ):
-    """``out [B, S, count]``, ``S = A / HEADS_PER_CHOICE``: a key's largest distance of a score from ``top [B, S, T]``.
+    """``out [B, S, count]``: a key's largest distance of a score from ``top [B, S, T]``.
 
-    With ``TOPS`` it is the best score of every query among a tile's keys, ``out [B, A, T, tiles]``, and ``top`` unread.
-    Grid: (tiles of ``count`` keys, groups of ``HEADS_PER_CHOICE`` heads, batch); ``KV_SHARE`` heads share a key head.
+    With ``TOPS`` it is the best score of every query among a tile's keys, ``out [B, S, T, tiles]``, and ``top`` unread.
+    Grid: (tiles of ``count`` keys, heads ``S`` of queries, batch); ``KV_SHARE`` heads share a key head.
     """
     b = tl.program_id(2).to(tl.int64)
-    group = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * K + tl.arange(0, K)
     there = m < count
     best = tl.full([K], float("-inf"), tl.float32)
-    row = b * (heads // HEADS_PER_CHOICE) + group
-    for p in range(HEADS_PER_CHOICE):
-        head = (group * HEADS_PER_CHOICE + p).to(tl.int64)
-        own, theirs = q_ptr + b * q_sb + head * q_sh, k_ptr + b * k_sb + (head // KV_SHARE) * k_sh
-        for first in range(0, tokens, R):
-            t = first + tl.arange(0, R)
-            used = t < tokens
-            scores = tl.zeros([R, K], tl.float32)  # summed over parts
-            for c in range(PARTS):
-                part = tl.cast(c, tl.int64)  # of a long text the last key heads lie beyond 2³¹ numbers
-                q = load_rows(own + part * q_sc, t.to(tl.int64) * q_st, used, D, DP, True)
-                k = load_rows(theirs + part * k_sh, m.to(tl.int64) * k_sn, there, D, DP, True)
-                scores = product(q, tl.trans(k), scores)
-            if TOPS:
-                top = tl.max(tl.where(there[None, :], scores, float("-inf")), 1)
-                at = ((b * heads + head) * tokens + t) * tl.num_programs(0) + tl.program_id(0)
-                tl.store(out_ptr + at, top, mask=used)
-            else:
-                # Rows that no query is in are infinitely far from their best.
-                top = tl.load(top_ptr + row * tokens + t, mask=used, other=float("inf"))
-                best = tl.maximum(best, tl.max(scores - top[:, None], 0))
+    row = b * heads + head
+    q_ptr += b * q_sb + head * q_sh
+    k_ptr += b * k_sb + (head // KV_SHARE) * k_sh
+    for first in range(0, tokens, R):
+        t = first + tl.arange(0, R)
+        used = t < tokens
+        scores = tl.zeros([R, K], tl.float32)  # summed over parts
+        for c in range(PARTS):
+            part = tl.cast(c, tl.int64)  # of a long text the last key heads lie beyond 2³¹ numbers
+            q = load_rows(q_ptr + part * q_sc, t.to(tl.int64) * q_st, used, D, DP, True)
+            k = load_rows(k_ptr + part * k_sh, m.to(tl.int64) * k_sn, there, D, DP, True)
+            scores = product(q, tl.trans(k), scores)
+        if TOPS:
+            top = tl.max(tl.where(there[None, :], scores, float("-inf")), 1)
+            tl.store(out_ptr + (row * tokens + t) * tl.num_programs(0) + tl.program_id(0), top, mask=used)
+        else:
+            # Rows that no query is in are infinitely far from their best.
+            top = tl.load(top_ptr + row * tokens + t, mask=used, other=float("inf"))
+            best = tl.maximum(best, tl.max(scores - top[:, None], 0))
     if not TOPS:
         tl.store(out_ptr + row * count + m, best, mask=there)
 

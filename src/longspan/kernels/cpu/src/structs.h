@@ -87,13 +87,12 @@ typedef struct {
 /* Scores of keys by chunks of queries: F(m) of token_scores.h for the queries edges[p] : edges[p + 1] and the keys before
    stops[p], of which `count` is the largest. */
 typedef struct {
-    const float *q;  /* [batch row, chooser, head, query, part, channel] */
+    const float *q;  /* [batch row, chooser, query, part, channel] */
     const char *keys;
     float *out;      /* [batch row, chooser, chunk, key] */
     const int64_t *edges, *stops;
     int64_t step[3]; /* of the keys' batch rows, heads and tokens, in numbers */
     int64_t sharing; /* choosers in a row of the batch */
-    int64_t heads;   /* of a chooser; its queries are in several parts, or of several heads, and not both */
     int64_t rows, chunks, parts, width, kv_heads, count;
     int64_t tile;    /* queries whose scores are held together */
     int64_t kind;

@@ -23,7 +23,6 @@ typedef struct {
     int panels, wide;
     int64_t room;         /* keys that a panel's scores have room for */
     float *q, *scores;    /* [head or part, panel, channel, row], [panel, key, row] */
-    float *other;         /* [KEYS, row] of one panel */
     float *top;           /* [panel, row] */
     float *keys, *rows;   /* [KEYS, channel] where they are not stored as fp32; [LANES, channel] */
     f8 flaw;              /* NaN once a score or a difference of scores is NaN */
@@ -33,11 +32,10 @@ static int make_score_tile(ScoreTile *tile, const TokenScores *job) {
     size_t lanes = (size_t)(job->tile + WIDEST * LANES - 1) / (WIDEST * LANES) * (WIDEST * LANES), width = (size_t)job->width;
     /* In steps: an allocation as large as the last one often gets the same pages. */
     tile->room = (job->count + SPARE - 1) / SPARE * SPARE + LANES;
-    size_t q = (size_t)(job->heads * job->parts) * lanes * width, scores = (size_t)tile->room * lanes;
-    tile->q = malloc((q + scores + (KEYS + LANES) * WIDEST * LANES + lanes + (KEYS + LANES) * width) * sizeof(float));
+    size_t q = (size_t)job->parts * lanes * width, scores = (size_t)tile->room * lanes;
+    tile->q = malloc((q + scores + lanes + (KEYS + LANES) * width) * sizeof(float));
     if (!tile->q) return 0;
-    tile->scores = tile->q + q, tile->other = tile->scores + scores;
-    tile->top = tile->other + (KEYS + LANES) * WIDEST * LANES;
+    tile->scores = tile->q + q, tile->top = tile->scores + scores;
     tile->keys = tile->top + lanes, tile->rows = tile->keys + KEYS * width;
     return 1;
 }
@@ -47,18 +45,16 @@ static void load_queries(ScoreTile *tile, const TokenScores *job, int64_t choose
     const int lanes = tile->wide * LANES, all_lanes = tile->panels * lanes;
     const int64_t width = job->width;
     float *panel = tile->q;
-    for (int64_t h = 0; h < job->heads; h++)
-        for (int64_t c = 0; c < job->parts; c++)
-            for (int at = 0; at < all_lanes; at += LANES) {
-                int64_t query = (chooser * job->heads + h) * job->rows + first;
-                const float *from = job->q + (query * job->parts + c) * width;
-                for (int64_t n = 0; n < LANES; n++) { /* the last query fills up a panel: it changes no maximum */
-                    int64_t r = at + n < count ? at + n : count - 1;
-                    memcpy(tile->rows + n * width, from + r * job->parts * width, sizeof(float) * (size_t)width);
-                }
-                into_lanes(panel, lanes, at % lanes, tile->rows, (int)width);
-                if ((at + LANES) % lanes == 0) panel += lanes * width;
+    for (int64_t c = 0; c < job->parts; c++)
+        for (int at = 0; at < all_lanes; at += LANES) {
+            const float *from = job->q + ((chooser * job->rows + first) * job->parts + c) * width;
+            for (int64_t n = 0; n < LANES; n++) { /* the last query fills up a panel: it changes no maximum */
+                int64_t r = at + n < count ? at + n : count - 1;
+                memcpy(tile->rows + n * width, from + r * job->parts * width, sizeof(float) * (size_t)width);
             }
+            into_lanes(panel, lanes, at % lanes, tile->rows, (int)width);
+            if ((at + LANES) % lanes == 0) panel += lanes * width;
+        }
 }
 
 /* Addresses of n keys in fp32; beyond them, where products read whole vectors, that of the last. */
@@ -90,27 +86,22 @@ static void score(float *to, const float *const *keys, const float *q, int n, in
     }
 }
 
-/* f of a step's keys for all rows, the sum over a query's parts or the largest over its heads, and each row's largest. */
+/* f of a step's keys for all rows, the sum over a query's parts, and each row's largest. */
 static void score_step(ScoreTile *tile, const TokenScores *job, int64_t b, int64_t s, int64_t first, int n) {
     const int lanes = tile->wide * LANES;
-    const int64_t parts = job->parts, terms = job->heads * parts, width = job->width, size = bytes_of((int)job->kind);
+    const int64_t parts = job->parts, width = job->width, size = bytes_of((int)job->kind);
     const float *keys[KEYS + LANES], *q = tile->q;
-    for (int64_t x = 0; x < terms; x++) {
-        int64_t head = parts > 1 ? x : (s * job->heads + x) * job->kv_heads / (job->sharing * job->heads);
+    for (int64_t c = 0; c < parts; c++) {
+        int64_t head = parts > 1 ? c : s * job->kv_heads / job->sharing;
         int64_t at = b * job->step[0] + head * job->step[1] + first * job->step[2];
         load_keys(tile, job, job->keys + at * size, n, keys);
         for (int p = 0; p < tile->panels; p++, q += width * lanes) {
             float *group_scores = tile->scores + (p * tile->room + first) * lanes, *top = tile->top + p * lanes;
-            const int whole = parts == 1 && x > 0;
-            score(whole ? tile->other : group_scores, keys, q, n, (int)width, tile->wide, !whole && x > 0);
-            for (int j = 0; whole && j < n * lanes; j += LANES) {
-                f8 one = load(group_scores + j, FP32); /* NaN stays */
-                store(group_scores + j, either((i8)(one != one), one, larger(one, load(tile->other + j, FP32))));
-            }
-            for (int c = 0; x == terms - 1 && c < lanes; c += LANES) {
-                f8 largest = load(top + c, FP32);
-                for (int j = 0; j < n; j++) largest = larger(load(group_scores + j * lanes + c, FP32), largest);
-                store(top + c, largest);
+            score(group_scores, keys, q, n, (int)width, tile->wide, c > 0);
+            for (int r = 0; c == parts - 1 && r < lanes; r += LANES) {
+                f8 largest = load(top + r, FP32);
+                for (int j = 0; j < n; j++) largest = larger(load(group_scores + j * lanes + r, FP32), largest);
+                store(top + r, largest);
             }
         }
     }
