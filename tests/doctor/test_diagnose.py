@@ -111,8 +111,16 @@ def test_every_method_by_name(model, method):
     short = found.short_prompts
     # Scaled angles change every row; what others state to be the model's own has to be so.
     assert (short.holds is None) == (method in ("pi", "ntk", "yarn"))
-    assert short.holds is not False and found.ok
+    assert short.holds is not False and found.ok == (method != "string")  # which is for texts of the window
     assert ("changed, also inside the window" in " ".join(str(found).split())) == (short.holds is None)
+
+
+@pytest.mark.parametrize(("method", "most"), [("string", 83), ("yarn:factor=2", 128)])
+def test_a_text_beyond_what_the_method_is_set_for(model, method, most):
+    within, beyond = (longspan.diagnose(model, length=length, method=method, **SHORT) for length in (most, most + 1))
+    assert within.ok and within.advice.kv_tier == "device" and within.advice.commands
+    assert not beyond.ok and beyond.advice.kv_tier is None and not beyond.advice.commands
+    assert f"is set for {most} tokens, fewer than the {most + 1} asked for; take auto" in beyond.advice.why
 
 
 def test_a_length_that_nobody_said(model):

@@ -48,7 +48,8 @@ def doctor(
     """Check whether a text fits a model on this machine, how fast the model reads it, and which method to use.
 
     The report ends with a recommendation and its command. The exit code is 1 if the model cannot be extended, if the
-    text does not fit, or if the output for a short prompt is not what the method states.
+    text does not fit or is longer than the method is set for, or if the output for a short prompt is not what the
+    method states.
     """
     if length is not None:
         parse_length(length, window=1)  # what cannot be is refused before a model is loaded

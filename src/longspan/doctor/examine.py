@@ -186,7 +186,7 @@ def _examined(
         rates=measured,
         estimate=estimate,
         short_prompts=short,
-        advice=_advice(choice, held, asked, length),
+        advice=_advice(choice, held, asked, length, report.method.longest(report.window)),
     )
 
 
@@ -219,12 +219,19 @@ def _choice(
     )
 
 
-def _advice(choice: MethodChoice, held: tuple[memory.Fit, ...], asked: _Asked, length: int) -> Advice:
-    """The first tier that holds it, from the one on that the choice named."""
+def _advice(choice: MethodChoice, held: tuple[memory.Fit, ...], asked: _Asked, length: int, most: int | None) -> Advice:
+    """The first tier that holds it, from the one on that the choice named.
+
+    Args:
+        most: tokens that the method is set for; None where it sets no limit.
+    """
     names = [fit.tier for fit in held]
     usable = [fit for fit in held[names.index(choice.kv_tier) :] if fit.reason is None]
     tier = next((fit for fit in usable if fit.fits is not False), None)
     spec = written(choice.method)
+    if most is not None and length > most:  # a document and the server refuse it
+        out = "take auto, or leave out the parameter that sets it"
+        return Advice(spec, None, f"{spec} is set for {most:,} tokens, fewer than the {length:,} asked for; {out}", ())
     if tier is None:
         longest = max((fit.longest or 0 for fit in held if fit.reason is None), default=0)
         why = f"{length:,} tokens fit into no tier of this machine; up to {longest:,} do"

@@ -63,9 +63,9 @@ class Advice:
 
     Attributes:
         method: as the command line takes it.
-        kv_tier: where keys and values go; None where they fit nowhere.
+        kv_tier: where keys and values go; None where they fit nowhere, or the method is set for a shorter text.
         why: in a sentence.
-        commands: to copy; none where nothing fits.
+        commands: to copy; none without a tier.
     """
 
     method: str
@@ -104,7 +104,7 @@ class Findings:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands in the way: the model can be extended, and the text fits.
+        """Whether nothing stands in the way: the model can be extended, the text fits, and the method is set for it.
 
         A short prompt whose logits are not what the method states is in the way as well.
         """

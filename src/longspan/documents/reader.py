@@ -268,7 +268,7 @@ def _refuse_longer(model: PreTrainedModel, tokens: int) -> None:
     if most is not None and tokens > most:
         raise DocumentError(
             f"the text has {tokens:,} tokens, and {written(report.method)} was set for {most:,}; extend the model for "
-            "a larger length, or leave out the parameter that sets it"
+            "a larger length, leave out the parameter that sets it, or take another method"
         )
 
 
