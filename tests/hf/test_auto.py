@@ -9,7 +9,7 @@ import longspan
 from longspan.hf.attach import examine
 from longspan.hf.auto import CROSSOVER, choose, kv_bytes_per_token
 from longspan.methods import METHODS
-from support.hf_models import make
+from support.hf_models import WINDOW, make
 
 FACTS = {
     "kv_bytes_per_token": lambda method: 500 * (1 + method.stored_rotations(512)),
@@ -78,6 +78,15 @@ def test_length_tells_methods_how_far_to_reach():
     model = make("llama")
     window = model.config.max_position_embeddings
     assert longspan.extend(model, "yarn", length=6 * window).method.angles.factor == 6
+
+
+@pytest.mark.parametrize("method", [longspan.YaRN(factor=2), longspan.SelfExtend(group=2), longspan.String()])
+def test_a_length_beyond_what_a_parameter_reaches_is_noted(method):
+    model = make("llama")
+    most = longspan.inspect(model, method).method.longest(WINDOW)
+    for length, noted in ((most, False), (most + 1, True)):
+        warnings = longspan.inspect(model, method, length=length).warnings
+        assert any(f"length {length} is more than the {most} tokens" in one for one in warnings) == noted
 
 
 @pytest.mark.parametrize("length", [0, -5, 1.5, "x"])

@@ -111,6 +111,12 @@ def prepare(
     kernels, kernel_note = describe_kernels(impl, device)
     notes = [*layer_notes(layers, attender), *trained.notes, *resolved.warnings(size), *tier_notes]
     notes += [note for note in (eager_note, kernel_note, wrapper_note(model_or_wrapper)) if note is not None]
+    most = resolved.longest(size)
+    if most is not None and length is not None and length > most:
+        notes.append(
+            f"length {length:,} is more than the {most:,} tokens that {resolved.name} is set for; take another method, "
+            "or leave out the parameter that sets it"
+        )
     if not model.can_generate():
         notes.append(
             f"{type(model).__name__} has no language-model head; for generate, extend the complete model "
