@@ -198,6 +198,16 @@ def test_weights_at_the_end_of_the_range_of_fp32(rows):
     check(replace(job, q=q, keys=keys, scale=1.0, positions=torch.zeros_like(job.positions)))
 
 
+@pytest.mark.parametrize("rows", [1, 20])
+def test_keys_that_score_minus_infinity_weigh_nothing(rows):
+    """More of them than are seen at once, before any other."""
+    job = per_row(rows, 200, 1, available=1)
+    q, keys = torch.zeros_like(job.q), torch.zeros_like(job.keys)
+    q[..., 0], keys[..., 0] = 1, job.keys[..., 0]
+    keys[:, :, :150, 0] = float("-inf")
+    check(replace(job, q=q, keys=keys, positions=torch.zeros_like(job.positions)))
+
+
 def test_what_is_no_number_shows():
     job = per_row(1, 16, 2)
     keys = job.keys.clone()

@@ -48,6 +48,7 @@ INLINE void online_softmax(float *scores, int n, float softcap, float *top, floa
             top[r] = highest;
         }
     }
+    shift = either((i8)(shift == all(-INFINITY)), all(0.0f), shift); /* -inf less itself is no number */
     for (int x = 0; x < whole; x += LANES) {
         f8 weight = exp2_of(load(scores + x, FP32) - shift);
         added += weight;
