@@ -67,9 +67,11 @@ def test_layouts(rope):
         check(per_chunk(20, 45, dk=rope().head_dim, dv=rope().head_dim, rope=rope(), rotated=True))
 
 
-def test_softcap():
-    check(per_row(20, 16, 3, cap=2.0))
-    check(per_chunk(20, 45, cap=2.0))
+@pytest.mark.parametrize("cap", [2.0, 1e6])
+def test_softcap(cap):
+    """One that scores come near to, and one that is so large that it changes nothing."""
+    check(per_row(20, 16, 3, cap=cap))
+    check(per_chunk(20, 45, cap=cap))
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
