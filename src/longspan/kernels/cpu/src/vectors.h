@@ -96,8 +96,9 @@ INLINE void store_one(void *to, int64_t at, float x, const int kind) {
 
 /* 2^x for x <= 0, within two units of fp32's last place; 0 from -126 on, NaN for NaN. A sum with 1.5 * 2^23 leaves whole
    numbers, which its low bits count. The polynomial interpolates 2^r for |r| <= 1/2 at the zeros of a Chebyshev polynomial
-   and is off by 3e-9 at most. A product with a power of two leaves what is no number none. */
-#define EXP2(name, f, i)                                                                                               \
+   and is off by 3e-9 at most. A product with a power of two leaves what is no number none. The powers are computed as
+   unsigned numbers, which may overflow: far below -126 they do. */
+#define EXP2(name, f, i, u)                                                                                            \
     INLINE f name(f x) {                                                                                               \
         f shifted = x + 0x1.8p23f, r = x - (shifted - 0x1.8p23f);                                                      \
         f y = r * 0x1.444p-13f + 0x1.5f48cp-10f;                                                                       \
@@ -106,10 +107,10 @@ INLINE void store_one(void *to, int64_t at, float x, const int kind) {
         y = y * r + 0x1.ebfbep-3f;                                                                                     \
         y = y * r + 0x1.62e43p-1f;                                                                                     \
         y = y * r + 1.0f;                                                                                              \
-        f power = (f)(((i)shifted << 23) + 0x3f800000), least = (f){0} - 126.0f;                                       \
+        f power = (f)(((u)shifted << 23) + 0x3f800000), least = (f){0} - 126.0f;                                       \
         return (f)(~(i)(x < least) & (i)(y * power));                                                                  \
     }
-EXP2(exp2_of, f8, i8)
+EXP2(exp2_of, f8, i8, u8)
 
 INLINE f8 folded(f8 x) { return x; }
 
@@ -138,7 +139,7 @@ INLINE f16 all16(float x) { return x - (f16){0}; } /* x + 0 would be computed: i
 
 INLINE f16 larger16(f16 a, f16 b) { return _mm512_max_ps(a, b); }
 
-EXP2(exp2_of16, f16, i16)
+EXP2(exp2_of16, f16, i16, u16)
 
 /* The sums of the two halves. */
 INLINE f8 folded16(f16 x) { return (f8)_mm512_castps512_ps256(x) + (f8)_mm512_extractf64x4_pd((__m512d)x, 1); }
