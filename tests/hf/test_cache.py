@@ -247,6 +247,26 @@ def test_a_forward_that_broke_off_is_seen_where_a_layer_keeps_a_state(error):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("forget", [lambda cache: cache.reset(), lambda cache: cache.crop(-60)], ids=["reset", "crop"])
+def test_a_forward_that_broke_off_is_forgotten_at_once(error, forget):
+    """An interrupt leaves no hook of torch to say that the forward has ended."""
+    model, ids = lfm2(), prompts(1, 60)
+    longspan.extend(model, "dca")
+    cache = longspan.new_cache(model)
+    model(ids[:, :40], past_key_values=cache)
+
+    def stop(*args):
+        raise error
+
+    with model.model.layers[1].register_forward_pre_hook(stop), pytest.raises(error):
+        model(ids[:, 40:], past_key_values=cache)
+    forget(cache)
+    for again in (copy.deepcopy(cache), cache):
+        torch.testing.assert_close(model(ids, past_key_values=again).logits, model(ids).logits, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("make_it", [lfm2, qwen3_next])
 def test_a_state_that_a_restored_model_wrote_to_is_seen(make_it):
     """Layer 0 runs before layer 1 refuses the cache."""

@@ -143,6 +143,11 @@ class LongspanCache(Cache):
         self.broken = False
 
     @property
+    def unfinished(self) -> bool:
+        """Whether a forward that filled it broke off, or has not ended."""
+        return self.broken or self.running is not None and self.running.fits
+
+    @property
     def stores(self) -> list[KVStore]:
         """Those of the attached layers."""
         return [layer.store for layer in self.layers if isinstance(layer, StoreLayer)]
@@ -221,7 +226,7 @@ class LongspanCache(Cache):
         most = max(n or 0 for n in lengths)
         for n, (layer, held) in enumerate(zip(self.layers, lengths, strict=True)):
             if _keeps_a_state(layer):
-                stuck = self.broken or self.running is not None or _has_forgotten(layer, most - length, most)
+                stuck = self.unfinished or _has_forgotten(layer, most - length, most)
             elif isinstance(layer, DynamicSlidingWindowLayer) and held is not None and held > length:
                 stuck = layer.keys.shape[-2] - (held - length) < min(layer.sliding_window - 1, length)
             else:
@@ -254,7 +259,7 @@ class LongspanCache(Cache):
             memo[id(x)] = x.clone()
         twin = LongspanCache(self.owner, self.attender, deepcopy(self.layers, memo))
         twin.padding, twin.numbering = self.padding, self.numbering
-        twin.broken = self.broken or self.running is not None
+        twin.broken = self.unfinished
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -321,6 +326,8 @@ class LongspanCache(Cache):
 
     def reset(self) -> None:
         self.padding, self.numbering, self.broken = None, None, False
+        if self.running is not None:  # one that an interrupt ended
+            self.running.fits = False
         # First, since transformers sets what a state, or before 5.18 a layer, keeps to zero, for as many rows and
         # tokens as before, and not at all outside of the inference mode that it was made in.
         for layer in self.layers:

@@ -159,7 +159,7 @@ class Attachment(NeverCopied):
                     "another forward is filling this cache; give each thread, and each call inside of another, its own "
                     "longspan.new_cache(model)"
                 )
-            cache.broken = cache.broken or other is not None  # an interrupt ended that one
+            cache.broken = cache.unfinished  # an interrupt ended the other one
             cache.running, running.cache = running, cache
 
     def _check_before(
