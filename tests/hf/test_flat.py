@@ -65,6 +65,20 @@ def test_padded_rows(pads):
     assert_flat(model, ids, mask)
 
 
+@torch.no_grad()
+def test_padded_rows_of_one_length_twice():
+    """The second step of a length is not noted and runs as the model's own."""
+    model, one = make("llama"), torch.full((2, 1), 5)
+    ids, mask, _ = left_padded(prompts(2, WINDOW + 2), [5, 0])
+    longspan.extend(model, "dca")
+    cache, mask = longspan.new_cache(model), torch.nn.functional.pad(mask, (0, 1), value=1)
+    model(ids, attention_mask=mask[:, :-1], past_key_values=cache)
+    with longspan.graphed(model):
+        first = model(one, attention_mask=mask, past_key_values=cache).logits
+        cache.crop(-1)
+        assert torch.equal(model(one, attention_mask=mask, past_key_values=cache).logits, first)
+
+
 @pytest.mark.parametrize("options", [{"kv_tier": "disk"}, {"impl": "torch"}, {"impl": "flash_cpu"}])
 def test_tiers_and_implementations(options):
     model = make("llama")

@@ -251,6 +251,11 @@ def _attention(*args: Any) -> Any:
     """Stands for the attention of a layer among the calls."""
 
 
+def _mask(padding: Sequence[int], tokens: int) -> Tensor:
+    """The ``attention_mask`` ``[B, tokens]`` of rows that begin with so much padding."""
+    return (torch.arange(tokens) >= torch.tensor(padding)[:, None]).long()
+
+
 @dataclass
 class _Flat:
     """A step of so many rows: its function, the rotation of each layer, and the form of what the model returns."""
@@ -303,7 +308,8 @@ class FlatSteps:
         kind, past = (ids.shape[0], ids.dtype), cache.get_seq_length()
         noted = self._noted.setdefault(kind, [])
         if noted and noted[-1][0] == past:  # of another cache: values that depend on the length would not show
-            return self._forward(input_ids=ids, use_cache=True, **{CACHE_ARGUMENT: cache})
+            mask = _mask(cache.padding, past + 1) if cache.padding and any(cache.padding) else None
+            return self._forward(input_ids=ids, attention_mask=mask, use_cache=True, **{CACHE_ARGUMENT: cache})
         tape = Tape(ids, chain(self._model.parameters(), self._model.buffers()))
         cache.recorded = partial(tape.attention, self._attender, cache.padding or ())
         try:
