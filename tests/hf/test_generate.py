@@ -83,6 +83,24 @@ def test_second_turn_on_the_same_cache(models, padded):
     assert torch.equal(turns[0], turns[1])
 
 
+@pytest.mark.parametrize(
+    ("tokens", "options"), [(40, {}), (50, {}), (20, {"prompt_lookup_num_tokens": 3}), (20, {"assistant_model": None})]
+)
+def test_a_cache_that_generate_would_not_go_on_from(models, tokens, options):
+    """transformers reads the prompt from its first token on, behind what the cache holds."""
+    (_, assistant), (ours, _) = models
+    ids, cache = prompts(1, 50), longspan.new_cache(ours)
+    with torch.no_grad():
+        ours(ids[:, :tokens], past_key_values=cache)
+    options = {name: assistant if name == "assistant_model" else value for name, value in options.items()}
+    with pytest.raises(longspan.LongspanError, match=r"has more; with an assistant or prompt lookup pass.*empty cache"):
+        generate(ours, ids[:, :40], past_key_values=cache, do_sample=False, **options)
+    assert cache.get_seq_length() == tokens
+    whole = generate(ours, ids, do_sample=False)
+    cache.crop(20)
+    assert torch.equal(generate(ours, ids, past_key_values=cache, do_sample=False), whole)
+
+
 def test_pipeline_and_streaming():
     model, tokenizer = longspan.load_bundled()
     text = "The grass is green. The sky is blue."

@@ -213,5 +213,6 @@ def _refuse(positions: Tensor, past: int) -> NoReturn:
     raise LongspanError(
         f"position_ids ({', '.join(map(str, first))}, ...) do not continue the {past} cached tokens; "
         "longspan numbers the tokens itself and does not support packed sequences or positions of your own: leave "
-        "position_ids out"
+        "position_ids out. Those of generate do so where the prompt begins with all tokens of the cache and has more; "
+        "with an assistant or prompt lookup pass it an empty cache"
     )
