@@ -303,6 +303,13 @@ def test_an_unknown_kernel_is_refused_before_anything_is_attached():
     assert model.config._attn_implementation != "longspan"
 
 
+def test_a_kernel_that_does_not_take_the_models_scores_is_refused():
+    model = make("gemma2")
+    with pytest.raises(longspan.AttachError, match=r"with impl='flash_cpu': .* has no softcap; use impl='torch'"):
+        longspan.extend(model, "dca", impl="flash_cpu")
+    assert model.config._attn_implementation != "longspan"
+
+
 def test_sliding_windows_beyond_the_window_are_said():
     report = longspan.inspect(make("gemma2"), "dca", window=8)
     assert any("wider than the window of 8" in warning for warning in report.warnings)

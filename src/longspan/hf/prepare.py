@@ -81,9 +81,10 @@ def prepare(
     except AttachError:
         refuse_uneven(model)  # of a model that does not run itself: where heads are cut in two, this says so
         raise
-    eager_note = hold_to_stock(model, layers)
-    attachable = [layer for layer in layers if layer.rope is not None]
     device, reason = runs_on(model), None
+    kernels, kernel_note = describe_kernels(impl, device)
+    eager_note = hold_to_stock(model, layers, impl)
+    attachable = [layer for layer in layers if layer.rope is not None]
     if automatic:
         choice = choose(
             length,
@@ -108,7 +109,6 @@ def prepare(
         if layer.rope is not None:
             attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
             _check_angles(attender, layer.name, layer.rope)
-    kernels, kernel_note = describe_kernels(impl, device)
     notes = [*layer_notes(layers, attender), *trained.notes, *resolved.warnings(size), *tier_notes]
     notes += [note for note in (eager_note, kernel_note, wrapper_note(model_or_wrapper)) if note is not None]
     most = resolved.longest(size)

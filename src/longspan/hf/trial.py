@@ -18,13 +18,14 @@ from longspan.hf.compare import error_of, failing_as, run_for_outputs, some_toke
 from longspan.hf.hooks import Attachment, decoder_of
 from longspan.hf.layer import Layer
 from longspan.hf.report import Report
+from longspan.kernels.dispatch import Impl
 from longspan.methods import Full
 
 _TOKENS = 12
 _PADS = 3  # padding that the first of two rows begins with
 
 
-def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> str | None:
+def hold_to_stock(model: PreTrainedModel, layers: list[Layer], impl: Impl) -> str | None:
     """Run full attention through longspan's hooks and cache, and the model as it is; raise if they differ.
 
     A prompt is read without a mask, then a left-padded one with a cache and one token after it, so that cache, masks
@@ -35,16 +36,17 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> str | None:
         A note for users where longspan computes what the model's eager attention does, and its own something else.
 
     Raises:
-        AttachError: a layer differs, or the model does not run on longspan's cache; nothing stays attached.
+        AttachError: a layer differs, or the model does not run on longspan's cache or with ``impl``; nothing stays
+            attached.
     """
     with run_for_outputs(model) as implementation:
         try:
-            _compare(model, layers, implementation, implementation)
+            _compare(model, layers, impl, implementation, implementation)
         except AttachError:
             # Some versions of transformers drop a softcap under sdpa; the model file's eager attention has the last
             # word.
             with suppress(AttachError):
-                _compare(model, layers, implementation, "eager")
+                _compare(model, layers, impl, implementation, "eager")
                 return (
                     f"transformers' {implementation!r} attention differs from the model's eager one in some layers "
                     "(a softcap it leaves out, for example); longspan computes what eager does"
@@ -53,7 +55,9 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer]) -> str | None:
     return None
 
 
-def _compare(model: PreTrainedModel, layers: list[Layer], implementation: str, stock_implementation: str) -> None:
+def _compare(
+    model: PreTrainedModel, layers: list[Layer], impl: Impl, implementation: str, stock_implementation: str
+) -> None:
     """Raise unless the model does the same with longspan's attention as with the stock one of this name."""
     names = {layer.module: layer.name for layer in layers}
     decoder = decoder_of(model, list(names))
@@ -69,16 +73,16 @@ def _compare(model: PreTrainedModel, layers: list[Layer], implementation: str, s
         return (before, *out[1:]) if isinstance(out, tuple) else before
 
     full = Full().resolve(_TOKENS)
-    kind = type(model).__name__
+    kind, where = type(model).__name__, "on longspan's cache" if impl == "auto" else f"with impl={impl!r}"
     report = Report(kind, full, _TOKENS, None, (), (), ())
     with _hooked(names, record), failing_as(f"{kind} does not read a few tokens with a cache"):
         model.set_attn_implementation(stock_implementation)
         last = _read(model, decoder)
     model.set_attn_implementation(implementation)
-    attachment = Attachment(model, Attender(full, _TOKENS), layers, report)
+    attachment = Attachment(model, Attender(full, _TOKENS, impl), layers, report)
     attachment.attach(model)
     try:
-        with _hooked(names, compare), failing_as(f"{kind} does not run on longspan's cache"):
+        with _hooked(names, compare), failing_as(f"{kind} does not run {where}"):
             ours = _read(model, decoder)
     finally:
         attachment.detach(model)
