@@ -43,6 +43,7 @@ def check(ran, *words):
         (["demo", "--methods", "stock,magic"], ["magic"]),
         (["demo", "--lengths", "1x,many"], ["many"]),
         (["demo", "--lengths", "0x"], ["0x"]),
+        (["demo", "--lengths", "4096"], ["multiples of the window", "4096"]),
         (["demo", "--prompts", "0"], ["prompts"]),
         (["demo", "--lengths", "0.5x"], ["too few"]),
     ],

@@ -50,10 +50,11 @@ def demo(
 
 
 def _multiple(text: str) -> float:
+    number, x, rest = text.strip().partition("x")
     try:
-        value = float(text.strip().removesuffix("x"))
+        value = float(number) if x and not rest else 0.0
     except ValueError:
         value = 0.0
-    if not 0 < value <= 10_000:
+    if not 0 < value <= 10_000:  # without an x it is tokens in other commands
         raise LongspanError(f"--lengths takes multiples of the window such as 1x,4x,16x, not {text.strip()!r}")
     return value
