@@ -267,6 +267,27 @@ def test_a_forward_that_broke_off_is_forgotten_at_once(error, forget):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("forget", [lambda cache: cache.crop(40), lambda cache: cache.reset()], ids=["crop", "reset"])
+def test_a_restored_model_takes_no_cache_of_a_forward_that_was_interrupted(forget):
+    model, cache = filled("llama", 40)
+    ids = prompts(1, 60)
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    with model.model.layers[1].register_forward_pre_hook(stop), pytest.raises(KeyboardInterrupt):
+        model(ids[:, 40:], past_key_values=cache)
+    forget(cache)
+    longspan.restore(model)
+    held = cache.get_seq_length()
+    with pytest.raises(longspan.CacheError, match="passed to a model that is not extended"):
+        model(ids[:, held : held + 1], past_key_values=cache)
+    longspan.extend(model, "dca")
+    found = model(ids[:, held:], past_key_values=cache).logits
+    torch.testing.assert_close(found, model(ids).logits[:, held:], rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("make_it", [lfm2, qwen3_next])
 def test_a_state_that_a_restored_model_wrote_to_is_seen(make_it):
     """Layer 0 runs before layer 1 refuses the cache."""

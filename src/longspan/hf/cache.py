@@ -167,7 +167,7 @@ class LongspanCache(Cache):
         Raises:
             CacheError: that model is not extended: keys of attached layers come and are kept by longspan's attention.
         """
-        if self.running is None:
+        if self.running is None or self.running.over:
             self.broken = True  # earlier layers that keep a state have taken the tokens in
             raise CacheError(
                 "longspan's cache was passed to a model that is not extended, or to another one; extend this model and "

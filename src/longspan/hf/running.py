@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import LongspanError
+from longspan.hf.interface import NAME
 from longspan.hf.layer import unrotated
 from longspan.hf.unwrap import is_a
 
@@ -69,6 +70,11 @@ class Forward:
     outer: Forward | None = None
     thread: int = field(default_factory=get_ident)
     _bare: tuple[Any, Any] = (None, None)  # the first tensor of what ``bare`` was given last, and what it gave
+
+    @property
+    def over(self) -> bool:
+        """Whether the model was restored since: of a forward that an interrupt ended, nothing else tells its cache."""
+        return self.config._attn_implementation != NAME
 
     def bare(self, position_embeddings: Any) -> Any:
         """``unrotated``, made once for all layers that are given the same tensors."""
