@@ -137,6 +137,16 @@ def test_softcap():
     assert out.isfinite().all() and lse.isfinite().all(), "scores far beyond where exp overflows"
 
 
+def test_keys_that_score_minus_infinity_weigh_nothing():
+    """More of them than a step sees, before any other."""
+    q, keys, *rest = setting(DCA, 180, 181)
+    q, keys = torch.zeros_like(q), [k * (torch.arange(HEAD) == 0).to(k) for k in keys]
+    q[..., 0] = 1
+    for k in keys:
+        k[:, :, :170, 0] = float("-inf")
+    check(q, keys, *rest)
+
+
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_queries_that_are_normalised_after_they_are_rotated(dtype):
     norm = torch.nn.RMSNorm(HEAD, dtype=dtype, device=DEVICE)

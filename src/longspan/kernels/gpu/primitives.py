@@ -133,8 +133,8 @@ def step(acc, top, total, q, k, v, seen, scale, SOFTCAP: tl.constexpr, MASKED: t
     if MASKED:
         scores = tl.where(seen, scores, float("-inf"))
     higher = tl.maximum(top, tl.max(scores, 1))
-    # A row that has seen no key yet has no finite maximum to subtract.
-    shift = tl.where(higher == float("-inf"), 0.0, higher) if MASKED else higher
+    # A row that has seen no key yet, or such alone as score -inf, has no finite maximum to subtract.
+    shift = tl.where(higher == float("-inf"), 0.0, higher)
     weights = tl.exp2(scores - shift[:, None])
     fade = tl.exp2(top - shift)
     total = total * fade + tl.sum(weights, 1)
