@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -216,9 +217,12 @@ class LargestTokens(Tokens):
 class LargestSelector(TokenSelector):
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         assert queries.scored is not None
-        scores = dot_scores(self.rotated(queries, r0, r1)[:, :, :, None], queries.scored[:, :, low:high])
-        sets = head_sets(self.selection.share, scores.shape[1], queries.keys.shape[1])
-        return scores.unflatten(1, (sets, -1)).amax(dim=2)
+        q, keys = self.rotated(queries, r0, r1), queries.scored[:, :, low:high]
+        sets, kv_heads = head_sets(self.selection.share, q.shape[1], keys.shape[1]), keys.shape[1]
+        members = q.unflatten(1, (sets, -1, 1)).transpose(3, 4).unbind(2)
+        theirs = [keys if sets > 1 else keys[:, n * kv_heads // len(members), None] for n in range(len(members))]
+        # One by one: the scores of all heads at once would take more memory than the cache.
+        return reduce(torch.maximum, map(dot_scores, members, theirs))
 
     def _decided(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         return relative_scores(self.token_scores(low, high, queries, r0, r1))
