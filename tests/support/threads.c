@@ -60,7 +60,7 @@ static Caller *make(int64_t threads) {
                        CHOSEN, SIZE, 32, 1};
     of->each.job.accumulate = 1;
     of->edges[1] = ROWS, of->stops[0] = STORED;
-    of->scoring = (TokenScores){of->q, (char *)of->k, of->scores, of->edges, of->stops, {0, STORED * WIDTH, WIDTH}, HEADS, 1, ROWS, 1, 1,
+    of->scoring = (TokenScores){of->q, (char *)of->k, of->scores, of->edges, of->stops, {0, STORED * WIDTH, WIDTH}, HEADS, ROWS, 1, 1,
                                 WIDTH, KV, STORED, ROWS, 0};
     of->topk = (TopK){of->scores, 0, of->chosen, STORED, 8, 4, 1, 0, 1, 0.0};
     of->threads = threads;
