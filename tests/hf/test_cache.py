@@ -30,16 +30,14 @@ def lengths(cache):
     return [layer.get_seq_length() for layer in cache.layers]
 
 
-def broken_off(model, cache, ids):
+def broken_off(model, cache, ids, error=BrokenOff):
     """A forward that ends in an error once the first layer has taken in its keys."""
 
     def stop(*args):
-        raise BrokenOff
+        raise error
 
-    handle = model.model.layers[0].mlp.register_forward_pre_hook(stop)
-    with pytest.raises(BrokenOff):
+    with model.model.layers[1].register_forward_pre_hook(stop), pytest.raises(error):
         model(ids, past_key_values=cache)
-    handle.remove()
 
 
 @torch.no_grad()
@@ -232,12 +230,7 @@ def test_a_forward_that_broke_off_is_seen_where_a_layer_keeps_a_state(error):
     longspan.extend(model, "dca")
     cache = longspan.new_cache(model)
     model(ids[:, :40], past_key_values=cache)
-
-    def stop(*args):
-        raise error
-
-    with model.model.layers[1].register_forward_pre_hook(stop), pytest.raises(error):
-        model(ids[:, 40:], past_key_values=cache)
+    broken_off(model, cache, ids[:, 40:], error)
     for again in (cache, copy.deepcopy(cache)):
         assert again.croppable(30) == 0
         with pytest.raises(longspan.CacheError, match=r"broke off.*cache\.reset\(\)"):
@@ -255,12 +248,7 @@ def test_a_forward_that_broke_off_is_forgotten_at_once(error, forget):
     longspan.extend(model, "dca")
     cache = longspan.new_cache(model)
     model(ids[:, :40], past_key_values=cache)
-
-    def stop(*args):
-        raise error
-
-    with model.model.layers[1].register_forward_pre_hook(stop), pytest.raises(error):
-        model(ids[:, 40:], past_key_values=cache)
+    broken_off(model, cache, ids[:, 40:], error)
     forget(cache)
     for again in (copy.deepcopy(cache), cache):
         torch.testing.assert_close(model(ids, past_key_values=again).logits, model(ids).logits, rtol=0, atol=1e-4)
@@ -271,12 +259,7 @@ def test_a_forward_that_broke_off_is_forgotten_at_once(error, forget):
 def test_a_restored_model_takes_no_cache_of_a_forward_that_was_interrupted(forget):
     model, cache = filled("llama", 40)
     ids = prompts(1, 60)
-
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    with model.model.layers[1].register_forward_pre_hook(stop), pytest.raises(KeyboardInterrupt):
-        model(ids[:, 40:], past_key_values=cache)
+    broken_off(model, cache, ids[:, 40:], KeyboardInterrupt)
     forget(cache)
     longspan.restore(model)
     held = cache.get_seq_length()
