@@ -11,6 +11,7 @@ from longspan.kernels import cpu
 from longspan.selection.blocks import BlockSelector
 from longspan.selection.tokens import TokenSelector
 from longspan.store import KVStore
+from longspan_eval.reproduce.ablations import AblatedESA
 from support.cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
 from support.choices import calibration
 
@@ -115,6 +116,16 @@ def test_blocks_that_are_alike_are_chosen_as_one_by_one(tokens):
         runs.chooser.many = many
         found.append(runs(*qkv, ROPES["half-leading"](), scale=SCALE))
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("share", ["layer", "group"])
+def test_those_that_choose_by_the_largest_score_go_one_by_one(share):
+    """In one call they would be scored by sums."""
+    options = {"initial": 2, "local": 6, "top_k": 9, "query_chunk": 4, "share": share, "combine": "max"}
+    qkv = make_qkv(N, dtype=torch.float32)
+    (found, together), (alone, _) = (run(options, qkv, one_by_one=x, method=AblatedESA) for x in (False, True))
+    assert together == 0 and torch.equal(found, alone)
+    assert not torch.equal(found, run({**options, "combine": "sum"}, qkv, method=AblatedESA)[0])
 
 
 @pytest.mark.parametrize("method", [ESA, InfLLM])

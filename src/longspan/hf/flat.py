@@ -253,7 +253,7 @@ def _attention(*args: Any) -> Any:
 
 def _mask(padding: Sequence[int], tokens: int) -> Tensor:
     """The ``attention_mask`` ``[B, tokens]`` of rows that begin with so much padding."""
-    return (torch.arange(tokens) >= torch.tensor(padding)[:, None]).long()
+    return (torch.arange(tokens, device="cpu") >= torch.tensor(padding, device="cpu")[:, None]).long()
 
 
 @dataclass

@@ -22,7 +22,7 @@ enum { SPARE = 4096 }; /* keys by which room grows */
 typedef struct {
     int panels, wide;
     int64_t room;         /* keys that a panel's scores have room for */
-    float *q, *scores;    /* [head or part, panel, channel, row], [panel, key, row] */
+    float *q, *scores;    /* [part, panel, channel, row], [panel, key, row] */
     float *top;           /* [panel, row] */
     float *keys, *rows;   /* [KEYS, channel] where they are not stored as fp32; [LANES, channel] */
     f8 flaw;              /* NaN once a score or a difference of scores is NaN */
