@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from longspan.attend import Attender
 from longspan.bands import Index, Interval, KeyMap
 from longspan.kernels.banded import Banded, banded, make_plan, reference
-from longspan.kernels.gpu import tiles
+from longspan.kernels.gpu import launch, tiles
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 from support.cases import (
@@ -290,15 +290,32 @@ def test_whole_methods(name, options):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_numbers_are_rounded_to_the_nearest(dtype):
     """A row of one part comes out of the merge as torch rounds it."""
-    from longspan.kernels.gpu import primitives
-
     g = torch.Generator().manual_seed(0)
-    parts = torch.randn(16, 1, 64, generator=g).to(DEVICE)
+    parts = torch.randn(1, 1, 16, 1, 64, generator=g).to(DEVICE)
     out = torch.empty(1, 1, 16, 64, dtype=dtype, device=DEVICE)
     lse = torch.empty(1, 1, 16, device=DEVICE)
-    primitives.merge[(1,)](
-        parts, torch.zeros(16, 1, device=DEVICE), out, lse, 16, 1, 1, 16, *out.stride()[:3],
-        DV=64, DVP=64, R=16,
-    )  # fmt: skip
-    assert torch.equal(out[0, 0], parts[:, 0].to(dtype))
+    launch.merge(parts, torch.zeros(1, 1, 16, 1, device=DEVICE), out, lse)
+    assert torch.equal(out, parts[:, :, :, 0].to(dtype))
     assert (lse == 0).all()
+
+
+@pytest.mark.parametrize("count", [2, 3, 33, 70])
+def test_parts_are_merged(count):
+    """Parts of several steps, some and in one row all of which saw no key."""
+    g = torch.Generator().manual_seed(0)
+    parts, parts_lse = torch.randn(2, 3, 5, count, 40, generator=g), 9 * torch.randn(2, 3, 5, count, generator=g)
+    parts_lse[0, 1, :, 1], parts_lse[1, 2, 3], parts[1, 2, 3] = float("-inf"), float("-inf"), 0.0
+    parts, parts_lse = parts.to(DEVICE), parts_lse.to(DEVICE)
+    out = torch.empty(2, 5, 3, 40, device=DEVICE).transpose(1, 2)  # as the model reads it
+    lse = torch.empty(2, 3, 5, device=DEVICE)
+    launch.merge(parts, parts_lse, out, lse)
+    whole = parts_lse.double().logsumexp(dim=-1)
+    weights = (parts_lse.double() - whole[..., None]).exp().nan_to_num()
+    torch.testing.assert_close(out.double(), (weights[..., None] * parts.double()).sum(dim=3), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.double(), whole, rtol=1e-6, atol=1e-5)
+
+
+def test_a_negative_scale_is_refused():
+    q, keys, v, plan, cos_sin, rope = setting(DCA, 11, 27)
+    with pytest.raises(ValueError, match="scores are multiplied by -0.5, and it needs a positive number"):
+        banded(q, keys, v, plan, cos_sin, rope, scale=-0.5, impl="triton")

@@ -96,7 +96,7 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     yield (
         "merge",
         primitives.merge,
-        {"DV": width, "DVP": padded, "R": tiles.SMALLEST},
+        {"DV": width, "DVP": padded, "R": 2, "P": 16},
         False,
         tiles.Tiles(16, 16, 4, 1),
     )

@@ -88,7 +88,7 @@ class RecordedStep:
         *keys, values = store.allocated
         of_bands = [keys[self._maps.index(band.k_pos)] for band in self._bands]
         distinct = [keys[n] for n in self._order]
-        if (reason := triton.unsupported_reason(q, of_bands, values)) is not None:
+        if (reason := triton.unsupported_reason(q, of_bands, values, layer.scale)) is not None:
             raise LongspanError(f"a recorded step needs the Triton kernel, which cannot run here: {reason}")
         outs = []
         for run, (a, b, pad) in enumerate(self._runs):

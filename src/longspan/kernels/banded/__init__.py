@@ -68,7 +68,7 @@ def banded(
         impl,
         q.device,
         {
-            "triton": lambda: triton.unsupported_reason(q, keys, v),
+            "triton": lambda: triton.unsupported_reason(q, keys, v, scale),
             "compiled": lambda: compiled.unsupported_reason(job),
             "flash_cpu": lambda: flash_unsupported_reason(q, softcap),
         },

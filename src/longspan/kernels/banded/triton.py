@@ -37,14 +37,14 @@ class LaidOut:
     ranges: Tensor
 
 
-def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor) -> str | None:
+def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor, scale: float) -> str | None:
     """Why this kernel cannot run on these inputs (shapes as for ``banded``), or None."""
     rotations = len({id(k) for k in keys})
     if rotations > _MAPS:
         return f"it supports keys in up to {_MAPS} rotations, not {rotations}"
     if rotations > 1 and len(keys) > _BANDS:
         return f"it supports up to {_BANDS} bands where keys are in several rotations, not {len(keys)}"
-    return tiles.unsupported_reason(q, *keys, v)
+    return common.unsupported_scale(scale) or tiles.unsupported_reason(q, *keys, v)
 
 
 def run(job: Banded) -> tuple[Tensor, Tensor]:

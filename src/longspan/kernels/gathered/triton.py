@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longspan.kernels.gathered.contract import Gathered, PerQueryChunk, PerRow
 from longspan.kernels.gpu import tiles
-from longspan.kernels.gpu.launch import constants, merge, room
+from longspan.kernels.gpu.launch import constants, merge, room, unsupported_scale
 from longspan.kernels.layout import empty_output, fp32_table, unit_stride
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
@@ -24,7 +24,7 @@ def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
         return "the model normalises keys after it rotates them, and these are rotated as they are gathered"
     if isinstance(job, PerRow) and job.size < _SHORT and job.rope.norm_q is not None:
         return f"the model normalises queries after it rotates them, and units are shorter than {_SHORT} tokens"
-    return tiles.unsupported_reason(job.q, job.keys, job.v)
+    return unsupported_scale(job.scale) or tiles.unsupported_reason(job.q, job.keys, job.v)
 
 
 def run(job: PerRow | PerQueryChunk) -> tuple[Tensor, Tensor]:

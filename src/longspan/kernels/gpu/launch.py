@@ -9,6 +9,13 @@ from torch import Tensor
 from longspan.kernels.gpu import tiles
 from longspan.rope import Rope
 
+_PARTS = 32  # parts that a program of ``merge`` loads at once, of one row or of several
+
+
+def unsupported_scale(scale: float) -> str | None:
+    """Why these kernels cannot multiply scores by ``scale``, or None: the largest one is taken before it."""
+    return None if scale > 0 else f"scores are multiplied by {scale:g}, and it needs a positive number"
+
 
 def constants(dk: int, dv: int, rope: Rope, softcap: float | None, tile: tiles.Tiles, group: int) -> dict[str, Any]:
     """Compile-time constants of kernels with head sizes ``dk`` and ``dv`` and ``group`` heads that share all keys."""
@@ -35,8 +42,10 @@ def merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
     if parts is out:
         return
     batch, heads, rows, dv = out.shape
-    total = batch * heads * rows
-    primitives.merge[(-(-total // tiles.SMALLEST),)](
-        parts, parts_lse, out, lse, total, parts.shape[3], heads, rows, *out.stride()[:3],
-        DV=dv, DVP=tiles.power(dv), R=tiles.SMALLEST,
+    total, count = batch * heads * rows, parts.shape[3]
+    at_once = min(tiles.power(count, 1), _PARTS)
+    each = _PARTS // at_once
+    primitives.merge[(-(-total // each),)](
+        parts, parts_lse, out, lse, total, count, heads, rows, *out.stride()[:3],
+        DV=dv, DVP=tiles.power(dv), R=each, P=at_once,
     )  # fmt: skip

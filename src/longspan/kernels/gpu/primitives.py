@@ -127,15 +127,16 @@ def step(acc, top, total, q, k, v, seen, scale, SOFTCAP: tl.constexpr, MASKED: t
         small, square = tl.exp2(tl.abs(bounded) * (-2.0 * _LOG2E)), bounded * bounded
         tanh = (1.0 - small) / (1.0 + small)
         few = (square * (2.0 / 15) - 1.0 / 3) * square * bounded + bounded
-        scores = tl.where(tl.abs(bounded) < 0.125, few, tl.where(bounded < 0, -tanh, tanh)) * (SOFTCAP * _LOG2E)
-    else:
-        scores = scores * (scale * _LOG2E)
+        scores = tl.where(tl.abs(bounded) < 0.125, few, tl.where(bounded < 0, -tanh, tanh))
+        scale = SOFTCAP
     if MASKED:
         scores = tl.where(seen, scores, float("-inf"))
-    higher = tl.maximum(top, tl.max(scores, 1))
+    # Scaled after the maximum is taken, in one operation with its subtraction.
+    scale = scale * _LOG2E
+    higher = tl.maximum(top, tl.max(scores, 1) * scale)
     # A row that has seen no key yet, or such alone as score -inf, has no finite maximum to subtract.
     shift = tl.where(higher == float("-inf"), 0.0, higher)
-    weights = tl.exp2(scores - shift[:, None])
+    weights = tl.exp2(scores * scale - shift[:, None])
     fade = tl.exp2(top - shift)
     total = total * fade + tl.sum(weights, 1)
     return product(narrowed(weights, v.dtype), v, acc * fade[:, None]), higher, total
@@ -218,18 +219,30 @@ def merge(
     DV: tl.constexpr,
     DVP: tl.constexpr,
     R: tl.constexpr,
+    P: tl.constexpr,
 ):
-    """Parts ``[rows, count, DV]`` and ``[rows, count]`` of one softmax as a whole; a row is (batch, head, token)."""
+    """Parts ``[rows, count, DV]`` and ``[rows, count]`` of one softmax as a whole; a row is (batch, head, token).
+
+    ``R`` rows of a program, ``P`` parts of a step, which are loaded at once.
+    """
     r = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     used = r < rows
+    n = tl.arange(0, P)
+    d = tl.arange(0, DVP)
     acc, top, total = unseen(R, DVP)
-    for n in range(count):
-        top = tl.maximum(top, tl.load(parts_lse_ptr + r * count + n, mask=used, other=float("-inf")))
-    shift = tl.where(top == float("-inf"), 0.0, top)
-    for n in range(count):
-        weight = tl.exp2((tl.load(parts_lse_ptr + r * count + n, mask=used, other=float("-inf")) - shift) * _LOG2E)
-        total += weight
-        acc += weight[:, None] * load_rows(parts_ptr, (r * count + n) * DV, used, DV, DVP, True).to(tl.float32)
+    for first in range(0, count, P):
+        at = r[:, None] * count + first + n[None, :]
+        there = used[:, None] & (first + n < count)[None, :]
+        lse = tl.load(parts_lse_ptr + at, mask=there, other=float("-inf")) * _LOG2E
+        higher = tl.maximum(top, tl.max(lse, 1))
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(lse - shift[:, None])
+        fade = tl.exp2(top - shift)
+        channels = there[:, :, None] & (d < DV)[None, None, :]
+        part = tl.load(parts_ptr + (at[:, :, None] * DV + d[None, None, :]), mask=channels, other=0.0).to(tl.float32)
+        acc = acc * fade[:, None] + tl.sum(part * weights[:, :, None], 1)
+        total = total * fade + tl.sum(weights, 1)
+        top = higher
     head = r // tokens
     at = (head // heads) * out_sb + (head % heads) * out_sh + (r % tokens) * out_st
-    store_finished(acc, shift * _LOG2E, total, out_ptr, lse_ptr, at, r, used, DV, DVP)
+    store_finished(acc, top, total, out_ptr, lse_ptr, at, r, used, DV, DVP)
