@@ -12,25 +12,35 @@ from support.hf_models import WINDOW, greedy_steps, left_padded, make, prompts
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 
 FAMILIES = ["llama", "gpt_neox", "glm4", "gpt_oss", "gemma2", "hunyuan_v1_dense"]
-SELECTING = ["longheads", "esa", "infllm", "lm-infinite"]
-
-
-def method(name):
-    own = {"yarn": longspan.YaRN(factor=4), "longheads": longspan.LongHeads(chunk_length=4, num_chunks=6)}
-    return own.get(name) or METHODS[name]()
+CASES = {
+    **{name: method() for name, method in METHODS.items()},
+    "yarn": longspan.YaRN(factor=4),
+    "longheads": longspan.LongHeads(chunk_length=4, num_chunks=6),
+    "longheads by bounds": longspan.LongHeads(chunk_length=16, num_chunks=4, score="bounds", share="layer"),
+    "lm-infinite with middle tokens": longspan.LMInfinite(middle_top_k=5, from_layer=0),
+    "esa by group": longspan.ESA(share="group"),
+}
+SELECTING = [
+    "longheads",
+    "longheads by bounds",
+    "lm-infinite with middle tokens",
+    "esa",
+    "esa by group",
+    "infllm",
+]
 
 
 def steps(model, name, dtype, device, pads=(0, 5), **options):
     """Logits of a prompt of three windows and of greedy steps after it."""
     model = model.to(device, dtype)
     ids, mask, _ = left_padded(prompts(len(pads), 3 * WINDOW + 3), list(pads))
-    with longspan.extended(model, method(name), **options):
+    with longspan.extended(model, CASES[name], **options):
         found, cache = greedy_steps(model, ids.to(device), mask=mask.to(device))
     return found.double().cpu(), cache
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", list(CASES))
 def test_methods(name, family):
     expected, _ = steps(make(family), name, torch.float32, "cpu")
     found, _ = steps(make(family), name, torch.float32, "cuda")
@@ -38,7 +48,7 @@ def test_methods(name, family):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in SELECTING])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in SELECTING])
 def test_narrow_dtypes(name, dtype):
     truth, _ = steps(make("llama"), name, torch.float64, "cpu")
     on_cpu, _ = steps(make("llama"), name, dtype, "cpu")

@@ -81,29 +81,47 @@ def load_rotated(
 ):
     """Rows ``[R, DP]`` at offsets ``at [R]``, in fp32, rotated by the rows of cos and sin at ``cos_sin_at [R]``.
 
-    Each channel takes its pair's other channel from memory once more: no shuffle, and one formula for every layout.
-    ``BACK`` rotates the other way; with ``HALF = 0`` nothing is rotated.
+    Where all channels are rotated, each is loaded once, sixteen bytes at a time. Else each channel takes its pair's
+    other channel from memory once more: one formula for every layout, but loads of one number each. ``BACK`` rotates
+    the other way; with ``HALF = 0`` nothing is rotated.
     """
     c = tl.arange(0, DP)
-    whole = used[:, None] & (c < D)[None, :]
-    x = tl.load(x_ptr + at[:, None] + c[None, :], mask=whole, other=0.0).to(tl.float32)
-    if HALF > 0:
-        u = c - START
+    if HALF > 0 and 2 * HALF == DP and D == DP:
+        h = tl.arange(0, HALF)
         if INTERLEAVED:
-            pair = u // 2
-            first = u % 2 == 0
-            partner = tl.where(first, c + 1, c - 1)
+            x = tl.load(x_ptr + at[:, None] + c[None, :], mask=used[:, None], other=0.0).to(tl.float32)
+            a, b = tl.split(tl.reshape(x, [x.shape[0], HALF, 2]))
         else:
-            first = u < HALF
-            pair = tl.where(first, u, u - HALF)
-            partner = tl.where(first, c + HALF, c - HALF)
-        inside = used[:, None] & ((u >= 0) & (u < 2 * HALF))[None, :]
-        y = tl.load(x_ptr + at[:, None] + partner[None, :], mask=inside, other=0.0).to(tl.float32)
-        cos = tl.load(cos_ptr + cos_sin_at[:, None] + pair[None, :], mask=inside, other=1.0)
-        sin = tl.load(sin_ptr + cos_sin_at[:, None] + pair[None, :], mask=inside, other=0.0)
+            a = tl.load(x_ptr + at[:, None] + h[None, :], mask=used[:, None], other=0.0).to(tl.float32)
+            b = tl.load(x_ptr + at[:, None] + (HALF + h)[None, :], mask=used[:, None], other=0.0).to(tl.float32)
+        cos = tl.load(cos_ptr + cos_sin_at[:, None] + h[None, :], mask=used[:, None], other=1.0)
+        sin = tl.load(sin_ptr + cos_sin_at[:, None] + h[None, :], mask=used[:, None], other=0.0)
         if BACK:
             sin = -sin
-        x = x * cos + tl.where(first[None, :], -y, y) * sin
+        x = tl.join(a * cos - b * sin, b * cos + a * sin)
+        if not INTERLEAVED:
+            x = tl.permute(x, (0, 2, 1))
+        x = tl.reshape(x, [x.shape[0], DP])
+    else:
+        whole = used[:, None] & (c < D)[None, :]
+        x = tl.load(x_ptr + at[:, None] + c[None, :], mask=whole, other=0.0).to(tl.float32)
+        if HALF > 0:
+            u = c - START
+            if INTERLEAVED:
+                pair = u // 2
+                first = u % 2 == 0
+                partner = tl.where(first, c + 1, c - 1)
+            else:
+                first = u < HALF
+                pair = tl.where(first, u, u - HALF)
+                partner = tl.where(first, c + HALF, c - HALF)
+            inside = used[:, None] & ((u >= 0) & (u < 2 * HALF))[None, :]
+            y = tl.load(x_ptr + at[:, None] + partner[None, :], mask=inside, other=0.0).to(tl.float32)
+            cos = tl.load(cos_ptr + cos_sin_at[:, None] + pair[None, :], mask=inside, other=1.0)
+            sin = tl.load(sin_ptr + cos_sin_at[:, None] + pair[None, :], mask=inside, other=0.0)
+            if BACK:
+                sin = -sin
+            x = x * cos + tl.where(first[None, :], -y, y) * sin
     return x
 
 

@@ -60,16 +60,16 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
         return out
     q, k, v = (unit_stride(x) for x in (q, k, v))
     cos, sin = (x.float().contiguous() for x in cos_sin(rope.table, torch.arange(size), q.device))
-    channels = torch.arange(width) if order is None else order
+    channels = out if order is None else order.to(q.device, torch.int32)
     padded = tiles.power(width)
     tile = tiles.choose(q, padded, padded, size)
     # Keys are rotated as they come: four loads each, of which no second set fits beside the first.
     tile = replace(tile, keys=min(tile.keys, tiles.power(size)), stages=1)
     with tiles.on(q.device):
         triton_jit.representations[(chunks, heads)](
-            q, k, v, cos, sin, channels.to(q.device, torch.int32), out,
+            q, k, v, cos, sin, channels, out,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], chunks, float(scale),
-            SIZE=size, KV_SHARE=heads // k.shape[0], D=width, DP=padded,
+            SIZE=size, KV_SHARE=heads // k.shape[0], ORDERED=order is not None, D=width, DP=padded,
             START=rope.start, HALF=cos.shape[-1], INTERLEAVED=rope.layout == "interleaved",
             R=tile.rows, K=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip

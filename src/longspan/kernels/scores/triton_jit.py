@@ -87,6 +87,7 @@ def representations(
     scale,
     SIZE: tl.constexpr,
     KV_SHARE: tl.constexpr,
+    ORDERED: tl.constexpr,
     D: tl.constexpr,
     DP: tl.constexpr,
     START: tl.constexpr,
@@ -97,7 +98,7 @@ def representations(
 ):
     """One chunk and head, Eq 2 and then Eq 1: ``out [H, n, D]``. Grid: (chunks, heads).
 
-    Values are read in the channels' order ``channels [D]``, in which their mean meets the keys.
+    With ``ORDERED`` values are read in the channels' order ``channels [D]``, in which their mean meets the keys.
     """
     n = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
@@ -105,7 +106,9 @@ def representations(
     k_ptr += (head // KV_SHARE) * k_sh + n * k_sc
     v_ptr += (head // KV_SHARE) * v_sh + n * v_sc
     d = tl.arange(0, DP)
-    channel = tl.load(channels_ptr + d, mask=d < D, other=0)
+    channel = d
+    if ORDERED:
+        channel = tl.load(channels_ptr + d, mask=d < D, other=0)
     dtype = q_ptr.dtype.element_ty
     query = tl.zeros([DP], tl.float32)
     for first in range(0, SIZE, R):
