@@ -19,14 +19,17 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from common import blocks, version
-from longspan.attend import Attender, ForwardState
+from longspan.attend import Attender, ForwardState, RecordedStep
+from longspan.attend.layer import LayerCall
 from longspan.calibration import Calibration, Projection
+from longspan.hf.graphs import record
 from longspan.methods import ESA, Full, LongHeads, Method
 from longspan.methods.dca import DCA
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 
 QKV = tuple[Tensor, Tensor, Tensor]
+ROOM = 256  # tokens that a recording has room for
 BLOCK = 8192  # tokens made, stored and summarised at a time
 
 
@@ -255,6 +258,46 @@ class Longspan(Contestant):
         return out
 
 
+class Recorded(Longspan):
+    """The same, single tokens replayed from a CUDA graph of all layers, as ``longspan.graphed`` does for a model."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.step: RecordedStep | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        past = self.stores[0].length
+        if q.shape[2] > 1 or not past:
+            self.step = None
+            return super().__call__(q, k, v)
+        if self.step is None or past >= self.step.capacity:
+            self._record(q, k, v, past)
+        assert self.step is not None
+        for own, given in zip(self.given, (q, k, v), strict=True):
+            own.copy_(given)
+        self.step.move(past)
+        self.replay()
+        for store in self.stores:
+            store.commit_one()
+        return self.out
+
+    def _record(self, q: Tensor, k: Tensor, v: Tensor, past: int) -> None:
+        for store in self.stores:
+            store.reserve(past + ROOM)
+        capacity = min(x.shape[2] for store in self.stores for x in store.allocated)
+        step = self.step = RecordedStep(self.attender.tables, (0,), capacity, q.device)
+        self.given = tuple(x.clone() for x in (q, k, v))
+        step.move(past)
+        layer = LayerCall(self.rope, self.shape.scale, (0,), None, None, 0, ForwardState())
+
+        def run() -> Tensor:
+            for store in self.stores:
+                out = step(*self.given, layer, store)
+            return out.transpose(1, 2)
+
+        self.out, self.replay = record(run, q.device)
+
+
 def random_calibration(size: int, channels: int) -> Calibration:
     """Maps of the right shape: what they hold decides what is chosen, not how long that takes."""
     g = torch.Generator().manual_seed(0)
@@ -290,6 +333,8 @@ PREFILL_WINDOW, PREFILL_BUDGET, DECODE_BUDGET = 2048, 2048, 4096
 
 PREFILL = ("flash", "stock", "kvpress", "full", "dca", "longheads", "longheads-mean", "longheads-bounds", "esa")
 DECODE = ("stock", "kvpress", "full", "dca", "longheads", "longheads-mean", "longheads-bounds", "esa")
+GRAPH = "-graph"  # ends the names of those whose tokens are replayed from a CUDA graph
+GPU_DECODE = ("flash", *DECODE, *(f"{name}{GRAPH}" for name in DECODE if name not in ("stock", "kvpress")))
 
 
 def make(phase: str, name: str, shape: Shape, dtype: torch.dtype, device: str = "cpu") -> Contestant:
@@ -305,18 +350,20 @@ def make(phase: str, name: str, shape: Shape, dtype: torch.dtype, device: str = 
         return Stock(name, shape, dtype, device)
     if name == "kvpress":
         return KVPress(name, shape, dtype, DECODE_BUDGET if decoding else PREFILL_BUDGET, device)
+    made = Recorded if name.endswith(GRAPH) else Longspan
     plain: dict[str, Method] = {"full": Full(), "dca": DCA()}
-    if name in plain:
-        return Longspan(name, shape, dtype, plain[name], device=device)
+    method_name = name.removesuffix(GRAPH)
+    if method_name in plain:
+        return made(name, shape, dtype, plain[method_name], device=device)
     window = shape.window if decoding else min(PREFILL_WINDOW, shape.window)
-    if name.startswith("longheads"):
+    if method_name.startswith("longheads"):
         count = (DECODE_BUDGET if decoding else PREFILL_BUDGET) // 256
         scores = {"longheads": "representation", "longheads-mean": "mean", "longheads-bounds": "bounds"}
-        if name in scores:
-            method = LongHeads(chunk_length=256, num_chunks=count, score=scores[name])  # type: ignore[arg-type]
-            return Longspan(name, shape, dtype, method, window, device)
-    if name == "esa":
+        if method_name in scores:
+            method = LongHeads(chunk_length=256, num_chunks=count, score=scores[method_name])  # type: ignore[arg-type]
+            return made(name, shape, dtype, method, window, device)
+    if method_name == "esa":
         large = decoding and window >= 8192  # the paper's sizes for Llama-3; else in the same proportions
         method = ESA(initial=128, local=4096, top_k=2048, query_chunk=512) if large else ESA()
-        return Longspan(name, shape, dtype, method, window, device, reduced=128 if decoding else None)
+        return made(name, shape, dtype, method, window, device, reduced=128 if decoding or device != "cpu" else None)
     raise ValueError(f"no contestant is called {name!r}; there are {', '.join(dict.fromkeys((*PREFILL, *DECODE)))}")

@@ -98,7 +98,7 @@ def prefill_operations(one: Contestant, length: int) -> int:
         elif isinstance(method, ESA):
             initial, local, _, _ = method._sizes
             compared = sum((z - a) * (a - local - initial) for a, z in _pieces(method, one.window, length))
-            scoring = 2 * shape.kv_heads * compared * shape.width
+            scoring = 2 * compared * (one.reduced or shape.kv_heads * shape.width)
     return shape.layers * (4 * shape.heads * pairs * shape.width + scoring)
 
 

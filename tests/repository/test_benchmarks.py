@@ -27,6 +27,7 @@ import contestants  # noqa: E402
 import floors  # noqa: E402
 import gates  # noqa: E402
 import gpu  # noqa: E402
+import gpu_models  # noqa: E402
 import gpu_steps  # noqa: E402
 import memory  # noqa: E402
 import parts  # noqa: E402
@@ -226,47 +227,52 @@ def test_a_model_without_kvpress_says_how_to_get_it(monkeypatch):
 @pytest.mark.parametrize(("gib", "layers"), [(80, 20), (4, 1), (1000, 32)])
 def test_layers_of_a_million_tokens(gib, layers):
     # 8 key-value heads of 128 in bf16: 4 KiB a token, 4 GiB a layer.
-    assert gpu.layers_that_fit(gpu.LLAMA_3, 1 << 20, gib) == layers
+    assert gpu_models.layers_that_fit(gpu.LLAMA_3, 1 << 20, gib) == layers
     with pytest.raises(ValueError, match="4.00 GiB, and 3 are given"):
-        gpu.layers_that_fit(gpu.LLAMA_3, 1 << 20, 3)
+        gpu_models.layers_that_fit(gpu.LLAMA_3, 1 << 20, 3)
 
 
-@pytest.mark.parametrize("method", [None, "longheads"])
-def test_the_gpu_script_reads_and_goes_on(method):
+def test_the_gpu_script_reads_and_goes_on():
+    """Stock and extended, in each tier, from a prefill that is whole, cut short or left out."""
     shape = contestants.Shape(heads=2, kv_heads=1, width=16, window=64)
-    found = gpu.read_and_go_on(gpu.config(shape, 2, 32, 32, 64), method, 300, 128, 2, "device", "cpu")
-    assert found["length"] == found["read"] == 300 and found["layers"] == 2
-    assert float(found["seconds_per_token"]) > 0
-    found = gpu.read_and_go_on(gpu.config(shape, 2, 32, 32, 64), method, 300, 128, 2, "device", "cpu", seconds=0)
-    assert (found["length"], found["read"]) == (300, 128) and float(found["seconds_per_token"]) > 0
+    runs = [gpu_models.Run(name, 300, 128) for name in ("stock", "eager", "dca", "longheads")]
+    runs += [gpu_models.Run("esa", 300, 128, seconds=0), gpu_models.Run("longheads", 300, tier="host", filled=True)]
+    rows = list(gpu_models.rows(gpu_models.config(shape, 2, 32, 32, 64), runs, "cpu", 2))
+    assert [row["method"] for row in rows] == [run.method for run in runs]
+    assert [row.get("read") for row in rows] == [300, 300, 300, 300, 128, 300]
+    assert all(float(row["seconds_per_token"]) > 0 for row in rows)
+    assert [row["prefill_seconds"] == "" for row in rows] == [False] * 5 + [True]
+    assert ["seconds_per_token_graph" in row for row in rows] == [False] * 2 + [True] * 4
 
 
-def test_an_interrupted_gpu_run_leaves_its_rows(monkeypatch):
-    """Rows are kept one by one, those that failed with the reason, and offloaded ones last."""
+def test_a_run_that_fails_says_why(monkeypatch):
+    def measured(model, run, device, steps):
+        if run.method == "dca":
+            raise torch.OutOfMemoryError("64 GiB")
+        return {"read": run.length}
 
-    def alone(work, made, method, *given, preload):
-        if method == "dca":
-            raise memory.Failed(f"{work.__name__}{(made, *given)}", "OutOfMemoryError: 64 GiB")
-        return {"method": method or "stock", "tier": given[3]}
+    monkeypatch.setattr(gpu_models, "measured", measured)
+    shape = contestants.Shape(heads=2, kv_heads=1, width=16, window=64)
+    runs = [gpu_models.Run(name, 300) for name in ("full", "dca", "esa")]
+    rows = list(gpu_models.rows(gpu_models.config(shape, 1, 32, 32, 64), runs, "cpu", 2))
+    assert [(row.get("read"), row.get("failed")) for row in rows] == [(300, None), (None, "64 GiB"), (300, None)]
 
-    monkeypatch.setattr(gpu, "alone", alone)
-    console, kept = Console(file=io.StringIO()), []
-    for run, count in (
-        (lambda keep: gpu.table_5(console, (4096, 8192), keep), 2 * len(gpu.TABLE_5)),
-        (lambda keep: gpu.million(console, 80, keep=keep), 2),
-    ):
-        kept.clear()
-        rows = run(lambda rows: kept.append([*rows]))
-        assert [len(each) for each in kept] == [*range(1, count + 1)] and kept[-1] == rows
-        tiers = [row["tier"] for row in rows]
-        assert tiers == sorted(tiers) and set(tiers) == {"device", "host"}
-        assert {row.get("failed") for row in rows if row["method"] == "dca"} <= {"OutOfMemoryError: 64 GiB"}
-        assert all(("failed" in row) == (row["method"] == "dca") for row in rows)
-    rows = gpu.table_5(console, (4096, 131072), memory=86 * 2**30)
-    assert not any("not run" in row.get("failed", "") for row in rows)
-    rows = gpu.table_5(console, (4096, 131072), memory=84 * 2**30)
-    said = [row for row in rows if row.get("failed") == "not run: 76.6 GiB of 84.0"]
-    assert len(said) == 6 and {(row["length"], row["tier"]) for row in said} == {(131072, "device")}
+
+def test_an_interrupted_gpu_run_leaves_its_rows(monkeypatch, tmp_path):
+    def rows(made, runs, *given):
+        for run in runs:
+            if run.length > 100_000:
+                raise KeyboardInterrupt
+            yield {"method": run.method, "tier": run.tier, "length": run.length}
+
+    monkeypatch.setattr(gpu, "rows", rows)
+    with pytest.raises(KeyboardInterrupt):
+        gpu.kept(Console(file=io.StringIO()), gpu.models, tmp_path / "models.csv", "a GPU")
+    found = common.load(tmp_path / "models.csv")
+    assert [row["method"] for row in found[:2]] == ["stock", "yarn"] and {row["device"] for row in found} == {"a GPU"}
+    assert {row["length"] for row in found} == {"4096", "32768"}
+    million = gpu.kept(Console(file=io.StringIO()), lambda: gpu.million(80, 1 << 16), tmp_path / "million.csv", "a GPU")
+    assert [row["tier"] for row in million] == ["host", "host", "device", "device"]
 
 
 def test_a_gpu_has_the_peak_of_each_contestant_in_one_process(monkeypatch):
