@@ -29,7 +29,10 @@ ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ("kvpress", "cachetools", "datasets", "dill", "fire", "multiprocess", "termcolor")
 _GPU = "benchmarks/gpu.py"
 _ROWS = "stock,yarn,dca,self-extend,longheads,longheads:score=bounds,esa,infllm,streaming-llm"
+# `longspan eval` is found by the metadata of installed packages, and here none is installed.
+_EVAL = "import typer; from longspan_eval.cli.eval import evaluate; app = typer.Typer(); app.command()(evaluate); app()"
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "8", "--maxfail", "20")
+_KERNELS = tuple(f"tests/kernels/test_{name}.py" for name in ("triton", "triton_gathered", "scores", "topk"))
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,16 @@ class Step:
 
 
 STEPS: dict[str, Step] = {
-    # Every method, kernel and graph against the fp64 oracle; the smallest part first, which shows a broken image.
+    # Methods, kernels and graphs against the CPU or the fp64 oracle; the smallest part first: it shows a broken image.
     "smoke": Step(("-m", "pytest", "-q", "-x", "tests/kernels/test_triton.py", "-k", "whole_methods"), 2),
-    "correct": Step((*_PYTEST, "tests/kernels", "tests/hf/test_graphs.py", "tests/hf/test_tiers.py"), 6),
+    "correct": Step((*_PYTEST, "tests/hf/test_on_a_gpu.py", *_KERNELS, "tests/hf/test_graphs.py"), 6),
     "layers": Step((_GPU, "--what", "layers", "--out", "{out}"), 8),
     "models": Step((_GPU, "--what", "models", "--out", "{out}"), 9),
     "million": Step((_GPU, "--what", "million", "--out", "{out}"), 7),
     # The cells of the table on a CPU, in bf16; its tables at each length take seconds, so a stop leaves the short ones.
     "quality": Step(
         (
-            *("-m", "longspan", "eval", "passkey,passkey-prose", "--model", "bundled", "--methods", _ROWS, "--quiet"),
+            *("-c", _EVAL, "passkey,passkey-prose", "--model", "bundled", "--methods", _ROWS, "--quiet"),
             *("--lengths", "1x,2x,4x,8x,16x,64x", "--samples", "50", "--dtype", "bfloat16", "--device", "cuda"),
             *("--out", "{out}/quality"),
         ),

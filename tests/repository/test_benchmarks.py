@@ -214,9 +214,12 @@ def test_steps_on_a_gpu_name_what_is_there(name):
     for part in arguments:
         if part.startswith(("tests/", "benchmarks/")):
             assert (gpu_steps.ROOT / part).exists(), part
-    if "eval" in arguments:
-        rows = parse_specs([*arguments][arguments.index("--methods") + 1].split(","))
-        assert rows and all(task in TASKS for task in arguments[arguments.index("eval") + 1].split(","))
+    if "--methods" in arguments:
+        assert parse_specs([*arguments][arguments.index("--methods") + 1].split(","))
+        code, tasks = arguments[1:3]
+        assert all(task in TASKS for task in tasks.split(","))
+        made = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+        assert made.returncode == 0 and "--methods" in made.stdout, made.stderr
 
 
 def test_a_model_without_kvpress_says_how_to_get_it(monkeypatch):
