@@ -1,6 +1,7 @@
 """The benchmark suite's results to read: a page of tables, and pictures of time against length.
 
 python benchmarks/report.py                # from the CSV files in results/speed: speed.md, prefill.png and decode.png
+python benchmarks/report.py --folder benchmarks/results/gpu
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import between, load
+from contestants import GRAPH
 from longspan.files import save_figure
 from verdicts import fit_exponent
 
 FOLDER = Path(__file__).parent / "results" / "speed"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-MARKS = "<!-- speed -->", "<!-- /speed -->"
+MARKS = {name: (f"<!-- {name} -->", f"<!-- /{name} -->") for name in ("speed", "gpu")}  # by the folder of results
 NAMES = {
     "flash": "flash attention alone",
     "stock": "transformers, YaRN",
@@ -26,6 +28,7 @@ NAMES = {
     "longheads": "longspan longheads",
     "esa": "longspan esa",
 }
+NAMES |= {f"{name}{GRAPH}": f"{NAMES[name]}, CUDA graph" for name in ("full", "dca", "longheads", "esa")}
 Points = dict[str, dict[int, float]]  # seconds by length by method
 
 
@@ -76,7 +79,8 @@ def machine_of(row: dict[str, str]) -> str:
     """The machine that a row is from, in words."""
     threads = "one thread, its CPU time" if row["threads"] == "1" else f"{row['threads']} threads, wall time"
     versions = f"torch {row['torch']}, transformers {row['transformers']}, kvpress {row['kvpress']}"
-    return f"{row['device']} ({row['cpu']}), {threads}, {versions}"
+    where = f"cpu ({row['cpu']}), {threads}" if row["device"] == "cpu" else row["device"]
+    return f"{where}, {versions}"
 
 
 def markdown(rows: Sequence[dict[str, str]], columns: dict[str, str]) -> list[str]:
@@ -91,7 +95,8 @@ def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars:
     columns |= {"method": "method", "seconds": "seconds"}
     columns |= {"over_flash": "over flash", "over_stock": "over stock", "over_full": "over full"}
     columns |= {"over_short": "over its time at 16k", "of_floor": "of the floor", "peak_mib": "peak MiB"}
-    lines = ["# Speed of attention and cache", "", f"`python benchmarks/suite.py`, {machine_of(cases[0])}.", ""]
+    script = "suite" if cases[0]["device"] == "cpu" else "gpu"
+    lines = ["# Speed of attention and cache", "", f"`python benchmarks/{script}.py`, {machine_of(cases[0])}.", ""]
     lines += [
         "Ratios are medians of ratios within a round. Of the floor: the share reached of what the machine itself moves",
         "(decoding) or computes (prefill) in the same run. Peak: anonymous memory of a process with that method alone.",
@@ -114,15 +119,17 @@ def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars:
     return "\n".join(lines)
 
 
-def into_page(text: str, cases: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
-    """The documentation's page on speed with its table of bars made anew.
+def into_page(
+    text: str, cases: Sequence[dict[str, str]], bars: Sequence[dict[str, str]], marks: tuple[str, str] = MARKS["speed"]
+) -> str:
+    """The documentation's page on speed with its table of bars between ``marks`` made anew.
 
     Raises:
         ValueError: it has not both marks, in their order.
     """
     measured = [row for row in bars if row["verdict"] != "not measured"]
     table = markdown(measured, {"bar": "at most", "dtype": "", "value": "measured", "verdict": ""})
-    return between(text, MARKS, [*table, "", f"{machine_of(cases[0])}."])
+    return between(text, marks, [*table, "", f"{machine_of(cases[0])}."])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -135,9 +142,10 @@ def main(argv: list[str] | None = None) -> int:
     cases, grown, bars = (load(args.folder / f"{name}.csv") for name in ("cases", "growth", "bars"))
     (args.folder / "speed.md").write_text(page(cases, grown, bars))
     if args.docs:
-        PAGE.write_text(into_page(PAGE.read_text(), cases, bars))
+        PAGE.write_text(into_page(PAGE.read_text(), cases, bars, MARKS[args.folder.resolve().name]))
     where = machine_of(cases[0]).split(", torch")[0]
-    for phase, dtype, label in (("prefill", "fp32", "seconds"), ("decode", "bf16", "seconds a token")):
+    prefills = "fp32" if cases[0]["device"] == "cpu" else "bf16"
+    for phase, dtype, label in (("prefill", prefills, "seconds"), ("decode", "bf16", "seconds a token")):
         try:
             found = points(cases, phase, dtype)
         except ValueError as error:  # a run with --phases

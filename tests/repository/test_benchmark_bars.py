@@ -103,9 +103,10 @@ def test_a_report_of_nothing_says_what_to_run(tmp_path, capsys):
 def test_the_bars_go_between_the_marks_of_a_page(tmp_path):
     suite.write(tmp_path, [row(over_stock="0.01")], verdicts.CPU_BARS, 1)
     cases, bars = (common.load(tmp_path / f"{name}.csv") for name in ("cases", "bars"))
-    text = f"before\n{report.MARKS[0]}\n| old |\n{report.MARKS[1]}\nafter\n"
+    first, last = report.MARKS["speed"]
+    text = f"before\n{first}\n| old |\n{last}\nafter\n"
     made = report.into_page(text, cases, bars)
-    assert made.startswith(f"before\n{report.MARKS[0]}\n| at most |") and made.endswith(f"\n{report.MARKS[1]}\nafter\n")
+    assert made.startswith(f"before\n{first}\n| at most |") and made.endswith(f"\n{last}\nafter\n")
     assert "| old |" not in made and made.count("| met |") == 1 and "not measured" not in made
     assert "one thread, its CPU time" in made and report.into_page(made, cases, bars) == made
     with pytest.raises(ValueError, match="put them back"):
