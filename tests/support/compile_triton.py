@@ -22,6 +22,7 @@ from longspan.kernels.gathered import triton_jit as gathered
 from longspan.kernels.gathered import triton_jit_chunk as gathered_chunk
 from longspan.kernels.gpu import primitives, tiles
 from longspan.kernels.scores import triton_jit as scores
+from longspan.kernels.topk import triton_jit as topk
 
 MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}  # bytes of shared memory a program may have
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -34,7 +35,8 @@ def pointers(dtype: torch.dtype, split: bool) -> dict[str, str]:
     own = NAMES[dtype]
     fixed = {"cos": "fp32", "sin": "fp32", "key_cos": "fp32", "key_sin": "fp32", "lse": "fp32", "parts_lse": "fp32"}
     fixed |= {"ranges": "i32", "order": "i32", "tiles": "i32", "channels": "i32", "top": "fp32"}
-    fixed |= {"units": "i64", "positions": "i64", "tokens": "i64", "ends": "i64"}
+    fixed |= {"units": "i64", "positions": "i64", "tokens": "i64", "ends": "i64", "stops": "i64", "chosen": "i64"}
+    fixed |= {"scores": "fp32"}
     return {"out": "fp32" if split else own, "parts": own} | fixed
 
 
@@ -47,7 +49,7 @@ def compiled(fn, constants: dict, dtype: torch.dtype, split: bool, tile: tiles.T
         elif param.name.endswith("_ptr"):
             signature[param.name] = "*" + types.get(param.name.removesuffix("_ptr"), NAMES[dtype])
             hints[(n,)] = [["tt.divisibility", 16]]
-        elif param.name == "scale":
+        elif param.name in ("scale", "tie"):
             signature[param.name] = "fp32"
         else:
             signature[param.name] = "i32"
@@ -100,6 +102,10 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         False,
         tiles.Tiles(16, 16, 4, 1),
     )
+    for block, warps in ((16, 1), (8192, 16)):
+        every = {"STOPS": True, "TIE": True, "LAST": True, "BLOCK": block}
+        yield "nearby", topk.nearby, every | {"BLOCK": min(block, 1024)}, True, tiles.Tiles(1, block, 4, 1)
+        yield "topk", topk.topk, every, True, tiles.Tiles(1, block, warps, 1)
 
 
 # Of each generation every dtype, over all of them every head size; the largest where the least memory is.

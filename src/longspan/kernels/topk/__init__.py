@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from longspan.kernels.dispatch import Impl, resolve
-from longspan.kernels.topk import compiled, reference, torch_ops
+from longspan.kernels.topk import compiled, reference, torch_ops, triton
 from longspan.kernels.topk.torch_ops import max_nearby
 
 __all__ = ["max_nearby", "topk"]
@@ -34,14 +34,18 @@ def topk(
     Args:
         tie: scores that differ from that of the last place by no more than this part of the row's largest tie for it,
             and the first of them win, or the ``last`` ones.
-        start, stops: only places ``start ≤ j < stops[t]`` count, ``[T]`` int64 on the CPU, of which every row has
-            ``count``; all of them where ``stops`` is None.
+        start, stops: only places ``start ≤ j < stops[t]`` count, ``[T]`` int64 on the CPU or, for the Triton kernel,
+            on the scores' device, of which every row has ``count``; all of them where ``stops`` is None.
         near: a score counts as the largest within so many places of it, of those that count.
         impl: see ``longspan.kernels.dispatch``.
 
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    name = resolve(impl, scores.device, {"compiled": lambda: compiled.unsupported_reason(scores)})
-    module = {"compiled": compiled, "torch": torch_ops, "reference": reference}[name]
+    reasons = {
+        "triton": lambda: triton.unsupported_reason(scores),
+        "compiled": lambda: compiled.unsupported_reason(scores),
+    }
+    name = resolve(impl, scores.device, reasons, slower=("triton",) if triton.slower(scores) else ())
+    module = {"triton": triton, "compiled": compiled, "torch": torch_ops, "reference": reference}[name]
     return module.topk(scores, count, tie, last, start, stops, near)
