@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from longspan.kernels.banded import Plan
-from longspan.rope import CosSin, Table
+from longspan.kernels.banded import BandAngles, Plan
+from longspan.rope import Table
 from longspan.selection.queries import Shared
 
 
@@ -31,10 +31,10 @@ class TokenSpan:
     past: int
     tokens: int
     padding: tuple[int, ...]
-    ranges: dict[int, Ranges] = field(default_factory=dict)  # by padding
+    ranges: dict[tuple[int, torch.device], Ranges] = field(default_factory=dict)  # by padding
     shared: Shared = field(default_factory=Shared)
-    queries: dict[tuple[int, Table, torch.device], list[CosSin]] = field(default_factory=dict)
-    keys: dict[tuple[int | None, Table, torch.device], list[CosSin]] = field(default_factory=dict)
+    queries: dict[tuple[int, Table, torch.device], BandAngles] = field(default_factory=dict)
+    keys: dict[tuple[int | None, Table, torch.device], BandAngles] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from longspan.attend.ahead import AnglesAhead, RangesAhead
 from longspan.attend.choosing import Chooser
 from longspan.attend.state import Ranges, TokenSpan
 from longspan.bands import KeyMap
-from longspan.kernels.banded import Plan, make_plan
+from longspan.kernels.banded import BandAngles, Plan, make_plan
 from longspan.methods import Method
 from longspan.rope import CosSin, Table, cos_sin
 from longspan.selection import Selection
+from longspan.selection.by_row import check_positions
 
 AHEAD = 128  # single tokens that tables are computed for at once
 _CACHED = 64  # tables of so many tokens each that are kept, those used last, for rows of unequal padding among others
@@ -67,6 +70,10 @@ class Tables:
         self._angles: dict[Table, Table] = {}
         self._cached_ranges = lru_cache(_CACHED)(lambda start: self._computed(self._alone, start, start + AHEAD))
         self._cached_decode = lru_cache(_CACHED)(self._decode_ahead)
+        # By device too: where each copy to it takes longer than its bytes, a token alone makes none.
+        self._ranges_ahead = lru_cache(_CACHED)(lambda start, device: RangesAhead.of(self.single(start), device))
+        self._angles_ahead = lru_cache(_CACHED)(self._angles_of)
+        self._places_ahead = lru_cache(_CACHED)(self._places_of)
 
     def angles(self, table: Table, total: int = 0, span: TokenSpan | None = None) -> Table:
         """The angles that stand for a layer's ``table`` where there are ``total`` tokens; the same object every time.
@@ -83,29 +90,48 @@ class Tables:
             self._angles.setdefault(table, self.method.angles.table(table, self.window, total))
         return self._angles[table]
 
-    def ranges(self, span: TokenSpan, pad: int, start: int, stop: int) -> Ranges:
-        """The keys of the queries ``start : stop``, which arrive together, of rows that begin with ``pad`` padding."""
-        if pad not in span.ranges:
-            span.ranges[pad] = self._computed(self.selection, start, stop)
-        return span.ranges[pad]
+    def ranges(self, span: TokenSpan, pad: int, start: int, stop: int, device: torch.device) -> Ranges:
+        """The keys of the queries ``start : stop``, which arrive together, of rows that begin with ``pad`` padding.
 
-    def queries(self, span: TokenSpan, pad: int, plan: Plan, table: Table, device: torch.device) -> list[CosSin]:
+        A kernel of this ``device`` may read them; their tensors are on the CPU.
+        """
+        key = pad, device
+        if key not in span.ranges:
+            if self._is_ahead(span, device):
+                span.ranges[key] = self._ranges_ahead(start - start % AHEAD, device).token(start)
+                if (places := self._places_ahead(start - start % AHEAD, device)) is not None:
+                    at = places if len(places) == 1 else places[start % AHEAD : start % AHEAD + 1]
+                    span.shared.positions[start, stop, at.shape[-1], device] = at
+            else:
+                span.ranges[key] = self._computed(self.selection, start, stop)
+        return span.ranges[key]
+
+    def queries(self, span: TokenSpan, pad: int, plan: Plan, table: Table, device: torch.device) -> BandAngles:
         """For each band of a plan cos and sin ``[T, r / 2]`` of its queries, with the method's factor."""
         key = pad, table, device
         if key not in span.queries:
-            span.queries[key] = _scaled(plan, table, self.method.query_factor(self.window, plan.stop), device)
+            if self._is_ahead(span, device):
+                ahead = self._angles_ahead(table, plan.start - plan.start % AHEAD, device)
+                span.queries[key] = ahead.of_queries(plan.start)
+            else:
+                span.queries[key] = _scaled(plan, table, self.method.query_factor(self.window, plan.stop), device)
         return span.queries[key]
 
-    def new_keys(self, span: TokenSpan, table: Table, device: torch.device) -> list[CosSin]:
+    def new_keys(self, span: TokenSpan, table: Table, device: torch.device) -> Sequence[CosSin]:
         """For each stored rotation cos and sin of the span's own keys, ``[T, r / 2]``, or ``[B, T, r / 2]`` padded."""
         key = None, table, device
         if key not in span.keys:
-            pads = torch.tensor(span.padding)[:, None] if len(set(span.padding)) > 1 else span.padding[0]
+            alike = len(set(span.padding)) == 1
+            if alike and self._is_ahead(span, device):
+                token = max(span.past - span.padding[0], 0)
+                span.keys[key] = self._angles_ahead(table, token - token % AHEAD, device).of_keys(token)
+                return span.keys[key]
+            pads = span.padding[0] if alike else torch.tensor(span.padding)[:, None]
             tokens = (torch.arange(span.past, span.past + span.tokens) - pads).clamp(min=0)
             span.keys[key] = self._keys(tokens, table, device)
         return span.keys[key]
 
-    def all_keys(self, span: TokenSpan, pad: int, total: int, table: Table, device: torch.device) -> list[CosSin]:
+    def all_keys(self, span: TokenSpan, pad: int, total: int, table: Table, device: torch.device) -> Sequence[CosSin]:
         """For each stored rotation cos and sin ``[total, r / 2]`` of all keys, which dynamic angles rotate anew."""
         key = pad, table, device
         if key not in span.keys:
@@ -122,8 +148,6 @@ class Tables:
 
     def _decode_ahead(self, table: Table, start: int) -> DecodeTables:
         ranges, i, cpu = self.single(start), torch.arange(start, start + AHEAD), torch.device("cpu")
-        factors = [self.method.query_factor(self.window, int(n) + 1) for n in i]
-        by_token = torch.tensor(factors, dtype=torch.float32, device=cpu)[:, None]
         shown = sum((hi - lo for lo, hi in zip(ranges.plan.lo, ranges.plan.hi, strict=True)), torch.zeros_like(i))
         stops, positions = torch.zeros_like(i), i[:, None]
         if (chooser := self.chooser) is not None and (chosen := chooser.places(i)) is not None:
@@ -132,16 +156,43 @@ class Tables:
         return DecodeTables(
             start=start,
             ranges=ranges,
-            queries=tuple(_scaled(ranges.plan, table, by_token, cpu)),
+            queries=tuple(_scaled(ranges.plan, table, self._factors(i), cpu)),
             keys=tuple(self._keys(i, table, cpu)),
             shown=shown.tolist(),
             stops=stops.tolist(),
             positions=positions,
         )
 
-    def _keys(self, tokens: Tensor, table: Table, device: torch.device) -> list[CosSin]:
+    def _factors(self, i: Tensor) -> Tensor:
+        """The method's factor of queries ``i`` ``[T]`` that come alone: ``[T, 1]``."""
+        factors = [self.method.query_factor(self.window, int(n) + 1) for n in i]
+        return torch.tensor(factors, dtype=torch.float32, device="cpu")[:, None]
+
+    def _is_ahead(self, span: TokenSpan, device: torch.device) -> bool:
+        """Whether the span's tables are among those of many tokens on this device."""
+        return span.tokens == 1 and not self.method.angles.dynamic and not _computes_here(device)
+
+    @torch.inference_mode(False)  # kept for later calls, which may be outside of it
+    def _angles_of(self, table: Table, start: int, device: torch.device) -> AnglesAhead:
+        i, plan = torch.arange(start, start + AHEAD), self.single(start).plan
+        queries, keys = _scaled(plan, table, self._factors(i), device), self._keys(i, table, device)
+        return AnglesAhead.of(start, (queries.cos, queries.sin), (keys.cos, keys.sin))
+
+    @torch.inference_mode(False)
+    def _places_of(self, start: int, device: torch.device) -> Tensor | None:
+        """Where the tokens see their chosen units from, as ``Chooser.places`` gives them."""
+        if self.chooser is None:
+            return None
+        i = torch.arange(start, start + AHEAD)
+        if (places := self.chooser.places(i)) is None:
+            return None
+        used = places if len(places) == 1 else places[i >= self.chooser.selection.first_query]
+        check_positions(used, self.window, self.chooser.positions)
+        return places.to(device)
+
+    def _keys(self, tokens: Tensor, table: Table, device: torch.device) -> BandAngles:
         """For each stored rotation cos and sin of the keys ``tokens``, of any shape."""
-        return [cos_sin(table, to(tokens), device) for to in self.key_maps]
+        return BandAngles(*cos_sin(table, torch.stack([to(tokens) for to in self.key_maps]), device))
 
     def _computed(self, selection: Selection, start: int, stop: int) -> Ranges:
         bands = self.positions.all_bands(selection.kept(start, stop))
@@ -149,9 +200,15 @@ class Tables:
         return Ranges(plan, tuple(self.key_maps.index(bands[band].k_pos) for band in plan.bands))
 
 
-def _scaled(plan: Plan, table: Table, factor: float | Tensor, device: torch.device) -> list[CosSin]:
+def _computes_here(device: torch.device) -> bool:
+    """Whether a device's memory is this processor's, where a copy to it costs its bytes alone."""
+    return device.type == "cpu"
+
+
+def _scaled(plan: Plan, table: Table, factor: float | Tensor, device: torch.device) -> BandAngles:
     """cos and sin of a plan's queries, multiplied by their factor: one, or ``[T, 1]``."""
-    angles = [cos_sin(table, positions, device) for positions in plan.q_pos]
+    cos, sin = cos_sin(table, torch.stack(plan.q_pos), device)  # of all bands at once: one copy to the device
     if not isinstance(factor, Tensor) and factor == 1:
-        return angles
-    return [(cos * factor, sin * factor) for cos, sin in angles]
+        return BandAngles(cos, sin)
+    factor = factor.to(device) if isinstance(factor, Tensor) else factor
+    return BandAngles(cos * factor, sin * factor)

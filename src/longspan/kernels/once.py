@@ -8,6 +8,11 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 
+def give(derived: dict[Any, Any], key: Hashable, value: object) -> None:
+    """Have ``once`` find this value, which depends on no sources."""
+    derived[key] = (), value
+
+
 def once(derived: dict[Any, Any], key: Hashable, derive: Callable[[], T], *sources: object) -> T:
     """The last result of ``derive`` under this key if it was derived from these very objects, else a new one."""
     found = derived.get(key)

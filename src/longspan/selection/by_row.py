@@ -28,17 +28,17 @@ class ByRow(Choosing):
 
     def see(self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor) -> PerRow:
         table = queries.table()
-        positions_of, key = queries.shared.positions, (r0, r1, units.shape[-1])
+        positions_of, key = queries.shared.positions, (r0, r1, units.shape[-1], queries.q.device)
         at = positions_of.get(key)  # layers share what depends on the queries alone
         if at is None:
             i, kept = torch.arange(r0, r1), self.always(queries.start)
             at = positions.places(i, units.shape[-1], kept)
             follows_order = at is not None
             at = positions.units(i, units, kept) if at is None else at
-            _check_positions(at, len(table[0]), positions)
+            check_positions(at, len(table[0]), positions)
+            at = at.to(queries.q.device)
             if follows_order:
                 positions_of[key] = at
-        at = at.to(queries.q.device)
         return PerRow(units=units, size=self.size, positions=at, table=table, **queries.gathered(r0, r1))
 
     def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
@@ -53,8 +53,8 @@ class ByRow(Choosing):
             yield query, query, units[:, :, t], None if scores is None else scores[:, :, t, : self.scored(query)]
 
 
-def _check_positions(at: Tensor, count: int, positions: ChosenPositionMap) -> None:
-    """Raise ``ValueError`` if a position map leaves the table of angles, which a kernel would read past."""
+def check_positions(at: Tensor, count: int, positions: ChosenPositionMap) -> None:
+    """``ValueError`` if positions ``at``, of any shape, leave a table of ``count``, past which a kernel would read."""
     low, high = (int(x) for x in at.aminmax()) if at.numel() else (0, 0)
     if low < 0 or high >= count:
         raise ValueError(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
-from longspan.kernels.banded import Plan
+from longspan.kernels.banded import BandAngles, Plan
 from longspan.rope import CosSin, Table, cos_sin
 from longspan.selection.chunks import Chunks
 from longspan.vllm.bounds import Updates
@@ -74,7 +74,7 @@ class Step:
             self._key_cos_sin[key] = cos_sin(table, self._tables.key_maps[0](self._i), device)
         return self._key_cos_sin[key]
 
-    def many_cos_sin(self, span: TokenSpan, table: Table, device: torch.device) -> tuple[Plan, list[CosSin]]:
+    def many_cos_sin(self, span: TokenSpan, table: Table, device: torch.device) -> tuple[Plan, BandAngles]:
         """The plan of a request with many new tokens, and for each band cos and sin ``[T, r / 2]`` of its queries."""
-        plan = self._tables.ranges(span, 0, span.past, span.past + span.tokens).plan
+        plan = self._tables.ranges(span, 0, span.past, span.past + span.tokens, device).plan
         return plan, self._tables.queries(span, 0, plan, table, device)

@@ -107,7 +107,7 @@ class GeneralStep:
         length = tables.method.angles_at(tables.window, span.tokens, total)
         table = tables.angles(layer.rope.table, length, span)
         rope = rope.with_table(table)
-        ranges = tables.ranges(span, pad, start, total)
+        ranges = tables.ranges(span, pad, start, total, q.device)
         keys, values = view.ranges()
         if self._dynamic:
             keys = self._dynamic_keys(keys[0], view, rope, span, total)

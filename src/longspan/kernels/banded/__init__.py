@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from longspan.kernels.banded import compiled, flash_cpu, reference, torch_ops, triton
-from longspan.kernels.banded.contract import Banded
+from longspan.kernels.banded.contract import BandAngles, Banded
 from longspan.kernels.banded.plan import Plan, make_plan
 from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.rope import CosSin, Rope
 
-__all__ = ["Banded", "Impl", "Plan", "banded", "make_plan"]
+__all__ = ["BandAngles", "Banded", "Impl", "Plan", "banded", "make_plan"]
 
 _PAID_BY = 16  # query rows from which a padded copy of all keys or values is worth making
 _RUN = {

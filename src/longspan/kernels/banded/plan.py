@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from longspan.kernels.once import once
+from longspan.kernels.once import give, once
 
 Shape = Literal["full", "causal", "window"]
 TILE = 512  # rows of a block whose band slides on both sides; its masks have this height
@@ -80,6 +80,24 @@ class Plan:
     def blocks(self) -> tuple[Block, ...]:
         """The same as rectangles, in row order, tiling all rows; computed for the kernel that reads them."""
         return once(self.derived, "blocks", lambda: _blocks(self.lo, self.hi, self.stop - self.start))
+
+    @property
+    def reach(self) -> int:
+        """The most keys that a query sees."""
+        return once(self.derived, "reach", lambda: int((torch.stack(self.hi) - torch.stack(self.lo)).sum(dim=0).max()))
+
+    def ranges(self, device: torch.device) -> Tensor:
+        """``[bands, 2, T]`` int32, ``lo`` and ``hi`` on a device."""
+
+        def derive() -> Tensor:
+            return torch.stack([torch.stack(one) for one in zip(self.lo, self.hi, strict=True)]).int().to(device)
+
+        return once(self.derived, ("ranges", device), derive)
+
+    def give(self, ranges: Tensor, reach: int) -> None:
+        """Set what ``ranges``, for the device of these, and ``reach`` would compute."""
+        give(self.derived, ("ranges", ranges.device), ranges)
+        give(self.derived, "reach", reach)
 
 
 def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:

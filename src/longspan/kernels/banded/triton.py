@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.kernels.banded.contract import Banded
+from longspan.kernels.banded.contract import BandAngles, Banded
 from longspan.kernels.banded.plan import Plan
 from longspan.kernels.gpu import launch as common
 from longspan.kernels.gpu import tiles
-from longspan.kernels.layout import empty_output, unit_stride
+from longspan.kernels.layout import empty_output, fp32_table, unit_stride
 from longspan.kernels.once import once
 from longspan.rope import CosSin, Rope
 
@@ -55,8 +55,7 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
         angles = _angles(plan, job.cos_sin)
     else:  # a module of the model's own; the kernel takes what comes out of it
         q, angles = torch.stack([rope.rotate_q(q, cos, sin) for cos, sin in job.cos_sin]), None
-    reach = once(plan.derived, "reach", lambda: int((torch.stack(plan.hi) - torch.stack(plan.lo)).sum(dim=0).max()))
-    return launch(q, laid_out, angles, rope, scale=job.scale, softcap=job.softcap, first=plan.start, reach=reach)
+    return launch(q, laid_out, angles, rope, scale=job.scale, softcap=job.softcap, first=plan.start, reach=plan.reach)
 
 
 def launch(
@@ -115,6 +114,8 @@ def launch(
 
 def _angles(plan: Plan, cos_sin: Sequence[CosSin]) -> CosSin:
     """All layers of a call share the angles, so they are laid side by side once."""
+    if isinstance(cos_sin, BandAngles):
+        return fp32_table((cos_sin.cos, cos_sin.sin))
 
     def derive() -> CosSin:
         cos, sin = (torch.stack([one[n].float() for one in cos_sin]) for n in (0, 1))
@@ -131,7 +132,7 @@ def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.devic
         distinct, values = [unit_stride(k) for k in distinct], unit_stride(v)
         if any(k.stride() != distinct[0].stride() for k in distinct):
             distinct = [k.contiguous() for k in distinct]
-        return LaidOut(distinct, maps, values, _ranges(plan, [0] * len(keys), device))
+        return LaidOut(distinct, maps, values, plan.ranges(device))
     # Kept apart from the device: keys that any band sees are brought, range by range, and laid side by side.
     spans, moved = _brought(plan)
     packed = [torch.cat([x[:, :, a:z] for a, z in spans], dim=2) for x in (*distinct, v)]
