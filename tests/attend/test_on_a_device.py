@@ -60,7 +60,8 @@ def test_tables_made_ahead_are_those_of_the_token(case, padding, monkeypatch):
     """On the CPU they give the same bits, past the end of the first ones."""
     qkv, rope, outs = make_qkv(136, batch=2, dtype=torch.float32), ROPES["half-trailing"](), []
     for ahead in (False, True):
-        monkeypatch.setattr(tables, "_computes_here", lambda device, ahead=ahead: not ahead)
+        # A CPU takes the tables of a device whose memory is its own.
+        monkeypatch.setattr(tables, "computes_here", lambda device, ahead=ahead: not ahead)
         runs, store = attender(case, "parts"), KVStore()
         runs(*(x[:, :, :122] for x in qkv), rope, scale=SCALE, store=store, padding=padding)
         outs.append(feed(runs, qkv, rope, store, 122, 136, padding=padding)[0])
@@ -69,8 +70,10 @@ def test_tables_made_ahead_are_those_of_the_token(case, padding, monkeypatch):
 
 def test_a_position_outside_of_the_window_is_refused_ahead_too(monkeypatch):
     """A kernel would read past the table of angles."""
-    monkeypatch.setattr(tables, "_computes_here", lambda device: False)
+    # A CPU takes the tables of a device whose memory is its own.
+    monkeypatch.setattr(tables, "computes_here", lambda device: False)
     runs = Attender(METHODS["longheads"].resolve(WINDOW), WINDOW, step="parts")
+    # No position map of the library leaves the window.
     monkeypatch.setattr(
         type(runs.chooser.positions), "places", lambda self, i, count, kept: torch.full((len(i), count), WINDOW)
     )

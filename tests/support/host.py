@@ -22,10 +22,11 @@ from longspan.kernels.gathered import triton_jit as gathered
 from longspan.kernels.gathered import triton_jit_chunk as gathered_chunk
 from longspan.kernels.gpu import primitives, tiles
 from longspan.kernels.scores import triton_jit as scores
+from longspan.kernels.topk import triton_jit as topk
 from support.tape import WAITS
 
 META = torch.device("meta")
-KERNELS = banded, gathered, gathered_chunk, primitives, scores
+KERNELS = banded, gathered, gathered_chunk, primitives, scores, topk
 
 
 class Host(TorchDispatchMode):

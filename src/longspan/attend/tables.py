@@ -170,7 +170,7 @@ class Tables:
 
     def _is_ahead(self, span: TokenSpan, device: torch.device) -> bool:
         """Whether the span's tables are among those of many tokens on this device."""
-        return span.tokens == 1 and not self.method.angles.dynamic and not _computes_here(device)
+        return span.tokens == 1 and not self.method.angles.dynamic and not computes_here(device)
 
     @torch.inference_mode(False)  # kept for later calls, which may be outside of it
     def _angles_of(self, table: Table, start: int, device: torch.device) -> AnglesAhead:
@@ -200,7 +200,7 @@ class Tables:
         return Ranges(plan, tuple(self.key_maps.index(bands[band].k_pos) for band in plan.bands))
 
 
-def _computes_here(device: torch.device) -> bool:
+def computes_here(device: torch.device) -> bool:
     """Whether a device's memory is this processor's, where a copy to it costs its bytes alone."""
     return device.type == "cpu"
 

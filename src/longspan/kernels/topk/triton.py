@@ -19,7 +19,7 @@ def unsupported_reason(scores: Tensor) -> str | None:
 
 
 def slower(scores: Tensor) -> bool:
-    """Whether torch's operations are faster on scores ``[..., n]`` than a program a row."""
+    """Whether torch's operations are faster on scores ``[..., T, n]`` than a program a row."""
     n = scores.shape[-1]
     rows = scores.numel() // max(n, 1)
     return rows > _MANY_ROWS or (n > _LONG and rows < _FEW_ROWS)
