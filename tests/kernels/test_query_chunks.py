@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
 from longspan.kernels import cpu
 from longspan.kernels.gathered import gather_into
+from longspan.kernels.gpu import tiles
 from longspan.kernels.scores import QueryChunks, token_scores
 from support.cases import HEAD
 from support.jobs import DTYPES, check, per_chunk, random, whole
 
-IMPLS = ["torch", "reference", *(() if cpu.unavailable_reason() else ("compiled",))]
+INTERPRETED = ("triton",) if find_spec("triton") is not None and tiles.interpreting() else ()
+IMPLS = ["torch", "reference", *(() if cpu.unavailable_reason() else ("compiled",)), *INTERPRETED]
 compiled_here = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="there is no C compiler")
 EDGES = (0, 3, 4, 19, 30)
 
@@ -81,8 +85,8 @@ def test_merged_into_a_part(impl):
     torch.testing.assert_close(merged[1].double(), total, atol=1e-5, rtol=0)
 
 
-@compiled_here
-def test_chunks_that_are_out_of_order_or_lie_outside_are_refused():
+@pytest.mark.parametrize("impl", [x for x in IMPLS if x in ("compiled", "triton")])
+def test_chunks_that_are_out_of_order_or_lie_outside_are_refused(impl):
     q, keys = random(1, 1, 30, 1, 16), random(1, 1, 50, 16, seed=1)
     with pytest.raises(ValueError, match="2 chunks have 3 edges, not 2"):
         QueryChunks((0, 30), (50, 50))
@@ -94,6 +98,6 @@ def test_chunks_that_are_out_of_order_or_lie_outside_are_refused():
         ((0, 20, 30), (0, 5), "outside of the stored ones"),
     ):
         with pytest.raises(ValueError, match=reason):
-            token_scores(q, keys, chunks=QueryChunks(edges, stops), impl="compiled")
+            token_scores(q, keys, chunks=QueryChunks(edges, stops), impl=impl)
     with pytest.raises(ValueError, match="there are 50 keys and not 51"):
-        token_scores(q, keys, chunks=QueryChunks((0, 30), (51,)), impl="compiled")
+        token_scores(q, keys, chunks=QueryChunks((0, 30), (51,)), impl=impl)

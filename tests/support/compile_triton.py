@@ -36,7 +36,7 @@ def pointers(dtype: torch.dtype, split: bool) -> dict[str, str]:
     fixed = {"cos": "fp32", "sin": "fp32", "key_cos": "fp32", "key_sin": "fp32", "lse": "fp32", "parts_lse": "fp32"}
     fixed |= {"ranges": "i32", "order": "i32", "tiles": "i32", "channels": "i32", "top": "fp32"}
     fixed |= {"units": "i64", "positions": "i64", "tokens": "i64", "ends": "i64", "stops": "i64", "chosen": "i64"}
-    fixed |= {"scores": "fp32"}
+    fixed |= {"scores": "fp32", "edges": "i64"}
     return {"out": "fp32" if split else own, "parts": own} | fixed
 
 
@@ -79,8 +79,8 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         yield "by_query_chunk", gathered_chunk.by_query_chunk, constants, split, tile
     tile, constants = of(512, PARTS=8, KV_SHARE=1)
     tile = replace(tile, stages=min(tile.stages, 2))
-    for tops in (True, False):
-        yield "token_scores", scores.token_scores, constants | {"TOPS": tops}, True, tile
+    for tops, chunks in product((True, False), repeat=2):
+        yield "token_scores", scores.token_scores, constants | {"TOPS": tops, "CHUNKS": chunks}, True, tile
     tile, constants = of(256, 256, rotated=True, SIZE=256, KV_SHARE=GROUP, ORDERED=width == 80)
     yield "representations", scores.representations, constants, True, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, SOFTCAP=30.0, INTERLEAVED=True)

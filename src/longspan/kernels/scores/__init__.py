@@ -90,11 +90,13 @@ def token_scores(q: Tensor, keys: Tensor, *, chunks: QueryChunks | None = None, 
     name = resolve(impl, q.device, reasons, slower=() if q.shape[2] > _MEMORY_BOUND else ("compiled",))
     if name == "compiled":
         return compiled.token_scores(q, keys, chunks)
+    if name == "triton":
+        return triton.token_scores(q, keys, chunks)
     if chunks is not None:
         return _chunk_by_chunk(q, keys, chunks, impl)
     if name == "torch":
         return relative_scores(dot_scores(q, keys, impl="auto" if impl == "auto" else "torch"))
-    return (triton if name == "triton" else reference).token_scores(q, keys)
+    return reference.token_scores(q, keys)
 
 
 def _chunk_by_chunk(q: Tensor, keys: Tensor, chunks: QueryChunks, impl: Impl) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from longspan.kernels.gpu import tiles
 from longspan.kernels.layout import unit_stride
+from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope, cos_sin
 
 
@@ -19,34 +21,42 @@ def unsupported_reason(q: Tensor, *others: Tensor, rope: Rope | None = None) -> 
     return tiles.unsupported_reason(q, *others)
 
 
-def token_scores(q: Tensor, keys: Tensor) -> Tensor:
-    """``[B, S, M]`` in fp32."""
+def token_scores(q: Tensor, keys: Tensor, chunks: QueryChunks | None = None) -> Tensor:
+    """``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks, all of which run at once."""
     from longspan.kernels.scores import triton_jit
 
     batch, heads, tokens, parts, width = q.shape
-    count = keys.shape[2]
-    out = torch.empty(batch, heads, count, dtype=torch.float32, device=q.device)
+    count, many, most = keys.shape[2], 1, tokens
+    if chunks is not None:
+        chunks.check(tokens, count)
+        count, many = max(chunks.stops, default=0), len(chunks.stops)
+        most = max((b - a for a, b in pairwise(chunks.edges)), default=0)
+    out = torch.empty(batch, heads, many, count, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
-        return out
+        return out if chunks is not None else out[:, :, 0]
     q, keys, padded = unit_stride(q), unit_stride(keys), tiles.power(width)
     # Queries are loaded for each of their parts, so a stage holds them as well: a third would not fit wide heads.
-    tile = tiles.choose(q, padded, padded, tokens)
+    tile = tiles.choose(q, padded, padded, most)
     tile = replace(tile, stages=min(tile.stages, 2))
-    grid = -(-count // tile.keys), heads, batch
-    common = (*q.stride()[:4], *keys.stride()[:3], heads, tokens, count)
+    grid = -(-count // tile.keys), heads, batch * many
+    edges, stops = (out, out) if chunks is None else chunks.on(q.device)
+    common = (edges, stops, *q.stride()[:4], *keys.stride()[:3], heads, tokens, count, many)
     constants = {
-        "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
+        "CHUNKS": chunks is not None, "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
         "D": width, "DP": padded, "R": tile.rows, "K": tile.keys,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
     with tiles.on(q.device):
-        if tokens == 1:  # a key's only score is its largest: its distance is taken afterwards
+        if most == 1 and chunks is None:  # a key's only score is its largest: its distance is taken afterwards
             top = out.new_zeros(batch, heads, 1)
         else:
             tops = out.new_empty(batch, heads, tokens, grid[0])
             triton_jit.token_scores[grid](q, keys, tops, tops, *common, TOPS=True, **constants)
             top = tops.amax(dim=-1)
         triton_jit.token_scores[grid](q, keys, top, out, *common, TOPS=False, **constants)
+    if chunks is not None:
+        return out
+    out = out[:, :, 0]
     return out.sub_(out.amax(dim=-1, keepdim=True)) if tokens == 1 else out
 
 

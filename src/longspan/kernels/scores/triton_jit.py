@@ -8,12 +8,14 @@ import triton.language as tl
 from longspan.kernels.gpu.primitives import finished, load_rotated, load_rows, narrowed, product, step, unseen
 
 
-@triton.jit(do_not_specialize=["heads", "tokens", "count"])
+@triton.jit(do_not_specialize=["heads", "tokens", "count", "chunks"])
 def token_scores(
     q_ptr,
     k_ptr,
     top_ptr,
     out_ptr,
+    edges_ptr,
+    stops_ptr,
     q_sb,
     q_sh,
     q_st,
@@ -24,7 +26,9 @@ def token_scores(
     heads,
     tokens,
     count,
+    chunks,
     TOPS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     PARTS: tl.constexpr,
     KV_SHARE: tl.constexpr,
     D: tl.constexpr,
@@ -32,22 +36,40 @@ def token_scores(
     R: tl.constexpr,
     K: tl.constexpr,
 ):
-    """``out [B, S, count]``: a key's largest distance of a score from ``top [B, S, T]``.
+    """``out [B, S, chunks, count]``: a key's largest distance of a score from ``top [B, S, T]``.
 
     With ``TOPS`` it is the best score of every query among a tile's keys, ``out [B, S, T, tiles]``, and ``top`` unread.
-    Grid: (tiles of ``count`` keys, heads ``S`` of queries, batch); ``KV_SHARE`` heads share a key head.
+    Grid: (tiles of ``count`` keys, heads ``S`` of queries, batch · ``chunks``); ``KV_SHARE`` heads share a key head.
+    ``CHUNKS`` is for queries that are cut at ``edges [chunks + 1]``, and of which each chunk meets the first ``stops
+    [chunks]`` keys; a tile of later ones has nothing to do but to say that none is there.
     """
-    b = tl.program_id(2).to(tl.int64)
+    b = (tl.program_id(2) // chunks).to(tl.int64)
+    chunk = tl.program_id(2) % chunks
     head = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * K + tl.arange(0, K)
-    there = m < count
+    begin = 0
+    end = tokens
+    met = count
+    if CHUNKS:
+        begin = tl.load(edges_ptr + chunk).to(tl.int32)
+        end = tl.load(edges_ptr + chunk + 1).to(tl.int32)
+        met = tl.load(stops_ptr + chunk).to(tl.int32)
+    there = m < met
     best = tl.full([K], float("-inf"), tl.float32)
     row = b * heads + head
     q_ptr += b * q_sb + head * q_sh
     k_ptr += b * k_sb + (head // KV_SHARE) * k_sh
-    for first in range(0, tokens, R):
+    if CHUNKS:
+        beyond = tl.program_id(0) * K >= met
+        if TOPS:
+            for first in range(begin, tl.where(beyond, end, begin), R):
+                t = first + tl.arange(0, R)
+                at = (row * tokens + t) * tl.num_programs(0) + tl.program_id(0)
+                tl.store(out_ptr + at, tl.full([R], float("-inf"), tl.float32), mask=t < end)
+        end = tl.where(beyond, begin, end)
+    for first in range(begin, end, R):
         t = first + tl.arange(0, R)
-        used = t < tokens
+        used = t < end
         scores = tl.zeros([R, K], tl.float32)  # summed over parts
         for c in range(PARTS):
             part = tl.cast(c, tl.int64)  # of a long text the last key heads lie beyond 2³¹ numbers
@@ -62,7 +84,7 @@ def token_scores(
             top = tl.load(top_ptr + row * tokens + t, mask=used, other=float("inf"))
             best = tl.maximum(best, tl.max(scores - top[:, None], 0))
     if not TOPS:
-        tl.store(out_ptr + row * count + m, best, mask=there)
+        tl.store(out_ptr + (row * chunks + chunk) * count + m, best, mask=there)
 
 
 @triton.jit(do_not_specialize=["chunks"])
