@@ -70,12 +70,12 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         tile = replace(tile, stages=1) if rotated else tile
         size = min(tile.keys, tiles.power(keys))
         heads = {"GROUP": GROUP, "TILE_HEADS": min(GROUP, tile.rows), "HALF": width // 2, "KEY_HALF": 0}
-        return tile, common | heads | SHARED | {"R": tile.rows, "K": size, "MAPS": 1} | more
+        return tile, common | heads | SHARED | {"R": tile.rows, "K": size, "MAPS": 1, "CHUNKS": False} | more
 
     for rows, split in ((4096, False), (1, True)):
         tile, constants = of(rows * GROUP, SPLIT=split)
         yield "banded", banded.banded, constants, split, tile
-        tile, constants = of(rows * GROUP)
+        tile, constants = of(rows * GROUP, CHUNKS=not split)
         yield "by_query_chunk", gathered_chunk.by_query_chunk, constants, split, tile
     tile, constants = of(512, PARTS=8, KV_SHARE=1)
     tile = replace(tile, stages=min(tile.stages, 2))

@@ -41,10 +41,10 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
     name = _implementation(job, impl)
     if name in ("flash_cpu", "torch"):
         return torch_ops.run(job, flash=name == "flash_cpu")
-    if name == "compiled" or isinstance(job, PerRow):
+    if name != "reference" or isinstance(job, PerRow):
         run = {"compiled": compiled.run, "triton": triton.run, "reference": reference.run}[name]
         return iter([(slice(0, job.q.shape[2]), *run(job))])
-    return ((rows, *(triton if name == "triton" else reference).run(chunk)) for rows, chunk in job.chunks())
+    return ((rows, *reference.run(chunk)) for rows, chunk in job.chunks())
 
 
 def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Impl = "auto") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -84,6 +85,11 @@ class PerQueryChunk(Gathered):
     key_cos_sin: CosSin | None = None
     edges: tuple[int, ...] | None = None
     derived: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def longest(self) -> int:
+        """The most queries of a chunk."""
+        return max(b - a for a, b in pairwise(self.edges or (0, self.q.shape[2])))
 
     def chunks(self) -> Iterator[tuple[slice, PerQueryChunk]]:
         """The queries of each chunk, and a job of that chunk alone."""

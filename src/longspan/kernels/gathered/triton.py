@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from longspan.kernels.gathered.contract import Gathered, PerQueryChunk, PerRow
 from longspan.kernels.gpu import tiles
 from longspan.kernels.gpu.launch import constants, merge, room, unsupported_scale
 from longspan.kernels.layout import empty_output, fp32_table, unit_stride
+from longspan.kernels.once import once
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
 FEW_ROWS = 8  # rows up to which each walks its own units
@@ -130,14 +132,16 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
         return out.zero_(), lse.fill_(-torch.inf)
     from longspan.kernels.gathered import triton_jit_chunk
 
-    tile, columns, keys, v, shared = _laid_out(job, job.tokens, rows, count, job.key_cos_sin is not None)
-    tall = -(-rows // (tile.rows // shared["TILE_HEADS"]))
-    parts = tiles.splits(tall * columns * batch, -(-count // tile.keys), out.device)
+    chunks, most = 1 if job.edges is None else len(job.edges) - 1, job.longest
+    tile, columns, keys, v, shared = _laid_out(job, job.tokens, most, count, job.key_cos_sin is not None)
+    tall = -(-most // (tile.rows // shared["TILE_HEADS"]))
+    parts = tiles.splits(chunks * tall * columns * batch, -(-count // tile.keys), out.device)
     whole, whole_lse = room(out, lse, parts)
     tokens = job.tokens.to(out.device).contiguous()
-    # Made there: a copy to the device waits for all that it was asked for, and there is one of these for every chunk.
-    ends = job.ends if job.ends is not None else torch.full((1, 1, 1), count, device=out.device)
-    ends = ends.to(out.device).expand(*tokens.shape[:2], -1).contiguous()
+    # Made there: a copy to the device waits for all that it was asked for.
+    ends = job.ends if job.ends is not None else torch.full((1,) * tokens.dim(), count, device=out.device)
+    ends = ends.to(out.device).expand(*tokens.shape[:-1], -1).contiguous()
+    edges = tokens if job.edges is None else edges_on_device(job, job.edges)
     norm = job.rope.norm_q is not None
     if norm:
         q = torch.stack([job.rope.rotate_q(job.q, *one) for one in job.cos_sin])
@@ -146,14 +150,28 @@ def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:
         q = unit_stride(job.q)[None].expand(len(job.cos_sin), *job.q.shape)
         cos, sin = (torch.stack([one[n].float() for one in job.cos_sin]) for n in (0, 1))
     key_cos, key_sin = fp32_table(job.key_cos_sin) if job.key_cos_sin is not None else (cos, sin)
-    triton_jit_chunk.by_query_chunk[(tall * parts, columns, batch)](
-        q, keys, v, tokens, ends, cos, sin, key_cos, key_sin, whole, whole_lse,
+    triton_jit_chunk.by_query_chunk[(chunks * tall * parts, columns, batch)](
+        q, keys, v, tokens, ends, edges, cos, sin, key_cos, key_sin, whole, whole_lse,
         *q.stride()[:4], *keys.stride()[:3], *v.stride()[:3], *whole.stride()[:3],
-        rows, count, len(job.cos_sin), parts, float(job.scale),
+        rows, count, len(job.cos_sin), chunks, tall, parts, float(job.scale), CHUNKS=job.edges is not None,
         HALF=0 if norm else cos.shape[-1], KEY_HALF=key_cos.shape[-1] if job.key_cos_sin is not None else 0, **shared,
     )  # fmt: skip
     merge(whole, whole_lse, out, lse)
     return out, lse
+
+
+def edges_on_device(job: PerQueryChunk, edges: tuple[int, ...]) -> Tensor:
+    """``[P + 1]`` int64 on the device of the queries, copied once for layers that share what is derived."""
+    if edges[0] or edges[-1] != job.q.shape[2] or any(a >= b for a, b in pairwise(edges)):
+        raise ValueError(f"the edges of chunks are not in order from 0 to {job.q.shape[2]}, the queries: {list(edges)}")
+    if job.tokens.dim() != 4 or job.tokens.shape[2] != len(edges) - 1:
+        raise ValueError(f"{len(edges) - 1} chunks of queries have tokens {list(job.tokens.shape)}")
+    device = job.q.device
+
+    def copy() -> Tensor:
+        return torch.tensor(edges, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
+
+    return once(job.derived, ("edges", device), copy, edges)
 
 
 def _sharing(job: Gathered, chosen: Tensor) -> int:

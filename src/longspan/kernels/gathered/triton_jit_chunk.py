@@ -8,13 +8,14 @@ import triton.language as tl
 from longspan.kernels.gpu.primitives import gathered_step, load_rotated, narrowed, program_heads, store_finished, unseen
 
 
-@triton.jit(do_not_specialize=["rows", "count", "runs", "splits"])
+@triton.jit(do_not_specialize=["rows", "count", "runs", "chunks", "tall", "splits"])
 def by_query_chunk(
     q_ptr,
     k_ptr,
     v_ptr,
     tokens_ptr,
     ends_ptr,
+    edges_ptr,
     cos_ptr,
     sin_ptr,
     key_cos_ptr,
@@ -37,8 +38,11 @@ def by_query_chunk(
     rows,
     count,
     runs,
+    chunks,
+    tall,
     splits,
     scale,
+    CHUNKS: tl.constexpr,
     SOFTCAP: tl.constexpr,
     KV_SHARE: tl.constexpr,
     CHOICE_SHARE: tl.constexpr,
@@ -57,23 +61,30 @@ def by_query_chunk(
 ):
     """One tile: ``R // TILE_HEADS`` rows of the query heads that share ``count`` tokens walk these, run by run.
 
-    Grid: (tiles · ``splits``, sharing groups · parts of a group, batch). ends ``[.., runs]``: one past a run's last
-    token. cos, sin ``[runs, rows, HALF]``; with ``HALF = 0`` q is rotated already, one copy a run ``q_srun`` apart.
-    key_cos, key_sin ``[count, KEY_HALF]``; with ``KEY_HALF = 0`` keys stay as stored.
+    Grid: (``chunks`` · ``tall`` tiles · ``splits``, sharing groups · parts of a group, batch). tokens ``[.., chunks,
+    count]``. ends ``[.., chunks, runs]``: one past a run's last token. cos, sin ``[runs, rows, HALF]``; with
+    ``HALF = 0`` q is rotated already, one copy a run ``q_srun`` apart. key_cos, key_sin ``[count, KEY_HALF]``; with
+    ``KEY_HALF = 0`` keys stay as stored. ``CHUNKS`` is for rows that are cut at ``edges [chunks + 1]``.
     """
     ROWS: tl.constexpr = R // TILE_HEADS
-    tile = tl.program_id(0) // splits
+    chunk = tl.program_id(0) // splits // tall
+    tile = tl.program_id(0) // splits % tall
     split = tl.program_id(0) % splits
     b, s, of_all, g = program_heads(R, GROUP, TILE_HEADS)
     head = s * GROUP + g
     r = tl.arange(0, R)
-    t = tile * ROWS + r // TILE_HEADS
-    used = (t < rows) & (g < GROUP) & (r < ROWS * TILE_HEADS)
+    first_row = tile * ROWS
+    last_row = rows
+    if CHUNKS:
+        first_row += tl.load(edges_ptr + chunk).to(tl.int32)
+        last_row = tl.load(edges_ptr + chunk + 1).to(tl.int32)
+    t = first_row + r // TILE_HEADS
+    used = (t < last_row) & (g < GROUP) & (r < ROWS * TILE_HEADS)
     q_at = b * q_sb + head * q_sh + t.to(tl.int64) * q_st
     k_ptr += b * k_sb + s // KV_SHARE * k_sh
     v_ptr += b * v_sb + s // KV_SHARE * v_sh
-    tokens_ptr += of_all // CHOICE_SHARE * count
-    ends_ptr += of_all // CHOICE_SHARE * runs
+    tokens_ptr += (of_all // CHOICE_SHARE * chunks + chunk) * count
+    ends_ptr += (of_all // CHOICE_SHARE * chunks + chunk) * runs
 
     acc, top, total = unseen(R, DVP)
     e = tl.arange(0, K)
@@ -83,6 +94,8 @@ def by_query_chunk(
         end = tl.load(ends_ptr + run).to(tl.int32)
         begin = tl.maximum(done, split * share)
         stop = tl.minimum(end, (split + 1) * share)
+        if CHUNKS:  # a shorter chunk has fewer tiles
+            stop = tl.where(first_row < last_row, stop, begin)
         if begin < stop:
             cos_sin_at = (tl.cast(run, tl.int64) * rows + t) * HALF
             q_rows = q_at + tl.cast(run, tl.int64) * q_srun
