@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import longspan
-from longspan.attend import Attender, ForwardState, tables
+from longspan.attend import Attender, ForwardState, rows, tables
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 from support.cases import ROPES, all_cases, every_other, inv_freq, make_qkv
@@ -52,6 +52,51 @@ def test_a_token_copies_nothing_and_waits_for_nothing(name, monkeypatch):
             layers(1)
         assert host.copies == host.waits == []
         assert host.kernels.count("banded") == 5 * LAYERS
+
+
+@pytest.mark.parametrize("name", ["full", "dca", "dca-scaled", "streaming-llm"])
+def test_a_prompt_copies_nothing_that_the_last_one_did(name, monkeypatch):
+    """In any parts: their tables are those of the queries' indices."""
+    with watched(monkeypatch) as host:
+        layers = Layers(name)
+        layers(2 * WINDOW)
+        assert len(host.copies) <= 4 and host.waits == []  # of the tables alone, whatever the layers are
+        host.copies.clear()
+        for tokens in (2 * WINDOW, WINDOW + 1, WINDOW - 5):
+            for store in layers.stores:
+                store.reset()
+            layers(tokens)
+            if tokens < 2 * WINDOW:
+                layers(2 * WINDOW - tokens)
+        assert host.copies == host.waits == []
+
+
+@pytest.mark.parametrize("case", all_cases(windows=(24, 7)))
+def test_rows_are_those_of_each_call(case):
+    own = attender(case).tables
+    if own._rows is None:
+        assert own.selection.alone() is not own.selection
+        return
+    for start, stop in ((0, 30), (0, 7), (5, 6), (20, 61), (0, 90), (60, 90), (88, 90)):
+        found, called = own._rows.ranges(start, stop, torch.device("cpu")), own._computed(own.selection, start, stop)
+        plan, other = found.plan, called.plan
+        assert found.rotations == called.rotations and (plan.start, plan.stop) == (start, stop)
+        for a, b in zip((plan.lo, plan.hi, plan.q_pos), (other.lo, other.hi, other.q_pos), strict=True):
+            assert len(a) == len(b) and all(map(torch.equal, a, b))
+        for name in ("ranges", "positions"):
+            assert torch.equal(getattr(plan, name)(torch.device("cpu")), getattr(other, name)(torch.device("cpu")))
+        assert plan.reach == other.reach and plan.farthest >= other.farthest
+        keys, most = own._rows.key_positions(start, stop, torch.device("cpu"))
+        assert torch.equal(keys, torch.stack([to(torch.arange(start, stop)) for to in own.key_maps]))
+        assert int(keys.max()) <= most
+
+
+def test_rows_are_kept_where_they_are_few(monkeypatch):
+    monkeypatch.setattr(rows, "_MOST", 3 * 100)
+    own = Attender(METHODS["dca"].resolve(WINDOW), WINDOW).tables._rows
+    assert own.ranges(90, 91, None) is None  # most rows before it would be computed for nothing
+    assert own.ranges(0, 60, None) is not None and own.ranges(50, 51, None) is not None
+    assert own.ranges(60, 100, None) is not None and own.ranges(0, 101, None) is None
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (3, 3), (0, 5)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from longspan.attend.ahead import AnglesAhead, RangesAhead
 from longspan.attend.choosing import Chooser
+from longspan.attend.rows import RowTables
 from longspan.attend.state import Ranges, TokenSpan
 from longspan.bands import KeyMap
 from longspan.kernels.banded import BandAngles, Plan, make_plan
@@ -67,6 +69,11 @@ class Tables:
             self.chosen_rotation = self.key_maps.index(chooser.positions.chosen_keys(chooser.selection.always()))
             self.scored_rotation = None if scored is None else self.key_maps.index(scored)
         self._alone = self.selection.alone()
+        # A query that comes alone begins a call of its own: what it sees then depends on its index only.
+        self._rows: RowTables | None = None
+        if self._alone is self.selection:
+            bands = len(self.positions.all_bands(self.selection.kept(0, sys.maxsize)))
+            self._rows = RowTables(lambda n: self._computed(self.selection, 0, n), bands, self.key_maps)
         self._angles: dict[Table, Table] = {}
         self._cached_ranges = lru_cache(_CACHED)(lambda start: self._computed(self._alone, start, start + AHEAD))
         self._cached_decode = lru_cache(_CACHED)(self._decode_ahead)
@@ -103,7 +110,9 @@ class Tables:
                     at = places if len(places) == 1 else places[start % AHEAD : start % AHEAD + 1]
                     span.shared.positions[start, stop, at.shape[-1], device] = at
             else:
-                span.ranges[key] = self._computed(self.selection, start, stop)
+                there = None if _computes_here(device) else device
+                known = self._rows.ranges(start, stop, there) if self._rows is not None else None
+                span.ranges[key] = known or self._computed(self.selection, start, stop)
         return span.ranges[key]
 
     def queries(self, span: TokenSpan, pad: int, plan: Plan, table: Table, device: torch.device) -> BandAngles:
@@ -125,6 +134,13 @@ class Tables:
             if alike and self._is_ahead(span, device):
                 token = max(span.past - span.padding[0], 0)
                 span.keys[key] = self._angles_ahead(table, token - token % AHEAD, device).of_keys(token)
+                return span.keys[key]
+            first, known = span.past - span.padding[0], None
+            if alike and self._rows is not None and not _computes_here(device):
+                known = self._rows.key_positions(first, first + span.tokens, table.inv_freq.device)
+            if known is not None:
+                positions, most = known
+                span.keys[key] = BandAngles(*cos_sin(table, positions, device, most))
                 return span.keys[key]
             pads = span.padding[0] if alike else torch.tensor(span.padding)[:, None]
             tokens = (torch.arange(span.past, span.past + span.tokens) - pads).clamp(min=0)
@@ -207,7 +223,8 @@ def computes_here(device: torch.device) -> bool:
 
 def _scaled(plan: Plan, table: Table, factor: float | Tensor, device: torch.device) -> BandAngles:
     """cos and sin of a plan's queries, multiplied by their factor: one, or ``[T, 1]``."""
-    cos, sin = cos_sin(table, torch.stack(plan.q_pos), device)  # of all bands at once: one copy to the device
+    at = plan.positions(table.inv_freq.device)  # of all bands at once: one copy to the device, if any
+    cos, sin = cos_sin(table, at, device, plan.farthest)
     if not isinstance(factor, Tensor) and factor == 1:
         return BandAngles(cos, sin)
     factor = factor.to(device) if isinstance(factor, Tensor) else factor

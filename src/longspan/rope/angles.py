@@ -30,16 +30,17 @@ class Table:
         none = self.inv_freq.new_empty(0, self.inv_freq.numel())
         self._cos_sin = none, none  # cos and sin; replaced as one, since threads share a table
 
-    def __call__(self, positions: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """``positions`` (int64, CPU, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device.
+    def __call__(self, positions: Tensor | slice, most: int | None = None) -> tuple[Tensor, Tensor]:
+        """``positions`` (int64, ≥ 0) → cos, sin ``[*positions.shape, r / 2]``, on the angles' device.
 
-        Of a slice ``start : stop`` they are views, ``[stop - start, r / 2]``.
+        Of a slice ``start : stop`` they are views, ``[stop - start, r / 2]``. Positions on another device than the CPU
+        come with the ``most`` that they may be, for which it is not waited then.
         """
         cos, sin = self._cos_sin
         if isinstance(positions, slice):
             size = positions.stop
         else:
-            size = int(positions.max()) + 1 if positions.numel() else 0
+            size = int(positions.max() if most is None else most) + 1 if positions.numel() else 0
             positions = positions.to(self.inv_freq.device)
         if size > cos.shape[0]:
             self._cos_sin = cos, sin = self._grown(max(size, 2 * cos.shape[0]))
@@ -51,13 +52,13 @@ class Table:
         return phase.cos() * self.factor, phase.sin() * self.factor
 
 
-def cos_sin(table: Table, positions: Tensor | slice, device: torch.device) -> CosSin:
-    """cos and sin at ``positions`` (int64, CPU; or a slice), ``[*positions.shape, r / 2]`` on ``device``.
+def cos_sin(table: Table, positions: Tensor | slice, device: torch.device, most: int | None = None) -> CosSin:
+    """cos and sin at ``positions`` (int64; or a slice), ``[*positions.shape, r / 2]`` on ``device``; see ``Table``.
 
     The layers of a model may lie on several devices, its frequencies on one.
     """
     with torch.inference_mode(False):  # kept for later calls, which may be outside of it and follow gradients
-        cos, sin = table(positions)
+        cos, sin = table(positions, most)
         return (cos, sin) if cos.device == device else (cos.to(device), sin.to(device))
 
 

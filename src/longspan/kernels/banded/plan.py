@@ -94,10 +94,22 @@ class Plan:
 
         return once(self.derived, ("ranges", device), derive)
 
-    def give(self, ranges: Tensor, reach: int) -> None:
-        """Set what ``ranges``, for the device of these, and ``reach`` would compute."""
+    @property
+    def farthest(self) -> int:
+        """No position of a query is larger."""
+        return once(self.derived, "farthest", lambda: int(self.positions(torch.device("cpu")).max()))
+
+    def positions(self, device: torch.device) -> Tensor:
+        """``[bands, T]`` int64, ``q_pos`` on a device."""
+        return once(self.derived, ("positions", device), lambda: torch.stack(self.q_pos).to(device))
+
+    def give(self, ranges: Tensor, reach: int, positions: Tensor | None = None, farthest: int = 0) -> None:
+        """Set what ``ranges`` and ``positions`` on the device of these, ``reach`` and ``farthest`` would compute."""
         give(self.derived, ("ranges", ranges.device), ranges)
         give(self.derived, "reach", reach)
+        if positions is not None:
+            give(self.derived, ("positions", positions.device), positions)
+            give(self.derived, "farthest", farthest)
 
 
 def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:
