@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import longspan
+from longspan.attend import tables
+from longspan.attend.steps import token_cpu
 from longspan.hf import graphs as module
 from longspan.kernels.gpu import tiles
 from longspan.store.buffer import SPARE
@@ -80,6 +82,66 @@ def test_replays_equal_calls(name, recorded):
         torch.testing.assert_close(a.keys, b.keys, rtol=1e-4, atol=1e-4)
 
 
+def assert_same_caches(own, cache):
+    for a, b in zip(own.stores, cache.stores, strict=True):
+        assert len(a.state()) == len(b.state()) > 3, "keys, values, summaries and the last inputs"
+        for x, y in zip(a.state()[:-1], b.state()[:-1], strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+FEW = {"chunk_length": 8, "num_chunks": 4}
+CHOOSING = {
+    "longheads": longspan.LongHeads(**FEW),
+    "longheads-mean-head": longspan.LongHeads(**FEW, score="mean", share="head", remap="far"),
+    "longheads-submeans": longspan.LongHeads(**FEW, score="submeans", first_chunk=False),
+    "longheads-bounds-layer": longspan.LongHeads(**FEW, score="bounds", share="layer"),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+@pytest.mark.usefixtures("poisoned")
+def test_choices_are_recorded(name, recorded, monkeypatch):
+    """From inside the window to beyond it, over the ends of two chunks, at which the model is called."""
+    for part in (tables, token_cpu):
+        monkeypatch.setattr(part, "AHEAD", WINDOW // 4)  # no tables of tokens inside and beyond, as in large windows
+    model, ids = model_of(), ids_of(1, WINDOW - 2)
+    longspan.extend(model, CHOOSING[name])
+    plain, cache = greedy_steps(model, ids, 12)
+    with longspan.graphed(model):
+        found, own = greedy_steps(model, ids, 12)
+    assert len(recorded) == 2, "one that chooses nothing, and one that does"
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
+    assert_same_caches(own, cache)
+
+
+def test_choices_of_padded_rows(recorded):
+    """Rows whose chunks fill, and whose choosing begins, at tokens of their own."""
+    model = model_of()
+    ids, mask, _ = left_padded(ids_of(2, WINDOW + 5), [0, 7])
+    longspan.extend(model, CHOOSING["longheads"])
+    plain, _ = greedy_steps(model, ids, 6, mask)
+    with longspan.graphed(model):
+        found, _ = greedy_steps(model, ids, 6, mask)
+    assert len(recorded) == 2
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_choices_after_a_crop_and_a_prompt(recorded):
+    """What goes back before the queries that choose is recorded again; a prompt moves nothing."""
+    model, ids = model_of(), ids_of(1, WINDOW)
+    longspan.extend(model, CHOOSING["longheads"])
+    found = []
+    for inside in (False, True):
+        with longspan.graphed(model) if inside else torch.no_grad():
+            first, cache = greedy_steps(model, ids, 2)
+            cache.crop(WINDOW - 3)
+            back, _ = greedy_steps(model, ids_of(1, 1, seed=2), 4, cache=cache)  # the third is called
+            more, _ = greedy_steps(model, ids_of(1, 6, seed=3), 2, cache=cache)
+        found.append(torch.cat((first, back, more), dim=1))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert len(recorded) == 3
+
+
 @pytest.mark.parametrize("family", ["phi", "glm4", "gpt_neox", "hunyuan_v1_dense"])
 def test_families(family, recorded):
     """Partial rotations, interleaved ones, norms before and after the rotation."""
@@ -105,9 +167,10 @@ def test_padded_rows(pads, recorded):
     assert_replayed(model, ids, recorded, mask)
 
 
-def test_the_cache_grows_and_is_recorded_again(recorded):
+@pytest.mark.parametrize("name", ["dca", "longheads"])
+def test_the_cache_grows_and_is_recorded_again(name, recorded):
     model, ids = model_of(), ids_of(1, WINDOW)
-    longspan.extend(model, "dca")
+    longspan.extend(model, CHOOSING.get(name) or method(name))
     _, cache = greedy_steps(model, ids, 1)
     with longspan.graphed(model, room=1), torch.no_grad():
         more, _ = greedy_steps(model, ids_of(1, SPARE - 2, seed=1), 5, cache=cache)  # room for SPARE tokens is left
@@ -214,7 +277,10 @@ def test_what_changes_the_model_runs_as_before(recorded):
 @pytest.mark.parametrize(
     ("family", "options", "match"),
     [
-        ("llama", {"method": "longheads"}, "longheads selects keys"),
+        ("llama", {"method": "infllm"}, "infllm selects keys"),
+        ("llama", {"method": longspan.LMInfinite(middle_top_k=2, from_layer=1)}, "lm-infinite selects keys"),
+        ("llama", {"method": longspan.LongHeads(score="token_max")}, "longheads with .* use another score"),
+        ("llama", {"method": longspan.LongHeads(remap="dca")}, "positions .* longheads .* use another remap"),
         ("llama", {"method": "dynamic-ntk"}, "follow the length"),
         ("gemma2", {"method": "dca"}, "stayed stock"),
         ("llama", {"method": "dca", "kv_tier": "host"}, "kv_tier='host'"),

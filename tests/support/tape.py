@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from longspan.kernels.banded import triton_jit
+from longspan.kernels.banded import triton_jit as banded
+from longspan.kernels.gathered import triton_jit as gathered
 from longspan.kernels.gpu import primitives
 
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique")  # for the device to be done
+KERNELS = (banded, "banded"), (gathered, "by_row"), (primitives, "merge")
 
 
 class Tape(TorchDispatchMode):
@@ -74,13 +77,10 @@ class _Kernel:
 
 @contextmanager
 def _watched(tape: Tape) -> Iterator[None]:
-    kept = triton_jit.banded, primitives.merge
-    triton_jit.banded, primitives.merge = (_Kernel(x, tape) for x in kept)
-    try:
-        with tape:
-            yield
-    finally:
-        triton_jit.banded, primitives.merge = kept
+    with pytest.MonkeyPatch.context() as patch, tape:
+        for module, name in KERNELS:
+            patch.setattr(module, name, _Kernel(getattr(module, name), tape))
+        yield
 
 
 def record(run: Callable[[], Any], device: Any = None) -> tuple[Any, Callable[[], None]]:

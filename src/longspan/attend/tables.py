@@ -75,7 +75,7 @@ class Tables:
             bands = len(self.positions.all_bands(self.selection.kept(0, sys.maxsize)))
             self._rows = RowTables(lambda n: self._computed(self.selection, 0, n), bands, self.key_maps)
         self._angles: dict[Table, Table] = {}
-        self._cached_ranges = lru_cache(_CACHED)(lambda start: self._computed(self._alone, start, start + AHEAD))
+        self._cached_ranges = lru_cache(_CACHED)(lambda start: self._computed(self._alone, start, start + AHEAD, 0))
         self._cached_decode = lru_cache(_CACHED)(self._decode_ahead)
         # By device too: where each copy to it takes longer than its bytes, a token alone makes none.
         self._ranges_ahead = lru_cache(_CACHED)(lambda start, device: RangesAhead.of(self.single(start), device))
@@ -155,7 +155,10 @@ class Tables:
         return span.keys[key]
 
     def single(self, token: int) -> Ranges:
-        """The keys of ``AHEAD`` tokens that come one at a time, ``token`` among them; see ``DecodeTables``."""
+        """The keys of ``AHEAD`` tokens that come one at a time, ``token`` among them; see ``DecodeTables``.
+
+        Their plan numbers bands as ``Method.bands`` does.
+        """
         return self._cached_ranges(token - token % AHEAD)
 
     def decode(self, table: Table, token: int) -> DecodeTables:
@@ -210,8 +213,9 @@ class Tables:
         """For each stored rotation cos and sin of the keys ``tokens``, of any shape."""
         return BandAngles(*cos_sin(table, torch.stack([to(tokens) for to in self.key_maps]), device))
 
-    def _computed(self, selection: Selection, start: int, stop: int) -> Ranges:
-        bands = self.positions.all_bands(selection.kept(start, stop))
+    def _computed(self, selection: Selection, start: int, stop: int, first: int | None = None) -> Ranges:
+        """Bands are numbered as those of the queries ``first : stop``, where given."""
+        bands = self.positions.all_bands(selection.kept(start if first is None else first, stop))
         plan = make_plan(bands, start, stop)
         return Ranges(plan, tuple(self.key_maps.index(bands[band].k_pos) for band in plan.bands))
 

@@ -75,7 +75,7 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
 
 def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str | None:
     """The reason against a CUDA graph of this model's decoding, whatever the device; None if there is none."""
-    if (reason := unrecordable_reason(attender.method)) is not None:
+    if (reason := unrecordable_reason(attender.tables)) is not None:
         return reason
     if (reason := unrecordable_model(model, layers)) is not None:
         return reason

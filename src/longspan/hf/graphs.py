@@ -20,7 +20,7 @@ from longspan.attend import Attender, RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from longspan.hf.attach import attached_to, attachment_of
-from longspan.hf.cache import LongspanCache
+from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.describe import unrecordable, unrecordable_model
 from longspan.hf.flat import CACHE, FlatSteps, Unrecordable
 from longspan.hf.hooks import Attachment
@@ -28,6 +28,7 @@ from longspan.hf.interface import left_padding
 from longspan.hf.running import numbering
 from longspan.hf.unwrap import unwrap
 from longspan.kernels.gpu import tiles
+from longspan.store import Slot
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "cache", "past_key_values", "use_cache"}
@@ -54,7 +55,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
 
     Args:
         model: extended, all of its layers, on one device; on a GPU, with a method that keeps keys by their index
-            alone.
+            alone or with LongHeads, whose tokens that fill a chunk run as before.
         room: tokens that the cache of a model on a GPU allocates at a time; the step is recorded again when they are
             used.
 
@@ -148,7 +149,8 @@ class _Decoding:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = dict(zip(self._names, args, strict=False)) | kwargs
         cache = self._decodes(arguments)
-        return self.forward(*args, **kwargs) if cache is None else self._step(cache, arguments)
+        out = None if cache is None else self._step(cache, arguments)
+        return self.forward(*args, **kwargs) if out is None else out
 
     def _decodes(self, arguments: dict[str, Any]) -> LongspanCache | None:
         """The cache of a call that is a decoding step; None for any other."""
@@ -177,7 +179,7 @@ class _Decoding:
         return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None
 
     def _step(self, cache: LongspanCache, arguments: dict[str, Any]) -> Any:
-        """One step, from what was recorded."""
+        """One step, from what was recorded; None where it has to be called."""
         ids, mask, past = arguments["input_ids"], arguments.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
         cache.refuse_uneven()
@@ -205,12 +207,19 @@ class CudaGraphs:
             recording.others_ran = True
 
     def __call__(self, cache: LongspanCache, ids: Tensor) -> Any:
-        """The output of the model for one token in each row, ``ids`` ``[B, 1]``."""
+        """The output of the model for one token in each row, ``ids`` ``[B, 1]``; None where that has to be called."""
         assert cache.padding is not None
         past = cache.stores[0].length
-        recording = self._fitting(cache, past, cache.padding) or self._record(cache, past, cache.padding, ids)
+        recording = self._fitting(cache, past, cache.padding)
+        if recording is None:
+            self._reserve(cache, past)
+        if (kept_at := _kept_at(cache)) is None:
+            if recording is not None:
+                recording.others_ran = True  # its summary may move the index
+            return None
+        recording = recording or self._record(cache, past, cache.padding, ids, kept_at)
         recording.ids.copy_(ids)
-        recording.step.move(past)
+        recording.step.move(past, kept_at)
         recording.replay()
         for store in cache.stores:
             store.commit_one()
@@ -222,8 +231,9 @@ class CudaGraphs:
         recording = self._recordings.get(cache)
         if recording is None:
             return None
-        if past < recording.step.capacity and recording.padding == padding:
+        if recording.padding == padding and recording.step.holds(past):
             if recording.memory == _memory(cache):
+                recording.others_ran = False
                 return recording
             if not recording.others_ran:
                 raise CacheError(
@@ -233,14 +243,21 @@ class CudaGraphs:
         del self._recordings[cache]
         return None
 
-    def _record(self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor) -> _GraphRecording:
+    def _reserve(self, cache: LongspanCache, past: int) -> None:
         for store in cache.stores:
             store.reserve(past + self.room)
-        capacity = min(x.shape[2] for store in cache.stores for x in store.allocated)
-        step = RecordedStep(self.attender.tables, padding, capacity, self.model.device)
+        for store in cache.stores:
+            if store.index is not None:
+                store.index.reserve(_capacity(cache))
+
+    def _record(
+        self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor, kept_at: list[int]
+    ) -> _GraphRecording:
+        layers = len(cache.layers)
+        step = RecordedStep(self.attender.tables, padding, _capacity(cache), self.model.device, layers, past)
         with torch.inference_mode(False), torch.no_grad():
             static_ids = ids.clone()
-        step.move(past)
+        step.move(past, kept_at)
         cache.recorded = step
         try:
             out, replay = record(
@@ -261,5 +278,23 @@ class CudaGraphs:
         return recording
 
 
+def _capacity(cache: LongspanCache) -> int:
+    return min(store.capacity for store in cache.stores)
+
+
+def _kept_at(cache: LongspanCache) -> list[int] | None:
+    """For each layer where its index keeps the next token's inputs; None where one has to do more than write them."""
+    places = []
+    for layer in cache.layers:
+        index = layer.store.index if isinstance(layer, StoreLayer) else None
+        slot = Slot(0) if index is None else index.reserve_one()
+        if slot is None:
+            return None
+        places.append(slot.kept_at)
+    return places
+
+
 def _memory(cache: LongspanCache) -> list[int]:
-    return [x.data_ptr() for store in cache.stores for x in store.allocated]
+    tensors = [x for store in cache.stores for x in store.allocated]
+    tensors += [x for store in cache.stores if store.index is not None for x in store.index.memory]
+    return [x.data_ptr() for x in tensors]

@@ -101,6 +101,16 @@ class ChunkIndex(UnitIndex):
         self._length += 1
         self.tail.stop += 1
 
+    def reserve(self, tokens: int) -> None:
+        """Have room for the summaries of ``tokens`` in all, once there are some."""
+        if self._buffer.capacity:
+            self._buffer.reserve(self._buffer.allocated, self.most_entries(tokens))
+
+    @property
+    def memory(self) -> list[Tensor]:
+        """See ``longspan.store.KeyIndex``: the last tokens' inputs, and the summaries once there are some."""
+        return self.tail.tensors if self.entries is None else [*self.tail.tensors, self.entries]
+
     @property
     def input_copies(self) -> list[Tensor]:
         """Room for the last tokens' queries, keys and values, or for keys alone; see ``Tail.tensors``."""

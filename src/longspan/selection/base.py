@@ -126,6 +126,13 @@ class Choosing(Selection):
         """
         raise NotImplementedError
 
+    def unrecordable_reason(self) -> str | None:
+        """Why a token's choice is not the same operations at every length, as a predicate, or None.
+
+        It is none where ``Selector.choose_recorded`` makes it.
+        """
+        return "selects keys by their content, so its operations depend on the length"
+
     def choices(
         self, r0: int, r1: int, units: Tensor, scores: Tensor | None, every: bool
     ) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:

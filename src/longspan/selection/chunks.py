@@ -12,7 +12,7 @@ from longspan.calibration import Calibration
 from longspan.index import ChunkIndex
 from longspan.index.chunks import SUBMEANS, bound_scores
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
-from longspan.kernels.topk import topk
+from longspan.kernels.topk import masked_topk, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_row import ByRow
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
@@ -103,6 +103,18 @@ class Chunks(ByRow):
         tie = self.tie(scores.dtype)
         return topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=self.stops(i))
 
+    def choose_recorded(self, scores: Tensor, stop: Tensor) -> Tensor:
+        """The same of one query by operations that never wait: ``stop`` ``[1]`` int64 is on the scores' device."""
+        tie = self.tie(scores.dtype)
+        return masked_topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=stop)
+
+    def unrecordable_reason(self) -> str | None:
+        if type(self) is not Chunks:  # a subclass may choose otherwise
+            return super().unrecordable_reason()
+        if self.score == "token_max":
+            return "with score='token_max' scores every token of a chunk, which cannot be recorded; use another score"
+        return None
+
     def tie(self, dtype: torch.dtype) -> float:
         """The difference within which scores tie, in parts of the largest.
 
@@ -134,6 +146,11 @@ class ChunkSelector(ChunkIndex, Selector):
         count, kv_heads = self.selection.candidates(r1), queries.keys.shape[1]
         scores = self.scores(queries.between(r0, r1), queries.batch, count, queries.rope, kv_heads)
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
+
+    def choose_recorded(self, q: Tensor, rows: slice, stop: Tensor, rope: Rope, kv_heads: int) -> Tensor:
+        assert self.entries is not None  # a token that has something to choose from has entries to choose by
+        count = self.entries.shape[2] // self.per_unit
+        return self.selection.choose_recorded(self.scores(q, rows, count, rope, kv_heads), stop)
 
     def in_one_call(self, table: Table) -> bool:
         # A subclass may choose otherwise.

@@ -137,3 +137,26 @@ class Selector(AcrossRanks):
 
     def commit_one(self) -> None:
         """The token was written."""
+
+    # A token that comes alone, in a recorded step; see ``longspan.attend.steps.graph_choice``.
+
+    def reserve(self, tokens: int) -> None:
+        """Have room for what is kept of ``tokens`` in all, so that taking in up to there moves nothing."""
+
+    @property
+    def memory(self) -> Sequence[Tensor]:
+        """What such a step reads and writes where it lies, of any shape."""
+        return ()
+
+    def choose_recorded(self, q: Tensor, rows: slice, stop: Tensor, rope: Rope, kv_heads: int) -> Tensor:
+        """The units that the new token chooses, by operations that do not depend on the length and never wait.
+
+        Args:
+            q: ``[B, H, 1, D]``, unrotated, of the batch's ``rows``.
+            stop: ``[1]`` int64 on the device, one past the last candidate.
+            kv_heads: ``Hkv``.
+
+        Returns:
+            ``[B, S, 1, m]`` int64, ascending.
+        """
+        raise NotImplementedError

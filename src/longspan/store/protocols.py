@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -29,6 +30,13 @@ class KeyIndex(Protocol):
 
     def commit_one(self) -> None:
         """The token was written to what ``reserve_one`` gave, and counts as stored."""
+
+    def reserve(self, tokens: int) -> None:
+        """Have room for what is kept of ``tokens`` in all, so that taking in up to there moves nothing."""
+
+    @property
+    def memory(self) -> Sequence[Tensor]:
+        """What a recorded step reads and writes where it lies, of any shape."""
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ from longspan.kernels.dispatch import Impl, resolve
 from longspan.kernels.topk import compiled, reference, torch_ops, triton
 from longspan.kernels.topk.torch_ops import max_nearby
 
-__all__ = ["max_nearby", "topk"]
+__all__ = ["masked_topk", "max_nearby", "topk"]
 
 
 def topk(
@@ -49,3 +49,13 @@ def topk(
     name = resolve(impl, scores.device, reasons, slower=("triton",) if triton.slower(scores) else ())
     module = {"triton": triton, "compiled": compiled, "torch": torch_ops, "reference": reference}[name]
     return module.topk(scores, count, tie, last, start, stops, near)
+
+
+def masked_topk(
+    scores: Tensor, count: int, *, tie: float = 0.0, last: bool = False, start: int = 0, stops: Tensor, near: int = 0
+) -> Tensor:
+    """``topk`` of scores ``[..., T, n]`` by operations that a CUDA graph can record: ``[..., T, count]`` int64.
+
+    ``stops`` ``[T]`` int64 is on the scores' device. No operation depends on what is in them or the scores.
+    """
+    return torch_ops.masked_topk(scores, count, tie, last, start, stops, near)

@@ -10,18 +10,30 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
     """``[..., T, count]`` int64 of scores ``[..., T, n]``."""
     if stops is not None and len(stops) == 1:  # the row's places are a range, of which a copy is cheaper than masks
         return topk(scores[..., start : int(stops)], count, tie, last, 0, None, near) + start
-    slack: Tensor | float = 0.0
-    if start or stops is not None:
-        place = torch.arange(scores.shape[-1])
-        outside = place < start if stops is None else (place < start) | (place >= stops[:, None])
-        outside = outside.to(scores.device)
-        scores = max_nearby(scores.masked_fill(outside, float("-inf")), near)
-        slack = _tie(scores.masked_fill(outside, 0), tie) if tie else slack
-        scores = scores.masked_fill(outside, float("-inf")) if near else scores
-    else:
+    if not start and stops is None:
         scores = max_nearby(scores, near)
-        slack = _tie(scores, tie) if tie else slack
+        return _topk(scores, count, _tie(scores, tie) if tie else 0.0, last)
+    place = torch.arange(scores.shape[-1])
+    outside = place < start if stops is None else (place < start) | (place >= stops[:, None])
+    scores, slack = _masked(scores, outside.to(scores.device), tie, near)
     return _topk(scores, count, slack, last)
+
+
+def masked_topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor, near: int) -> Tensor:
+    """``[..., T, count]`` int64 by operations that do not depend on ``stops``, which is where the scores are."""
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    outside = (place < start) | (place >= stops[:, None])
+    scores, slack = _masked(scores, outside, tie, near)
+    ranks = _ranks(scores, scores.topk(count, dim=-1).values[..., -1:], slack, last)
+    # Behind the stop there may be no such places, and scores that are NaN or -inf would tie with those there.
+    return ranks.masked_fill_(outside, -1).topk(count, dim=-1).indices.sort(dim=-1).values
+
+
+def _masked(scores: Tensor, outside: Tensor, tie: float, near: int) -> tuple[Tensor, Tensor | float]:
+    """Scores of which those ``outside`` do not count, and how near to the last place ties are."""
+    scores = max_nearby(scores.masked_fill(outside, float("-inf")), near)
+    slack = _tie(scores.masked_fill(outside, 0), tie) if tie else 0.0
+    return scores.masked_fill(outside, float("-inf")) if near else scores, slack
 
 
 def max_nearby(scores: Tensor, near: int) -> Tensor:
@@ -49,7 +61,11 @@ def _topk(scores: Tensor, count: int, slack: Tensor | float, last: bool) -> Tens
     # To look whether there is a tie is cheap on a CPU; elsewhere it would be to wait.
     if scores.device.type == "cpu" and not bool((near.sum(dim=-1) > count).any()):
         return best.indices.sort(dim=-1).values
-    n = scores.shape[-1]
+    return _ranks(scores, least, slack, last).topk(count, dim=-1).indices.sort(dim=-1).values
+
+
+def _ranks(scores: Tensor, least: Tensor, slack: Tensor | float, last: bool) -> Tensor:
+    """Numbers of the scores' shape, of which the largest are the choice; ``least`` is the score of the last place."""
+    n, near = scores.shape[-1], scores >= least - slack
     place = torch.arange(n, device=scores.device, dtype=torch.int32)
-    rank = (near.int() + (scores > least + slack).int()) * n + (place if last else n - 1 - place)
-    return rank.topk(count, dim=-1).indices.sort(dim=-1).values
+    return (near.int() + (scores > least + slack).int()) * n + (place if last else n - 1 - place)

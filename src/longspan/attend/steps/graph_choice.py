@@ -1,0 +1,134 @@
+"""The part of a recorded step that looks at queries and keys: choose, and attend to what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longspan.attend.choosing import Chooser
+from longspan.attend.layer import LayerCall
+from longspan.attend.steps.filled import HostFilled
+from longspan.attend.tables import Tables
+from longspan.errors import LongspanError
+from longspan.kernels import cpu
+from longspan.kernels.gathered import PerRow, triton
+from longspan.kernels.softmax import merge
+from longspan.rope import Rope
+from longspan.selection.by_row import check_positions
+from longspan.selection.selector import Selector
+from longspan.store import KVStore
+
+Run = tuple[int, int, int]  # the first row, one past the last, and their padding
+
+
+def unrecordable_choice(name: str, chooser: Chooser) -> str | None:
+    """Why the choice of a method of this name is not the same operations at every length, or None."""
+    if (reason := chooser.selection.unrecordable_reason()) is not None:
+        return f"{name} {reason}"
+    if chooser.across is not None:
+        return "the scores of a layer's heads are summed over ranks"
+    if chooser.places(torch.zeros(1, dtype=torch.int64)) is None:
+        return f"the positions of the keys that {name} chooses depend on which they are; use another remap"
+    return None
+
+
+class RecordedChoice:
+    """What one new token chooses in each layer. What depends on the length lies in tensors that ``move`` fills.
+
+    Those are the place of the new token's inputs among those that an index keeps, one past the last candidate of each
+    run of rows, and the positions that its units are seen from. Scores are those of all entries that there is memory
+    for, of which the ones from the stop on do not count.
+
+    Args:
+        runs: rows with equal padding.
+        layers: of the model, by whose numbers the places are.
+        past: tokens stored before the first one that it is for.
+    """
+
+    def __init__(self, tables: Tables, runs: Sequence[Run], layers: int, device: torch.device, past: int) -> None:
+        assert tables.chooser is not None
+        self._chooser, self._tables, self._runs = tables.chooser, tables, runs
+        self._chooses = self._which_choose(past)
+        count = self._chooser.selection.chosen
+        self._filled = HostFilled(
+            device, ((layers, 1), torch.int64), ((len(runs), 1), torch.int64), ((len(runs), 1, count), torch.int64)
+        )
+        self._kept_at, self._stops, self._positions = self._filled.device
+
+    def bands(self, numbers: range) -> range:
+        """Which bands of all ``numbers`` any row may use: those of queries that keep every key come first."""
+        selection = self._chooser.selection
+        first = selection.first_query
+        if not all(self._chooses):
+            return numbers
+        own = self._tables.positions.all_bands(selection.alone().kept(first, first + 1))
+        return numbers[len(numbers) - len(own) :]
+
+    def reach(self, capacity: int) -> int:
+        """The most keys that a row sees in those bands."""
+        kept = self._chooser.selection.always()
+        return min(capacity, kept.head + kept.span) if all(self._chooses) and kept.span is not None else capacity
+
+    def holds(self, past: int) -> bool:
+        """Whether the same rows choose after ``past`` stored tokens."""
+        return self._which_choose(past) == self._chooses
+
+    def move(self, past: int, kept_at: Sequence[int]) -> None:
+        """See ``RecordedStep.move``."""
+        places, stops, positions = self._filled.host
+        places[:, 0] = torch.tensor(kept_at)
+        for run, (_, _, pad) in enumerate(self._runs):
+            if self._chooses[run]:
+                token = torch.tensor([past - pad])
+                stops[run] = self._chooser.selection.stops(token)
+                at = self._chooser.places(token)
+                assert at is not None
+                check_positions(at, self._chooser.window, self._chooser.positions)
+                positions[run] = at
+        self._filled.fill()
+
+    def take(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Selector:
+        """Write what the index keeps of the new token, ``[B, H, 1, D]`` each, channels as in ``Rope.pair``."""
+        selector = self._chooser.selector_in(store, layer.number, layer.rope)
+        copies = selector.input_copies
+        for kept, x in zip(copies, (q, k, v) if len(copies) == 3 else (k,) * len(copies), strict=True):
+            kept.index_copy_(2, self._kept_at[layer.number], x)
+        return selector
+
+    def add(
+        self, out: Tensor, lse: Tensor, run: int, q: Tensor, layer: LayerCall, store: KVStore, selector: Selector
+    ) -> None:
+        """Merge what the rows of a run choose into ``out`` ``[B, H, 1, Dv]`` and ``lse`` ``[B, H, 1]``, in place.
+
+        Args:
+            q: ``[B, H, 1, D]``, unrotated, of these rows.
+        """
+        if not self._chooses[run]:
+            return
+        a, b, pad = self._runs[run]
+        table = self._tables.angles(layer.rope.table)
+        rope: Rope = layer.rope.paired().with_table(table)
+        *keys, values = (x[a:b, :, pad:] for x in store.allocated)
+        with cpu.disabled():  # under Triton's interpreter: what runs in C is no part of a recording
+            units = selector.choose_recorded(q, slice(a, b), self._stops[run], rope, values.shape[1])
+        job = PerRow(
+            q=q,
+            keys=keys[self._tables.chosen_rotation],
+            v=values,
+            rope=rope,
+            scale=layer.scale,
+            softcap=layer.softcap,
+            units=units,
+            size=self._chooser.selection.size,
+            positions=self._positions[run],
+            table=self._chooser.window_table(table, q.device),
+        )
+        if (reason := triton.unsupported_reason(job)) is not None:
+            raise LongspanError(f"a recorded step needs the Triton kernel, which cannot run here: {reason}")
+        merge(out, lse, *triton.run(job))
+
+    def _which_choose(self, past: int) -> tuple[bool, ...]:
+        first = self._chooser.selection.first_query
+        return tuple(past - pad >= first for _, _, pad in self._runs)
