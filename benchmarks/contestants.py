@@ -267,35 +267,39 @@ class Recorded(Longspan):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         past = self.stores[0].length
-        if q.shape[2] > 1 or not past:
-            self.step = None
+        slots = [store.reserve_one() for store in self.stores if q.shape[2] == 1]
+        if not slots or None in slots:  # a prefill, or a token that fills a chunk
             return super().__call__(q, k, v)
-        if self.step is None or past >= self.step.capacity:
-            self._record(q, k, v, past)
+        kept_at = [slot.kept_at for slot in slots if slot is not None]
+        if self.step is None or not self.step.holds(past):
+            self._record((q, k, v), past, kept_at)
         assert self.step is not None
         for own, given in zip(self.given, (q, k, v), strict=True):
             own.copy_(given)
-        self.step.move(past)
+        self.step.move(past, kept_at)
         self.replay()
         for store in self.stores:
             store.commit_one()
         return self.out
 
-    def _record(self, q: Tensor, k: Tensor, v: Tensor, past: int) -> None:
+    def _record(self, given: QKV, past: int, kept_at: list[int]) -> None:
         for store in self.stores:
             store.reserve(past + ROOM)
-        capacity = min(x.shape[2] for store in self.stores for x in store.allocated)
-        step = self.step = RecordedStep(self.attender.tables, (0,), capacity, q.device)
-        self.given = tuple(x.clone() for x in (q, k, v))
-        step.move(past)
-        layer = LayerCall(self.rope, self.shape.scale, (0,), None, None, 0, ForwardState())
+            if store.index is not None:
+                store.index.reserve(store.capacity)
+        capacity, device = min(store.capacity for store in self.stores), given[0].device
+        step = self.step = RecordedStep(self.attender.tables, (0,), capacity, device, len(self.stores), past)
+        self.given = tuple(x.clone() for x in given)
+        step.move(past, kept_at)
+        state = ForwardState()
+        layers = [LayerCall(self.rope, self.shape.scale, (0,), None, None, n, state) for n in range(len(self.stores))]
 
         def run() -> Tensor:
-            for store in self.stores:
+            for layer, store in zip(layers, self.stores, strict=True):
                 out = step(*self.given, layer, store)
             return out.transpose(1, 2)
 
-        self.out, self.replay = record(run, q.device)
+        self.out, self.replay = record(run, device)
 
 
 def random_calibration(size: int, channels: int) -> Calibration:

@@ -110,7 +110,7 @@ class Tables:
                     at = places if len(places) == 1 else places[start % AHEAD : start % AHEAD + 1]
                     span.shared.positions[start, stop, at.shape[-1], device] = at
             else:
-                there = None if _computes_here(device) else device
+                there = None if computes_here(device) else device
                 known = self._rows.ranges(start, stop, there) if self._rows is not None else None
                 span.ranges[key] = known or self._computed(self.selection, start, stop)
         return span.ranges[key]
@@ -136,7 +136,7 @@ class Tables:
                 span.keys[key] = self._angles_ahead(table, token - token % AHEAD, device).of_keys(token)
                 return span.keys[key]
             first, known = span.past - span.padding[0], None
-            if alike and self._rows is not None and not _computes_here(device):
+            if alike and self._rows is not None and not computes_here(device):
                 known = self._rows.key_positions(first, first + span.tokens, table.inv_freq.device)
             if known is not None:
                 positions, most = known
