@@ -98,6 +98,13 @@ def test_stops_on_a_gpu_copy_nothing(monkeypatch):
     assert not copied and len(launched) == 3
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_torch_takes_stops_on_the_device_without_a_look_at_them(rows):
+    """Which it runs instead on few long rows; on ``meta`` a look is an error."""
+    scores, stops = torch.empty(2, rows, 50, device="meta"), torch.empty(rows, device="meta", dtype=torch.int64)
+    assert topk(scores, 5, stops=stops, near=1, impl="torch").shape == (2, rows, 5)
+
+
 def test_scores_that_lie_apart():
     check(random(100, 2, 3).permute(1, 2, 0), 20, near=1)
     check(random(2, 3, 100)[:, :, 10:90], 20)

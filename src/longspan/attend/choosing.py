@@ -14,7 +14,10 @@ from longspan.attend.ranks import Ranks
 from longspan.calibration import Calibration
 from longspan.errors import AttachError
 from longspan.kernels import cpu
+from longspan.kernels.dispatch import resolve
 from longspan.kernels.gathered import Impl, gather_into
+from longspan.kernels.gpu import tiles
+from longspan.kernels.gpu.launch import unsupported_scale
 from longspan.methods import Method
 from longspan.positions import ChosenPositionMap
 from longspan.rope import CosSin, Rope, Table, cos_sin
@@ -88,8 +91,9 @@ class Chooser:
                 observer.add((r0, r1), selection, chosen, **about)
 
         alone = observer is not None and observer.scores  # those that go together keep no scores
-        if len(runs) > 1 and self.many and not alone and self._together(out, lse, queries, selector):
-            runs = runs[selector.add_many(out, lse, queries, runs, see, seen) :]
+        together = self._together(out, lse, queries, selector) if len(runs) > 1 and self.many and not alone else None
+        if together is not None:
+            runs = runs[selector.add_many(out, lse, queries, runs, see, seen, together) :]
         for r0, r1 in runs:
             chosen = selector.choose(queries, r0, r1)
             seen(r0, r1, chosen)
@@ -97,14 +101,22 @@ class Chooser:
             merged = (out, lse) if whole else (out[:, :, own], lse[:, :, own])
             gather_into(*merged, see(r0, r1, chosen.units), self.impl)
 
-    def _together(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> bool:
-        """Whether the kernel in C, which alone takes several query chunks at once, can run these."""
-        if self.impl not in ("auto", "compiled"):
-            return False
+    def _together(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> Impl | None:
+        """Which implementation runs several of the query chunks at once; None where each goes by itself."""
         if selector.across is not None:  # how many go together depends on the machine, and all ranks sum as often
-            return False
+            return None
+        given = queries.q, queries.keys, queries.values
+
+        def on_a_gpu() -> str | None:
+            return unsupported_scale(queries.scale) or tiles.unsupported_reason(*given)
+
+        if self.impl == "triton":
+            return "triton" if on_a_gpu() is None else None
+        if self.impl == "auto" and resolve("auto", queries.q.device, {"triton": on_a_gpu}) == "triton":
+            return "auto"
         plain = out.dtype == queries.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
-        return plain and cpu.unsupported_reason(queries.q, queries.keys, queries.values) is None
+        in_c = self.impl in ("auto", "compiled") and plain and cpu.unsupported_reason(*given) is None
+        return "auto" if in_c else None
 
     def recording(self) -> Observer | None:
         """The observer, if it records the forward that this thread is in: all others run as if there were none."""

@@ -13,12 +13,12 @@ from torch import Tensor
 from longspan.calibration import Calibration
 from longspan.index import BlockIndex, BlockLayout
 from longspan.kernels import cpu
-from longspan.kernels.gathered import PerQueryChunk, gather_into
+from longspan.kernels.gathered import Impl, PerQueryChunk, gather_into
 from longspan.rope import Rope
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost, summary_bytes
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, See, Seen, Selector
+from longspan.selection.selector import QUERIES_AT_ONCE, Chosen, See, Seen, Selector
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,27 @@ class BlockSelector(BlockIndex, Selector):
         return Chosen(self.layout.choose(scores), lambda: scores)
 
     def add_many(
-        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+        self,
+        out: Tensor,
+        lse: Tensor,
+        queries: QueryBlock,
+        runs: Sequence[tuple[int, int]],
+        see: See,
+        seen: Seen,
+        impl: Impl = "auto",
     ) -> int:
         """Query chunks that attend together; shapes as for ``Selector.add_many``.
 
         Each chooses by itself, so that scores that are equal up to rounding decide as where they are recorded.
         """
         done = 0
-        # Few queries have a kernel of their own, which rounds otherwise than that of many.
-        for _, group in groupby(runs, key=lambda run: run[1] - run[0] <= cpu.DECODE_ROWS):
-            some = list(group)
+        if queries.q.device.type == "cpu":
+            # Few queries have a kernel of their own, which rounds otherwise than that of many.
+            groups = [list(some) for _, some in groupby(runs, key=lambda run: run[1] - run[0] <= cpu.DECODE_ROWS)]
+        else:
+            most = max(1, QUERIES_AT_ONCE // self.layout.query_chunk)
+            groups = [list(runs[n : n + most]) for n in range(0, len(runs), most)]
+        for some in groups:
             r0, r1 = some[0][0], some[-1][1]
             first = self.choose(queries, *some[0]).units
             job = cast(PerQueryChunk, see(r0, r1, first))
@@ -90,7 +101,7 @@ class BlockSelector(BlockIndex, Selector):
                 break
             chosen = torch.stack([first, *(self.choose(queries, *run).units for run in some[1:])], dim=2)
             own, edges = queries.in_call(r0, r1), (*(a - r0 for a, _ in some), r1 - r0)
-            gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, edges=edges))
+            gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, **queries.cut(edges)), impl)
             for n, run in enumerate(some):
                 seen(*run, Chosen(chosen[:, :, n], None))
             done += len(some)

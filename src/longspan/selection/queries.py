@@ -9,15 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.kernels.scores import QueryChunks
 from longspan.rope import CosSin, Rope, cos_sin
 
 
 @dataclass(eq=False)
 class Shared:
-    """Tables shared by a forward's layers: cos and sin by position, and positions that depend on queries alone."""
+    """What a forward's layers share: cos and sin by position, positions that depend on queries alone, query chunks.
+
+    Attributes:
+        cuts: by where queries are cut, these edges, and what a kernel derives from them.
+        chunks: by their edges and stops.
+    """
 
     positions: dict[Hashable, Tensor] = field(default_factory=dict)
     angles: dict[Hashable, CosSin] = field(default_factory=dict)
+    cuts: dict[tuple[int, ...], tuple[tuple[int, ...], dict[Any, Any]]] = field(default_factory=dict)
+    chunks: dict[Hashable, QueryChunks] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,17 @@ class QueryBlock:
         """The inputs of gathered attention of queries ``r0 : r1``, whatever they chose."""
         layer = {"rope": self.rope, "scale": self.scale, "softcap": self.softcap}
         return {"q": self.between(r0, r1), "keys": self.keys, "v": self.values, **layer}
+
+    def cut(self, edges: tuple[int, ...]) -> dict[str, Any]:
+        """``edges`` of a ``PerQueryChunk`` and what is derived from them, the same objects in every layer."""
+        known, derived = self.shared.cuts.setdefault(edges, (edges, {}))
+        return {"edges": known, "derived": derived}
+
+    def chunks(self, edges: tuple[int, ...], stops: tuple[int, ...]) -> QueryChunks:
+        """Query chunks with these edges and stops, the same object in every layer."""
+        if (edges, stops) not in self.shared.chunks:
+            self.shared.chunks[edges, stops] = QueryChunks(edges, stops)
+        return self.shared.chunks[edges, stops]
 
     def cos_sin(self, positions: Tensor, *key: Hashable, scaled: bool = True) -> CosSin:
         """cos and sin of the rows' angles, with their factor or without, at positions that ``key`` stands for."""

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from longspan.index import AcrossRanks
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
-from longspan.kernels.gathered import PerQueryChunk, PerRow
+from longspan.kernels.gathered import Impl, PerQueryChunk, PerRow
 from longspan.rope import Rope, Table
 from longspan.selection.queries import QueryBlock
 from longspan.store import Slot
 
 See = Callable[[int, int, Tensor], PerRow | PerQueryChunk]  # how the queries r0 : r1 see what they chose
 SCORES_AT_ONCE = 2**25  # scores that are held at once (fp32: 128 MB)
+QUERIES_AT_ONCE = 4096  # queries of query chunks that run together, whose form for scores and outputs are held at once
 _NOTHING_KEPT = Slot(0)
 
 
@@ -92,15 +93,23 @@ class Selector(AcrossRanks):
         raise NotImplementedError
 
     def add_many(
-        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+        self,
+        out: Tensor,
+        lse: Tensor,
+        queries: QueryBlock,
+        runs: Sequence[tuple[int, int]],
+        see: See,
+        seen: Seen,
+        impl: Impl = "auto",
     ) -> int:
         """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
 
-        Called where the gathered kernel in C can take them, and this process has all heads.
+        Called where the gathered kernel in C or in Triton can take them, and this process has all heads.
 
         Args:
             out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]`` of the rows' queries.
             seen: is told what each of these runs chose, without scores.
+            impl: of the gathered kernel.
 
         Returns:
             How many runs that was: none, unless the selector can choose for many.

@@ -14,17 +14,17 @@ from longspan.calibration import Calibration
 from longspan.index import TokenIndex, summed_queries
 from longspan.kernels import cpu
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
-from longspan.kernels.gathered import PerQueryChunk, gather_into
-from longspan.kernels.scores import QueryChunks, dot_scores, relative_scores, token_scores
+from longspan.kernels.gathered import Impl, PerQueryChunk, gather_into
+from longspan.kernels.scores import dot_scores, relative_scores, token_scores, triton
 from longspan.kernels.topk import max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost
 from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import SCORES_AT_ONCE, Chosen, See, Seen, Selector
+from longspan.selection.selector import QUERIES_AT_ONCE, SCORES_AT_ONCE, Chosen, See, Seen, Selector
 from longspan.terms import Share, head_sets
 
-_QUERIES = 4096  # queries of query chunks that run together, whose form for scores is held at once
+_KEYS = 32  # for so many keys, or more, a GPU holds the best score of a query
 
 
 @dataclass(frozen=True)
@@ -152,33 +152,52 @@ class TokenSelector(Selector):
         return queries.rope.rotate_q(q, cos / queries.rope.table.factor, sin)
 
     def add_many(
-        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+        self,
+        out: Tensor,
+        lse: Tensor,
+        queries: QueryBlock,
+        runs: Sequence[tuple[int, int]],
+        see: See,
+        seen: Seen,
+        impl: Impl = "auto",
     ) -> int:
         """Query chunks that score, choose and attend together; shapes as for ``Selector.add_many``."""
         selection, done = self.selection, 0
         sets = head_sets(selection.share, queries.q.shape[1], queries.keys.shape[1])
-        fitting = SCORES_AT_ONCE // (queries.q.shape[0] * sets * queries.keys.shape[2])
-        at_once = min(_QUERIES // selection.query_chunk, fitting)
+        at_once, fewest = self._at_once(queries, sets, impl)
         nothing = torch.empty(queries.q.shape[0], sets, selection.top_k, dtype=torch.int64, device="cpu")
-        # The last ones go one by one where they are too few to be spread over all threads.
-        while len(runs) - done >= min(at_once, 2 * torch.get_num_threads()) > 1:
+        while len(runs) - done >= fewest > 1:
             batch = runs[done : done + at_once]
             r0, r1 = batch[0][0], batch[-1][1]
             job = cast(PerQueryChunk, see(r0, r1, nothing))
             if job.ends is not None or job.key_cos_sin is not None:  # their positions are those of one query chunk
                 return done
             edges = (*(a - r0 for a, _ in batch), r1 - r0)
-            stops = torch.tensor([a - selection.local - selection.initial for a, _ in batch], device="cpu")
+            chunks = queries.chunks(edges, tuple(a - selection.local - selection.initial for a, _ in batch))
             q, keys = self.form(queries, r0, r1)
-            chunks = QueryChunks(edges, stops.tolist())
-            scores = token_scores(q, keys[:, :, selection.initial :], chunks=chunks)
-            chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops) + selection.initial
+            keys = keys[:, :, selection.initial :]
+            # Named for the interpreter's sake; reduced queries and keys may be of two dtypes, which Triton refuses.
+            own_impl = impl if impl == "auto" or triton.unsupported_reason(q, keys) is None else "auto"
+            scores = token_scores(q, keys, chunks=chunks, impl=own_impl)
+            _, stops = chunks.on(scores.device)
+            chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops, impl=impl) + selection.initial
             own = queries.in_call(r0, r1)
-            gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, edges=edges))
+            gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, **queries.cut(edges)), impl)
             for n, run in enumerate(batch):
                 seen(*run, Chosen(chosen[:, :, n], None))
             done += len(batch)
         return done
+
+    def _at_once(self, queries: QueryBlock, sets: int, impl: Impl) -> tuple[int, int]:
+        """How many query chunks run together, and the fewest that do."""
+        size, scores = self.selection.query_chunk, queries.q.shape[0] * sets * queries.keys.shape[2]
+        if impl == "auto" and queries.q.device.type == "cpu":
+            at_once = min(QUERIES_AT_ONCE // size, SCORES_AT_ONCE // scores)
+            # The last ones go one by one where they are too few to be spread over all threads.
+            return at_once, min(at_once, 2 * torch.get_num_threads())
+        # Scores are copied by top-k, and of a tile of keys every query has its best one.
+        at_once = min(QUERIES_AT_ONCE // size, SCORES_AT_ONCE // (scores * (2 + size // _KEYS)))
+        return at_once, min(at_once, 2)
 
     def in_one_call(self, table: Table) -> bool:
         # Stored keys have the factor of the angles, and scores have not. A subclass may choose otherwise.

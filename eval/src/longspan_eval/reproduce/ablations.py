@@ -17,6 +17,7 @@ from torch import Tensor
 from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.errors import CalibrationError
+from longspan.kernels.dispatch import Impl
 from longspan.kernels.scores import dot_scores, relative_scores
 from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
@@ -228,7 +229,14 @@ class LargestSelector(TokenSelector):
         return relative_scores(self.token_scores(low, high, queries, r0, r1))
 
     def add_many(
-        self, out: Tensor, lse: Tensor, queries: QueryBlock, runs: Sequence[tuple[int, int]], see: See, seen: Seen
+        self,
+        out: Tensor,
+        lse: Tensor,
+        queries: QueryBlock,
+        runs: Sequence[tuple[int, int]],
+        see: See,
+        seen: Seen,
+        impl: Impl = "auto",
     ) -> int:
         return 0  # those that run together are scored by sums
 

@@ -8,12 +8,13 @@ from torch import Tensor
 
 def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor | None, near: int) -> Tensor:
     """``[..., T, count]`` int64 of scores ``[..., T, n]``."""
-    if stops is not None and len(stops) == 1:  # the row's places are a range, of which a copy is cheaper than masks
+    # The row's places are a range, of which a copy is cheaper than masks, if a look at it waits for nothing.
+    if stops is not None and len(stops) == 1 and stops.device.type == "cpu":
         return topk(scores[..., start : int(stops)], count, tie, last, 0, None, near) + start
     if not start and stops is None:
         scores = max_nearby(scores, near)
         return _topk(scores, count, _tie(scores, tie) if tie else 0.0, last)
-    place = torch.arange(scores.shape[-1])
+    place = torch.arange(scores.shape[-1], device=None if stops is None else stops.device)
     outside = place < start if stops is None else (place < start) | (place >= stops[:, None])
     scores, slack = _masked(scores, outside.to(scores.device), tie, near)
     return _topk(scores, count, slack, last)
