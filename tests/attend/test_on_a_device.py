@@ -92,7 +92,8 @@ def test_rows_are_those_of_each_call(case):
 
 
 def test_rows_are_kept_where_they_are_few(monkeypatch):
-    monkeypatch.setattr(rows, "_MOST", 3 * 100)
+    # As many as a small window has.
+    monkeypatch.setattr(rows, "MOST", 3 * 100)
     own = Attender(METHODS["dca"].resolve(WINDOW), WINDOW).tables._rows
     assert own.ranges(90, 91, None) is None  # most rows before it would be computed for nothing
     assert own.ranges(0, 60, None) is not None and own.ranges(50, 51, None) is not None

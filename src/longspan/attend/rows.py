@@ -12,7 +12,7 @@ from longspan.attend.state import Ranges
 from longspan.bands import KeyMap
 from longspan.kernels.banded import Plan
 
-_MOST = 1 << 20  # rows of all bands together that are kept: 40 MB, and 16 MB on a device
+MOST = 1 << 20  # rows of all bands together that are kept: 40 MB, and 16 MB on a device
 _REPAID_BY = 16  # parts of a text of which new tokens are one at least, where the rows before them are worth computing
 
 
@@ -52,7 +52,7 @@ class RowTables:
     """
 
     def __init__(self, compute: Callable[[int], Ranges], bands: int, key_maps: Sequence[KeyMap]) -> None:
-        self._compute, self._key_maps, self._most = compute, key_maps, _MOST // bands
+        self._compute, self._key_maps, self._most = compute, key_maps, MOST // bands
         self._rows: _Rows | None = None  # replaced as one, since threads share it
 
     def ranges(self, start: int, stop: int, device: torch.device | None) -> Ranges | None:

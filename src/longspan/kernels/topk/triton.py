@@ -9,7 +9,6 @@ from longspan.kernels.gpu import tiles
 
 _BLOCK, _INTERPRETED = 8192, 64  # places that a program has in its registers at once
 _NEARBY = 1024  # places that a program compares with those nearby
-_MANY_ROWS = 16384  # rows of which torch's operations keep the whole GPU busy
 _LONG, _FEW_ROWS = 65536, 8  # places of a row that are too many for one program, unless there are as many rows
 
 
@@ -22,7 +21,7 @@ def slower(scores: Tensor) -> bool:
     """Whether torch's operations are faster on scores ``[..., T, n]`` than a program a row."""
     n = scores.shape[-1]
     rows = scores.numel() // max(n, 1)
-    return rows > _MANY_ROWS or (n > _LONG and rows < _FEW_ROWS)
+    return n > _LONG and rows < _FEW_ROWS
 
 
 def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor | None, near: int) -> Tensor:
