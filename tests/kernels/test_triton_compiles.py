@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import longspan
+
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler is there on Linux alone")
 
+KERNELS = Path(longspan.__file__).parent / "kernels"
 SCRIPT = Path(__file__).parents[1] / "support" / "compile_triton.py"
 
 
@@ -41,3 +45,15 @@ def test_one_of_each_kernel():
 @pytest.mark.parametrize("generation", ["80", "89", "90"])
 def test_head_sizes_and_dtypes(generation):
     check(compiled(generation))
+
+
+def test_no_kernel_chains_and_or_or():
+    """The oldest Triton that is supported, 3.2, refuses ``a and b and c``, and compiles ``a and (b and c)``."""
+    files = [*KERNELS.rglob("triton_jit*.py"), KERNELS / "gpu" / "primitives.py"]
+    chains = [
+        f"{file.name}:{node.lineno}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.BoolOp) and len(node.values) > 2
+    ]
+    assert len(files) > 4 and not chains

@@ -86,7 +86,7 @@ def load_rotated(
     the other way; with ``HALF = 0`` nothing is rotated.
     """
     c = tl.arange(0, DP)
-    if HALF > 0 and 2 * HALF == DP and D == DP:
+    if HALF > 0 and (2 * HALF == DP and D == DP):  # Triton 3.2 takes no chain of them
         h = tl.arange(0, HALF)
         if INTERLEAVED:
             x = tl.load(x_ptr + at[:, None] + c[None, :], mask=used[:, None], other=0.0).to(tl.float32)
