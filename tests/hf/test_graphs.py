@@ -103,7 +103,8 @@ CHOOSING = {
 def test_choices_are_recorded(name, recorded, monkeypatch):
     """From inside the window to beyond it, over the ends of two chunks, at which the model is called."""
     for part in (tables, token_cpu):
-        monkeypatch.setattr(part, "AHEAD", WINDOW // 4)  # no tables of tokens inside and beyond, as in large windows
+        # No tables of tokens both inside and beyond, as in large windows.
+        monkeypatch.setattr(part, "AHEAD", WINDOW // 4)
     model, ids = model_of(), ids_of(1, WINDOW - 2)
     longspan.extend(model, CHOOSING[name])
     plain, cache = greedy_steps(model, ids, 12)

@@ -9,7 +9,7 @@ from longspan.kernels.gpu import tiles
 
 _BLOCK, _INTERPRETED = 8192, 64  # places that a program has in its registers at once
 _NEARBY = 1024  # places that a program compares with those nearby
-_LONG, _FEW_ROWS = 65536, 8  # places of a row that are too many for one program, unless there are as many rows
+_LONG, _FEW_ROWS = 1 << 18, 8  # places of a row that are too many for one program, unless there are as many rows
 
 
 def unsupported_reason(scores: Tensor) -> str | None:
