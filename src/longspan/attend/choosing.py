@@ -26,6 +26,8 @@ from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import SCORES_AT_ONCE, Chosen, Selector
 from longspan.store import KVStore
 
+_ON_A_GPU = 4  # times as many scores are held there, where every run of queries costs dozens of launches
+
 
 class Chooser:
     """Runs the selection of one method that chooses, for all layers of a model.
@@ -80,7 +82,8 @@ class Chooser:
         if first >= queries.stop or not selection.chooses_in(queries.layer):
             return
         scores = queries.q.shape[0] * queries.q.shape[1] * selector.columns(queries.stop)
-        runs = selection.runs(first, queries.stop, max(1, self.scores_at_once // max(scores, 1)))
+        at_once = self.scores_at_once * (1 if queries.q.device.type == "cpu" else _ON_A_GPU)
+        runs = selection.runs(first, queries.stop, max(1, at_once // max(scores, 1)))
         see = partial(selection.see, self.positions, queries)
         observer = self.recording()
 
