@@ -17,7 +17,7 @@ from longspan.kernels.once import once
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
 FEW_ROWS = 8  # rows up to which each walks its own units
-CHANNELS_AT_ONCE = 1 << 27  # channels of partial outputs held at once (bf16: 256 MB)
+CHANNELS_AT_ONCE = 1 << 28  # channels of partial outputs held at once (bf16: 512 MB)
 
 
 def unsupported_reason(job: PerRow | PerQueryChunk) -> str | None:
