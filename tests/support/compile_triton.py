@@ -21,6 +21,7 @@ from longspan.kernels.banded import triton_jit as banded
 from longspan.kernels.gathered import triton_jit as gathered
 from longspan.kernels.gathered import triton_jit_chunk as gathered_chunk
 from longspan.kernels.gpu import primitives, tiles
+from longspan.kernels.gpu import rotate_jit as rotate
 from longspan.kernels.scores import triton_jit as scores
 from longspan.kernels.topk import triton_jit as topk
 
@@ -95,6 +96,10 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     yield "by_row slots", gathered.by_row, constants, False, tile
     tile, constants = of(4096, 256, SIZE=256)
     yield "by_unit", gathered.by_unit, constants, False, tile
+    rows = {"R": 2048 // padded, "HALF": width // 2, "HP": tiles.power(width // 2, 1), "ROTATED": True}
+    for source, to in ((False, True), (True, True), (False, False)):
+        orders = {"FROM_PAIRS": source, "TO_PAIRS": to, "ROTATED": source or not to}
+        yield "rotated", rotate.rotated, common | rows | orders, False, tiles.Tiles(16, 16, 4, 1)
     yield (
         "merge",
         primitives.merge,

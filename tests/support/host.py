@@ -20,13 +20,14 @@ from longspan.kernels import dispatch
 from longspan.kernels.banded import triton_jit as banded
 from longspan.kernels.gathered import triton_jit as gathered
 from longspan.kernels.gathered import triton_jit_chunk as gathered_chunk
-from longspan.kernels.gpu import primitives, tiles
+from longspan.kernels.gpu import primitives, rotate, rotate_jit, tiles
 from longspan.kernels.scores import triton_jit as scores
 from longspan.kernels.topk import triton_jit as topk
+from longspan.rope.layout import KERNELS as KERNELS_OF_ROTATIONS
 from support.tape import WAITS
 
 META = torch.device("meta")
-KERNELS = banded, gathered, gathered_chunk, primitives, scores, topk
+KERNELS = banded, gathered, gathered_chunk, primitives, rotate_jit, scores, topk
 
 
 class Host(TorchDispatchMode):
@@ -72,6 +73,8 @@ def watched(monkeypatch: Any, *more: ModuleType) -> Iterator[Host]:
     with monkeypatch.context() as patch:
         patch.setattr(dispatch, "ORDER", {**dispatch.ORDER, "meta": ("triton",)})
         patch.setattr(tiles, "unsupported_reason", lambda *tensors: None)
+        patch.setitem(KERNELS_OF_ROTATIONS, "meta", rotate.taken)
+        patch.setattr(rotate, "runs", lambda *tensors: True)
         patch.setattr(tiles, "processors", lambda device: 132)
         for module in (*KERNELS, *more):
             for name, found in list(vars(module).items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 
 Layout = Literal["half", "interleaved"]  # channel k with k + r / 2, or 2k with 2k + 1
+# Writes x ``[B, H, T, D]`` to another tensor, channels ``start : start + 2 · half`` rotated by cos and sin, if given,
+# and from one layout to another; false where it cannot.
+Kernel = Callable[["Tensor", "tuple[Tensor, Tensor] | None", "Tensor", int, int, tuple[Layout, Layout]], bool]
+KERNELS: dict[str, Kernel] = {}  # by the type of device; ``longspan.kernels`` puts its own here
 _FEW = 4  # tokens whose channels are permuted by one operation, the slowest for many
 
 
@@ -30,6 +35,9 @@ def interleave(x: Tensor, start: int, end: int) -> Tensor:
     if few or torch.is_grad_enabled() and x.requires_grad:
         return x.index_select(-1, interleaved_order(x.shape[-1], start, end).to(x.device))
     out = empty_tokens_first(x)
+    kernel = KERNELS.get(x.device.type)
+    if kernel is not None and kernel(x, None, out, start, (end - start) // 2, ("half", "interleaved")):
+        return out
     if end - start < x.shape[-1]:
         out[..., :start], out[..., end:] = x[..., :start], x[..., end:]
     halves, to = x[..., start:end].unflatten(-1, (2, -1)), out[..., start:end]

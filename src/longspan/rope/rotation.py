@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from longspan.deferred import torch
 from longspan.rope.angles import Table
-from longspan.rope.layout import Layout, as_complex, interleave, interleaved_order, viewable_as_complex
+from longspan.rope.layout import KERNELS, Layout, as_complex, interleave, interleaved_order, viewable_as_complex
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,6 +103,9 @@ def rotate(
         return _rotated(x, cos, sin, layout, start)
     out = torch.empty_like(x) if out is None else out
     end = start + 2 * cos.shape[-1]
+    kernel = KERNELS.get(x.device.type)
+    if kernel is not None and kernel(x, (cos, sin), out, start, cos.shape[-1], (layout, layout)):
+        return out
     if end - start < x.shape[-1]:
         out[..., :start], out[..., end:] = x[..., :start], x[..., end:]
     own, to = x[..., start:end], out[..., start:end]

@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from longspan.kernels.gpu import tiles
+from longspan.kernels.gpu import rotate, tiles
 from longspan.rope import Rope
+from longspan.rope.layout import KERNELS
 
+KERNELS["cuda"] = rotate.taken  # wherever attention runs, rotations know their kernel
 _PARTS = 32  # parts that a program of ``merge`` loads at once, of one row or of several
 
 
