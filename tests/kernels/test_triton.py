@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from longspan.attend import Attender
 from longspan.bands import Index, Interval, KeyMap
+from longspan.kernels import softmax
 from longspan.kernels.banded import Banded, banded, make_plan, reference
 from longspan.kernels.gpu import launch, tiles
 from longspan.rope import Rope, Table
@@ -313,6 +314,21 @@ def test_parts_are_merged(count):
     weights = (parts_lse.double() - whole[..., None]).exp().nan_to_num()
     torch.testing.assert_close(out.double(), (weights[..., None] * parts.double()).sum(dim=3), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(lse.double(), whole, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_a_part_is_merged_in_place(dtype):
+    """Rows of both that saw no key, in tensors that lie apart."""
+    g = torch.Generator().manual_seed(0)
+    out, other = (torch.randn(2, 70, 3, 40, generator=g).to(dtype).transpose(1, 2).to(DEVICE) for _ in range(2))
+    lse, other_lse = (9 * torch.randn(2, 3, 140, generator=g).to(DEVICE)[..., ::2] for _ in range(2))
+    lse[0, 0, :5], other_lse[0, 0, 3:9] = float("-inf"), float("-inf")
+    out[0, 0, :5], other[0, 0, 3:9] = 0.0, 0.0
+    expected, expected_lse = out.double(), lse.double()
+    softmax.merge(expected, expected_lse, other.double(), other_lse.double())
+    launch.merge_into(out, lse, other, other_lse)
+    torch.testing.assert_close(out.double(), expected.nan_to_num(), rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-5, atol=1e-5)
 
 
 def test_a_negative_scale_is_refused():

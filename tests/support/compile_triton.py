@@ -82,7 +82,7 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     tile = replace(tile, stages=min(tile.stages, 2))
     for tops, chunks in product((True, False), repeat=2):
         yield "token_scores", scores.token_scores, constants | {"TOPS": tops, "CHUNKS": chunks}, True, tile
-    tile, constants = of(256, 256, rotated=True, SIZE=256, KV_SHARE=GROUP, ORDERED=width == 80)
+    tile, constants = of(256, 256, SIZE=256, KV_SHARE=GROUP, ORDERED=width == 80)
     yield "representations", scores.representations, constants, True, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, SOFTCAP=30.0, INTERLEAVED=True)
     yield "banded, all options", banded.banded, constants, False, tile

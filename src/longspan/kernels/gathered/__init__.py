@@ -16,6 +16,7 @@ from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.kernels.gathered import compiled, reference, torch_ops, triton
 from longspan.kernels.gathered.contract import Part, PerQueryChunk, PerRow
 from longspan.kernels.gathered.offloaded import brought, brought_chunk
+from longspan.kernels.gpu import launch, tiles
 from longspan.kernels.softmax import merge
 
 __all__ = ["Impl", "Part", "PerQueryChunk", "PerRow", "gather_into", "gathered"]
@@ -54,8 +55,10 @@ def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Imp
     if here and plain and _implementation(job, impl) == "compiled":
         compiled.run_into(out, lse, job)
         return
+    on_a_gpu = plain and impl in ("auto", "triton") and tiles.unsupported_reason(out) is None
+    into = launch.merge_into if on_a_gpu and (out.device.type == "cuda" or impl == "triton") else merge
     for some, other, other_lse in gathered(job, impl):
-        merge(out[:, :, some], lse[:, :, some], other, other_lse)
+        into(out[:, :, some], lse[:, :, some], other, other_lse)
 
 
 def _of_each(parts: Iterable[tuple[slice, PerRow | PerQueryChunk]], impl: Impl) -> Iterator[Part]:

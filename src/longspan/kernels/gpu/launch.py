@@ -11,6 +11,7 @@ from longspan.rope import Rope
 from longspan.rope.layout import KERNELS
 
 KERNELS["cuda"] = rotate.taken  # wherever attention runs, rotations know their kernel
+_CHANNELS = 2048  # that a program of ``merge_into`` merges at once
 _PARTS = 32  # parts that a program of ``merge`` loads at once, of one row or of several
 
 
@@ -51,3 +52,22 @@ def merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
         parts, parts_lse, out, lse, total, count, heads, rows, *out.stride()[:3],
         DV=dv, DVP=tiles.power(dv), R=each, P=at_once,
     )  # fmt: skip
+
+
+def merge_into(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
+    """Merge another part ``[B, H, T, Dv]`` with its log-sum-exp ``[B, H, T]`` into ``out`` and ``lse``, in place.
+
+    Channels are contiguous; log-sum-exps are in fp32.
+    """
+    from longspan.kernels.gpu import primitives
+
+    if out.numel() == 0:
+        return
+    batch, heads, tokens, dv = out.shape
+    padded = tiles.power(dv)
+    rows = max(1, min(_CHANNELS // padded, tiles.power(tokens, 1)))
+    with tiles.on(out.device):
+        primitives.merge_into[(-(-tokens // rows), heads, batch)](
+            out, lse, other, other_lse, *out.stride()[:3], *lse.stride(), *other.stride()[:3], *other_lse.stride(),
+            tokens, DV=dv, DVP=padded, R=rows,
+        )  # fmt: skip

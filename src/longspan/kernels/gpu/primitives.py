@@ -264,3 +264,50 @@ def merge(
     head = r // tokens
     at = (head // heads) * out_sb + (head % heads) * out_sh + (r % tokens) * out_st
     store_finished(acc, top, total, out_ptr, lse_ptr, at, r, used, DV, DVP)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def merge_into(
+    out_ptr,
+    lse_ptr,
+    other_ptr,
+    other_lse_ptr,
+    out_sb,
+    out_sh,
+    out_st,
+    lse_sb,
+    lse_sh,
+    lse_st,
+    other_sb,
+    other_sh,
+    other_st,
+    other_lse_sb,
+    other_lse_sh,
+    other_lse_st,
+    tokens,
+    DV: tl.constexpr,
+    DVP: tl.constexpr,
+    R: tl.constexpr,
+):
+    """A part of a softmax into another's ``out`` and ``lse``, in place. Grid: (tiles of tokens, heads, batch)."""
+    b = tl.program_id(2).to(tl.int64)
+    h = tl.program_id(1).to(tl.int64)
+    t = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    d = tl.arange(0, DVP)
+    used = t < tokens
+    channels = used[:, None] & (d < DV)[None, :]
+    lse_at = lse_ptr + b * lse_sb + h * lse_sh + t * lse_st
+    out_at = out_ptr + (b * out_sb + h * out_sh + t * out_st)[:, None] + d[None, :]
+    other_at = other_ptr + (b * other_sb + h * other_sh + t * other_st)[:, None] + d[None, :]
+    own = tl.load(lse_at, mask=used, other=float("-inf")) * _LOG2E
+    theirs = tl.load(other_lse_ptr + b * other_lse_sb + h * other_lse_sh + t * other_lse_st, mask=used, other=0.0)
+    theirs = theirs * _LOG2E
+    top = tl.maximum(own, theirs)
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    a = tl.exp2(own - shift)
+    z = tl.exp2(theirs - shift)
+    x = tl.load(out_at, mask=channels, other=0.0).to(tl.float32) * a[:, None]
+    x += tl.load(other_at, mask=channels, other=0.0).to(tl.float32) * z[:, None]
+    whole, lse = finished(x, shift, a + z)
+    tl.store(out_at, narrowed(whole, out_ptr.dtype.element_ty), mask=channels)
+    tl.store(lse_at, lse, mask=used)

@@ -68,13 +68,13 @@ def representations(q: Tensor, k: Tensor, v: Tensor, rope: Rope, scale: float, o
     out = torch.empty(heads, chunks, width, dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out
-    q, k, v = (unit_stride(x) for x in (q, k, v))
     cos, sin = (x.float().contiguous() for x in cos_sin(rope.table, torch.arange(size), q.device))
+    # Every head of a group and every tile of queries reads the keys, and queries once.
+    q, k, v = (unit_stride(x) for x in (q, rope.rotate_k(k, cos, sin), v))
     channels = out if order is None else order.to(q.device, torch.int32)
     padded = tiles.power(width)
     tile = tiles.choose(q, padded, padded, size)
-    # Keys are rotated as they come: four loads each, of which no second set fits beside the first.
-    tile = replace(tile, keys=min(tile.keys, tiles.power(size)), stages=1)
+    tile = replace(tile, keys=min(tile.keys, tiles.power(size)))
     with tiles.on(q.device):
         triton_jit.representations[(chunks, heads)](
             q, k, v, cos, sin, channels, out,

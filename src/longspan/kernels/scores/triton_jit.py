@@ -118,7 +118,7 @@ def representations(
     R: tl.constexpr,
     K: tl.constexpr,
 ):
-    """One chunk and head, Eq 2 and then Eq 1: ``out [H, n, D]``. Grid: (chunks, heads).
+    """One chunk and head, Eq 2 and then Eq 1: ``out [H, n, D]``, of keys that are rotated. Grid: (chunks, heads).
 
     With ``ORDERED`` values are read in the channels' order ``channels [D]``, in which their mean meets the keys.
     """
@@ -143,8 +143,7 @@ def representations(
         for begin in range(0, SIZE, K):
             m = begin + tl.arange(0, K)
             there = m < SIZE
-            k = load_rotated(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED)
-            k = narrowed(k, dtype)
+            k = load_rows(k_ptr, m * k_sn, there, D, DP, SIZE % K != 0)
             at = v_ptr + m[:, None] * v_sn + channel[None, :]
             v = tl.load(at, mask=there[:, None] & (d < D)[None, :], other=0.0)
             acc, top, total = step(acc, top, total, q, tl.trans(k), v, there[None, :], scale, 0.0, SIZE % K != 0)
@@ -159,7 +158,7 @@ def representations(
     for begin in range(0, SIZE, K):
         m = begin + tl.arange(0, K)
         there = m < SIZE
-        k = load_rotated(k_ptr, m * k_sn, there, cos_ptr, sin_ptr, m * HALF, D, DP, START, HALF, INTERLEAVED)
+        k = load_rows(k_ptr, m * k_sn, there, D, DP, SIZE % K != 0).to(tl.float32)
         scores = tl.where(there, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
         higher = tl.maximum(best, tl.max(scores, 0))
         weights = tl.exp(scores - higher)
