@@ -96,6 +96,7 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     yield "by_row slots", gathered.by_row, constants, False, tile
     tile, constants = of(4096, 256, SIZE=256)
     yield "by_unit", gathered.by_unit, constants, False, tile
+    yield "schedule", gathered.schedule, {"PLACES": 32, "U": 256}, False, tiles.Tiles(16, 16, 4, 1)
     rows = {"R": 2048 // padded, "HALF": width // 2, "HP": tiles.power(width // 2, 1), "ROTATED": True}
     for source, to in ((False, True), (True, True), (False, False)):
         orders = {"FROM_PAIRS": source, "TO_PAIRS": to, "ROTATED": source or not to}

@@ -16,6 +16,7 @@ from longspan.kernels.layout import empty_output, fp32_table, unit_stride
 from longspan.kernels.once import once
 
 _SHORT = tiles.SMALLEST  # units shorter than this share a step, and no row is worth grouping by them
+_UNITS_AT_ONCE = 256  # whose tiles a program schedules
 FEW_ROWS = 8  # rows up to which each walks its own units
 CHANNELS_AT_ONCE = 1 << 28  # channels of partial outputs held at once (bf16: 512 MB)
 
@@ -107,22 +108,16 @@ def schedule_tiles(units: Tensor, available: int, places: int) -> tuple[Tensor, 
         ``[B, S, T · m]`` int32, the pairs ``row · m + choice`` by unit; and ``[B, S, tiles, 3]`` int32, the unit of
         each tile, its first place in the order and how many it takes, 0 for the tiles that there is no use for.
     """
-    chosen, order = units.flatten(2).sort(dim=-1)
-    pairs = chosen.shape[-1]
-    each = torch.arange(available, device=units.device).expand(*chosen.shape[:2], -1).contiguous()
-    ends = torch.searchsorted(chosen, each, right=True)
-    starts = torch.nn.functional.pad(ends[..., :-1], (1, 0))
-    tiles_each = (ends - starts + places - 1) // places
-    tile_ends = tiles_each.cumsum(dim=-1)
+    from longspan.kernels.gathered import triton_jit
+
+    chosen, order = units.flatten(2).int().sort(dim=-1)
+    batch, groups, pairs = chosen.shape
     most = pairs // places + min(available, pairs)  # every unit that anyone chose has at most one tile that is not full
-    tile = torch.arange(most, device=units.device).expand(*chosen.shape[:2], -1).contiguous()
-    unit = torch.searchsorted(tile_ends, tile, right=True)
-    busy = unit < available
-    unit = unit.clamp(max=available - 1)
-    within = tile - (tile_ends - tiles_each).gather(-1, unit)
-    first = starts.gather(-1, unit) + within * places
-    takes = (ends.gather(-1, unit) - first).clamp(min=0, max=places) * busy
-    return order.int(), torch.stack((unit, first, takes), dim=-1).int()
+    schedule = torch.zeros(batch, groups, most, 3, dtype=torch.int32, device=units.device)
+    at_once = min(tiles.power(available), _UNITS_AT_ONCE)
+    with tiles.on(units.device):
+        triton_jit.schedule[(batch * groups,)](chosen, schedule, pairs, available, most, PLACES=places, U=at_once)
+    return order.int(), schedule
 
 
 def _by_query_chunk(job: PerQueryChunk) -> tuple[Tensor, Tensor]:

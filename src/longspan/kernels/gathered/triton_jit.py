@@ -112,6 +112,43 @@ def by_row(
     store_finished(acc, top, total, out_ptr, lse_ptr, out_at, lse_at, used, DV, DVP)
 
 
+@triton.jit(do_not_specialize=["pairs", "available", "most"])
+def schedule(chosen_ptr, tiles_ptr, pairs, available, most, PLACES: tl.constexpr, U: tl.constexpr):
+    """The tiles of one sharing group: ``tiles [.., most, 3]`` of zeros gets a unit's, ``U`` units at a time.
+
+    chosen ``[.., pairs]``: the units of all pairs, ascending. Grid: (sharing groups of all rows).
+    """
+    chosen_ptr += tl.program_id(0).to(tl.int64) * pairs
+    tiles_ptr += tl.program_id(0).to(tl.int64) * most * 3
+    before = 0
+    for first in range(0, available, U):
+        unit = first + tl.arange(0, U)
+        # How many pairs have a smaller unit, and how many none larger: two bisections.
+        start = tl.zeros([U], tl.int32)
+        end = tl.zeros([U], tl.int32)
+        by = tl.full([], 1, tl.int32) << 30
+        while by > 0:
+            at = start + by
+            there = at <= pairs
+            found = tl.load(chosen_ptr + at - 1, mask=there, other=0)
+            start = tl.where(there & (found < unit), at, start)
+            at = end + by
+            there = at <= pairs
+            found = tl.load(chosen_ptr + at - 1, mask=there, other=0)
+            end = tl.where(there & (found <= unit), at, end)
+            by = by >> 1
+        end = tl.where(unit < available, end, start)
+        count = tl.cdiv(end - start, PLACES)
+        tile = before + tl.cumsum(count, 0) - count
+        for n in range(0, tl.max(count, 0)):
+            at = tiles_ptr + (tile + n) * 3
+            place = start + n * PLACES
+            tl.store(at, unit, mask=n < count)
+            tl.store(at + 1, place, mask=n < count)
+            tl.store(at + 2, tl.minimum(end - place, PLACES), mask=n < count)
+        before += tl.sum(count, 0)
+
+
 @triton.jit(do_not_specialize=["tokens", "count"])
 def by_unit(
     q_ptr,
