@@ -22,7 +22,7 @@ from longspan.hf.attach import attached_to
 from longspan.hf.cache import LongspanCache
 
 BLOCK = 8192  # tokens that a cache is filled with at a time
-STEPS = 32  # tokens that are decoded each way
+STEPS = 16  # tokens that are decoded each way
 WARM = 600  # tokens beyond the window of the run that is not timed
 
 

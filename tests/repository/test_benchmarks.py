@@ -272,8 +272,8 @@ def test_an_interrupted_gpu_run_leaves_its_rows(monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         gpu.kept(Console(file=io.StringIO()), gpu.models, tmp_path / "models.csv", "a GPU")
     found = common.load(tmp_path / "models.csv")
-    assert [row["method"] for row in found[:2]] == ["stock", "yarn"] and {row["device"] for row in found} == {"a GPU"}
-    assert {row["length"] for row in found} == {"4096", "32768"}
+    assert [row["method"] for row in found[:2]] == ["stock", "full"] and {row["device"] for row in found} == {"a GPU"}
+    assert {row["length"] for row in found} == {"32768"}
     million = gpu.kept(Console(file=io.StringIO()), lambda: gpu.million(80, 1 << 16), tmp_path / "million.csv", "a GPU")
     assert [row["tier"] for row in million] == ["host", "host", "device", "device"]
 
