@@ -19,9 +19,10 @@ from torch.utils._pytree import tree_flatten
 from longspan.kernels.banded import triton_jit as banded
 from longspan.kernels.gathered import triton_jit as gathered
 from longspan.kernels.gpu import primitives
+from longspan.kernels.topk import triton_jit as topk
 
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique")  # for the device to be done
-KERNELS = (banded, "banded"), (gathered, "by_row"), (primitives, "merge")
+KERNELS = (banded, "banded"), (gathered, "by_row"), (primitives, "merge"), (primitives, "merge_into"), (topk, "topk")
 
 
 class Tape(TorchDispatchMode):

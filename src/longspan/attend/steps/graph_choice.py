@@ -14,7 +14,7 @@ from longspan.attend.tables import Tables
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
 from longspan.kernels.gathered import PerRow, triton
-from longspan.kernels.softmax import merge
+from longspan.kernels.gpu.launch import merge_into
 from longspan.rope import Rope
 from longspan.selection.by_row import check_positions
 from longspan.selection.selector import Selector
@@ -127,7 +127,7 @@ class RecordedChoice:
         )
         if (reason := triton.unsupported_reason(job)) is not None:
             raise LongspanError(f"a recorded step needs the Triton kernel, which cannot run here: {reason}")
-        merge(out, lse, *triton.run(job))
+        merge_into(out, lse, *triton.run(job))
 
     def _which_choose(self, past: int) -> tuple[bool, ...]:
         first = self._chooser.selection.first_query

@@ -58,4 +58,6 @@ def masked_topk(
 
     ``stops`` ``[T]`` int64 is on the scores' device. No operation depends on what is in them or the scores.
     """
+    if triton.unsupported_reason(scores) is None and not triton.slower(scores):
+        return triton.launch(scores, count, tie, last, start, scores.shape[-1], stops, near)
     return torch_ops.masked_topk(scores, count, tie, last, start, stops, near)

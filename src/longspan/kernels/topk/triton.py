@@ -26,8 +26,6 @@ def slower(scores: Tensor) -> bool:
 
 def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor | None, near: int) -> Tensor:
     """``[..., T, count]`` int64 of fp32 scores ``[..., T, n]``; stops on the scores' device are not looked at here."""
-    from longspan.kernels.topk import triton_jit
-
     shape, n = scores.shape[:-1], scores.shape[-1]
     tokens = shape[-1] if shape else 1
     if near < 0:
@@ -39,14 +37,28 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
         end = min(n, int(stops.min()))
     if start < 0 or count < 0 or end - start < count:
         raise ValueError(f"there are fewer scores than places: {end - start} from place {start} on, and not {count}")
+    stop = n
+    if tokens == 1 and stops is not None and stops.device.type == "cpu":  # a number, of which nothing is copied
+        stop, stops = end, None
+    if stops is not None:
+        # Memory that is not pinned is read before the call returns, which need not wait for the device.
+        stops = stops.to(scores.device, torch.int64, non_blocking=True).contiguous()
+    return launch(scores, count, tie, last, start, stop, stops, near)
+
+
+def launch(
+    scores: Tensor, count: int, tie: float, last: bool, start: int, stop: int, stops: Tensor | None, near: int
+) -> Tensor:
+    """``topk`` of places before ``stop`` and ``stops`` ``[T]`` int64 on the device, of which nothing is looked at."""
+    from longspan.kernels.topk import triton_jit
+
+    shape, n = scores.shape[:-1], scores.shape[-1]
+    tokens, rows = shape[-1] if shape else 1, shape.numel()
     chosen = torch.empty(*shape, count, dtype=torch.int64, device=scores.device)
     if chosen.numel() == 0:
         return chosen
-    scores, rows, stop = scores.contiguous(), shape.numel(), n
-    if tokens == 1 and stops is not None and stops.device.type == "cpu":  # a number, of which nothing is copied
-        stop, stops = end, None
-    # Memory that is not pinned is read before the call returns, which need not wait for the device.
-    ends = scores if stops is None else stops.to(scores.device, torch.int64, non_blocking=True).contiguous()
+    scores = scores.contiguous()
+    ends = scores if stops is None else stops
     block = min(tiles.power(stop - start), _INTERPRETED if tiles.interpreting() else _BLOCK)
     with tiles.on(scores.device):
         if near:
