@@ -7,7 +7,7 @@ import torch
 
 from longspan.kernels import cpu
 from longspan.kernels.gpu import tiles
-from longspan.kernels.scores import reference, representations, token_scores
+from longspan.kernels.scores import recorded_token_scores, reference, representations, token_scores
 from longspan.rope import Rope, Table
 from support.cases import HEAD, ROPES, inv_freq
 
@@ -51,6 +51,20 @@ def test_token_scores(impl, shape, tokens, dtype):
         rounding = torch.finfo(DTYPES[dtype]).eps if impl == "torch" else torch.finfo(torch.float32).eps
         largest = parts * q.double().norm(dim=-1).max() * keys.double().norm(dim=-1).max()
         assert (found - truth).abs().max() <= rounding * largest
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_token_scores_up_to_a_stop_on_the_device(shape):
+    """Keys that are no candidates are not read: they hold NaN."""
+    pytest.importorskip("triton")
+    heads, kv_heads, parts = SHAPES[shape]
+    q, keys = random(2, heads, 1, parts, HEAD, seed=1), random(2, kv_heads, 70, HEAD, seed=2)
+    for start, stop in ((0, 70), (3, 20), (0, 33)):
+        own = torch.full_like(keys, torch.nan)
+        own[:, :, start:stop] = keys[:, :, start:stop]
+        found = recorded_token_scores(q, own, start, torch.tensor([stop], device=DEVICE))
+        assert torch.equal(found[..., start:stop], token_scores(q, keys[:, :, start:stop], impl="triton"))
+        assert (found[..., :start] == -torch.inf).all() and (found[..., stop:] == -torch.inf).all()
 
 
 @pytest.mark.parametrize("width", [20, 32, 80])

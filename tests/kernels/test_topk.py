@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from longspan.kernels import cpu
-from longspan.kernels.topk import compiled, max_nearby, topk
+from longspan.kernels.topk import compiled, masked_topk, max_nearby, topk
 from support.jobs import random
 
 
@@ -28,6 +28,20 @@ def impl(request):
 def test_the_reference(impl, n, count, last, tie, near):
     """Also of scores that share the largest nearby, of which many are equal, and of stops beyond the last."""
     check(impl, n, count, last=last, tie=tie, near=near)
+
+
+@pytest.mark.parametrize("last, near, tie", [(False, 1, 0.0), (True, 0, 0.05)])
+def test_what_lies_behind_the_stop_does_not_count(last, near, tie):
+    """Memory that nobody wrote is never chosen, not even where the scores themselves are no numbers."""
+    scores = random(3, 2, 1, 40, seed=5)
+    given = {"last": last, "near": near, "tie": tie, "start": 2}
+    for stop in (9, 25, 40):
+        stops, inside = torch.tensor([stop]), scores.clone()
+        inside[..., stop:] = float("nan")
+        assert torch.equal(masked_topk(inside, 7, stops=stops, **given), topk(scores, 7, stops=stops, **given))
+    for nothing in (float("nan"), -torch.inf):
+        found = masked_topk(torch.full((1, 1, 40), nothing), 7, stops=torch.tensor([9]), **given)
+        assert found.flatten().tolist() == [2, 3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("count", [64, 999])

@@ -81,7 +81,11 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
     tile, constants = of(512, PARTS=8, KV_SHARE=1)
     tile = replace(tile, stages=min(tile.stages, 2))
     for tops, chunks in product((True, False), repeat=2):
-        yield "token_scores", scores.token_scores, constants | {"TOPS": tops, "CHUNKS": chunks}, True, tile
+        made = constants | {"TOPS": tops, "CHUNKS": chunks, "STOPPED": False}
+        yield "token_scores", scores.token_scores, made, True, tile
+    tile, constants = of(1, PARTS=8, KV_SHARE=1, TOPS=False, CHUNKS=False, STOPPED=True)
+    tile = replace(tile, stages=min(tile.stages, 2))
+    yield "token_scores of one query", scores.token_scores, constants, True, tile
     tile, constants = of(256, 256, SIZE=256, KV_SHARE=GROUP, ORDERED=width == 80)
     yield "representations", scores.representations, constants, True, tile
     tile, constants = of(4096 * GROUP, SPLIT=False, MAPS=2, SOFTCAP=30.0, INTERLEAVED=True)

@@ -18,11 +18,14 @@ from torch.utils._pytree import tree_flatten
 
 from longspan.kernels.banded import triton_jit as banded
 from longspan.kernels.gathered import triton_jit as gathered
+from longspan.kernels.gathered import triton_jit_chunk as gathered_chunk
 from longspan.kernels.gpu import primitives
+from longspan.kernels.scores import triton_jit as scores
 from longspan.kernels.topk import triton_jit as topk
 
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique")  # for the device to be done
-KERNELS = (banded, "banded"), (gathered, "by_row"), (primitives, "merge"), (primitives, "merge_into"), (topk, "topk")
+KERNELS = (banded, "banded"), (gathered, "by_row"), (gathered_chunk, "by_query_chunk"), (primitives, "merge")
+KERNELS += (primitives, "merge_into"), (scores, "token_scores"), (topk, "topk"), (topk, "nearby")
 
 
 class Tape(TorchDispatchMode):

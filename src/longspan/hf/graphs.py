@@ -55,7 +55,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
 
     Args:
         model: extended, all of its layers, on one device; on a GPU, with a method that keeps keys by their index
-            alone or with LongHeads, whose tokens that fill a chunk run as before.
+            alone, with ESA, or with LongHeads, whose tokens that fill a chunk run as before.
         room: tokens that the cache of a model on a GPU allocates at a time; the step is recorded again when they are
             used.
 

@@ -53,6 +53,21 @@ class TokenIndex(AcrossRanks):
             # From the maps that were given: a text before a reset may have been in a dtype that rounded them.
             self.theta_q, self.theta_k = (x.to(device, dtype) for x in self._given)
 
+    def reserve(self, tokens: int) -> None:
+        """Have room for the reduced keys of ``tokens`` in all, once there are some."""
+        if self._length:
+            self._buffer.reserve(self._buffer.allocated, tokens)
+
+    @property
+    def memory(self) -> list[Tensor]:
+        """See ``longspan.store.KeyIndex``: the reduced keys, once there are some."""
+        return [self.entries] if self._length else []
+
+    def take_recorded(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, place: Tensor, kept_at: Tensor) -> None:
+        """Write the reduced key of one new token, ``k`` ``[B, Hkv, 1, D]``, to ``place`` ``[1]``."""
+        reduced = self._through(self.theta_k, rope.normed_k(k).transpose(1, 2).flatten(2))
+        self.entries.index_copy_(2, place, reduced[:, None])
+
     def reserve_one(self) -> Slot | None:
         """Memory for the next token's reduced key; None before the first."""
         if not self._length:

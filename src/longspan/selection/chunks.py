@@ -147,10 +147,12 @@ class ChunkSelector(ChunkIndex, Selector):
         scores = self.scores(queries.between(r0, r1), queries.batch, count, queries.rope, kv_heads)
         return Chosen(self.selection.choose(scores, torch.arange(r0, r1)), lambda: scores)
 
-    def choose_recorded(self, q: Tensor, rows: slice, stop: Tensor, rope: Rope, kv_heads: int) -> Tensor:
+    def choose_recorded(self, queries: QueryBlock, stop: Tensor) -> Tensor:
         assert self.entries is not None  # a token that has something to choose from has entries to choose by
-        count = self.entries.shape[2] // self.per_unit
-        return self.selection.choose_recorded(self.scores(q, rows, count, rope, kv_heads), stop)
+        count, kv_heads = self.entries.shape[2] // self.per_unit, queries.keys.shape[1]
+        return self.selection.choose_recorded(
+            self.scores(queries.q, queries.batch, count, queries.rope, kv_heads), stop
+        )
 
     def in_one_call(self, table: Table) -> bool:
         # A subclass may choose otherwise.

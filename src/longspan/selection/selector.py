@@ -157,15 +157,25 @@ class Selector(AcrossRanks):
         """What such a step reads and writes where it lies, of any shape."""
         return ()
 
-    def choose_recorded(self, q: Tensor, rows: slice, stop: Tensor, rope: Rope, kv_heads: int) -> Tensor:
-        """The units that the new token chooses, by operations that do not depend on the length and never wait.
+    def take_recorded(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, place: Tensor, kept_at: Tensor) -> None:
+        """Write what is kept of the new token; it counts once ``commit_one`` says so.
 
         Args:
-            q: ``[B, H, 1, D]``, unrotated, of the batch's ``rows``.
+            q, k, v: as for ``extend``, of one token.
+            place, kept_at: ``[1]`` int64 on the device, as in ``Slot``.
+        """
+        copies = self.input_copies
+        for kept, x in zip(copies, (q, k, v) if len(copies) == 3 else (k,) * len(copies), strict=True):
+            kept.index_copy_(2, kept_at, x)
+
+    def choose_recorded(self, queries: QueryBlock, stop: Tensor) -> Tensor:
+        """What the new token chooses, by operations that do not depend on the length and never wait.
+
+        Args:
+            queries: that token alone as ``0 : 1``, with the keys that there is memory for.
             stop: ``[1]`` int64 on the device, one past the last candidate.
-            kv_heads: ``Hkv``.
 
         Returns:
-            ``[B, S, 1, m]`` int64, ascending.
+            As ``Chosen.units``.
         """
         raise NotImplementedError

@@ -15,8 +15,8 @@ from longspan.index import TokenIndex, summed_queries
 from longspan.kernels import cpu
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
 from longspan.kernels.gathered import Impl, PerQueryChunk, gather_into
-from longspan.kernels.scores import dot_scores, relative_scores, token_scores, triton
-from longspan.kernels.topk import max_nearby, topk
+from longspan.kernels.scores import dot_scores, recorded_token_scores, relative_scores, token_scores, triton
+from longspan.kernels.topk import masked_topk, max_nearby, topk
 from longspan.rope import Rope, Table
 from longspan.selection.by_query_chunk import ByQueryChunk
 from longspan.selection.cost import LayerSizes, UnitCost
@@ -85,6 +85,16 @@ class Tokens(ByQueryChunk):
         # Neighbours share their largest score, so ties are common; the first tokens win them, in every call alike.
         return topk(scores, self.top_k, near=self.proximity) + self.initial
 
+    def choose_recorded(self, scores: Tensor, stop: Tensor) -> Tensor:
+        """The same of ``F`` ``[B, S, N]`` of all tokens, by operations that never wait.
+
+        The candidates end at ``stop`` ``[1]`` int64, which is on the scores' device.
+        """
+        return masked_topk(scores, self.top_k, near=self.proximity, start=self.initial, stops=stop)
+
+    def unrecordable_reason(self) -> str | None:
+        return None if type(self) is Tokens else super().unrecordable_reason()  # a subclass may choose otherwise
+
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """F' of all tokens before a query chunk, for observers: ``choose`` needs that of the candidates alone.
 
@@ -120,6 +130,10 @@ class TokenSelector(Selector):
             return self.selection.ranked(*(self.token_scores(a, b, queries, r0, r1) for a, b in parts))
 
         return Chosen(self.selection.choose(decided), ranked)
+
+    def choose_recorded(self, queries: QueryBlock, stop: Tensor) -> Tensor:
+        scores = recorded_token_scores(*self.form(queries, queries.start, queries.stop), self.selection.initial, stop)
+        return self.selection.choose_recorded(scores, stop)
 
     def _decided(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """``F`` of the candidates ``low : high`` for the queries ``r0 : r1`` (Eq 4), ``[B, S, M]``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,10 +14,10 @@ from longspan.attend.steps.filled import HostFilled
 from longspan.attend.tables import Tables
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
-from longspan.kernels.gathered import PerRow, triton
+from longspan.kernels.gathered import PerQueryChunk, PerRow, triton
 from longspan.kernels.gpu.launch import merge_into
-from longspan.rope import Rope
 from longspan.selection.by_row import check_positions
+from longspan.selection.queries import QueryBlock, Shared
 from longspan.selection.selector import Selector
 from longspan.store import KVStore
 
@@ -51,6 +52,7 @@ class RecordedChoice:
         assert tables.chooser is not None
         self._chooser, self._tables, self._runs = tables.chooser, tables, runs
         self._chooses = self._which_choose(past)
+        self._shared = Shared()  # what it holds depends on no token: positions that scores see all keys from
         count = self._chooser.selection.chosen
         self._filled = HostFilled(
             device, ((layers, 1), torch.int64), ((len(runs), 1), torch.int64), ((len(runs), 1, count), torch.int64)
@@ -89,12 +91,15 @@ class RecordedChoice:
                 positions[run] = at
         self._filled.fill()
 
-    def take(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Selector:
-        """Write what the index keeps of the new token, ``[B, H, 1, D]`` each, channels as in ``Rope.pair``."""
+    def take(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore, place: Tensor) -> Selector:
+        """Write what the index keeps of the new token, ``[B, H, 1, D]`` each, channels as in ``Rope.pair``.
+
+        Args:
+            place: ``[1]`` int64, that token's.
+        """
         selector = self._chooser.selector_in(store, layer.number, layer.rope)
-        copies = selector.input_copies
-        for kept, x in zip(copies, (q, k, v) if len(copies) == 3 else (k,) * len(copies), strict=True):
-            kept.index_copy_(2, self._kept_at[layer.number], x)
+        with cpu.disabled():  # under Triton's interpreter: what runs in C is no part of a recording
+            selector.take_recorded(q, k, v, layer.rope.paired(), place, self._kept_at[layer.number])
         return selector
 
     def add(
@@ -108,26 +113,38 @@ class RecordedChoice:
         if not self._chooses[run]:
             return
         a, b, pad = self._runs[run]
-        table = self._tables.angles(layer.rope.table)
-        rope: Rope = layer.rope.paired().with_table(table)
+        table, tables = self._tables.angles(layer.rope.table), self._tables
         *keys, values = (x[a:b, :, pad:] for x in store.allocated)
-        with cpu.disabled():  # under Triton's interpreter: what runs in C is no part of a recording
-            units = selector.choose_recorded(q, slice(a, b), self._stops[run], rope, values.shape[1])
-        job = PerRow(
+        queries = QueryBlock(
             q=q,
-            keys=keys[self._tables.chosen_rotation],
-            v=values,
-            rope=rope,
+            keys=keys[tables.chosen_rotation],
+            values=values,
+            scored=None if tables.scored_rotation is None else keys[tables.scored_rotation],
+            batch=slice(a, b),
+            start=0,
+            stop=1,
+            rope=layer.rope.paired().with_table(table),
             scale=layer.scale,
             softcap=layer.softcap,
-            units=units,
-            size=self._chooser.selection.size,
-            positions=self._positions[run],
-            table=self._chooser.window_table(table, q.device),
+            layer=layer.number,
+            padding=pad,
+            table=partial(self._chooser.window_table, table, q.device),
+            shared=self._shared,
         )
+        with cpu.disabled():
+            chosen = selector.choose_recorded(queries, self._stops[run])
+        job = self._seen(queries, chosen, self._positions[run])
         if (reason := triton.unsupported_reason(job)) is not None:
             raise LongspanError(f"a recorded step needs the Triton kernel, which cannot run here: {reason}")
         merge_into(out, lse, *triton.run(job))
+
+    def _seen(self, queries: QueryBlock, chosen: Tensor, positions: Tensor) -> PerRow | PerQueryChunk:
+        """The kernel's job for what was chosen, seen from ``positions`` ``[1, m]``."""
+        table, common = queries.table(), queries.gathered(queries.start, queries.stop)
+        if self._chooser.selection.by_query_chunk:  # all are seen from one position
+            cos, sin = (x.index_select(0, positions[0, :1]) for x in table)
+            return PerQueryChunk(tokens=chosen, cos_sin=((cos, sin),), **common)
+        return PerRow(units=chosen, size=self._chooser.selection.size, positions=positions, table=table, **common)
 
     def _which_choose(self, past: int) -> tuple[bool, ...]:
         first = self._chooser.selection.first_query

@@ -112,7 +112,7 @@ class RecordedStep:
         rope = layer.rope.paired()
         cos, sin = self._cos_sin(layer.rope.table)
         q, k = layer.rope.pair(q), layer.rope.pair(k)
-        selector = None if self._choice is None else self._choice.take(q, k, v, layer, store)
+        selector = None if self._choice is None else self._choice.take(q, k, v, layer, store, self._place)
         rotated = [rope.rotate_k(k, *self._of_new_key(cos, sin, n)) for n in range(len(self._maps))]
         store.put(self._place, rotated, v)
         *keys, values = store.allocated

@@ -20,7 +20,16 @@ _MEMORY_BOUND = 4  # query rows up to which the time of a product is that of rea
 
 relative_scores = torch_ops.relative_scores
 
-__all__ = ["Impl", "QueryChunks", "dot_scores", "products", "relative_scores", "representations", "token_scores"]
+__all__ = [
+    "Impl",
+    "QueryChunks",
+    "dot_scores",
+    "products",
+    "recorded_token_scores",
+    "relative_scores",
+    "representations",
+    "token_scores",
+]
 
 
 def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -97,6 +106,20 @@ def token_scores(q: Tensor, keys: Tensor, *, chunks: QueryChunks | None = None, 
     if name == "torch":
         return relative_scores(dot_scores(q, keys, impl="auto" if impl == "auto" else "torch"))
     return reference.token_scores(q, keys)
+
+
+def recorded_token_scores(q: Tensor, keys: Tensor, start: int, stop: Tensor) -> Tensor:
+    """``token_scores`` of one query as a CUDA graph can record them, by the Triton kernel.
+
+    Args:
+        q: ``[B, S, 1, C, D]``.
+        keys: ``[B, Hkv, M, D]``, of which those before ``start`` and from ``stop`` ``[1]`` (int64, on the device) on
+            are not read.
+
+    Returns:
+        ``[B, S, M]`` in fp32, -inf of those.
+    """
+    return triton.token_scores(q, keys, start=start, stop=stop)
 
 
 def _chunk_by_chunk(q: Tensor, keys: Tensor, chunks: QueryChunks, impl: Impl) -> Tensor:

@@ -21,8 +21,13 @@ def unsupported_reason(q: Tensor, *others: Tensor, rope: Rope | None = None) -> 
     return tiles.unsupported_reason(q, *others)
 
 
-def token_scores(q: Tensor, keys: Tensor, chunks: QueryChunks | None = None) -> Tensor:
-    """``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks, all of which run at once."""
+def token_scores(
+    q: Tensor, keys: Tensor, chunks: QueryChunks | None = None, start: int = 0, stop: Tensor | None = None
+) -> Tensor:
+    """``[B, S, M]`` in fp32, or ``[B, S, P, M']`` of chunks, all of which run at once.
+
+    Of one query -inf before ``start`` and from ``stop`` ``[1]`` int64 on, if it is given.
+    """
     from longspan.kernels.scores import triton_jit
 
     batch, heads, tokens, parts, width = q.shape
@@ -39,10 +44,11 @@ def token_scores(q: Tensor, keys: Tensor, chunks: QueryChunks | None = None) -> 
     tile = tiles.choose(q, padded, padded, most)
     tile = replace(tile, stages=min(tile.stages, 2))
     grid = -(-count // tile.keys), heads, batch * many
-    edges, stops = (out, out) if chunks is None else chunks.on(q.device)
-    common = (edges, stops, *q.stride()[:4], *keys.stride()[:3], heads, tokens, count, many)
+    edges, stops = (out, out if stop is None else stop) if chunks is None else chunks.on(q.device)
+    common = (edges, stops, *q.stride()[:4], *keys.stride()[:3], heads, tokens, count, many, start)
     constants = {
-        "CHUNKS": chunks is not None, "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
+        "CHUNKS": chunks is not None, "STOPPED": stop is not None,
+        "PARTS": parts, "KV_SHARE": 1 if parts > 1 else heads // keys.shape[1],
         "D": width, "DP": padded, "R": tile.rows, "K": tile.keys,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip

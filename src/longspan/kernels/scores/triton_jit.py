@@ -8,7 +8,7 @@ import triton.language as tl
 from longspan.kernels.gpu.primitives import finished, load_rotated, load_rows, narrowed, product, step, unseen
 
 
-@triton.jit(do_not_specialize=["heads", "tokens", "count", "chunks"])
+@triton.jit(do_not_specialize=["heads", "tokens", "count", "chunks", "start"])
 def token_scores(
     q_ptr,
     k_ptr,
@@ -27,8 +27,10 @@ def token_scores(
     tokens,
     count,
     chunks,
+    start,
     TOPS: tl.constexpr,
     CHUNKS: tl.constexpr,
+    STOPPED: tl.constexpr,
     PARTS: tl.constexpr,
     KV_SHARE: tl.constexpr,
     D: tl.constexpr,
@@ -41,7 +43,8 @@ def token_scores(
     With ``TOPS`` it is the best score of every query among a tile's keys, ``out [B, S, T, tiles]``, and ``top`` unread.
     Grid: (tiles of ``count`` keys, heads ``S`` of queries, batch · ``chunks``); ``KV_SHARE`` heads share a key head.
     ``CHUNKS`` is for queries that are cut at ``edges [chunks + 1]``, and of which each chunk meets the first ``stops
-    [chunks]`` keys; a tile of later ones has nothing to do but to say that none is there.
+    [chunks]`` keys; a tile of later ones has nothing to do but to say that none is there. With ``STOPPED`` those keys
+    count that are neither before ``start`` nor at ``stops [1]`` or behind; others have -inf.
     """
     b = (tl.program_id(2) // chunks).to(tl.int64)
     chunk = tl.program_id(2) % chunks
@@ -55,6 +58,8 @@ def token_scores(
         end = tl.load(edges_ptr + chunk + 1).to(tl.int32)
         met = tl.load(stops_ptr + chunk).to(tl.int32)
     there = m < met
+    if STOPPED:
+        there = there & (m >= start) & (m < tl.load(stops_ptr))
     best = tl.full([K], float("-inf"), tl.float32)
     row = b * heads + head
     q_ptr += b * q_sb + head * q_sh
@@ -84,7 +89,8 @@ def token_scores(
             top = tl.load(top_ptr + row * tokens + t, mask=used, other=float("inf"))
             best = tl.maximum(best, tl.max(scores - top[:, None], 0))
     if not TOPS:
-        tl.store(out_ptr + (row * chunks + chunk) * count + m, best, mask=there)
+        best = tl.where(there, best, float("-inf"))
+        tl.store(out_ptr + (row * chunks + chunk) * count + m, best, mask=m < (count if STOPPED else met))
 
 
 @triton.jit(do_not_specialize=["chunks"])

@@ -56,7 +56,8 @@ def masked_topk(
 ) -> Tensor:
     """``topk`` of scores ``[..., T, n]`` by operations that a CUDA graph can record: ``[..., T, count]`` int64.
 
-    ``stops`` ``[T]`` int64 is on the scores' device. No operation depends on what is in them or the scores.
+    ``stops`` int64 is on the scores' device, ``[T]`` or ``[1]`` for all rows. No operation depends on what is in them
+    or in the scores.
     """
     if triton.unsupported_reason(scores) is None and not triton.slower(scores):
         return triton.launch(scores, count, tie, last, start, scores.shape[-1], stops, near)

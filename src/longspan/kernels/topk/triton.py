@@ -49,11 +49,14 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
 def launch(
     scores: Tensor, count: int, tie: float, last: bool, start: int, stop: int, stops: Tensor | None, near: int
 ) -> Tensor:
-    """``topk`` of places before ``stop`` and ``stops`` ``[T]`` int64 on the device, of which nothing is looked at."""
+    """``topk`` of places before ``stop`` and ``stops`` int64 on the device, of which nothing is looked at.
+
+    Those are ``[T]``, or ``[1]`` for all rows.
+    """
     from longspan.kernels.topk import triton_jit
 
     shape, n = scores.shape[:-1], scores.shape[-1]
-    tokens, rows = shape[-1] if shape else 1, shape.numel()
+    tokens, rows = 1 if stops is None else len(stops), shape.numel()
     chosen = torch.empty(*shape, count, dtype=torch.int64, device=scores.device)
     if chosen.numel() == 0:
         return chosen
