@@ -59,7 +59,9 @@ def token_scores(
         met = tl.load(stops_ptr + chunk).to(tl.int32)
     there = m < met
     if STOPPED:
-        there = there & (m >= start) & (m < tl.load(stops_ptr))
+        met = tl.load(stops_ptr).to(tl.int32)
+        there = (m >= start) & (m < met)
+        end = tl.where(tl.program_id(0) * K >= met, begin, end)  # of memory that no token fills yet nothing is scored
     best = tl.full([K], float("-inf"), tl.float32)
     row = b * heads + head
     q_ptr += b * q_sb + head * q_sh
