@@ -297,7 +297,7 @@ def test_what_changes_the_model_runs_as_before(recorded):
         ("llama", {"method": longspan.LongHeads(remap="dca")}, "positions .* longheads .* use another remap"),
         ("llama", {"method": "dynamic-ntk"}, "follow the length"),
         ("gemma2", {"method": "dca"}, "stayed stock"),
-        ("llama", {"method": "dca", "kv_tier": "host"}, "kv_tier='host'"),
+        ("llama", {"method": "longheads", "kv_tier": "host"}, "kv_tier='host'"),
         ("llama", {"method": "dca", "impl": "torch"}, "impl='torch'"),
     ],
 )
