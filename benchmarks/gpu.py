@@ -1,6 +1,7 @@
 """The same on a GPU: Llama-3-8B's and Llama-2-7B's shapes in bf16, whole models at 4k to 128k, and a million tokens.
 
     python benchmarks/gpu.py                          # all of it; it needs CUDA and says so where there is none
+    python benchmarks/gpu.py --what profile           # where the time of a prefill and of a token goes
     python benchmarks/gpu.py --what layers            # attention and cache of layers, 4k to 1M, with the bars
     python benchmarks/gpu.py --what models            # LongHeads' Table 5 and DCA's Figure 3: reading, a token, GB
     python benchmarks/gpu.py --what million           # 1,048,576 tokens in the host's memory and on the GPU
@@ -24,6 +25,7 @@ from rich.console import Console
 from common import save
 from contestants import GPU_DECODE, PREFILL, Shape, why_no_kvpress
 from gpu_models import Run, config, layers_that_fit, rows
+from gpu_profile import profiles
 from suite import Case, right, run_cases, show, write
 from verdicts import GPU_BARS, judge
 
@@ -34,6 +36,7 @@ LLAMA_2 = Shape(heads=32, kv_heads=32, layers=4, window=4096, base=10_000.0)
 PAPER = {131072: (4.14, 42.3)}
 MILLION = 1 << 20
 READING = 25.0  # seconds after which no prefill chunk is begun
+WHAT = ("profile", "layers", "models", "million")
 LINEAR = ("longheads", "longheads-bounds", "esa")
 
 
@@ -109,9 +112,7 @@ def kept(
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--what", nargs="+", choices=("layers", "models", "million"), default=["layers", "models", "million"]
-    )
+    parser.add_argument("--what", nargs="+", choices=WHAT, default=[*WHAT])
     parser.add_argument("--kv-gib", type=float, default=80.0, help="GiB of host memory for the million tokens' cache")
     parser.add_argument("--tokens", type=int, default=MILLION, help="instead of a million")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
@@ -126,7 +127,12 @@ def main(argv: list[str] | None = None) -> int:
         keep = lambda rows: write(args.out, rows, GPU_BARS, 2, name)  # noqa: E731
         rows, failed = run_cases(console, cases, 2, (), "cuda", keep)
         show(console, rows, judge(GPU_BARS, rows))
-    for what, made in (("models", models), ("million", lambda: million(args.kv_gib, args.tokens))):
+    parts: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "profile": lambda: profiles(LLAMA_3),
+        "models": models,
+        "million": lambda: million(args.kv_gib, args.tokens),
+    }
+    for what, made in parts.items():
         if what in args.what:
             failed += all("failed" in row for row in kept(console, made, args.out / f"{what}.csv", name))
     console.print(f"{(time.monotonic() - begun) / 60:.1f} minutes")

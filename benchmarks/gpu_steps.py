@@ -32,7 +32,8 @@ _ROWS = "stock,yarn,dca,self-extend,longheads,longheads:score=bounds,esa,infllm,
 # `longspan eval` is found by the metadata of installed packages, and here none is installed.
 _EVAL = "import typer; from longspan_eval.cli.eval import evaluate; app = typer.Typer(); app.command()(evaluate); app()"
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "8", "--maxfail", "20")
-_KERNELS = tuple(f"tests/kernels/test_{name}.py" for name in ("triton", "triton_gathered", "scores", "topk"))
+_TRITON = ("triton", "triton_gathered", "triton_topk", "triton_rotate", "triton_query_chunks", "scores")
+_KERNELS = tuple(f"tests/kernels/test_{name}.py" for name in _TRITON)
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ STEPS: dict[str, Step] = {
     # Methods, kernels and graphs against the CPU or the fp64 oracle; the smallest part first: it shows a broken image.
     "smoke": Step(("-m", "pytest", "-q", "-x", "tests/kernels/test_triton.py", "-k", "whole_methods"), 2),
     "correct": Step((*_PYTEST, "tests/hf/test_on_a_gpu.py", *_KERNELS, "tests/hf/test_graphs.py"), 6),
+    "profile": Step((_GPU, "--what", "profile", "--out", "{out}"), 4),
     "layers": Step((_GPU, "--what", "layers", "--out", "{out}"), 8),
     "models": Step((_GPU, "--what", "models", "--out", "{out}"), 9),
     "million": Step((_GPU, "--what", "million", "--out", "{out}"), 7),

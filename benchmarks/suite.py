@@ -244,13 +244,30 @@ def show_bars(console: Console, verdicts: list[dict[str, object]]) -> None:
         console.print(f"{what}: {row['value']} [{colour[str(row['verdict'])]}]{row['verdict']}[/]")
 
 
+def apart(device: str, work: Callable[..., Any], *given: Any) -> Any:
+    """``work(*given)`` in a process of its own on a CPU.
+
+    On a GPU in this one: torch says what each allocates there, and a process takes seconds to have the GPU at all.
+
+    Raises:
+        Failed: it raised.
+    """
+    if device == "cpu":
+        return alone(work, *given, preload=PRELOAD)
+    try:
+        return work(*given)
+    except Exception as error:
+        torch.cuda.empty_cache()
+        raise Failed(f"{work.__name__}{given}", f"{type(error).__name__}: {error}") from error
+
+
 def right(console: Console, cases: list[Case], missing: str | None, device: str = "cpu") -> list[Case]:
     """The cases without what may not be timed: contestants whose gate is red, and those that cannot run."""
     kept = []
     reds: dict[str, dict[str, str]] = {}
     for dtype in dict.fromkeys(case.dtype for case in cases):
         methods = {case.phase + str(n): case.methods for n, case in enumerate(cases) if case.dtype == dtype}
-        reds[dtype] = alone(gated, methods, dtype, device, preload=PRELOAD)
+        reds[dtype] = apart(device, gated, methods, dtype, device)
         for name, wrong in reds[dtype].items():
             console.print(f"[red]{dtype} {name}: wrong, so it is not timed:[/] {wrong}")
     for case in cases:
@@ -279,8 +296,8 @@ def run_cases(
         try:
             with console.status(case.text):
                 if device == "cpu" or case.dtype not in rates:  # a CPU is not equally fast all the time
-                    rates[case.dtype] = alone(rates_of, case.dtype, threads, device, preload=PRELOAD)
-                found = alone(timed, case, threads, device, preload=PRELOAD)
+                    rates[case.dtype] = apart(device, rates_of, case.dtype, threads, device)
+                found = apart(device, timed, case, threads, device)
                 if not case.against_short and (case.phase, case.dtype, case.length) in memory:
                     for row in found:
                         peak = alone(peak_bytes, case, row["method"], threads, preload=PRELOAD)
