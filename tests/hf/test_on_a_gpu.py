@@ -70,7 +70,8 @@ def test_tiers(name, tier, tmp_path):
 
 @pytest.mark.parametrize("name", ["full", "dca", "rerope", "string"])
 def test_generate_from_a_cuda_graph(name):
-    model, ids = make("llama").to("cuda", torch.bfloat16), prompts(1, 3 * WINDOW).to("cuda")
+    # In fp32: the graph cuts keys into other parts, whose rounding would decide between tokens in bf16.
+    model, ids = make("llama").to("cuda"), prompts(1, 3 * WINDOW).to("cuda")
     longspan.extend(model, name)
     options = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
     expected = model.generate(ids, **options)
