@@ -68,11 +68,11 @@ def test_tiers(name, tier, tmp_path):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["full", "dca", "rerope", "string"])
+@pytest.mark.parametrize("name", ["full", "dca", "rerope", "string", "longheads", "longheads by bounds", "esa"])
 def test_generate_from_a_cuda_graph(name):
     # In fp32: the graph cuts keys into other parts, whose rounding would decide between tokens in bf16.
     model, ids = make("llama").to("cuda"), prompts(1, 3 * WINDOW).to("cuda")
-    longspan.extend(model, name)
+    longspan.extend(model, CASES[name])
     options = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
     expected = model.generate(ids, **options)
     with longspan.graphed(model):
