@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -20,6 +20,9 @@ class BandAngles(Sequence[CosSin]):
 
     def __len__(self) -> int:
         return self.cos.shape[0]
+
+    def __iter__(self) -> Iterator[CosSin]:
+        return zip(self.cos.unbind(), self.sin.unbind(), strict=True)
 
     @overload
     def __getitem__(self, band: int) -> CosSin: ...
