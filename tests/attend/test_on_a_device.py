@@ -114,6 +114,20 @@ def test_tables_made_ahead_are_those_of_the_token(case, padding, monkeypatch):
     assert torch.equal(*outs)
 
 
+@pytest.mark.parametrize("pad", [1, 3])
+def test_a_padded_prompt_after_another_one(pad, monkeypatch):
+    """Its padding comes before the first of the rows that the other one left."""
+    qkv, rope, outs = make_qkv(60, dtype=torch.float32), ROPES["half-all"](), []
+    for kept in (False, True):
+        # A CPU takes the tables of a device whose memory is its own.
+        monkeypatch.setattr(tables, "computes_here", lambda device, kept=kept: not kept)
+        runs = Attender(METHODS["dca"].resolve(WINDOW), WINDOW, step="parts")
+        for _ in range(2):
+            out = runs(*qkv, rope, scale=SCALE, store=KVStore(), padding=(pad,))
+        outs.append(out)
+    assert torch.equal(*outs)
+
+
 def test_a_position_outside_of_the_window_is_refused_ahead_too(monkeypatch):
     """A kernel would read past the table of angles."""
     # A CPU takes the tables of a device whose memory is its own.

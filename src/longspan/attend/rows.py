@@ -85,10 +85,12 @@ class RowTables:
         return rows.on(device, self._key_maps)[2][:, start:stop], rows.ranges.plan.stop - 1
 
     def _up_to(self, start: int, stop: int) -> _Rows | None:
+        if start < 0:  # tokens of padding have no rows
+            return None
         rows = self._rows
         if rows is not None and stop <= rows.ranges.plan.stop:
             return rows
-        if start < 0 or stop > self._most or (stop - start) * _REPAID_BY < stop:
+        if stop > self._most or (stop - start) * _REPAID_BY < stop:
             return None
         held = 0 if rows is None else rows.ranges.plan.stop
         with torch.inference_mode(False):  # kept for later calls, which may be outside of it
