@@ -122,7 +122,7 @@ def why_no_graph(device: torch.device) -> str | None:
 class _GraphRecording:
     """A recorded step of one cache, and what it was recorded on."""
 
-    memory: list[int]  # where the cache's tensors lie
+    memory: list[tuple[int, ...]]  # where the cache's tensors lie, and how
     padding: tuple[int, ...]
     step: RecordedStep
     ids: Tensor
@@ -294,7 +294,8 @@ def _kept_at(cache: LongspanCache) -> list[int] | None:
     return places
 
 
-def _memory(cache: LongspanCache) -> list[int]:
+def _memory(cache: LongspanCache) -> list[tuple[int, ...]]:
     tensors = [x for store in cache.stores for x in store.allocated]
     tensors += [x for store in cache.stores if store.index is not None for x in store.index.memory]
-    return [x.data_ptr() for x in tensors]
+    # An allocator gives what was freed again, for a tensor of another shape too.
+    return [(x.data_ptr(), *x.shape, *x.stride()) for x in tensors]
