@@ -7,6 +7,7 @@ import torch
 
 import longspan
 from longspan.attend import Attender, ForwardState, rows, tables
+from longspan.bands import KeyMap
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 from support.cases import ROPES, all_cases, every_other, inv_freq, make_qkv
@@ -89,6 +90,19 @@ def test_rows_are_those_of_each_call(case):
         keys, most = own._rows.key_positions(start, stop, torch.device("cpu"))
         assert torch.equal(keys, torch.stack([to(torch.arange(start, stop)) for to in own.key_maps]))
         assert int(keys.max()) <= most
+
+
+class _Doubled(KeyMap):
+    def __call__(self, j):
+        return 2 * j
+
+
+def test_a_key_may_be_placed_behind_its_index():
+    """By a method of another package; on a GPU the table of angles would be read past its end."""
+    own = Attender(METHODS["dca"].resolve(WINDOW), WINDOW).tables
+    kept = rows.RowTables(lambda n: own._computed(own.selection, 0, n), 3, [_Doubled()])
+    positions, most = kept.key_positions(0, 60, torch.device("cpu"))
+    assert int(positions.max()) == 118 <= most
 
 
 def test_rows_are_kept_where_they_are_few(monkeypatch):

@@ -24,14 +24,17 @@ class _Rows:
     used: Tensor  # [bands, T + 1], how many rows before each one use a band
     seen: Tensor  # [T], keys of each row
     farthest: int
+    farthest_key: int
     there: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ranges: Ranges) -> _Rows:
+    def of(cls, ranges: Ranges, key_maps: Sequence[KeyMap]) -> _Rows:
         plan = ranges.plan
         counts = torch.stack(plan.hi) - torch.stack(plan.lo)
         used = torch.nn.functional.pad((counts > 0).cumsum(dim=1), (1, 0))
-        return cls(ranges, used, counts.sum(dim=0), int(torch.stack(plan.q_pos).max()))
+        # Measured: a key map of another package may place keys behind their index.
+        farthest_key = max(int(to(torch.arange(plan.stop)).max()) for to in key_maps)
+        return cls(ranges, used, counts.sum(dim=0), int(torch.stack(plan.q_pos).max()), farthest_key)
 
     def on(self, device: torch.device, key_maps: Sequence[KeyMap]) -> tuple[Tensor, Tensor, Tensor]:
         if device not in self.there:
@@ -82,7 +85,7 @@ class RowTables:
         rows = self._up_to(start, stop)
         if rows is None:
             return None
-        return rows.on(device, self._key_maps)[2][:, start:stop], rows.ranges.plan.stop - 1
+        return rows.on(device, self._key_maps)[2][:, start:stop], rows.farthest_key
 
     def _up_to(self, start: int, stop: int) -> _Rows | None:
         if start < 0:  # tokens of padding have no rows
@@ -94,7 +97,7 @@ class RowTables:
             return None
         held = 0 if rows is None else rows.ranges.plan.stop
         with torch.inference_mode(False):  # kept for later calls, which may be outside of it
-            rows = _Rows.of(self._compute(min(max(stop, 2 * held), self._most)))
+            rows = _Rows.of(self._compute(min(max(stop, 2 * held), self._most)), self._key_maps)
         self._rows = rows
         return rows
 
