@@ -101,6 +101,12 @@ CHOOSING = {
 }
 
 
+# Under the interpreter each takes ten seconds or more; of either method the short run has what needs most.
+SHORT = "longheads", "longheads-bounds-layer", "esa-calibrated"
+RECORDED = [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in CHOOSING]
+ONE_SHORT = [pytest.param("longheads", marks=pytest.mark.long), "esa-calibrated"]
+
+
 def extended(model, name):
     """The model, extended by one of ``CHOOSING``."""
     random = [torch.randint(3, 128, (WINDOW,), generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
@@ -109,7 +115,7 @@ def extended(model, name):
     return model
 
 
-@pytest.mark.parametrize("name", CHOOSING)
+@pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.usefixtures("poisoned")
 def test_choices_are_recorded(name, recorded, monkeypatch):
     """From inside the window to beyond it, over the ends of two chunks, at which the model is called."""
@@ -125,7 +131,7 @@ def test_choices_are_recorded(name, recorded, monkeypatch):
     assert_same_caches(own, cache)
 
 
-@pytest.mark.parametrize("name", ["longheads", "esa-calibrated"])
+@pytest.mark.parametrize("name", ONE_SHORT)
 def test_choices_of_padded_rows(name, recorded):
     """Rows whose chunks fill, and whose choosing begins, at tokens of their own."""
     model = extended(model_of(), name)
@@ -137,7 +143,7 @@ def test_choices_of_padded_rows(name, recorded):
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["longheads", "esa-calibrated"])
+@pytest.mark.parametrize("name", ONE_SHORT)
 def test_choices_after_a_crop_and_a_prompt(name, recorded):
     """What goes back before the queries that choose is recorded again; a prompt moves nothing."""
     model, ids = extended(model_of(), name), ids_of(1, WINDOW)
