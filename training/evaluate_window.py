@@ -12,6 +12,7 @@ import math
 import platform
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def unigram_loss(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
     return -sum(p * math.log(p) for p in shares)
 
 
-def measure(folder: Path, names: list[str], count: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+def measure(folder: Path, names: Sequence[str], count: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """The figures of a model in its window, as `longspan.bundled.card` describes them; each is printed as it comes."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)

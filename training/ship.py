@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "training"), str(ROOT / "benchmarks"), str(ROOT / "sr
 from common import between  # noqa: E402
 from evaluate_window import measure, table  # noqa: E402
 from longspan.bundled import FOLDER  # noqa: E402
-from window_tasks import WINDOW_TASKS  # noqa: E402
+from window_tasks import CARD_TASKS  # noqa: E402
 
 FILES = ("model.safetensors", "tokenizer.json", "config.json")
 FIGURES = "<!-- figures -->", "<!-- /figures -->"
@@ -36,9 +36,9 @@ def figures(run: Path, count: int) -> dict[str, Any]:
     if path.exists():
         card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         weights = hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
-        if card["sha256"] == weights and card["prompts"] >= count and card["tasks"].keys() == WINDOW_TASKS.keys():
+        if card["sha256"] == weights and card["prompts"] >= count and card["tasks"].keys() == set(CARD_TASKS):
             return card
-    card = measure(run, list(WINDOW_TASKS), count)
+    card = measure(run, CARD_TASKS, count)
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return card
 

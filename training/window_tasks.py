@@ -1,4 +1,4 @@
-"""The evaluation's tasks in the window, and one whose wording tells what was learned by heart."""
+"""The evaluation's tasks in the window, which the card has, and one whose wording tells what was learned by heart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from longspan_eval.tasks.scores import contained
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS
 from retrieval import HELDOUT_WORDING
 
-NAMES = (
+CARD_TASKS = (
     *("passkey", "passkey-prose", "facts", "key-value", "vt-2-hops", "vt-2-hops-2-chains", "common-words"),
     *(task.name for task in RULER_NIAH),
 )
@@ -53,4 +53,4 @@ class Magic(Hiding):
 
 
 MAGIC = Magic().task(version=1, paper="", summary="one of 4 numbers in prose, wording held out", score=contained)
-WINDOW_TASKS = {**{name: EVALUATED[name] for name in NAMES}, MAGIC.name: MAGIC}
+WINDOW_TASKS = {**{name: EVALUATED[name] for name in CARD_TASKS}, MAGIC.name: MAGIC}

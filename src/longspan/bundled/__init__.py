@@ -38,9 +38,10 @@ def card() -> dict[str, Any]:
     """What was measured of the model inside its window, as ``training/evaluate_window.py --card`` wrote it.
 
     Returns:
-        ``sha256`` (of the weights), ``parameters``, ``window`` (tokens), ``prompts`` (of each task), ``tasks`` (by
-        name: the mean ``score``, 0 to 1, its 95% ``interval`` and the number of prompts answered ``whole``), and of
-        the held-out text ``perplexity`` and ``unigram_perplexity`` (per token) and ``nats_per_character``.
+        ``sha256`` (of the file of the weights; results beyond the window have one of the tensors), ``parameters``,
+        ``window`` (tokens), ``prompts`` (of each task), ``tasks`` (by name: the mean ``score``, 0 to 1, its 95%
+        ``interval`` and the number of prompts answered ``whole``), and of the held-out text ``perplexity`` and
+        ``unigram_perplexity`` (per token) and ``nats_per_character``.
     """
     return dict(json.loads((FOLDER / "card.json").read_text(encoding="utf-8")))
 

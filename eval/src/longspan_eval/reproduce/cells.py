@@ -164,8 +164,8 @@ def perplexity_cells(
     """Cells of sliding-window perplexity by corpus, row and length.
 
     Each document of a corpus has windows of its own, so that none runs over a border. Prompts, windows and draw are
-    those of ``longspan eval perplexity``, whose figures they equal. The bundled model's held-out text stands for
-    corpora that are not there, under its own name.
+    those of ``longspan eval perplexity``, whose figures they equal. The bundled model's held-out text, which is one
+    text of many documents, stands for corpora that are not there, under its own name.
 
     Args:
         stride: tokens between two windows.
@@ -208,6 +208,14 @@ def perplexity_cells(
                 where = row.format(**named), column.format(**named)
                 cells.append(Cell(*where, reduce[length], () if reason else prompts, missing=reason))
     return cells + absent
+
+
+def said_borders(session: PaperSession, corpora: Sequence[Corpus]) -> str:
+    """A protocol's words on the borders between documents."""
+    absent = [missing_file(session, corpus.name, "", corpus.folder, corpus.source) for corpus in corpora]
+    if all(absent):
+        return "the held-out text is many documents in a row, whose borders windows cross"
+    return "none runs over the end of a document"
 
 
 def _long_enough(session: PaperSession, documents: Sequence[WindowText], tokens: int) -> Iterator[WindowText]:

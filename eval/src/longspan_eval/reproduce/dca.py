@@ -17,6 +17,7 @@ from longspan_eval.reproduce.cells import (
     means,
     perplexity_cells,
     read_texts,
+    said_borders,
 )
 from longspan_eval.reproduce.dca_methods import MISTRAL, WINDOW, K, methods, parts, some
 from longspan_eval.reproduce.session import PaperSession
@@ -58,8 +59,8 @@ def _slid_protocol(session: PaperSession, windows: int, said: str) -> str:
     return (
         f"Windows {stride(session):,} tokens apart, each scored whole, its first tokens too, as the paper's code does: "
         f"so longer windows are better by that alone. Windows a cell: "
-        f"{'all' if count is None else f'{count}, from all texts'}, the same for every row; none runs over the end "
-        f"of a document. {said}"
+        f"{'all' if count is None else f'{count}, from all texts'}, the same for every row; "
+        f"{said_borders(session, (PG19_VALIDATION,))}. {said}"
     )
 
 
@@ -77,7 +78,7 @@ def _perplexity_protocol(session: PaperSession) -> str:
 
 def _long_perplexity(session: PaperSession) -> Sequence[Cell]:
     # To 64k of the documents of Table 1, beyond that of those that are long enough: fewer with each length.
-    groups = session.choose(((4, 32, 64), (96,), (128,), (160,), (192,)), ((4, 32, 96),))
+    groups = session.choose(((4, 32, 64), (96,), (128,), (160,), (192,)), ((4, 32, 96), (192,)))
     made, named = some(session, "stock", "DCA"), {"row": "{corpus}: {label}", "column": "{length:,}{documents}"}
     first, *others = (_slid(session, made, thousands, 3, **named) for thousands in groups)
     return [*first, *(cell for cells in others for cell in cells if not cell.brief.startswith("needs"))]

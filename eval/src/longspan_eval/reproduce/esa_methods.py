@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from longspan.methods import InfLLM, Method
 from longspan_eval.reproduce.ablations import parse_spec
-from longspan_eval.reproduce.cells import Methods
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.spec import MethodSpec
 
@@ -66,11 +65,6 @@ def methods(session: PaperSession, scaled_to: int) -> dict[str, MethodSpec]:
         "ESA": method(session),
     }
     return made if session.calibration is None else {**made, "ESA, reduced scores": own(session)}
-
-
-def quick(session: PaperSession, made: Methods) -> Methods:
-    """The rows; at the scale "quick" without two that are told apart by little."""
-    return session.choose(made, {name: spec for name, spec in made.items() if name not in ("YaRN", "StreamingLLM")})
 
 
 def kept(method: Method, window: int) -> int:

@@ -19,6 +19,7 @@ from longspan_eval.reproduce.cells import (
     perplexity_cells,
     read_tasks,
     read_texts,
+    said_borders,
 )
 from longspan_eval.reproduce.longheads_methods import (
     SAID_THEM,
@@ -76,8 +77,8 @@ def _perplexity_protocol(session: PaperSession) -> str:
         f"A window slides over the text by {stride(session):,} tokens and each scores the tokens new to it "
         "(the paper: 256 of a window of 4,096). Windows a cell: "
         f"{'all' if count is None else f'{count}, from all of the text'}; "
-        "they score the same tokens in every row and at every length, and none runs over the end of a document (the "
-        "paper: 100 test documents of each). "
+        f"they score the same tokens in every row and at every length; {said_borders(session, CORPORA)} (the paper: "
+        "100 test documents of each). "
         f"The paper's row is k = 8, an attention window of {half(session):,} tokens (2k); LongHeads without more has "
         f"{session.tokens(WINDOW, WINDOW):,} (4k). Inside the model's window all rows are stock's, as the paper's "
         f"are at 4k. {ntk_said(session)}"
