@@ -45,7 +45,7 @@ class ESA(Method):
             positions of DCA.
         far: ``w``, the far position for ``remap="far"`` (default ``lL``).
         score_at: the distance of all tokens in scores; 0 is unrotated. The paper specifies neither ``score_at`` nor
-            ``far``; no other pair of values was better on the bundled model (``benchmarks/results/esa``).
+            ``far``; larger values than the defaults did as well on the bundled model (``benchmarks/results/esa``).
         share: the heads that choose together: the ``"layer"``, the ``"group"`` of a key head, or each query ``"head"``
             alone.
         reduced: ``d'``, the size of queries and keys that are reduced for scores. It requires a calibration, see
