@@ -35,7 +35,7 @@ def heldout_text() -> str:
 
 
 def card() -> dict[str, Any]:
-    """What was measured of the model inside its window, as ``training/evaluate_window.py --card`` wrote it.
+    """What was measured of the model inside its window, as ``training/ship.py`` wrote it.
 
     Returns:
         ``sha256`` (of the file of the weights; results beyond the window have one of the tensors), ``parameters``,
