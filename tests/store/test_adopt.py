@@ -44,6 +44,6 @@ def test_recent_tokens_are_mirrored(offloaded, both):
 
 def test_there_is_the_room_that_the_memory_has(both):
     adopted = both[1]
-    assert adopted.capacity == CAPACITY and adopted.bound is None
+    assert adopted.capacity == CAPACITY
     adopted.reserve(CAPACITY + 1)
     assert adopted.capacity > CAPACITY and torch.equal(adopted.keys[0], both[2])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import contextmanager
+
 import torch
 
 from longspan.attend import Attender
+from longspan.kernels import cpu
 from longspan.store import KVStore
 
 SCALE = 0.25
@@ -17,11 +21,25 @@ def attender(case, step="auto", given=None):
 
 def feed(runs, qkv, rope, store, start, stop, **options):
     """The outputs of tokens ``start : stop``, one at a time, and how many went through one call."""
-    outs, single = [], 0
-    for n in range(start, stop):
-        outs.append(runs(*(x[:, :, n : n + 1] for x in qkv), rope, scale=SCALE, store=store, **options))
-        single += store.bound is not None
-    return torch.cat(outs, dim=2), single
+    with counted() as calls:
+        outs = [
+            runs(*(x[:, :, n : n + 1] for x in qkv), rope, scale=SCALE, store=store, **options)
+            for n in range(start, stop)
+        ]
+    return torch.cat(outs, dim=2), calls["decode_attend"]
+
+
+@contextmanager
+def counted():
+    """How often each kernel in C is called inside."""
+    calls = Counter()
+
+    def around(name, threads, run):
+        calls[name] += 1
+        run()
+
+    with cpu.settings(around=around):
+        yield calls
 
 
 def both(case, rope, qkv, prompt=PROMPT, given=None, **options):

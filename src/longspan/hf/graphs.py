@@ -288,7 +288,7 @@ def _kept_at(cache: LongspanCache) -> list[int] | None:
     for layer in cache.layers:
         index = layer.store.index if isinstance(layer, StoreLayer) else None
         slot = Slot(0) if index is None else index.reserve_one()
-        if slot is None:
+        if slot is None or slot.completes:
             return None
         places.append(slot.kept_at)
     return places

@@ -87,19 +87,31 @@ class ChunkIndex(UnitIndex):
         self.tail.extend(new)
 
     def reserve_one(self) -> Slot | None:
-        """Memory for the next token's inputs; None where it fills a chunk, which has to be summarised."""
-        tail, stop = self.tail, self._length + 1
-        if not self._finished or not tail.has_room:
+        """Memory for the next token's inputs; None before the first token."""
+        if not self._finished:
             return None
-        for pad, finished in zip(self._pads, self._finished, strict=True):
-            if (stop - pad) // self.size > finished:
-                return None
-        return Slot(self._length, tail.stop - tail.start)
+        tail, stop = self.tail, self._length + 1
+        tail.make_room(1)
+        rows = zip(self._pads, self._finished, strict=True)
+        return Slot(self._length, tail.stop - tail.start, completes=any((stop - p) // self.size > n for p, n in rows))
 
     def commit_one(self) -> None:
         """The next token's inputs were written to what ``reserve_one`` gave."""
         self._length += 1
         self.tail.stop += 1
+
+    def summarise(self, rope: Rope, scale: float) -> None:
+        """Summarise the chunks that the last token filled, one a row at the most."""
+        full = [max(self._length - pad, 0) // self.size for pad in self._pads]
+        rows = [row for row, n in enumerate(full) if n > self._finished[row]]
+        inputs = []
+        for n in range(len(self.tail.tensors)):
+            ends = [(row, self._pads[row] + full[row] * self.size) for row in rows]
+            inputs.append(torch.cat([self.tail.slice(n, end - self.size, end)[row] for row, end in ends], dim=1))
+        parts = self._summary(inputs, rope, scale).split(self.per_unit, dim=1)
+        for row, summary in zip(rows, parts, strict=True):
+            self._write(row, self._finished[row], summary)
+            self._finished[row] += 1
 
     def reserve(self, tokens: int) -> None:
         """Have room for the summaries of ``tokens`` in all, once there are some."""

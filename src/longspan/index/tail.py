@@ -35,12 +35,7 @@ class Tail:
         tokens = new[0].shape[2]
         if not self.tensors:
             self.tensors = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in new]
-        held = self.stop - self.start
-        if held + tokens > self.room:
-            stays = min(max(self.keep - tokens, 0), held)
-            for stored in self.tensors:
-                stored[:, :, :stays] = stored[:, :, held - stays : held].clone()
-            self.start = self.stop - stays
+        self.make_room(tokens)
         skipped = max(tokens - self.room, 0)
         self.start += skipped
         at = self.stop + skipped - self.start
@@ -48,14 +43,18 @@ class Tail:
             stored.narrow(2, at, tokens - skipped).copy_(x[:, :, skipped:])
         self.stop += tokens
 
+    def make_room(self, tokens: int) -> None:
+        """Forget the oldest tokens if there is no room for so many more; the tensors stay where they are."""
+        held = self.stop - self.start
+        if held + tokens > self.room:
+            stays = min(max(self.keep - tokens, 0), held)
+            for stored in self.tensors:
+                stored[:, :, :stays] = stored[:, :, held - stays : held].clone()
+            self.start = self.stop - stays
+
     def state(self) -> list[Tensor]:
         """``[B, H, T, D]`` of each tensor, the stored tokens."""
         return [self.slice(n, self.start, self.stop) for n in range(len(self.tensors))]
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the next token fits behind the stored ones."""
-        return bool(self.tensors) and self.stop - self.start < self.room
 
     def slice(self, which: int, start: int, stop: int) -> Tensor:
         """Tokens ``start : stop`` of one of the tensors, ``[B, H, stop - start, D]``, a view."""

@@ -147,6 +147,13 @@ class Selector(AcrossRanks):
     def commit_one(self) -> None:
         """The token was written."""
 
+    def summarise(self, rope: Rope, scale: float) -> None:
+        """Summarise the units that the last token filled, if ``Slot.completes`` says that there are some.
+
+        Args:
+            rope, scale: as for ``extend``.
+        """
+
     # A token that comes alone, in a recorded step; see ``longspan.attend.steps.graph_choice``.
 
     def reserve(self, tokens: int) -> None:

@@ -11,7 +11,7 @@ from longspan.errors import CacheError
 from longspan.store.buffer import Buffer, Tier, check_tier, refuse_unlike
 from longspan.store.memory import Kind, TokenBlock
 from longspan.store.mirror import Mirror
-from longspan.store.protocols import KeyIndex, Slot
+from longspan.store.protocols import KeyIndex, Placement, Slot
 from longspan.store.spill import Spill
 
 
@@ -33,7 +33,7 @@ class KVStore:
         capacity: tokens that there is memory for; 0 when nothing was stored yet.
         mirror: the device's copy of the last tokens where they are offloaded, else None.
         index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
-        bound: kernels of the next tokens that hold the addresses of what is stored here; None once that may have moved.
+        placement: another object once the stored tokens may have moved, for kernels that hold their addresses.
 
     Raises:
         ValueError: see ``check_tier``; a negative window.
@@ -55,7 +55,7 @@ class KVStore:
         self.window = window
         self.length = 0
         self.index: KeyIndex | None = None
-        self.bound: object | None = None
+        self.placement = Placement()
         self.capacity = 0
         self._buffers: list[Buffer] = []  # the rotations, then the values
         self.mirror: Mirror | None = None
@@ -101,7 +101,7 @@ class KVStore:
         Raises:
             CacheError: they do not fit what is stored, or the disk is full; the store is as it was.
         """
-        self.bound = None
+        self.placement = Placement()
         new = [*keys, values]
         kinds, tokens = [Kind.of(x) for x in new], values.shape[2]
         if any(x.shape[2] != tokens for x in new):
@@ -123,7 +123,7 @@ class KVStore:
 
     def reserve_one(self) -> Slot | None:
         """Memory for the next token; None where it takes more than writing it there, by the index too."""
-        kept_at = 0
+        kept_at, completes = 0, False
         if not self.length or self.tier != "device" and self.offloaded:
             return None
         self._buffers[0].reserved.check_process()
@@ -131,14 +131,14 @@ class KVStore:
             slot = self.index.reserve_one()
             if slot is None:
                 return None
-            kept_at = slot.kept_at
+            kept_at, completes = slot.kept_at, slot.completes
             if slot.moved:
-                self.bound = None
+                self.placement = Placement()
         if moved := self.length == self.capacity:
             self.reserve(self.length + 1)
             if self.tier != "device" and self.offloaded:  # it has moved off the device
                 return None
-        return Slot(self.length, kept_at, moved)
+        return Slot(self.length, kept_at, moved, completes)
 
     def commit_one(self) -> None:
         """The token was written to what ``reserve_one`` gave, and counts as stored."""
@@ -152,7 +152,7 @@ class KVStore:
         Raises:
             CacheError: the disk has no room; the store is as it was.
         """
-        self.bound = None  # first: where memory lacks for a stream, those before it have moved
+        self.placement = Placement()  # first: where memory lacks for a stream, those before it have moved
         self._hold(self._reserved(self.allocated, tokens))
 
     @property
@@ -211,7 +211,7 @@ class KVStore:
         # Nothing is given up before the last of it was made.
         buffers = [buffer.selected(chosen) for buffer in self._buffers]
         mirror = self.mirror.selected(chosen) if self.mirror is not None else None
-        self.bound = None
+        self.placement = Placement()
         if self.index is not None:
             self.index.select(rows)
         self.mirror = mirror
@@ -225,7 +225,8 @@ class KVStore:
             self.index.reset()
 
     def _hold(self, buffers: list[Buffer]) -> None:
-        self._buffers, self.bound = buffers, None
+        self._buffers = buffers
+        self.placement = Placement()
         self.capacity = min((buffer.capacity for buffer in buffers), default=0)
 
     def adopt(self, streams: Sequence[TokenBlock], length: int) -> None:

@@ -8,18 +8,24 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 
+class Placement:
+    """Stands for where a store's memory lies. The store has another one once its memory may have moved."""
+
+
 class Slot(NamedTuple):
     """Memory for one more token.
 
     Attributes:
         place: the token's place among those stored.
-        kept_at: the place of its inputs among those that an index keeps; 0 where it keeps none.
-        moved: whether what was stored lies elsewhere since the last token.
+        kept_at: the place of its inputs among those that an index keeps; 0 if it keeps none.
+        moved: whether the stored tokens lie elsewhere since the last token.
+        completes: whether the token fills a unit of the index, which ``KeyIndex.summarise`` then summarises.
     """
 
     place: int
     kept_at: int = 0
     moved: bool = False
+    completes: bool = False
 
 
 class KeyIndex(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,25 +14,32 @@ from longspan.attend.observing import Observer
 from longspan.attend.sinks import with_sinks
 from longspan.attend.tables import AHEAD, DecodeTables, Tables
 from longspan.index import equal_runs
-from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec, unsupported_reason
+from longspan.kernels.decode import (
+    BandRange,
+    ChosenPositions,
+    DecodeKernel,
+    DecodeRows,
+    ScoreSpec,
+    Token,
+    unsupported_reason,
+)
 from longspan.kernels.dispatch import Impl
 from longspan.rope import Rope
 from longspan.selection.selector import Chosen, Selector
-from longspan.store import KVStore
+from longspan.store import KVStore, Placement
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _BoundRows:
-    """Consecutive batch rows ``first : last`` with equal padding, and the kernel of their next tokens."""
+    """Consecutive batch rows from ``first`` on that begin with equal padding, and the kernel of their next tokens."""
 
     first: int
-    last: int
     padding: int
     tables: DecodeTables
     kernel: DecodeKernel
 
-    def token(self, past: int, kept_at: int) -> tuple[int, int, int, int, int]:
-        """The kernel's inputs besides queries, keys and values for the token after ``past`` stored ones."""
+    def token(self, past: int, kept_at: int) -> Token:
+        """The kernel's inputs besides queries, keys and values for the token after ``past`` stored slots."""
         token, tables = past - self.padding, self.tables
         ahead = token - tables.start
         return token, ahead, kept_at, tables.stops[ahead], tables.shown[ahead]
@@ -43,18 +51,15 @@ class BoundKernels:
 
     Attributes:
         start, stop: they serve tokens ``start ≤ past < stop``.
-        step: that made them.
+        call: runs them all.
         layer: of the call that they were made in.
     """
 
     start: int
     stop: int
     runs: tuple[_BoundRows, ...]
-    step: TokenStep
+    call: DecodeRows
     layer: tuple[Rope, float, float | None, tuple[int, ...]]
-
-    def __deepcopy__(self, memo: object) -> None:
-        return None  # a copy of the store has memory of its own
 
 
 class TokenStep:
@@ -68,6 +73,7 @@ class TokenStep:
     def __init__(self, tables: Tables, impl: Impl) -> None:
         self._tables, self._chooser = tables, tables.chooser
         self._never = self._method_reason(impl)
+        self._bound: WeakKeyDictionary[Placement, BoundKernels] = WeakKeyDictionary()
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Tensor | str:
         """Attention of one new token.
@@ -88,35 +94,40 @@ class TokenStep:
         if slot is None:
             if store.offloaded:
                 return f"keys and values are on tier {store.tier!r}"
-            return "the token completes a chunk, or needs more memory" if store.length else "the store is empty"
-        past, bound = slot.place, store.bound
+            return "the token needs memory elsewhere" if store.length else "the store is empty"
+        past, bound = slot.place, self._bound.get(store.placement)
         if not (
-            isinstance(bound, BoundKernels)
+            bound is not None
             and bound.start <= past < bound.stop
-            and bound.step is self
             and bound.layer == (layer.rope, layer.scale, layer.softcap, layer.padding)
         ):
             bound = self._bind(q, k, v, layer, store)
             if isinstance(bound, str):
                 return bound
-            store.bound = bound
-        runs = bound.runs
-        if not runs[0].kernel.takes(q, k, v, len(layer.padding)):
+            self._bound[store.placement] = bound
+        if not bound.call.takes(q, k, v):
             # The general step raises the error that says what does not fit.
             return "the queries, keys and values are not like those of the tokens before"
-        if len(runs) == 1:
-            kernel = runs[0].kernel
-            out, lse = kernel(q, k, v, *runs[0].token(past, slot.kept_at)), kernel.lse
-        else:
-            outs = []
-            for run in runs:
-                own = slice(run.first, run.last)
-                outs.append(run.kernel(q[own], k[own], v[own], *run.token(past, slot.kept_at)))
-            out, lse = torch.cat(outs), torch.cat([run.kernel.lse for run in runs])
+        out = bound.call(q, k, v, [run.token(past, slot.kept_at) for run in bound.runs])
         store.commit_one()
+        if slot.completes:
+            self._summarise(store, layer)
         if observer is not None:
-            self._observe(observer, runs, past, layer)
-        return out if layer.sinks is None else with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
+            self._observe(observer, bound.runs, past, layer)
+        if layer.sinks is None:
+            return out
+        lse = torch.cat([run.kernel.lse for run in bound.runs])
+        return with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
+
+    def _summarise(self, store: KVStore, layer: LayerCall) -> None:
+        """Summarise the units that the token filled, which no token before the next one chooses from."""
+        assert self._chooser is not None
+        selector = self._chooser.selector_in(store, layer.number, layer.rope)
+        before = [x.data_ptr() for x in selector.memory]
+        rope = layer.rope.paired().with_table(self._tables.angles(layer.rope.table))
+        selector.summarise(rope, layer.scale)
+        if [x.data_ptr() for x in selector.memory] != before:
+            del self._bound[store.placement]
 
     def layer_reason(self, rope: Rope, number: int, dtype: torch.dtype, device: torch.device) -> str | None:
         """Why no token of a layer can, whatever is stored, or None; for reports."""
@@ -168,9 +179,10 @@ class TokenStep:
             kernel, chooses = self._kernel(store, slice(a, b), pad, layer, q.shape[1], tables, selector)
             if not chooses:  # good until a token has to
                 stop = min([stop, *(tables.start + pad + n for n, last in enumerate(tables.stops) if last)])
-            runs.append(_BoundRows(a, b, pad, tables, kernel))
+            runs.append(_BoundRows(a, pad, tables, kernel))
         assert start <= past < stop  # a token that has something to choose from has entries to choose by
-        return BoundKernels(start, stop, tuple(runs), self, (rope, layer.scale, layer.softcap, pads))
+        call = DecodeRows([run.kernel for run in runs])
+        return BoundKernels(start, stop, tuple(runs), call, (rope, layer.scale, layer.softcap, pads))
 
     def _kernel(
         self,

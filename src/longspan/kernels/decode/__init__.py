@@ -10,12 +10,21 @@ the calls take longer than the work.
 from torch import Tensor
 
 from longspan.kernels import cpu
-from longspan.kernels.decode.compiled import DecodeKernel
+from longspan.kernels.decode.compiled import DecodeKernel, DecodeRows, Token
 from longspan.kernels.decode.contract import BandRange, ChosenPositions, ScoreSpec
 from longspan.kernels.decode.reference import DecodeReference
 from longspan.rope import Rope
 
-__all__ = ["BandRange", "ChosenPositions", "DecodeKernel", "DecodeReference", "ScoreSpec", "unsupported_reason"]
+__all__ = [
+    "BandRange",
+    "ChosenPositions",
+    "DecodeKernel",
+    "DecodeReference",
+    "DecodeRows",
+    "ScoreSpec",
+    "Token",
+    "unsupported_reason",
+]
 
 
 def unsupported_reason(rope: Rope, *tensors: Tensor) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import torch
@@ -16,14 +17,18 @@ from longspan.rope import CosSin, Rope
 
 _EACH = 4096  # entries of an item of the work
 _THETA_ROWS = 32  # as in decode.c
-_STEP, _ROTATION, _BAND = ALL["DecodeStep"], ALL["Rotation"], ALL["BandRange"]
+_ROWS, _STEP, _ROTATION, _BAND = ALL["DecodeRows"], ALL["DecodeStep"], ALL["Rotation"], ALL["BandRange"]
 _QUERY, _CHOICE, _UNITS = ALL["QueryForScoring"], ALL["Choice"], ALL["ChosenUnits"]
 _NOW_FIELDS = ("q", "k", "v", "q_step", "k_step", "v_step", "out", "at", "row", "tail", "stop")
 _NOW = _STEP.first(*_NOW_FIELDS)
+_KERNELS = "decode_append", "decode_reduce", "decode_score", "decode_choose", "decode_attend"
+
+
+Token = tuple[int, int, int, int, int]  # at, row, kept, stop, seen: see ``DecodeKernel.__call__``
 
 
 class DecodeKernel:
-    """A layer's next tokens, one at a time, while its memory stays where it is.
+    """The next tokens of rows that have stored, and see, the same places, while their memory stays where it is.
 
     Args:
         keys: the stored rotations ``[B, Hkv, N, D]``, with room for more tokens than are stored.
@@ -38,6 +43,8 @@ class DecodeKernel:
         scoring: how tokens choose; None where they do not.
 
     Attributes:
+        batch, dtype, shapes: ``B``, and the dtype and the shapes of a row's queries, keys and values.
+        packed: ``DecodeStep`` behind the fields that differ from token to token.
         lse: ``[B, H, 1]`` fp32 of the last token.
         chosen: ``[B, S, m]`` int64, the units that the last token chose, ascending, if it chose (``stop`` was not 0);
             None without ``scoring``.
@@ -60,11 +67,10 @@ class DecodeKernel:
     ) -> None:
         batch, kv_heads = values.shape[:2]
         width, value_width = keys[0].shape[-1], values.shape[-1]
-        self._shapes = (heads, 1, width), (kv_heads, 1, width), (kv_heads, 1, value_width)
-        self._kind, self._scoring = values.dtype, scoring
+        self.shapes = (heads, 1, width), (kv_heads, 1, width), (kv_heads, 1, value_width)
+        self.batch, self.dtype, self.scoring = batch, values.dtype, scoring
         self.chosen: Tensor | None = None
-        self._out = batch, 1, heads, values.shape[-1]
-        q = values.new_empty(batch, *self._shapes[0])
+        q = values.new_empty(batch, *self.shapes[0])
         out, self.lse = empty_output(q, values)
         sharing = kv_heads if scoring is None else max(kv_heads, scoring.choosing)
         self._counts = batch * kv_heads, batch * sharing
@@ -80,7 +86,7 @@ class DecodeKernel:
         if order is not None:
             packing.expect("order", order, width, dtype=torch.int64, contiguous=True)
         tails = min((x.shape[2] for x in kept if x is not None), default=0)
-        for x, (of_heads, _, of_width) in zip(kept, self._shapes, strict=True):
+        for x, (of_heads, _, of_width) in zip(kept, self.shapes, strict=True):
             if x is not None:
                 packing.expect("kept", x, batch, of_heads, None, of_width, dtype=q.dtype)
                 if x.stride(2) != of_width:
@@ -89,6 +95,7 @@ class DecodeKernel:
         packed = _STEP.pack(
             **dict.fromkeys(_NOW_FIELDS, 0) | dict.fromkeys(("q_step", "k_step", "v_step"), (0, 0)),
             job=packing.job(q, values, out, self.lse, rope, scale, softcap, sharing, False),
+            batch=batch,
             rows=rows,
             tails=tails,
             order=_address(order),
@@ -106,7 +113,7 @@ class DecodeKernel:
         for band, one in zip(bands, band_tables, strict=True):
             low, high = band.low.data_ptr(), band.high.data_ptr()
             parts.append(_BAND.pack(low=low, high=high, cos_sin=packing.table(one, rope), rotation=band.rotation))
-        self._packed, self._owners = b"".join(parts), owners
+        self.packed, self._owners = b"".join(parts), owners
 
     def _scoring_structs(
         self, scoring: ScoreSpec | None, q: Tensor, kv_heads: int, rope: Rope, owners: list[object]
@@ -184,17 +191,6 @@ class DecodeKernel:
         )
         return query, choice, units
 
-    def takes(self, q: Tensor, k: Tensor, v: Tensor, batch: int) -> bool:
-        """Whether q, k and v ``[batch, H, 1, D]`` have the dtype, the shapes and the layout that were packed."""
-        kind, (queries, keys, values) = self._kind, self._shapes
-        if q.shape != (batch, *queries) or k.shape != (batch, *keys) or v.shape != (batch, *values):
-            return False
-        if q.dtype != kind or k.dtype != kind or v.dtype != kind or not (q.is_cpu and k.is_cpu and v.is_cpu):
-            return False
-        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            return False
-        return q.stride(3) == 1 and k.stride(3) == 1 and v.stride(3) == 1
-
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, at: int, row: int, kept: int, stop: int, seen: int) -> Tensor:
         """Store a token and attend.
 
@@ -209,25 +205,75 @@ class DecodeKernel:
         Returns:
             ``[B, 1, H, Dv]``; the log-sum-exp is in ``lse`` ``[B, H, 1]``.
         """
-        if not len(q) == len(k) == len(v) == self._out[0]:
-            raise ValueError(f"{len(q)}, {len(k)} and {len(v)} rows of a token, and the memory of {self._out[0]}")
-        out = q.new_empty(self._out)
+        return DecodeRows([self])(q, k, v, [(at, row, kept, stop, seen)])
+
+    def work(self, stop: int, seen: int) -> tuple[int, int, int, int, int, int]:
+        """Items of each of the five kernels, and how many stored numbers they read in all."""
+        (tokens, attending), numbers, scoring = self._counts, seen * self._numbers, self.scoring
+        if scoring is None:
+            return tokens, 0, 0, 0, attending, numbers
+        batch, width = self.batch, scoring.entries.shape[-1]
+        reduced = 0 if scoring.thetas is None else 2 * batch * -(-width // _THETA_ROWS)
+        if not stop:
+            return tokens, reduced, 0, 0, attending, numbers
+        entries, choices = stop - scoring.first, batch * scoring.choosing
+        numbers += scoring.count * scoring.size * self._numbers
+        numbers += choices * scoring.parts * scoring.signs * entries * width
+        return tokens, reduced, choices * -(-entries // _EACH), choices, attending, numbers
+
+
+class DecodeRows:
+    """The next token of every row of a batch in one call, whatever each row has stored and sees.
+
+    Args:
+        kernels: of consecutive rows, the first rows' first; one layer's.
+    """
+
+    def __init__(self, kernels: Sequence[DecodeKernel]) -> None:
+        self.kernels = tuple(kernels)
+        begin = _ROWS.size + 8 * len(self.kernels)
+        begins = [begin := begin + size for size in (0, *(_NOW.size + len(x.packed) for x in self.kernels[:-1]))]
+        self._header = _ROWS.pack(count=len(begins)) + struct.pack(f"={len(begins)}q", *begins)
+        self._batch = sum(kernel.batch for kernel in self.kernels)
+
+    def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Whether q, k and v ``[B, H, 1, D]`` have the dtype, the shapes and the layout that were packed."""
+        kind, (queries, keys, values), batch = self.kernels[0].dtype, self.kernels[0].shapes, self._batch
+        if q.shape != (batch, *queries) or k.shape != (batch, *keys) or v.shape != (batch, *values):
+            return False
+        if q.dtype != kind or k.dtype != kind or v.dtype != kind or not (q.is_cpu and k.is_cpu and v.is_cpu):
+            return False
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            return False
+        return q.stride(3) == 1 and k.stride(3) == 1 and v.stride(3) == 1
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, tokens: Sequence[Token]) -> Tensor:
+        """Store a token of each row and attend.
+
+        Args:
+            q, k, v: ``[B, H, 1, D]``, ``[B, Hkv, 1, D]``, ``[B, Hkv, 1, Dv]``, unrotated.
+            tokens: for each kernel ``at``, ``row``, ``kept``, ``stop`` and ``seen`` of its rows' tokens.
+
+        Returns:
+            ``[B, 1, H, Dv]``; each kernel has the log-sum-exp of its rows.
+        """
+        if not len(q) == len(k) == len(v) == self._batch:
+            raise ValueError(f"{len(q)}, {len(k)} and {len(v)} rows of a token, and the memory of {self._batch}")
+        heads, _, _ = self.kernels[0].shapes[0]
+        out, size = q.new_empty(self._batch, 1, heads, v.shape[3]), q.element_size()
         steps = *q.stride()[:2], *k.stride()[:2], *v.stride()[:2]
-        now = _NOW.pack(q.data_ptr(), k.data_ptr(), v.data_ptr(), *steps, out.data_ptr(), at, row, kept, stop)
-        tokens, items = self._counts
-        work, numbers = [("decode_append", tokens)], seen * self._numbers
-        if (scoring := self._scoring) is not None:
-            batch, width = self._out[0], scoring.entries.shape[-1]
-            if scoring.thetas is not None:
-                work.append(("decode_reduce", 2 * batch * -(-width // _THETA_ROWS)))
-            if stop:
-                entries = stop - scoring.first
-                work.append(("decode_score", batch * scoring.choosing * -(-entries // _EACH)))
-                work.append(("decode_choose", batch * scoring.choosing))
-                numbers += scoring.count * scoring.size * self._numbers
-                numbers += batch * scoring.choosing * scoring.parts * scoring.signs * entries * width
-        work.append(("decode_attend", items))
-        cpu.run_steps(work, now + self._packed, numbers)
+        at_q, at_k, at_v, at_out = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
+        parts, items, numbers = [self._header], [0, 0, 0, 0, 0], 0
+        for kernel, (at, row, kept, stop, seen) in zip(self.kernels, tokens, strict=True):
+            parts.append(_NOW.pack(at_q, at_k, at_v, *steps, at_out, at, row, kept, stop))
+            parts.append(kernel.packed)
+            *own, reads = kernel.work(stop, seen)
+            items, numbers = [a + b for a, b in zip(items, own, strict=True)], numbers + reads
+            rows = kernel.batch * size
+            at_q, at_k, at_v = at_q + rows * steps[0], at_k + rows * steps[2], at_v + rows * steps[4]
+            at_out += rows * heads * v.shape[3]
+        work = [(name, count) for name, count in zip(_KERNELS, items, strict=True) if count]
+        cpu.run_steps(work, b"".join(parts), numbers)
         return out
 
 

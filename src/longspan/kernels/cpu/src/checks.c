@@ -101,7 +101,7 @@ static const char *token_choice(const DecodeStep *of) {
     return 0;
 }
 
-const char *longspan_check_decode(const DecodeStep *of) {
+static const char *decode_step(const DecodeStep *of) {
     const BandRange *bands = band_ranges_of(of);
     if (!inside(of->row, of->rows)) return "there are no ranges and tables for the token";
     if ((of->kept[0] || of->kept[1] || of->kept[2]) && !inside(of->tail, of->tails))
@@ -120,4 +120,12 @@ const char *longspan_check_decode(const DecodeStep *of) {
     for (int64_t d = 0; of->order && d < of->job.dk; d++)
         if (!inside(of->order[d], of->job.dk)) return "a channel lies outside of a head";
     return of->stop ? token_choice(of) : 0;
+}
+
+const char *longspan_check_decode(const DecodeRows *all) {
+    for (int64_t n = 0; n < all->count; n++) {
+        const char *wrong = decode_step(step_at(all, n));
+        if (wrong) return wrong;
+    }
+    return 0;
 }

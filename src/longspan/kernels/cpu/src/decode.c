@@ -38,14 +38,19 @@ static void form_scoring_query(const DecodeStep *of, int64_t b, int64_t h) {
         }
 }
 
-/* An item is a key head of a row of the batch. */
-int longspan_decode_append(const DecodeStep *of, WorkQueue *queue) {
-    const Job *job = &of->job;
-    const int kind = (int)job->kind;
-    const int64_t size = bytes_of(kind), group = job->heads / job->kv_heads, dk = job->dk;
+/* An item is a key head of a row of the batch. Sizes of heads, and what rotates them, are those of all rows. */
+static int64_t appended(const DecodeStep *of) { return of->batch * of->job.kv_heads; }
+
+int longspan_decode_append(const DecodeRows *all, WorkQueue *queue) {
+    const Job *any = &step_at(all, 0)->job;
+    const int kind = (int)any->kind;
+    const int64_t size = bytes_of(kind), group = any->heads / any->kv_heads, dk = any->dk;
     char *key = malloc((size_t)(dk * size));
     if (!key) return 0;
-    EACH(item, queue) {
+    EACH(taken, queue) {
+        int64_t item = taken;
+        const DecodeStep *of = step_of(all, &item, appended);
+        const Job *job = &of->job;
         const int64_t b = item / job->kv_heads, h = item % job->kv_heads;
         permute_channels(key, of->k + (b * of->k_step[0] + h * of->k_step[1]) * size, of->order, dk, size);
         for (int64_t n = 0; n < of->rotations; n++) {
@@ -82,15 +87,23 @@ int longspan_decode_append(const DecodeStep *of, WorkQueue *queue) {
 enum { THETA_ROWS = BLOCK }; /* of an item */
 
 /* Reduced key and query (a linear map each): the key becomes an entry, the query scores entries. An item is some rows of a
-   map, for a row of the batch. */
-int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
-    const QueryForScoring *scoring = &of->scoring;
-    const Choice *choice = &of->choice;
-    const int kind = (int)of->job.kind, width = (int)(of->job.kv_heads * of->job.dk);
-    const int64_t parts = (scoring->width + THETA_ROWS - 1) / THETA_ROWS, size = bytes_of(kind);
+   map, for a row of the batch. All rows have the same maps. */
+static int64_t reduced(const DecodeStep *of) {
+    return of->scoring.theta_k ? 2 * of->batch * ((of->scoring.width + THETA_ROWS - 1) / THETA_ROWS) : 0;
+}
+
+int longspan_decode_reduce(const DecodeRows *all, WorkQueue *queue) {
+    const Job *any = &step_at(all, 0)->job;
+    const int kind = (int)any->kind, width = (int)(any->kv_heads * any->dk);
+    const int64_t size = bytes_of(kind);
     float *row = malloc((size_t)width * sizeof(float)), sums[BLOCK + LANES];
     if (!row) return 0;
-    EACH(item, queue) {
+    EACH(taken, queue) {
+        int64_t item = taken;
+        const DecodeStep *of = step_of(all, &item, reduced);
+        const QueryForScoring *scoring = &of->scoring;
+        const Choice *choice = &of->choice;
+        const int64_t parts = (scoring->width + THETA_ROWS - 1) / THETA_ROWS;
         const int64_t b = item / (2 * parts), from = item % parts * THETA_ROWS;
         const int is_key = item / parts % 2 == 0;
         const float *x = (is_key ? scoring->key : scoring->query) + b * width;
@@ -110,17 +123,29 @@ int longspan_decode_reduce(const DecodeStep *of, WorkQueue *queue) {
 }
 
 /* An item is a range of entries, for one that chooses (a head, a group or the layer) in a row of the batch. */
-int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
-    const QueryForScoring *scoring = &of->scoring;
-    const Choice *choice = &of->choice;
-    const int kind = (int)choice->kind, width = (int)scoring->width;
-    const int64_t terms = scoring->signs * choice->parts, size = bytes_of(kind);
-    const int64_t items = (of->stop - choice->first + choice->each - 1) / choice->each;
-    const float *query = scoring->theta_q ? scoring->reduced_q : scoring->query;
-    const int64_t heads = choice->parts * choice->choosing; /* of `query` */
-    float *vectors = malloc((size_t)(terms * width) * sizeof(float)), sums[BLOCK + LANES];
-    if (!vectors) return 0;
-    EACH(item, queue) {
+static int64_t ranges_of(const DecodeStep *of) {
+    return (of->stop - of->choice.first + of->choice.each - 1) / of->choice.each;
+}
+
+static int64_t scored(const DecodeStep *of) { return of->stop ? of->batch * of->choice.choosing * ranges_of(of) : 0; }
+
+int longspan_decode_score(const DecodeRows *all, WorkQueue *queue) {
+    float *vectors = 0, sums[BLOCK + LANES];
+    int64_t room = 0;
+    EACH(taken, queue) {
+        int64_t item = taken;
+        const DecodeStep *of = step_of(all, &item, scored);
+        const QueryForScoring *scoring = &of->scoring;
+        const Choice *choice = &of->choice;
+        const int kind = (int)choice->kind, width = (int)scoring->width;
+        const int64_t terms = scoring->signs * choice->parts, size = bytes_of(kind), items = ranges_of(of);
+        const float *query = scoring->theta_q ? scoring->reduced_q : scoring->query;
+        const int64_t heads = choice->parts * choice->choosing; /* of `query` */
+        if (terms * width > room) {
+            free(vectors);
+            vectors = malloc((size_t)(room = terms * width) * sizeof(float));
+            if (!vectors) return 0;
+        }
         const int64_t row = item / items, b = row / choice->choosing, s = row % choice->choosing;
         const int64_t from = choice->first + item % items * choice->each;
         const int64_t to = from + choice->each < of->stop ? from + choice->each : of->stop;
@@ -150,12 +175,17 @@ int longspan_decode_score(const DecodeStep *of, WorkQueue *queue) {
 }
 
 /* An item is one that chooses in a row of the batch. */
-int longspan_decode_choose(const DecodeStep *of, WorkQueue *queue) {
-    const Choice *choice = &of->choice;
-    EACH(item, queue)
+static int64_t choices_of(const DecodeStep *of) { return of->stop ? of->batch * of->choice.choosing : 0; }
+
+int longspan_decode_choose(const DecodeRows *all, WorkQueue *queue) {
+    EACH(taken, queue) {
+        int64_t item = taken;
+        const DecodeStep *of = step_of(all, &item, choices_of);
+        const Choice *choice = &of->choice;
         choose_topk(choice->scores + item * choice->room + choice->first, of->stop - choice->first, choice->count,
                   choice->first, (float)choice->tie, choice->prefer_last, choice->near,
                   choice->nearby + (choice->near ? item * choice->room : 0), choice->chosen + item * choice->count);
+    }
     return 1;
 }
 
@@ -180,13 +210,22 @@ static void attend_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_
 }
 
 /* An item is a group of heads that share keys and a choice, in a row of the batch. */
-int longspan_decode_attend(const DecodeStep *of, WorkQueue *queue) {
-    Job local = of->job, *job = &local;
-    const BandRange *bands = band_ranges_of(of);
-    Softmax rows;
-    job->out = of->out;
-    if (!init_rows(&rows, job)) return 0;
-    EACH(item, queue) {
+static int64_t attending(const DecodeStep *of) { return of->batch * of->job.sharing; }
+
+int longspan_decode_attend(const DecodeRows *all, WorkQueue *queue) {
+    Softmax rows = {0};
+    int64_t sharing = 0; /* of those that `rows` has memory for */
+    EACH(taken, queue) {
+        int64_t item = taken;
+        const DecodeStep *of = step_of(all, &item, attending);
+        const BandRange *bands = band_ranges_of(of);
+        Job local = of->job, *job = &local;
+        job->out = of->out;
+        if (job->sharing != sharing) {
+            free(rows.q);
+            if (!init_rows(&rows, job)) return 0;
+            sharing = job->sharing;
+        }
         const int64_t b = item / job->sharing, s = item % job->sharing;
         load_partial(&rows, job, b, s, 0);
         for (const BandRange *band = bands; band < bands + of->bands; band++) {

@@ -9,6 +9,17 @@
 
 INLINE const BandRange *band_ranges_of(const DecodeStep *of) { return (const BandRange *)(of->stored + of->rotations); }
 
+INLINE const DecodeStep *step_at(const DecodeRows *of, int64_t n) {
+    return (const DecodeStep *)((const char *)of + of->begins[n]);
+}
+
+/* The step whose item this is, which is counted within it from then on; `items` says how many a step has. */
+INLINE const DecodeStep *step_of(const DecodeRows *of, int64_t *item, int64_t items(const DecodeStep *)) {
+    int64_t n = 0;
+    for (int64_t own; n < of->count - 1 && *item >= (own = items(step_at(of, n))); n++) *item -= own;
+    return step_at(of, n);
+}
+
 INLINE const Table *tables_of(const Banded *of) { return (const Table *)(of->keys + of->bands); }
 
 INLINE const int64_t *units_of(const Units *of, int64_t b, int64_t s, int64_t t) {

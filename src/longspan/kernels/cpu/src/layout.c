@@ -21,4 +21,5 @@ SAME(Choice);
 SAME(QueryForScoring);
 SAME(ChosenUnits);
 SAME(DecodeStep);
+SAME(DecodeRows);
 #endif

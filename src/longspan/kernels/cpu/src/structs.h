@@ -154,7 +154,8 @@ typedef struct {
     Table table;
 } ChosenUnits;
 
-/* One new token of a layer. The fields that differ from token to token come first. */
+/* One new token of each row of a batch whose rows have stored, and see, the same places: those of one store that begin with
+   as much padding. The fields that differ from token to token come first. */
 typedef struct {
     const char *q, *k, *v;
     int64_t q_step[2], k_step[2], v_step[2]; /* batch row, head */
@@ -165,6 +166,7 @@ typedef struct {
     int64_t stop; /* one past the last entry to choose from; 0 where it chooses nothing */
     /* Of all. */
     Job job;              /* its queries are a buffer for permuted channels, its values the stored ones */
+    int64_t batch;        /* rows */
     int64_t rows, tails;  /* rows of ranges, positions and tables; room in `kept` */
     const int64_t *order; /* [dk], the stored order of a query's or key's channels; null where it is their own */
     char *kept[3];        /* copies of the inputs: queries, keys, values, channels permuted; null where none is kept */
@@ -175,5 +177,11 @@ typedef struct {
     int64_t rotations, bands;
     Rotation stored[]; /* a BandRange of each band follows */
 } DecodeStep;
+
+/* One new token of each row of a layer's batch, whatever each row has stored and sees. */
+typedef struct {
+    int64_t count;
+    int64_t begins[]; /* where each DecodeStep begins, in bytes from here */
+} DecodeRows;
 
 #endif
