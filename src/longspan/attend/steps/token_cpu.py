@@ -31,8 +31,13 @@ from longspan.store import KVStore, Placement
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _BoundRows:
-    """Consecutive batch rows from ``first`` on that begin with equal padding, and the kernel of their next tokens."""
+    """Consecutive batch rows from ``first`` on that begin with equal padding, and the kernel of their next tokens.
 
+    It serves them while ``start ≤ past < stop``.
+    """
+
+    start: int
+    stop: int
     first: int
     padding: int
     tables: DecodeTables
@@ -49,8 +54,9 @@ class _BoundRows:
 class BoundKernels:
     """The kernels of a store's next tokens, which hold the addresses of its memory, and what they were made for.
 
+    They serve all rows while ``start ≤ past < stop``.
+
     Attributes:
-        start, stop: they serve tokens ``start ≤ past < stop``.
         call: runs them all.
         layer: of the call that they were made in.
     """
@@ -96,15 +102,13 @@ class TokenStep:
                 return f"keys and values are on tier {store.tier!r}"
             return "the token needs memory elsewhere" if store.length else "the store is empty"
         past, bound = slot.place, self._bound.get(store.placement)
-        if not (
-            bound is not None
-            and bound.start <= past < bound.stop
-            and bound.layer == (layer.rope, layer.scale, layer.softcap, layer.padding)
-        ):
-            bound = self._bind(q, k, v, layer, store)
-            if isinstance(bound, str):
-                return bound
-            self._bound[store.placement] = bound
+        if bound is None or bound.layer != (layer.rope, layer.scale, layer.softcap, layer.padding):
+            bound = None
+        if bound is None or not bound.start <= past < bound.stop:
+            made = self._bind(q, k, v, layer, store, () if bound is None else bound.runs)
+            if isinstance(made, str):
+                return made
+            bound = self._bound[store.placement] = made
         if not bound.call.takes(q, k, v):
             # The general step raises the error that says what does not fit.
             return "the queries, keys and values are not like those of the tokens before"
@@ -164,25 +168,31 @@ class TokenStep:
                 about = {"layer": layer.number, "row": run.first, "start": token, "padding": run.padding}
                 observer.add((token, token + 1), selection, chosen, **about)
 
-    def _bind(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> BoundKernels | str:
-        """Kernels for the next tokens, while the store's memory stays where it is, or why C cannot compute them."""
+    def _bind(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore, known: Sequence[_BoundRows]
+    ) -> BoundKernels | str:
+        """Kernels for the next tokens, or why C cannot compute them; of ``known`` ones those stay that serve now."""
         rope, pads, past = layer.rope, layer.padding, store.length
         if max(pads) > past:
             return "a row has only padding so far"
         selector = None if self._chooser is None else self._chooser.selector_in(store, layer.number, rope)
         if (reason := self._kernel_reason(rope, selector, q, k, v)) is not None:
             return reason
-        runs, start, stop = [], 0, past + AHEAD
-        for a, b, pad in equal_runs(pads):
+        runs = []
+        for n, (a, b, pad) in enumerate(equal_runs(pads)):
+            if known and known[n].start <= past < known[n].stop:
+                runs.append(known[n])
+                continue
             tables = self._tables.decode(self._tables.angles(rope.table), past - pad)
-            start, stop = max(start, tables.start + pad), min(stop, tables.start + AHEAD + pad)
+            start, stop = tables.start + pad, tables.start + AHEAD + pad
             kernel, chooses = self._kernel(store, slice(a, b), pad, layer, q.shape[1], tables, selector)
             if not chooses:  # good until a token has to
-                stop = min([stop, *(tables.start + pad + n for n, last in enumerate(tables.stops) if last)])
-            runs.append(_BoundRows(a, pad, tables, kernel))
-        assert start <= past < stop  # a token that has something to choose from has entries to choose by
-        call = DecodeRows([run.kernel for run in runs])
-        return BoundKernels(start, stop, tuple(runs), call, (rope, layer.scale, layer.softcap, pads))
+                stop = min([stop, *(start + n for n, last in enumerate(tables.stops) if last)])
+            assert start <= past < stop  # a token that has something to choose from has entries to choose by
+            runs.append(_BoundRows(start, stop, a, pad, tables, kernel))
+        call, layer_of = DecodeRows([run.kernel for run in runs]), (rope, layer.scale, layer.softcap, pads)
+        start, stop = max(run.start for run in runs), min(run.stop for run in runs)
+        return BoundKernels(start, stop, tuple(runs), call, layer_of)
 
     def _kernel(
         self,
