@@ -31,9 +31,9 @@ class TokenSpan:
     past: int
     tokens: int
     padding: tuple[int, ...]
-    ranges: dict[tuple[int, torch.device], Ranges] = field(default_factory=dict)  # by padding
+    ranges: dict[tuple[int | None, torch.device], Ranges] = field(default_factory=dict)  # by padding; None: of all rows
     shared: Shared = field(default_factory=Shared)
-    queries: dict[tuple[int, Table, torch.device], BandAngles] = field(default_factory=dict)
+    queries: dict[tuple[int | None, Table, torch.device], BandAngles] = field(default_factory=dict)
     keys: dict[tuple[int | None, Table, torch.device], BandAngles] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
 

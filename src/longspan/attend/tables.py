@@ -12,6 +12,7 @@ from torch import Tensor
 
 from longspan.attend.ahead import AnglesAhead, RangesAhead
 from longspan.attend.choosing import Chooser
+from longspan.attend.ragged import stacked
 from longspan.attend.rows import RowTables
 from longspan.attend.state import Ranges, TokenSpan
 from longspan.bands import KeyMap
@@ -124,6 +125,32 @@ class Tables:
                 span.queries[key] = ahead.of_queries(plan.start)
             else:
                 span.queries[key] = _scaled(plan, table, self.method.query_factor(self.window, plan.stop), device)
+        return span.queries[key]
+
+    def unlike(self, span: TokenSpan, device: torch.device) -> Ranges:
+        """The keys of the span's queries in all of its rows, which begin with unequal padding: a plan of ``[B, T]``."""
+        key = None, device
+        if key not in span.ranges:
+            here, rows = torch.device("cpu"), []
+            for pad in span.padding:
+                start, stop = max(span.past - pad, 0), span.past + span.tokens - pad
+                rows.append(self.ranges(span, pad, start, stop, here) if start < stop else None)
+            span.ranges[key] = stacked(rows, span.padding, span.tokens)
+        return span.ranges[key]
+
+    def unlike_queries(self, span: TokenSpan, plan: Plan, tables: Sequence[Table], device: torch.device) -> BandAngles:
+        """``queries`` of unlike rows, each with a table of angles of its own: ``[B, T, r / 2]`` for each band."""
+        key = None, tables[0], device
+        if key not in span.queries:
+            stops = [max(span.past + span.tokens - pad, 0) for pad in span.padding]
+            factors = torch.tensor([self.method.query_factor(self.window, stop) for stop in stops])[:, None, None]
+            if all(table is tables[0] for table in tables):
+                span.queries[key] = _scaled(plan, tables[0], factors, device)
+            else:
+                every = zip(tables, factors, strict=True)
+                rows = [_scaled(plan.row(n), table, factor, device) for n, (table, factor) in enumerate(every)]
+                cos, sin = (torch.stack(x, dim=1) for x in zip(*((row.cos, row.sin) for row in rows), strict=True))
+                span.queries[key] = BandAngles(cos, sin)
         return span.queries[key]
 
     def new_keys(self, span: TokenSpan, table: Table, device: torch.device) -> Sequence[CosSin]:

@@ -23,6 +23,11 @@ class Fetched:
         _, heads, tokens, width = (store.values if stream is None else store.keys[stream]).shape
         self.shape = torch.Size((rows.stop - rows.start, heads, tokens - first, width))
 
+    def row(self, n: int) -> Fetched:
+        """One of the rows."""
+        at = self._rows.start + n
+        return Fetched(self._store, self._stream, slice(at, at + 1), self._first)
+
     def __getitem__(self, key: tuple[slice, slice, slice]) -> Tensor:
         start, stop, _ = key[2].indices(self.shape[2])
         return self._store.take(self._stream, self._first + start, self._first + stop)[self._rows]

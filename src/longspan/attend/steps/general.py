@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.attend.layer import LayerCall
+from longspan.attend.ragged import filled
 from longspan.attend.sinks import with_sinks
 from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
@@ -17,36 +18,27 @@ from longspan.errors import CacheError
 from longspan.index import equal_runs
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
-from longspan.rope import Rope
+from longspan.rope import Rope, Table
 from longspan.selection.queries import QueryBlock
 from longspan.store import Fetched, KVStore
 
 
 @dataclass(frozen=True)
-class _View:
-    """Consecutive batch rows of a store with equal padding.
+class _Run:
+    """Consecutive batch rows that begin with equal padding.
 
     Attributes:
         rows: of the batch.
-        keys: each stored rotation, ``[B, Hkv, N, D]``, where they lie, without padding.
-        values: ``[B, Hkv, N, Dv]``, like them.
-        store: that they are in; None where the new tokens are all.
-        padding: tokens at the start that are none.
+        padding: slots at their start that hold no token.
+        start, stop: their new queries, counted without padding.
+        table: the angles of queries and keys at this length.
     """
 
     rows: slice
-    keys: list[Tensor]
-    values: Tensor
-    store: KVStore | None
     padding: int
-
-    def ranges(self) -> tuple[list[Tensor], Tensor]:
-        """Keys and values for a kernel that reads ranges of them on the queries' device."""
-        if self.store is None or not self.store.offloaded:
-            return self.keys, self.values
-        streams = [*range(len(self.keys)), None]
-        *keys, values = (cast(Tensor, Fetched(self.store, n, self.rows, self.padding)) for n in streams)
-        return keys, values
+    start: int
+    stop: int
+    table: Table
 
 
 class GeneralStep:
@@ -89,63 +81,118 @@ class GeneralStep:
                 selector = self._chooser.selector_in(store, layer.number, layer.rope)
                 selector.extend(paired_q, paired_k, v, pads, inside, layer.scale)
         keys, values = (new_keys, v) if store is None else (store.keys, store.values)
-        if not any(pads):
-            return self._attend(paired_q, _View(slice(0, len(pads)), keys, values, store, 0), rope, layer, span)
-        outs = []
-        for a, b, pad in equal_runs(pads):
-            view = _View(slice(a, b), [x[a:b, :, pad:] for x in keys], values[a:b, :, pad:], store, pad)
-            outs.append(self._attend(paired_q[a:b], view, rope, layer, span))
-        return outs[0] if len(outs) == 1 else torch.cat(outs)
+        return self._attend(paired_q, keys, values, store, rope, layer, span)
 
-    def _attend(self, q: Tensor, view: _View, rope: Rope, layer: LayerCall, span: TokenSpan) -> Tensor:
-        """``[B, T, H, Dv]`` of queries ``[B, H, T, D]``: batch rows that begin with the same padding."""
-        pad, tables = view.padding, self._tables
-        skipped = min(max(pad - span.past, 0), span.tokens)  # queries that are padding themselves
-        if skipped == span.tokens:
-            return q.new_zeros(q.shape[0], q.shape[2], q.shape[1], view.values.shape[-1])
-        start, total = span.past + skipped - pad, span.past + span.tokens - pad
-        length = tables.method.angles_at(tables.window, span.tokens, total)
-        table = tables.angles(layer.rope.table, length, span)
-        rope = rope.with_table(table)
-        ranges = tables.ranges(span, pad, start, total, q.device)
-        keys, values = view.ranges()
-        if self._dynamic:
-            keys = self._dynamic_keys(keys[0], view, rope, span, total)
+    def _attend(
+        self,
+        q: Tensor,
+        keys: list[Tensor],
+        values: Tensor,
+        store: KVStore | None,
+        rope: Rope,
+        layer: LayerCall,
+        span: TokenSpan,
+    ) -> Tensor:
+        """``[B, T, H, Dv]`` of queries ``[B, H, T, D]``; keys and values are the stored ones, with their padding."""
+        tables, tokens, runs = self._tables, span.tokens, self._runs(layer, span)
+        # Rows that are alike are seen from their first token on: their tables do not depend on the padding then.
+        base = runs[0].padding if len(runs) == 1 else 0
+        skipped = tokens - (runs[0].stop - runs[0].start) if len(runs) == 1 else 0
+        if skipped == tokens or not any(run.start < run.stop for run in runs):
+            return q.new_zeros(q.shape[0], q.shape[2], q.shape[1], values.shape[-1])
+        if base:
+            keys, values = [x[:, :, base:] for x in keys], values[:, :, base:]
         q = q[:, :, skipped:] if skipped else q
+        if len(runs) == 1:
+            run = runs[0]
+            ranges = tables.ranges(span, run.padding, run.start, run.stop, q.device)
+            angles = tables.queries(span, run.padding, ranges.plan, run.table, q.device)
+        else:
+            ranges = tables.unlike(span, q.device)
+            row_tables = [run.table for run in runs for _ in range(run.rows.start, run.rows.stop)]
+            angles = tables.unlike_queries(span, ranges.plan, row_tables, q.device)
+        shown, shown_values = self._shown(keys, values, store, base)
+        if self._dynamic:
+            keys = shown = self._dynamic_keys(shown[0], store, runs, base, rope, span)
         out, lse = banded(
             q,
-            [keys[n] for n in ranges.rotations],
-            values,
+            [shown[n] for n in ranges.rotations],
+            shown_values,
             ranges.plan,
-            tables.queries(span, pad, ranges.plan, table, q.device),
-            rope,
+            angles,
+            rope.with_table(runs[0].table),
             scale=layer.scale,
             softcap=layer.softcap,
             impl=self._impl,
         )
         if self._chooser is not None:
-            assert view.store is not None
-            # Chosen keys are gathered where they lie, and only those are brought.
-            stored = keys if self._dynamic else view.keys
-            queries = QueryBlock(
-                q=q,
-                keys=stored[tables.chosen_rotation],
-                values=view.values,
-                scored=None if tables.scored_rotation is None else stored[tables.scored_rotation],
-                batch=view.rows,
-                start=start,
-                stop=total,
-                rope=rope,
-                scale=layer.scale,
-                softcap=layer.softcap,
-                layer=layer.number,
-                padding=pad,
-                table=partial(self._chooser.window_table, table, q.device),
-                shared=span.shared,
-            )
-            self._chooser.add(out, lse, queries, self._chooser.selector_in(view.store, layer.number, layer.rope))
+            assert store is not None
+            for run in runs:
+                if run.start < run.stop:
+                    self._choose(out, lse, q, run, base, keys, values, store, rope, layer, span)
         out = with_sinks(out, lse, layer.sinks).transpose(1, 2)
         return torch.nn.functional.pad(out, (0, 0, 0, 0, skipped, 0)) if skipped else out
+
+    def _runs(self, layer: LayerCall, span: TokenSpan) -> list[_Run]:
+        tables, runs = self._tables, []
+        for a, b, pad in equal_runs(layer.padding):
+            stop = max(span.past + span.tokens - pad, 0)
+            length = tables.method.angles_at(tables.window, span.tokens, stop)
+            table = tables.angles(layer.rope.table, length, span)
+            runs.append(_Run(slice(a, b), pad, max(span.past - pad, 0), stop, table))
+        return runs
+
+    def _shown(
+        self, keys: list[Tensor], values: Tensor, store: KVStore | None, base: int
+    ) -> tuple[list[Tensor], Tensor]:
+        """Keys and values for a kernel that reads ranges of them on the queries' device."""
+        if store is None or not store.offloaded:
+            return keys, values
+        every, streams = slice(0, values.shape[0]), [*range(len(keys)), None]
+        *fetched, fetched_values = (cast(Tensor, Fetched(store, n, every, base)) for n in streams)
+        return fetched, fetched_values
+
+    def _choose(
+        self,
+        out: Tensor,
+        lse: Tensor,
+        q: Tensor,
+        run: _Run,
+        base: int,
+        keys: list[Tensor],
+        values: Tensor,
+        store: KVStore,
+        rope: Rope,
+        layer: LayerCall,
+        span: TokenSpan,
+    ) -> None:
+        """Merge what the queries of some rows choose into ``out`` and ``lse``, in place."""
+        assert self._chooser is not None
+        tables, rows, count, first = self._tables, run.rows, run.stop - run.start, run.padding - base
+        if rows.stop - rows.start < q.shape[0]:
+            q, out, lse, values = q[rows], out[rows], lse[rows], values[rows]
+            keys = [x[rows] for x in keys]
+        if count < q.shape[2]:
+            q, out, lse = q[:, :, -count:], out[:, :, -count:], lse[:, :, -count:]
+        if first:
+            keys, values = [x[:, :, first:] for x in keys], values[:, :, first:]
+        queries = QueryBlock(
+            q=q,
+            keys=keys[tables.chosen_rotation],
+            values=values,
+            scored=None if tables.scored_rotation is None else keys[tables.scored_rotation],
+            batch=rows,
+            start=run.start,
+            stop=run.stop,
+            rope=rope.with_table(run.table),
+            scale=layer.scale,
+            softcap=layer.softcap,
+            layer=layer.number,
+            padding=run.padding,
+            table=partial(self._chooser.window_table, run.table, q.device),
+            shared=span.shared,
+        )
+        self._chooser.add(out, lse, queries, self._chooser.selector_in(store, layer.number, layer.rope))
 
     def _rotated(self, k: Tensor, rope: Rope, span: TokenSpan) -> list[Tensor]:
         """New keys ``[B, Hkv, T, D]`` in each stored rotation."""
@@ -153,12 +200,21 @@ class GeneralStep:
         rope = rope.with_table(table)
         return [rope.rotate_k(k, *angles) for angles in self._tables.new_keys(span, table, k.device)]
 
-    def _dynamic_keys(self, k: Tensor, view: _View, rope: Rope, span: TokenSpan, total: int) -> list[Tensor]:
+    def _dynamic_keys(
+        self, k: Tensor, store: KVStore | None, runs: list[_Run], base: int, rope: Rope, span: TokenSpan
+    ) -> list[Tensor]:
         """All keys ``[B, Hkv, N, D]``, stored unrotated, in each rotation under the angles of this length."""
-        if view.store is not None and view.store.offloaded:
+        if store is not None and store.offloaded:
             raise CacheError(
                 f"{type(self._tables.method.angles).__name__} rotates every key at every step, and the keys are on "
-                f"tier {view.store.tier!r}; use kv_tier='device' or other angles"
+                f"tier {store.tier!r}; use kv_tier='device' or other angles"
             )
-        angles = self._tables.all_keys(span, view.padding, total, rope.table, k.device)
-        return [rope.rotate_k(k, *one) for one in angles]
+        rows = [self._tables.all_keys(span, run.padding, run.stop, run.table, k.device) for run in runs]
+        if len(runs) == 1:
+            return [rope.rotate_k(k, *one) for one in rows[0]]
+        slots, counts = k.shape[2] - base, [run.rows.stop - run.rows.start for run in runs]
+        every = [angles for angles, count in zip(rows, counts, strict=True) for _ in range(count)]
+        return [
+            rope.rotate_k(k, *(filled([angles[n][i] for angles in every], slots) for i in (0, 1)))
+            for n in range(len(rows[0]))
+        ]

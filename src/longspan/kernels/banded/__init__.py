@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from longspan.kernels.banded import compiled, flash_cpu, reference, torch_ops, triton
@@ -28,6 +29,7 @@ _RUN = {
     "torch": torch_ops.run,
     "reference": reference.run,
 }
+_RAGGED = "triton", "compiled"  # take unlike rows in one call
 
 
 def banded(
@@ -45,10 +47,11 @@ def banded(
     """Banded attention.
 
     Args:
-        q: ``[B, H, T, D]`` unrotated; its rows are the plan's queries.
+        q: ``[B, H, T, D]`` unrotated; its tokens are the plan's queries.
         keys: for each band of the plan ``[B, Hkv, N, D]``, rotated to the band's key positions.
         v: ``[B, Hkv, N, Dv]``.
-        cos_sin: for each band of the plan cos, sin ``[T, r / 2]`` of its query positions.
+        cos_sin: for each band of the plan cos, sin ``[T, r / 2]`` of its query positions, ``[B, T, r / 2]`` if the
+            plan's rows are unlike.
         rope: how cos and sin rotate a query.
         scale: multiplies every score.
         softcap: ``c`` in ``c · tanh(score / c)``.
@@ -74,4 +77,7 @@ def banded(
         },
         slower=("flash_cpu",) if pads else (),
     )
+    if plan.unlike and name not in _RAGGED:
+        outs, sums = zip(*map(_RUN[name], job.by_row()), strict=True)
+        return torch.cat(outs), torch.cat(sums)
     return _RUN[name](job)

@@ -35,9 +35,14 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
     tables, _, low, high, seen = packed_plan
     items, tokens = q.shape[0] * v.shape[1], cpu.tile_tokens(q.shape[1], v.shape[1])
     common = packing.job(q, v, out, lse, rope, job.scale, job.softcap, v.shape[1], False)
+    plans = plan.unlike or 1
     for name, ends in (("low", low), ("high", high)):
-        packing.expect(name, ends, len(keys), q.shape[2], dtype=torch.int64, contiguous=True)
-    packed = _BANDED.pack(job=common, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), tokens=tokens)
+        packing.expect(name, ends, len(keys), plans, q.shape[2], dtype=torch.int64, contiguous=True)
+    if plans not in (1, q.shape[0]):
+        raise ValueError(f"there are ranges of {plans} rows, and queries of {q.shape[0]}")
+    packed = _BANDED.pack(
+        job=common, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), plans=plans, tokens=tokens
+    )
     packed_job = b"".join((packed, *(packing.keys(x, q, v) for x in keys), tables))
     if q.shape[2] <= cpu.DECODE_ROWS:
         cpu.run("banded_decode", items, packed_job, items * seen * (q.shape[-1] + v.shape[-1]))
@@ -47,8 +52,8 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
 
 
 def _pack_plan(plan: Plan, cos_sin: Sequence[CosSin], rope: Rope) -> tuple[bytes, object, Tensor, Tensor, int]:
-    """Tables of angles and what owns their numbers, ends of ranges ``[bands, T]``, and how many keys all rows see."""
-    owners = [fp32_table(one) for one in cos_sin]
-    low, high = torch.stack(plan.lo), torch.stack(plan.hi)
-    seen = int((high - low).clamp(min=0).sum())
+    """Tables of angles and their tensors, ends of ranges ``[bands, rows, T]``, and how many keys a row sees."""
+    owners = [fp32_table((cos.flatten(0, -2), sin.flatten(0, -2))) for cos, sin in cos_sin]
+    low, high = (torch.stack(x).view(len(x), plan.unlike or 1, -1) for x in (plan.lo, plan.hi))
+    seen = int((high - low).clamp(min=0).sum()) // low.shape[1]
     return b"".join(packing.table(one, rope) for one in owners), owners, low, high, seen

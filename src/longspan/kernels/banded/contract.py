@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import overload
+from dataclasses import dataclass, replace
+from typing import Any, overload
 
 from torch import Tensor
 
@@ -13,7 +13,10 @@ from longspan.rope import CosSin, Rope
 
 
 class BandAngles(Sequence[CosSin]):
-    """cos and sin ``[bands, T, r / 2]`` of all bands, as a kernel reads them; and as a sequence those of each band."""
+    """cos and sin of all bands as a kernel reads them, and as a sequence those of each band.
+
+    They are ``[bands, T, r / 2]``, or ``[bands, B, T, r / 2]`` if rows are unlike.
+    """
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self.cos, self.sin = cos, sin
@@ -45,3 +48,16 @@ class Banded:
     rope: Rope
     scale: float
     softcap: float | None = None
+
+    def by_row(self) -> Iterator[Banded]:
+        """The jobs of unlike rows, one by one."""
+        for n in range(self.plan.unlike):
+            keys = [_row(k, n) for k in self.keys]
+            angles = [(cos[n], sin[n]) for cos, sin in self.cos_sin]
+            q, v, plan = self.q[n : n + 1], _row(self.v, n), self.plan.row(n)
+            yield replace(self, q=q, keys=keys, v=v, plan=plan, cos_sin=angles)
+
+
+def _row(x: Any, n: int) -> Any:
+    """One row of a tensor, or of one that is offloaded."""
+    return x[n : n + 1] if isinstance(x, Tensor) else x.row(n)

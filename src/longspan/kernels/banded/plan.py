@@ -59,12 +59,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Plan:
-    """Bands of queries ``start : stop`` of a row.
+    """Bands of queries ``start : stop`` of a row, or of ``T = stop - start`` queries of each of ``B`` unlike rows.
 
     Attributes:
+        start, stop: the queries' own indices; those of the first row if rows are unlike.
         bands: the bands that any of these queries uses, by their number among those given; all else is per such band.
-        lo, hi: ``[T]`` int64 for each band: the keys ``lo ≤ j < hi``, causal and clipped (equal where empty).
-        q_pos: ``[T]`` int64 for each band, the position that its queries are rotated to.
+        lo, hi: ``[T]`` int64 for each band, ``[B, T]`` of unlike rows: the keys ``lo ≤ j < hi``, causal and clipped
+            (equal if there are none).
+        q_pos: int64 of the same shape, the position that a band's queries are rotated to.
         derived: what a kernel derives from the plan and reuses in the next layer.
     """
 
@@ -77,6 +79,16 @@ class Plan:
     derived: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def unlike(self) -> int:
+        """``B`` if rows have ranges of their own, 0 if all have the same."""
+        return len(self.lo[0]) if self.lo and self.lo[0].dim() == 2 else 0
+
+    def row(self, n: int) -> Plan:
+        """The plan of one of unlike rows."""
+        lo, hi, q_pos = (tuple(x[n] for x in xs) for xs in (self.lo, self.hi, self.q_pos))
+        return Plan(self.start, self.stop, self.bands, lo, hi, q_pos)
+
+    @property
     def blocks(self) -> tuple[Block, ...]:
         """The same as rectangles, in row order, tiling all rows; computed for the kernel that reads them."""
         return once(self.derived, "blocks", lambda: _blocks(self.lo, self.hi, self.stop - self.start))
@@ -87,12 +99,12 @@ class Plan:
         return once(self.derived, "reach", lambda: int((torch.stack(self.hi) - torch.stack(self.lo)).sum(dim=0).max()))
 
     def ranges(self, device: torch.device) -> Tensor:
-        """``[bands, 2, T]`` int32, ``lo`` and ``hi`` on a device."""
+        """``[bands, 2, T]`` or ``[B, bands, 2, T]`` int32, ``lo`` and ``hi`` on a device."""
 
         def derive() -> Tensor:
-            return torch.stack([torch.stack(one) for one in zip(self.lo, self.hi, strict=True)]).int().to(device)
+            return torch.stack([torch.stack(one, dim=-2) for one in zip(self.lo, self.hi, strict=True)], dim=-3)
 
-        return once(self.derived, ("ranges", device), derive)
+        return once(self.derived, ("ranges", device), lambda: derive().int().to(device))
 
     @property
     def farthest(self) -> int:
@@ -100,7 +112,7 @@ class Plan:
         return once(self.derived, "farthest", lambda: int(self.positions(torch.device("cpu")).max()))
 
     def positions(self, device: torch.device) -> Tensor:
-        """``[bands, T]`` int64, ``q_pos`` on a device."""
+        """``[bands, T]`` or ``[bands, B, T]`` int64, ``q_pos`` on a device."""
         return once(self.derived, ("positions", device), lambda: torch.stack(self.q_pos).to(device))
 
     def give(self, ranges: Tensor, reach: int, positions: Tensor | None = None, farthest: int = 0) -> None:

@@ -20,7 +20,9 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
         rotated = job.rope.rotate_q(q.double(), *angles)
         band = bounded(rotated @ k.double().repeat_interleave(fold, dim=1).mT, job.scale, job.softcap)
         scores.append(band.masked_fill(~seen, float("-inf")))
-        values.append(v.double().repeat_interleave(fold, dim=1))
+        # What no query sees may be anything: before unlike rows lies padding.
+        own = v.double().masked_fill(~seen.any(dim=0)[:, None], 0)
+        values.append(own.repeat_interleave(fold, dim=1))
     joined = torch.cat(scores, dim=-1)
     lse = joined.logsumexp(dim=-1)
     weights = (joined - lse[..., None]).exp().masked_fill(lse.isneginf()[..., None], 0)

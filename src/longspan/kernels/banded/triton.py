@@ -28,7 +28,7 @@ class LaidOut:
         keys: the different rotations ``[B, Hkv, N, D]``, one stride for all.
         maps: which of those each band reads, two bits each.
         values: ``[B, Hkv, N, Dv]``.
-        ranges: ``[bands, 2, T]`` int32, the keys ``lo ≤ j < hi`` of each query.
+        ranges: ``[bands, 2, T]`` int32, or ``[B, bands, 2, T]`` of unlike rows: each query's keys ``lo ≤ j < hi``.
     """
 
     keys: list[Tensor]
@@ -73,13 +73,14 @@ def launch(
 
     Args:
         q: ``[B, H, T, D]``, or without angles ``[bands, B, H, T, D]``, rotated already.
-        angles: cos, sin ``[bands, T, r / 2]`` in fp32.
+        angles: cos, sin ``[bands, T, r / 2]``, or ``[bands, B, T, r / 2]`` of unlike rows, in fp32.
         first: the first query's own index, by which tiles are laid.
         reach: the most keys that a row sees.
     """
     from longspan.kernels.banded import triton_jit
 
-    bands, values, distinct = laid_out.ranges.shape[0], laid_out.values, laid_out.keys
+    ranges, values, distinct = laid_out.ranges, laid_out.values, laid_out.keys
+    bands, unlike = ranges.shape[-3], ranges.dim() == 4
     q = unit_stride(q)
     q = q if angles is None else q[None].expand(bands, *q.shape)
     cos, sin = (q, q) if angles is None else angles
@@ -102,9 +103,9 @@ def launch(
     four = distinct + [distinct[0]] * (_MAPS - len(distinct))
     with tiles.on(q.device):
         triton_jit.banded[(count * parts, columns, batch)](
-            q, *four, values, cos, sin, laid_out.ranges, whole, whole_lse,
+            q, *four, values, cos, sin, ranges, whole, whole_lse,
             *q.stride()[1:4], q.stride(0), *four[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
-            rows, shift, laid_out.maps, bands, parts, float(scale),
+            rows, shift, laid_out.maps, bands, batch if unlike else 1, parts, float(scale),
             MAPS=len(distinct), SPLIT=parts > 1, HALF=0 if angles is None else cos.shape[-1],
             **common.constants(dk, dv, rope, softcap, tile, group),
         )  # fmt: skip
@@ -163,7 +164,7 @@ def _brought(plan: Plan) -> tuple[list[tuple[int, int]], list[int]]:
 
 def _ranges(plan: Plan, moved: Sequence[int], device: torch.device) -> Tensor:
     def derive() -> Tensor:
-        pairs = [torch.stack((lo, hi)) + n for lo, hi, n in zip(plan.lo, plan.hi, moved, strict=True)]
-        return torch.stack(pairs).int().to(device)
+        pairs = [torch.stack((lo, hi), dim=-2) + n for lo, hi, n in zip(plan.lo, plan.hi, moved, strict=True)]
+        return torch.stack(pairs, dim=-3).int().to(device)
 
     return once(plan.derived, ("ranges", tuple(moved), device), derive)

@@ -75,7 +75,7 @@ def _walk(
     return acc, top, total
 
 
-@triton.jit(do_not_specialize=["tokens", "shift", "maps", "bands", "splits"])
+@triton.jit(do_not_specialize=["tokens", "shift", "maps", "bands", "plans", "splits"])
 def banded(
     q_ptr,
     k0_ptr,
@@ -105,6 +105,7 @@ def banded(
     shift,
     maps,
     bands,
+    plans,
     splits,
     scale,
     SOFTCAP: tl.constexpr,
@@ -127,8 +128,9 @@ def banded(
     Grid: (tiles · ``splits``, key heads · parts of a group, batch). The first tile begins ``shift`` tokens early, so
     that tiles lie at multiples of their size in the row's own count, as chunks often do.
 
-    q: with ``HALF = 0`` rotated already, one copy a band ``q_sband`` apart. ranges: ``[bands, 2, tokens]`` int32. cos,
-    sin: ``[bands, tokens, HALF]``. ``maps`` holds two bits a band: which of the keys it reads. out: by ``out_s*``, with
+    q: with ``HALF = 0`` rotated already, one copy a band ``q_sband`` apart. ranges: ``[plans, bands, 2, tokens]``
+    int32. cos, sin: ``[bands, plans, tokens, HALF]``. ``plans`` is 1 if all rows of the batch see the same places, and
+    else the size of the batch. ``maps`` holds two bits a band: which of the keys it reads. out: by ``out_s*``, with
     ``splits`` parts of a row side by side; lse ``[batch, heads, tokens, splits]``.
     """
     TOKENS: tl.constexpr = R // TILE_HEADS
@@ -143,6 +145,8 @@ def banded(
     q_at = b * q_sb + head * q_sh + t.to(tl.int64) * q_st
     k_at = b * k_sb + kv_head * k_sh
     v_ptr += b * v_sb + kv_head * v_sh
+    plan = tl.where(plans > 1, b, 0).to(tl.int64)
+    ranges_ptr += plan * bands * 2 * tokens
 
     acc, top, total = unseen(R, DVP)
     share = 0
@@ -165,7 +169,7 @@ def banded(
             last = tl.minimum(begin + tl.maximum((split + 1) * share - done, 0) * K, end)
             done += steps
         if first < last:
-            cos_sin_at = (tl.cast(band, tl.int64) * tokens + t) * HALF
+            cos_sin_at = ((tl.cast(band, tl.int64) * plans + plan) * tokens + t) * HALF
             q_rows = q_at + tl.cast(band, tl.int64) * q_sband
             q = load_rotated(q_ptr, q_rows, used, cos_ptr, sin_ptr, cos_sin_at, D, DP, START, HALF, INTERLEAVED)
             q = narrowed(q, q_ptr.dtype.element_ty)

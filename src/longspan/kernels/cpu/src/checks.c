@@ -13,7 +13,7 @@ static const char *ranges(const int64_t *low, const int64_t *high, int64_t rows,
 
 const char *longspan_check_banded(const Banded *of) {
     const Table *tables = tables_of(of);
-    const int64_t rows = of->job.rows;
+    const int64_t rows = of->plans * of->job.rows;
     for (int64_t n = 0; n < of->bands; n++) {
         if (tables[n].rows < rows) return "a table of angles has fewer rows than there are queries";
         const char *wrong = ranges(of->low + n * rows, of->high + n * rows, rows, of->keys[n].count);

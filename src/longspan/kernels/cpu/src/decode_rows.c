@@ -12,11 +12,12 @@ int longspan_banded_decode(const Banded *of, WorkQueue *queue) {
     EACH(item, queue) {
         int64_t b = item / job->sharing, s = item % job->sharing;
         for (int64_t t = 0; t < job->rows; t++) {
+            const int64_t at = (of->plans > 1 ? b * job->rows : 0) + t, rotated = at * job->pairs;
             load_partial(&rows, job, b, s, t);
             for (int64_t n = 0; n < of->bands; n++) {
-                int64_t from = of->low[n * job->rows + t], to = of->high[n * job->rows + t];
+                const int64_t band = n * of->plans * job->rows, from = of->low[band + at], to = of->high[band + at];
                 if (from >= to) continue;
-                rotate_queries(&rows, job, b, s, t, tables[n].cos + t * job->pairs, tables[n].sin + t * job->pairs);
+                rotate_queries(&rows, job, b, s, t, tables[n].cos + rotated, tables[n].sin + rotated);
                 Run run = part(stored(job, of->keys + n, b, s), from, to);
                 attend(&rows, &run);
             }

@@ -56,9 +56,11 @@ int longspan_banded_prefill(const Banded *args, WorkQueue *queue) {
         Group of = {job, b, s, group, first};
         shape(&tile, (int)(count * group));
         begin_rows(&tile, &of, count);
-        for (int64_t t = 0; t < count; t++) indices[t] = t, at[t] = first + t;
+        const int64_t seen_at = (args->plans > 1 ? b * job->rows : 0) + first;
+        for (int64_t t = 0; t < count; t++) indices[t] = t, at[t] = seen_at + t;
         for (int64_t n = 0; n < args->bands; n++) {
-            const int64_t *own_low = args->low + n * job->rows + first, *own_high = args->high + n * job->rows + first;
+            const int64_t band = n * args->plans * job->rows + seen_at;
+            const int64_t *own_low = args->low + band, *own_high = args->high + band;
             int64_t from = INT64_MAX, to = 0;
             for (int64_t t = 0; t < count; t++)
                 if (own_low[t] < own_high[t]) {

@@ -28,11 +28,12 @@ typedef struct {
     int64_t rows;
 } Table;
 
-/* Bands: query t sees the band's keys low[band, t] : high[band, t] and is rotated by row t of the band's table. */
+/* Bands: query t of batch row b sees the band's keys low[band, p, t] : high[band, p, t] and is rotated by row p, t of the
+   band's table; p is 0 if all rows of the batch see the same places, and else b. */
 typedef struct {
     Job job;
     const int64_t *low, *high;
-    int64_t bands, tokens; /* tokens of a tile */
+    int64_t bands, plans, tokens; /* tokens of a tile */
     Keys keys[];           /* of each band; a Table of each follows */
 } Banded;
 
