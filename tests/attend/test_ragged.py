@@ -51,6 +51,19 @@ def test_a_prompt_of_unequal_rows_is_one_call(name):
     assert calls == {"banded_prefill": 1}
 
 
+@pytest.mark.parametrize(
+    "name, options", [*CHOOSING, ("esa", {"initial": 2, "local": 6, "top_k": 8, "query_chunk": 8}), ("infllm", {})]
+)
+def test_prompts_of_unequal_length_choose_together(name, options):
+    """A query chunk of all rows is one call: rows drop out as they end, one more call each at the most."""
+    (_, equal), _ = run(build(name, options), EQUAL)
+    (_, unequal), _ = run(build(name, options), UNEQUAL)
+    assert unequal["banded_prefill"] == equal["banded_prefill"] == 1
+    # Of few queries, or of one, there is a kernel of its own.
+    of_equal, of_unequal = (sum(c for n, c in x.items() if n.startswith(("units", "tokens"))) for x in (equal, unequal))
+    assert of_equal and of_unequal <= of_equal + len(set(UNEQUAL)) - 1
+
+
 @pytest.mark.parametrize("impl", ["auto", "torch", "flash_cpu", "reference"])
 @pytest.mark.parametrize("name, options", [*((name, {}) for name in BANDS), ("infllm", {}), *CHOOSING])
 def test_each_row_is_what_it_is_alone(name, options, impl):

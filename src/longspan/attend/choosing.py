@@ -89,6 +89,7 @@ class Chooser:
 
         def seen(r0: int, r1: int, chosen: Chosen) -> None:
             if observer is not None and observer.wants(r1, queries.stop):
+                assert isinstance(queries.batch, slice)
                 about = {"layer": queries.layer, "row": queries.batch.start}
                 about |= {"start": queries.start, "padding": queries.padding}
                 observer.add((r0, r1), selection, chosen, **about)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -55,3 +56,44 @@ def filled(rows: Sequence[Tensor | None], tokens: int) -> Tensor:
         if row is not None:
             out[b, tokens - len(row) :] = row
     return out
+
+
+class Aligned:
+    """Prompts of unequal length side by side: row by row the longest first, each from its first token on.
+
+    Queries of one index then see equally many keys in every row, and query chunks have the same borders.
+
+    Args:
+        padding: slots at the start of each row that hold no token.
+        slots: of the batch.
+
+    Attributes:
+        order: the rows of the batch in the new order.
+        counts: tokens of each, in that order.
+    """
+
+    def __init__(self, padding: Sequence[int], slots: int) -> None:
+        self.slots = slots
+        self.order = sorted(range(len(padding)), key=lambda row: padding[row])
+        self.counts = [max(slots - padding[row], 0) for row in self.order]
+
+    def take(self, x: Tensor) -> Tensor:
+        """``[B, H, n, D]`` of ``x`` ``[B, H, slots, D]``, where ``n`` is the longest row; zeros behind shorter ones."""
+        out = x.new_zeros(len(self.order), x.shape[1], self.counts[0], *x.shape[3:])
+        for n, (row, count) in enumerate(zip(self.order, self.counts, strict=True)):
+            out[n, :, :count] = x[row, :, self.slots - count :]
+        return out
+
+    def put(self, x: Tensor, to: Tensor) -> None:
+        """Write what ``take`` gave back to where it was taken from."""
+        for n, (row, count) in enumerate(zip(self.order, self.counts, strict=True)):
+            to[row, :, self.slots - count :] = x[n, :, :count]
+
+    def blocks(self, unit: int) -> Iterator[tuple[int, int, int]]:
+        """Queries ``start : stop`` that the first ``n`` rows have, as ``(start, stop, n)``.
+
+        They are cut at multiples of ``unit``; the last ones of a row that ends in between are zeros.
+        """
+        ends = {min(-(-count // unit) * unit, self.counts[0]) for count in self.counts}
+        for start, stop in pairwise(sorted({0, *ends})):
+            yield start, stop, sum(count > start for count in self.counts)

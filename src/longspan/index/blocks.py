@@ -139,7 +139,7 @@ class BlockIndex(UnitIndex):
         self._buffer.allocated[rows, :, finished:full] = summed
         self._finished[rows] = [full] * (rows.stop - rows.start)
 
-    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope) -> Tensor:
+    def scores(self, q: Tensor, rows: slice | Tensor, count: int, rope: Rope) -> Tensor:
         """The scores of the first ``count`` blocks for a query chunk; each of these blocks is complete.
 
         Args:

@@ -178,7 +178,7 @@ class ChunkIndex(UnitIndex):
             return keys.flatten(1, 2)
         return (widen(keys.flatten(1, 2)) @ self.reduced[1].to(keys.device, accumulator(keys)).mT).to(keys.dtype)
 
-    def scores(self, q: Tensor, rows: slice, count: int, rope: Rope, kv_heads: int) -> Tensor:
+    def scores(self, q: Tensor, rows: slice | Tensor, count: int, rope: Rope, kv_heads: int) -> Tensor:
         """How well each query goes with each of the first ``count`` chunks, all of them full.
 
         Args:

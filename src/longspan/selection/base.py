@@ -85,6 +85,11 @@ class Choosing(Selection):
         return tuple(kept)
 
     @property
+    def cut_at(self) -> int:
+        """At its multiples query chunks end: queries on both sides of one choose apart."""
+        return 1
+
+    @property
     def first_query(self) -> int:
         """The first query that chooses."""
         return self.dense_queries

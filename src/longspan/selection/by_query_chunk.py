@@ -50,6 +50,10 @@ class ByQueryChunk(Choosing):
         return replace(cast(Any, self), query_chunk=1)
 
     @property
+    def cut_at(self) -> int:
+        return self.query_chunk
+
+    @property
     def budget(self) -> int:
         return self.initial + self.chosen * self.size + self.local
 

@@ -30,7 +30,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """The queries of consecutive batch rows with equal padding, in one layer and one call.
+    """The queries of batch rows that are alike, in one layer and one call.
 
     Attributes:
         q: ``[B, H, T, D]``, unrotated, channels in the order of ``Rope.pair``, as in ``keys``; queries ``start : stop``
@@ -38,7 +38,7 @@ class QueryBlock:
         keys: ``[B, Hkv, N, D]`` at the positions that chosen keys are stored at.
         values: ``[B, Hkv, N, Dv]``.
         scored: the keys that scores are made from, or None where an index holds what they take.
-        batch: which rows of the layer's index they are.
+        batch: which rows of the layer's index they are: a slice, or their numbers ``[B]`` int64.
         padding: how many padding tokens the index holds before theirs.
         table: makes cos and sin of every position in the window.
         shared: by all layers of the forward.
@@ -48,7 +48,7 @@ class QueryBlock:
     keys: Tensor
     values: Tensor
     scored: Tensor | None
-    batch: slice
+    batch: slice | Tensor
     start: int
     stop: int
     rope: Rope

@@ -250,6 +250,7 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
     """Scores a layer's tokens by reduced queries and keys, those of all heads summed."""
 
     sums_over_ranks = True
+    keeps_slots = True
 
     def __init__(self, selection: Tokens, layer: int, rope: Rope, calibration: Calibration) -> None:
         maps = calibration.layers[layer]
@@ -258,7 +259,8 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         self.selection = selection
 
     def form(self, queries: QueryBlock, r0: int, r1: int) -> tuple[Tensor, Tensor]:
-        return self.reduced_queries(self.rotated(queries, r0, r1)), self.entries[queries.batch, :, queries.padding :]
+        entries = self.entries[queries.batch][:, :, queries.padding :]
+        return self.reduced_queries(self.rotated(queries, r0, r1)), entries
 
     def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""

@@ -161,10 +161,11 @@ class AblatedSelector(ChunkSelector):
     """Chooses as ``AblatedChunks`` says."""
 
     selection: AblatedChunks
-    _first: WeakKeyDictionary[Shared, dict[tuple[int, int], tuple[int, Tensor]]] = WeakKeyDictionary()
+    _first: WeakKeyDictionary[Shared, dict[tuple[str, int], tuple[int, Tensor]]] = WeakKeyDictionary()
 
     def choose(self, queries: QueryBlock, r0: int, r1: int) -> Chosen:
-        fixed, here = self._first.setdefault(queries.shared, {}), (queries.batch.start, r0)
+        rows = queries.batch if isinstance(queries.batch, slice) else tuple(queries.batch.tolist())
+        fixed, here = self._first.setdefault(queries.shared, {}), (str(rows), r0)
         if self.selection.fix_layers and here in fixed and fixed[here][0] != queries.layer:
             return Chosen(fixed[here][1].to(queries.q.device), None)
         if self.selection.pick == "random":

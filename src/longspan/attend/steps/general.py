@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import torch
@@ -13,32 +11,14 @@ from longspan.attend.layer import LayerCall
 from longspan.attend.ragged import filled
 from longspan.attend.sinks import with_sinks
 from longspan.attend.state import TokenSpan
+from longspan.attend.steps.choice import BandsAttended, GeneralChoice, Run
 from longspan.attend.tables import Tables
 from longspan.errors import CacheError
 from longspan.index import equal_runs
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
-from longspan.rope import Rope, Table
-from longspan.selection.queries import QueryBlock
+from longspan.rope import Rope
 from longspan.store import Fetched, KVStore
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Consecutive batch rows that begin with equal padding.
-
-    Attributes:
-        rows: of the batch.
-        padding: slots at their start that hold no token.
-        start, stop: their new queries, counted without padding.
-        table: the angles of queries and keys at this length.
-    """
-
-    rows: slice
-    padding: int
-    start: int
-    stop: int
-    table: Table
 
 
 class GeneralStep:
@@ -52,6 +32,7 @@ class GeneralStep:
     def __init__(self, tables: Tables, impl: Impl) -> None:
         self._tables, self._chooser, self._impl = tables, tables.chooser, impl
         self._dynamic = tables.method.angles.dynamic
+        self._choice = None if tables.chooser is None else GeneralChoice(tables, tables.chooser)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore | None) -> Tensor:
         """Attention of new tokens to the stored and the new ones.
@@ -125,21 +106,18 @@ class GeneralStep:
             softcap=layer.softcap,
             impl=self._impl,
         )
-        if self._chooser is not None:
-            assert store is not None
-            for run in runs:
-                if run.start < run.stop:
-                    self._choose(out, lse, q, run, base, keys, values, store, rope, layer, span)
+        if self._choice is not None and store is not None:
+            self._choice.add(BandsAttended(q, out, lse, keys, values, base, store, rope, layer, span), runs)
         out = with_sinks(out, lse, layer.sinks).transpose(1, 2)
         return torch.nn.functional.pad(out, (0, 0, 0, 0, skipped, 0)) if skipped else out
 
-    def _runs(self, layer: LayerCall, span: TokenSpan) -> list[_Run]:
+    def _runs(self, layer: LayerCall, span: TokenSpan) -> list[Run]:
         tables, runs = self._tables, []
         for a, b, pad in equal_runs(layer.padding):
             stop = max(span.past + span.tokens - pad, 0)
             length = tables.method.angles_at(tables.window, span.tokens, stop)
             table = tables.angles(layer.rope.table, length, span)
-            runs.append(_Run(slice(a, b), pad, max(span.past - pad, 0), stop, table))
+            runs.append(Run(slice(a, b), pad, max(span.past - pad, 0), stop, table))
         return runs
 
     def _shown(
@@ -152,48 +130,6 @@ class GeneralStep:
         *fetched, fetched_values = (cast(Tensor, Fetched(store, n, every, base)) for n in streams)
         return fetched, fetched_values
 
-    def _choose(
-        self,
-        out: Tensor,
-        lse: Tensor,
-        q: Tensor,
-        run: _Run,
-        base: int,
-        keys: list[Tensor],
-        values: Tensor,
-        store: KVStore,
-        rope: Rope,
-        layer: LayerCall,
-        span: TokenSpan,
-    ) -> None:
-        """Merge what the queries of some rows choose into ``out`` and ``lse``, in place."""
-        assert self._chooser is not None
-        tables, rows, count, first = self._tables, run.rows, run.stop - run.start, run.padding - base
-        if rows.stop - rows.start < q.shape[0]:
-            q, out, lse, values = q[rows], out[rows], lse[rows], values[rows]
-            keys = [x[rows] for x in keys]
-        if count < q.shape[2]:
-            q, out, lse = q[:, :, -count:], out[:, :, -count:], lse[:, :, -count:]
-        if first:
-            keys, values = [x[:, :, first:] for x in keys], values[:, :, first:]
-        queries = QueryBlock(
-            q=q,
-            keys=keys[tables.chosen_rotation],
-            values=values,
-            scored=None if tables.scored_rotation is None else keys[tables.scored_rotation],
-            batch=rows,
-            start=run.start,
-            stop=run.stop,
-            rope=rope.with_table(run.table),
-            scale=layer.scale,
-            softcap=layer.softcap,
-            layer=layer.number,
-            padding=run.padding,
-            table=partial(self._chooser.window_table, run.table, q.device),
-            shared=span.shared,
-        )
-        self._chooser.add(out, lse, queries, self._chooser.selector_in(store, layer.number, layer.rope))
-
     def _rotated(self, k: Tensor, rope: Rope, span: TokenSpan) -> list[Tensor]:
         """New keys ``[B, Hkv, T, D]`` in each stored rotation."""
         table = self._tables.angles(rope.table, 0, span)
@@ -201,7 +137,7 @@ class GeneralStep:
         return [rope.rotate_k(k, *angles) for angles in self._tables.new_keys(span, table, k.device)]
 
     def _dynamic_keys(
-        self, k: Tensor, store: KVStore | None, runs: list[_Run], base: int, rope: Rope, span: TokenSpan
+        self, k: Tensor, store: KVStore | None, runs: list[Run], base: int, rope: Rope, span: TokenSpan
     ) -> list[Tensor]:
         """All keys ``[B, Hkv, N, D]``, stored unrotated, in each rotation under the angles of this length."""
         if store is not None and store.offloaded:
