@@ -1,4 +1,4 @@
-"""Tables of single tokens on a device other than the CPU, for many tokens at once: a token copies nothing there."""
+"""Tables of single tokens, for many tokens at once."""
 
 from __future__ import annotations
 
@@ -9,63 +9,75 @@ from torch import Tensor
 
 from longspan.attend.state import Ranges
 from longspan.kernels.banded import BandAngles, Plan
-from longspan.rope import CosSin
+
+AHEAD = 128  # single tokens that tables are computed for at once
 
 
 @dataclass(frozen=True, eq=False)
-class RangesAhead:
-    """The keys of tokens from ``start`` on that come one at a time.
+class TokenTables:
+    """Tables of tokens ``start : start + AHEAD`` of a row that come one at a time, under one table of angles.
 
     Attributes:
-        own: of all these tokens.
-        on_device: ``[n, bands, 2, 1]`` int32, the same token by token.
-        reach: how many keys each token sees.
+        ranges: the keys of each band; on the CPU.
+        queries: cos and sin ``[bands, AHEAD, r / 2]`` of the bands' queries, with the method's factor.
+        keys: cos and sin ``[rotations, AHEAD, r / 2]`` of the tokens' own keys in each stored rotation.
+        shown: how many keys the bands show to each token.
+        stops: one past the last unit that each token chooses from, 0 if it chooses none.
+        positions: ``[AHEAD, m]`` or ``[1, m]`` int64, where a token sees its chosen units from; None if that depends on
+            what it chooses.
     """
 
     start: int
-    own: Ranges
-    on_device: Tensor
-    reach: list[int]
+    ranges: Ranges
+    queries: BandAngles
+    keys: BandAngles
+    shown: list[int]
+    stops: list[int]
+    positions: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTables:
+    """The same where kernels of another device read it, token by token, so that a token copies nothing there.
+
+    Attributes:
+        own: on the CPU.
+        ranges: ``[AHEAD, bands, 2, 1]`` int32.
+        queries, keys: cos and sin ``[AHEAD, bands or rotations, 1, r / 2]``.
+        positions: see ``TokenTables``.
+    """
+
+    own: TokenTables
+    ranges: Tensor
+    queries: BandAngles
+    keys: BandAngles
+    positions: Tensor | None
 
     @classmethod
-    def of(cls, own: Ranges, device: torch.device) -> RangesAhead:
-        plan = own.plan
-        ranges = torch.stack([torch.stack(plan.lo, dim=1), torch.stack(plan.hi, dim=1)], dim=2)
-        reach = (ranges[:, :, 1] - ranges[:, :, 0]).sum(dim=1).tolist()
-        return cls(plan.start, own, ranges.int()[..., None].to(device), reach)
+    @torch.inference_mode(False)  # kept for later calls, which may be outside of it
+    def of(cls, own: TokenTables, device: torch.device) -> DeviceTables:
+        plan, positions = own.ranges.plan, own.positions
+        ranges = plan.ranges(torch.device("cpu")).permute(2, 0, 1)[..., None].contiguous()
+        queries, keys = (
+            BandAngles(*(x.transpose(0, 1)[:, :, None].contiguous().to(device) for x in (one.cos, one.sin)))
+            for one in (own.queries, own.keys)
+        )
+        return cls(own, ranges.to(device), queries, keys, None if positions is None else positions.to(device))
 
-    def token(self, token: int) -> Ranges:
-        """The keys of one of the tokens, with the bands of all of them."""
-        t, plan = token - self.start, self.own.plan
+    def token(self, token: int) -> tuple[Ranges, BandAngles]:
+        """The keys of one of the tokens, with the bands of all of them, and the angles of its queries."""
+        t, (plan, rotations) = token - self.own.start, (self.own.ranges.plan, self.own.ranges.rotations)
         lo, hi, q_pos = (tuple(x[t : t + 1] for x in xs) for xs in (plan.lo, plan.hi, plan.q_pos))
         one = Plan(token, token + 1, plan.bands, lo, hi, q_pos)
-        one.give(self.on_device[t], self.reach[t])
-        return Ranges(one, self.own.rotations)
+        one.give(self.ranges[t], self.own.shown[t])
+        return Ranges(one, rotations), BandAngles(self.queries.cos[t], self.queries.sin[t])
 
+    def key(self, token: int) -> BandAngles:
+        """The angles of the key of one of the tokens."""
+        t = token - self.own.start
+        return BandAngles(self.keys.cos[t], self.keys.sin[t])
 
-@dataclass(frozen=True, eq=False)
-class AnglesAhead:
-    """cos and sin of tokens from ``start`` on that come one at a time, in rows that lie token by token.
-
-    Attributes:
-        queries: ``[n, bands, 1, r / 2]`` each, with the method's factor.
-        keys: ``[n, rotations, 1, r / 2]`` each, of the tokens' own keys in each stored rotation.
-    """
-
-    start: int
-    queries: CosSin
-    keys: CosSin
-
-    @classmethod
-    def of(cls, start: int, queries: CosSin, keys: CosSin) -> AnglesAhead:
-        """Of angles that lie by band and by rotation, ``[bands or rotations, n, r / 2]``."""
-        cos, sin, key_cos, key_sin = (x.transpose(0, 1).contiguous()[:, :, None] for x in (*queries, *keys))
-        return cls(start, (cos, sin), (key_cos, key_sin))
-
-    def of_queries(self, token: int) -> BandAngles:
-        cos, sin = self.queries
-        return BandAngles(cos[token - self.start], sin[token - self.start])
-
-    def of_keys(self, token: int) -> BandAngles:
-        cos, sin = self.keys
-        return BandAngles(cos[token - self.start], sin[token - self.start])
+    def positions_of(self, token: int) -> Tensor | None:
+        """Where one of the tokens sees its chosen units from, ``[1, m]``."""
+        t, at = token - self.own.start, self.positions
+        return at if at is None or len(at) == 1 else at[t : t + 1]

@@ -33,7 +33,7 @@ class TokenSpan:
     padding: tuple[int, ...]
     ranges: dict[tuple[int | None, torch.device], Ranges] = field(default_factory=dict)  # by padding; None: of all rows
     shared: Shared = field(default_factory=Shared)
-    queries: dict[tuple[int | None, Table, torch.device], BandAngles] = field(default_factory=dict)
+    seen: dict[tuple[int | None, Table, torch.device], tuple[Ranges, BandAngles]] = field(default_factory=dict)
     keys: dict[tuple[int | None, Table, torch.device], BandAngles] = field(default_factory=dict)
     tables: dict[tuple[int, Table], Table] = field(default_factory=dict)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from longspan.attend.ahead import AnglesAhead, RangesAhead
+from longspan.attend.ahead import AHEAD, DeviceTables, TokenTables
 from longspan.attend.choosing import Chooser
 from longspan.attend.ragged import stacked
 from longspan.attend.rows import RowTables
@@ -22,30 +21,7 @@ from longspan.rope import CosSin, Table, cos_sin
 from longspan.selection import Selection
 from longspan.selection.by_row import check_positions
 
-AHEAD = 128  # single tokens that tables are computed for at once
 _CACHED = 64  # tables of so many tokens each that are kept, those used last, for rows of unequal padding among others
-
-
-@dataclass(frozen=True, eq=False)
-class DecodeTables:
-    """Tables of tokens ``start : start + AHEAD`` of a row that come one at a time, under one table of angles.
-
-    Attributes:
-        ranges: the keys of each band.
-        queries: for each band of the plan cos and sin ``[AHEAD, r / 2]`` of its queries, with the method's factor.
-        keys: for each stored rotation cos and sin ``[AHEAD, r / 2]`` of the tokens' own keys.
-        shown: how many keys the bands show to each token.
-        stops: one past the last unit that each token chooses from, 0 where it chooses none.
-        positions: ``[AHEAD, m]`` or ``[1, m]`` int64, where a token sees its chosen units from.
-    """
-
-    start: int
-    ranges: Ranges
-    queries: tuple[CosSin, ...]
-    keys: tuple[CosSin, ...]
-    shown: list[int]
-    stops: list[int]
-    positions: Tensor
 
 
 class Tables:
@@ -76,12 +52,9 @@ class Tables:
             bands = len(self.positions.all_bands(self.selection.kept(0, sys.maxsize)))
             self._rows = RowTables(lambda n: self._computed(self.selection, 0, n), bands, self.key_maps)
         self._angles: dict[Table, Table] = {}
-        self._cached_ranges = lru_cache(_CACHED)(lambda start: self._computed(self._alone, start, start + AHEAD, 0))
-        self._cached_decode = lru_cache(_CACHED)(self._decode_ahead)
-        # By device too: where each copy to it takes longer than its bytes, a token alone makes none.
-        self._ranges_ahead = lru_cache(_CACHED)(lambda start, device: RangesAhead.of(self.single(start), device))
-        self._angles_ahead = lru_cache(_CACHED)(self._angles_of)
-        self._places_ahead = lru_cache(_CACHED)(self._places_of)
+        self._single = lru_cache(_CACHED)(lambda start: self._computed(self._alone, start, start + AHEAD, 0))
+        self._tokens = lru_cache(_CACHED)(self._tokens_from)
+        self._on_device = lru_cache(_CACHED)(self._tokens_on)
 
     def angles(self, table: Table, total: int = 0, span: TokenSpan | None = None) -> Table:
         """The angles that stand for a layer's ``table`` where there are ``total`` tokens; the same object every time.
@@ -98,60 +71,61 @@ class Tables:
             self._angles.setdefault(table, self.method.angles.table(table, self.window, total))
         return self._angles[table]
 
-    def ranges(self, span: TokenSpan, pad: int, start: int, stop: int, device: torch.device) -> Ranges:
-        """The keys of the queries ``start : stop``, which arrive together, of rows that begin with ``pad`` padding.
+    def seen(
+        self, span: TokenSpan, pad: int, start: int, stop: int, table: Table, device: torch.device
+    ) -> tuple[Ranges, BandAngles]:
+        """What the queries ``start : stop`` see, which arrive together, of rows that begin with ``pad`` padding.
 
-        A kernel of this ``device`` may read them; their tensors are on the CPU.
+        Returns:
+            The keys of each band, for a kernel of this ``device``, in tensors on the CPU; and cos and sin
+            ``[T, r / 2]`` of each band's queries, with the method's factor.
         """
-        key = pad, device
-        if key not in span.ranges:
+        key = pad, table, device
+        if key not in span.seen:
             if self._is_ahead(span, device):
-                span.ranges[key] = self._ranges_ahead(start - start % AHEAD, device).token(start)
-                if (places := self._places_ahead(start - start % AHEAD, device)) is not None:
-                    at = places if len(places) == 1 else places[start % AHEAD : start % AHEAD + 1]
+                tables = self._on_device(table, start - start % AHEAD, device)
+                span.seen[key] = tables.token(start)
+                if (at := tables.positions_of(start)) is not None:
                     span.shared.positions[start, stop, at.shape[-1], device] = at
             else:
-                there = None if computes_here(device) else device
-                known = self._rows.ranges(start, stop, there) if self._rows is not None else None
-                span.ranges[key] = known or self._computed(self.selection, start, stop)
-        return span.ranges[key]
+                ranges = self._ranges(span, pad, start, stop, device)
+                factor = self.method.query_factor(self.window, stop)
+                span.seen[key] = ranges, _scaled(ranges.plan, table, factor, device)
+        return span.seen[key]
 
-    def queries(self, span: TokenSpan, pad: int, plan: Plan, table: Table, device: torch.device) -> BandAngles:
-        """For each band of a plan cos and sin ``[T, r / 2]`` of its queries, with the method's factor."""
-        key = pad, table, device
-        if key not in span.queries:
-            if self._is_ahead(span, device):
-                ahead = self._angles_ahead(table, plan.start - plan.start % AHEAD, device)
-                span.queries[key] = ahead.of_queries(plan.start)
-            else:
-                span.queries[key] = _scaled(plan, table, self.method.query_factor(self.window, plan.stop), device)
-        return span.queries[key]
-
-    def unlike(self, span: TokenSpan, device: torch.device) -> Ranges:
-        """The keys of the span's queries in all of its rows, which begin with unequal padding: a plan of ``[B, T]``."""
-        key = None, device
+    def _ranges(self, span: TokenSpan, pad: int, start: int, stop: int, device: torch.device) -> Ranges:
+        """The keys of such queries, whatever the angles of a layer are."""
+        key = pad, device
         if key not in span.ranges:
-            here, rows = torch.device("cpu"), []
-            for pad in span.padding:
-                start, stop = max(span.past - pad, 0), span.past + span.tokens - pad
-                rows.append(self.ranges(span, pad, start, stop, here) if start < stop else None)
-            span.ranges[key] = stacked(rows, span.padding, span.tokens)
+            there = None if computes_here(device) else device
+            known = self._rows.ranges(start, stop, there) if self._rows is not None else None
+            span.ranges[key] = known or self._computed(self.selection, start, stop)
         return span.ranges[key]
 
-    def unlike_queries(self, span: TokenSpan, plan: Plan, tables: Sequence[Table], device: torch.device) -> BandAngles:
-        """``queries`` of unlike rows, each with a table of angles of its own: ``[B, T, r / 2]`` for each band."""
+    def unlike(self, span: TokenSpan, tables: Sequence[Table], device: torch.device) -> tuple[Ranges, BandAngles]:
+        """``seen`` for the span's queries in rows that begin with unequal padding: ``[B, T]`` and ``[B, T, r / 2]``.
+
+        Args:
+            tables: each row's table of angles.
+        """
         key = None, tables[0], device
-        if key not in span.queries:
-            stops = [max(span.past + span.tokens - pad, 0) for pad in span.padding]
-            factors = torch.tensor([self.method.query_factor(self.window, stop) for stop in stops])[:, None, None]
+        if key not in span.seen:
+            ranges, rows, stop = span.ranges.get((None, device)), [], span.past + span.tokens
+            if ranges is None:
+                for pad in span.padding:
+                    start, here = max(span.past - pad, 0), torch.device("cpu")
+                    rows.append(self._ranges(span, pad, start, stop - pad, here) if start < stop - pad else None)
+                ranges = span.ranges[None, device] = stacked(rows, span.padding, span.tokens)
+            factors = [self.method.query_factor(self.window, max(stop - pad, 0)) for pad in span.padding]
+            by_row = torch.tensor(factors)[:, None, None]
             if all(table is tables[0] for table in tables):
-                span.queries[key] = _scaled(plan, tables[0], factors, device)
+                angles = _scaled(ranges.plan, tables[0], by_row, device)
             else:
-                every = zip(tables, factors, strict=True)
-                rows = [_scaled(plan.row(n), table, factor, device) for n, (table, factor) in enumerate(every)]
-                cos, sin = (torch.stack(x, dim=1) for x in zip(*((row.cos, row.sin) for row in rows), strict=True))
-                span.queries[key] = BandAngles(cos, sin)
-        return span.queries[key]
+                each = zip(tables, by_row, strict=True)
+                own = [_scaled(ranges.plan.row(n), table, factor, device) for n, (table, factor) in enumerate(each)]
+                angles = BandAngles(*(torch.stack([getattr(x, n) for x in own], dim=1) for n in ("cos", "sin")))
+            span.seen[key] = ranges, angles
+        return span.seen[key]
 
     def new_keys(self, span: TokenSpan, table: Table, device: torch.device) -> Sequence[CosSin]:
         """For each stored rotation cos and sin of the span's own keys, ``[T, r / 2]``, or ``[B, T, r / 2]`` padded."""
@@ -160,7 +134,7 @@ class Tables:
             alike = len(set(span.padding)) == 1
             if alike and self._is_ahead(span, device):
                 token = max(span.past - span.padding[0], 0)
-                span.keys[key] = self._angles_ahead(table, token - token % AHEAD, device).of_keys(token)
+                span.keys[key] = self._on_device(table, token - token % AHEAD, device).key(token)
                 return span.keys[key]
             first, known = span.past - span.padding[0], None
             if alike and self._rows is not None and not computes_here(device):
@@ -181,33 +155,33 @@ class Tables:
             span.keys[key] = self._keys(torch.arange(total), table, device)
         return span.keys[key]
 
-    def single(self, token: int) -> Ranges:
-        """The keys of ``AHEAD`` tokens that come one at a time, ``token`` among them; see ``DecodeTables``.
+    def token(self, table: Table, token: int) -> TokenTables:
+        """All that ``AHEAD`` tokens see that come one at a time, ``token`` among them.
 
         Their plan numbers bands as ``Method.bands`` does.
         """
-        return self._cached_ranges(token - token % AHEAD)
+        return self._tokens(table, token - token % AHEAD)
 
-    def decode(self, table: Table, token: int) -> DecodeTables:
-        """All that ``AHEAD`` tokens see that come one at a time, ``token`` among them."""
-        return self._cached_decode(table, token - token % AHEAD)
-
-    def _decode_ahead(self, table: Table, start: int) -> DecodeTables:
-        ranges, i, cpu = self.single(start), torch.arange(start, start + AHEAD), torch.device("cpu")
+    @torch.inference_mode(False)  # kept for later calls, which may be outside of it
+    def _tokens_from(self, table: Table, start: int) -> TokenTables:
+        ranges, i, cpu = self._single(start), torch.arange(start, start + AHEAD), torch.device("cpu")
         shown = sum((hi - lo for lo, hi in zip(ranges.plan.lo, ranges.plan.hi, strict=True)), torch.zeros_like(i))
-        stops, positions = torch.zeros_like(i), i[:, None]
-        if (chooser := self.chooser) is not None and (chosen := chooser.places(i)) is not None:
+        stops, positions = torch.zeros_like(i), None
+        if (chooser := self.chooser) is not None and (positions := chooser.places(i)) is not None:
             stops = torch.where(i < chooser.selection.first_query, 0, chooser.selection.stops(i))
-            positions = chosen
-        return DecodeTables(
-            start=start,
-            ranges=ranges,
-            queries=tuple(_scaled(ranges.plan, table, self._factors(i), cpu)),
-            keys=tuple(self._keys(i, table, cpu)),
-            shown=shown.tolist(),
-            stops=stops.tolist(),
-            positions=positions,
-        )
+        queries, keys = _scaled(ranges.plan, table, self._factors(i), cpu), self._keys(i, table, cpu)
+        return TokenTables(start, ranges, queries, keys, shown.tolist(), stops.tolist(), positions)
+
+    def _tokens_on(self, table: Table, start: int, device: torch.device) -> DeviceTables:
+        tables = self._tokens(table, start)
+        if self.chooser is not None and (at := tables.positions) is not None:  # no kernel of a device checks them
+            first = max(self.chooser.selection.first_query - start, 0)
+            check_positions(at if len(at) == 1 else at[first:], self.window, self.chooser.positions)
+        return DeviceTables.of(tables, device)
+
+    def single(self, token: int) -> Ranges:
+        """The keys of ``AHEAD`` tokens that come one at a time, ``token`` among them, whatever the angles are."""
+        return self._single(token - token % AHEAD)
 
     def _factors(self, i: Tensor) -> Tensor:
         """The method's factor of queries ``i`` ``[T]`` that come alone: ``[T, 1]``."""
@@ -217,24 +191,6 @@ class Tables:
     def _is_ahead(self, span: TokenSpan, device: torch.device) -> bool:
         """Whether the span's tables are among those of many tokens on this device."""
         return span.tokens == 1 and not self.method.angles.dynamic and not computes_here(device)
-
-    @torch.inference_mode(False)  # kept for later calls, which may be outside of it
-    def _angles_of(self, table: Table, start: int, device: torch.device) -> AnglesAhead:
-        i, plan = torch.arange(start, start + AHEAD), self.single(start).plan
-        queries, keys = _scaled(plan, table, self._factors(i), device), self._keys(i, table, device)
-        return AnglesAhead.of(start, (queries.cos, queries.sin), (keys.cos, keys.sin))
-
-    @torch.inference_mode(False)
-    def _places_of(self, start: int, device: torch.device) -> Tensor | None:
-        """Where the tokens see their chosen units from, as ``Chooser.places`` gives them."""
-        if self.chooser is None:
-            return None
-        i = torch.arange(start, start + AHEAD)
-        if (places := self.chooser.places(i)) is None:
-            return None
-        used = places if len(places) == 1 else places[i >= self.chooser.selection.first_query]
-        check_positions(used, self.window, self.chooser.positions)
-        return places.to(device)
 
     def _keys(self, tokens: Tensor, table: Table, device: torch.device) -> BandAngles:
         """For each stored rotation cos and sin of the keys ``tokens``, of any shape."""

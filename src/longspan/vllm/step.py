@@ -76,5 +76,5 @@ class Step:
 
     def many_cos_sin(self, span: TokenSpan, table: Table, device: torch.device) -> tuple[Plan, BandAngles]:
         """The plan of a request with many new tokens, and for each band cos and sin ``[T, r / 2]`` of its queries."""
-        plan = self._tables.ranges(span, 0, span.past, span.past + span.tokens, device).plan
-        return plan, self._tables.queries(span, 0, plan, table, device)
+        ranges, angles = self._tables.seen(span, 0, span.past, span.past + span.tokens, table, device)
+        return ranges.plan, angles

@@ -86,12 +86,10 @@ class GeneralStep:
         q = q[:, :, skipped:] if skipped else q
         if len(runs) == 1:
             run = runs[0]
-            ranges = tables.ranges(span, run.padding, run.start, run.stop, q.device)
-            angles = tables.queries(span, run.padding, ranges.plan, run.table, q.device)
+            ranges, angles = tables.seen(span, run.padding, run.start, run.stop, run.table, q.device)
         else:
-            ranges = tables.unlike(span, q.device)
             row_tables = [run.table for run in runs for _ in range(run.rows.start, run.rows.stop)]
-            angles = tables.unlike_queries(span, ranges.plan, row_tables, q.device)
+            ranges, angles = tables.unlike(span, row_tables, q.device)
         shown, shown_values = self._shown(keys, values, store, base)
         if self._dynamic:
             keys = shown = self._dynamic_keys(shown[0], store, runs, base, rope, span)

@@ -157,7 +157,7 @@ class RecordedStep:
     def _fill(self, table: Table, filled: HostFilled) -> None:
         for run, (_, _, pad) in enumerate(self._runs):
             token = self._past - pad
-            tables = self._tables.decode(self._tables.angles(table), token)
+            tables = self._tables.token(self._tables.angles(table), token)
             of_bands = [self._number.get(band) for band in tables.ranges.plan.bands]
             numbers = [*of_bands, *range(len(self._bands), len(self._bands) + len(self._maps))]
             for n, angles in zip(numbers, (*tables.queries, *tables.keys), strict=True):

@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from longspan.attend.ahead import AHEAD, TokenTables
 from longspan.attend.layer import LayerCall
 from longspan.attend.observing import Observer
 from longspan.attend.sinks import with_sinks
-from longspan.attend.tables import AHEAD, DecodeTables, Tables
+from longspan.attend.tables import Tables
 from longspan.index import equal_runs
 from longspan.kernels.decode import (
     BandRange,
@@ -40,7 +41,7 @@ class _BoundRows:
     stop: int
     first: int
     padding: int
-    tables: DecodeTables
+    tables: TokenTables
     kernel: DecodeKernel
 
     def token(self, past: int, kept_at: int) -> Token:
@@ -183,7 +184,7 @@ class TokenStep:
             if known and known[n].start <= past < known[n].stop:
                 runs.append(known[n])
                 continue
-            tables = self._tables.decode(self._tables.angles(rope.table), past - pad)
+            tables = self._tables.token(self._tables.angles(rope.table), past - pad)
             start, stop = tables.start + pad, tables.start + AHEAD + pad
             kernel, chooses = self._kernel(store, slice(a, b), pad, layer, q.shape[1], tables, selector)
             if not chooses:  # good until a token has to
@@ -201,7 +202,7 @@ class TokenStep:
         pad: int,
         layer: LayerCall,
         heads: int,
-        tables: DecodeTables,
+        tables: TokenTables,
         selector: Selector | None,
     ) -> tuple[DecodeKernel, bool]:
         """The kernel of the next tokens of rows with equal padding, and whether it chooses."""
@@ -212,6 +213,7 @@ class TokenStep:
         kept: list[Tensor | None] = [None] * 3
         if selector is not None and self._chooser is not None:
             scored = self._tables.scored_rotation
+            assert tables.positions is not None  # see ``_method_reason``
             positions = ChosenPositions(
                 self._tables.chosen_rotation, tables.positions, self._chooser.window_table(table, torch.device("cpu"))
             )
