@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.attend import Attender
+from longspan.attend.ragged import stacked
+from longspan.attend.state import Ranges as AttendRanges
 from longspan.bands import Index, Interval, KeyMap
 from longspan.kernels import softmax
 from longspan.kernels.banded import Banded, banded, make_plan, reference
@@ -177,6 +179,31 @@ def test_pieces_equal_one_call(cuts):
         out, lse = banded(q[:, :, a:z], held, v[:, :, :z], own, pairs, rope, scale=SCALE, impl="triton")
         torch.testing.assert_close(out, whole[:, :, a:z])
         torch.testing.assert_close(lse, whole_lse[:, :, a:z])
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 21])
+def test_unlike_rows_equal_each_alone(tokens):
+    """Rows that begin at other slots, one of them with padding among its queries, in one call."""
+    firsts, slots = (0, 5, 11, 28), 30
+    q, keys, v, *_ = setting(DCA, 0, slots, batch=len(firsts))
+    rope, own = ROPES["half-all"](), []
+    for first in firsts:
+        start, stop = max(slots - tokens - first, 0), slots - first
+        plan = make_plan(DCA, start, stop)
+        own.append(AttendRanges(plan, (0,) * len(plan.bands)))
+    plan = stacked(own, firsts, tokens).plan
+    pairs = [tuple(x.to(DEVICE) for x in rope.table(at)) for at in plan.q_pos]
+    held, last = [keys[0]] * len(plan.bands), q[:, :, slots - tokens :]
+    out, lse = banded(last, held, v, plan, pairs, rope, scale=SCALE, impl="triton")
+    for row, (first, one) in enumerate(zip(firsts, own, strict=True)):
+        count = one.plan.stop - one.plan.start
+        angles = [tuple(x.to(DEVICE) for x in rope.table(at)) for at in one.plan.q_pos]
+        alone = [x[row : row + 1, :, first:] for x in (keys[0], v)]
+        of_row, its_keys = last[row : row + 1, :, tokens - count :], [alone[0]] * len(angles)
+        expected, sums = banded(of_row, its_keys, alone[1], one.plan, angles, rope, scale=SCALE, impl="triton")
+        torch.testing.assert_close(out[row : row + 1, :, tokens - count :], expected)
+        torch.testing.assert_close(lse[row : row + 1, :, tokens - count :], sums)
+        assert not out[row, :, : tokens - count].any() and lse[row, :, : tokens - count].isneginf().all()
 
 
 N = 40
