@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 CosSin = tuple["Tensor", "Tensor"]  # cos and sin of the angles
+_ROWS = 1 << 14  # positions whose angles are computed at once, so that fp64 takes little memory
 
 
 class Table:
@@ -22,11 +23,12 @@ class Table:
     Args:
         inv_freq: ``[r / 2]`` radians a position; negative where a model turns the other way.
         factor: multiplies cos and sin (YaRN's and longrope's attention scaling).
+        window: positions before it have the angles of the stock model to the bit, all if None; see ``phases``.
     """
 
-    def __init__(self, inv_freq: Tensor, factor: float = 1.0) -> None:
+    def __init__(self, inv_freq: Tensor, factor: float = 1.0, window: int | None = None) -> None:
         self.inv_freq = inv_freq.detach().float()
-        self.factor = float(factor)
+        self.factor, self.window = float(factor), window
         none = self.inv_freq.new_empty(0, self.inv_freq.numel())
         self._cos_sin = none, none  # cos and sin; replaced as one, since threads share a table
 
@@ -47,9 +49,30 @@ class Table:
         return cos[positions], sin[positions]
 
     def _grown(self, size: int) -> tuple[Tensor, Tensor]:
-        # The product in fp32 is what transformers computes, so the angles are the stock model's to the bit.
-        phase = torch.arange(size, device=self.inv_freq.device).float()[:, None] * self.inv_freq[None, :]
-        return phase.cos() * self.factor, phase.sin() * self.factor
+        known = self._cos_sin[0].shape[0]
+        cos, sin = (torch.cat((x, x.new_empty(size - known, x.shape[1]))) for x in self._cos_sin)
+        for first in range(known, size, _ROWS):
+            phase = phases(first, min(first + _ROWS, size), self.inv_freq, self.window)
+            for x, of in (cos, torch.cos), (sin, torch.sin):
+                of(phase, out=x[first : first + _ROWS]).mul_(self.factor)
+        return cos, sin
+
+
+def phases(start: int, stop: int, inv_freq: Tensor, window: int | None) -> Tensor:
+    """The angles of the positions ``start : stop`` in radians, fp32 ``[stop - start, r / 2]``, up to whole turns.
+
+    A product in fp32, as transformers computes it, is rounded by up to ``p / 2^24`` radians at position ``p``: 0.25 at
+    4 million. Positions before ``window`` have it, so that their angles are the stock model's to the bit; those from
+    ``window`` on have the exact product, rounded once, by 2e-7 radians at any position.
+
+    Args:
+        inv_freq: ``[r / 2]`` radians a position, fp32.
+        window: None for fp32 products at every position.
+    """
+    border = stop if window is None else min(max(start, window), stop)
+    near, far = (torch.arange(a, b, device=inv_freq.device)[:, None] for a, b in ((start, border), (border, stop)))
+    turns = far.double() * (inv_freq.double() / (2 * math.pi))
+    return torch.cat((near.float() * inv_freq, ((turns - turns.round()) * (2 * math.pi)).float()))
 
 
 def cos_sin(table: Table, positions: Tensor | slice, device: torch.device, most: int | None = None) -> CosSin:
@@ -88,8 +111,8 @@ class Angles:
         return True
 
     def table(self, own: Table, window: int, total: int) -> Table:
-        """The angles at a total length of ``total`` tokens, from the model's ``own``."""
-        return own
+        """The angles at a total length of ``total`` tokens, from the model's ``own``; exact beyond the window."""
+        return Table(own.inv_freq, own.factor, window)
 
 
 def _check_fields(angles: Angles, scale: str) -> None:
@@ -140,7 +163,7 @@ class PI(_Scaled):
 
     def table(self, own: Table, window: int, total: int) -> Table:
         assert self.scale is not None
-        return Table(own.inv_freq.double() / self.scale, own.factor)
+        return Table(own.inv_freq.double() / self.scale, own.factor, window)
 
 
 @dataclass(frozen=True)
@@ -149,7 +172,7 @@ class NTK(_Scaled):
 
     def table(self, own: Table, window: int, total: int) -> Table:
         assert self.scale is not None
-        return Table(_ntk(own.inv_freq, self.scale), own.factor)
+        return Table(_ntk(own.inv_freq, self.scale), own.factor, window)
 
 
 @dataclass(frozen=True)
@@ -175,7 +198,8 @@ class DynamicNTK(Angles):
     def table(self, own: Table, window: int, total: int) -> Table:
         if total <= window:
             return own
-        return Table(_ntk(own.inv_freq, self.factor * total / window - (self.factor - 1)), own.factor)
+        freq = _ntk(own.inv_freq, self.factor * total / window - (self.factor - 1))
+        return Table(freq, own.factor, window)
 
 
 @dataclass(frozen=True)
@@ -229,7 +253,7 @@ class YaRN(Angles):
         channel = torch.arange(freq.numel(), dtype=torch.float64, device=freq.device)
         interpolated = ((channel - low) / max(high - low, 0.001)).clamp(0, 1)
         blended = freq / self.factor * interpolated + freq * (1 - interpolated)
-        return Table(blended, own.factor * self.attention_factor)
+        return Table(blended, own.factor * self.attention_factor, window)
 
 
 def _ntk(inv_freq: Tensor, scale: float) -> Tensor:
