@@ -110,6 +110,13 @@ def test_yarn(size, base, factor, options):
     assert_angles(rotary, table, 2000)
 
 
+@pytest.mark.parametrize(("window", "size", "base"), [(2, 64, 1e4), (3, 16, 10.0), (6, 128, 5e5), (1 << 17, 64, 10.0)])
+def test_yarn_where_its_ramp_ends_before_it_begins(window, size, base):
+    table = YaRN(4.0).resolve(window).table(plain(size, base), window, 4 * window)
+    rotary = stock(size, base, rope_type="yarn", factor=4.0, original_max_position_embeddings=window)
+    torch.testing.assert_close(table.inv_freq, rotary.inv_freq, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("n", [100, WINDOW, WINDOW + 1, 1500, 4096])
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 @pytest.mark.parametrize(("size", "base"), SIZES)

@@ -251,7 +251,8 @@ class YaRN(Angles):
         low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)
         high = min(math.ceil((math.log(self.beta_slow) - float(line[0])) / slope), 2 * half - 1)
         channel = torch.arange(freq.numel(), dtype=torch.float64, device=freq.device)
-        interpolated = ((channel - low) / max(high - low, 0.001)).clamp(0, 1)
+        # In windows of a few tokens high < low: the ramp falls then, as in the released code and in transformers.
+        interpolated = ((channel - low) / (high - low or 0.001)).clamp(0, 1)
         blended = freq / self.factor * interpolated + freq * (1 - interpolated)
         return Table(blended, own.factor * self.attention_factor, window)
 
