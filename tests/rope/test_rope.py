@@ -110,7 +110,7 @@ def test_yarn(size, base, factor, options):
     assert_angles(rotary, table, 2000)
 
 
-@pytest.mark.parametrize(("window", "size", "base"), [(2, 64, 1e4), (3, 16, 10.0), (6, 128, 5e5), (1 << 17, 64, 10.0)])
+@pytest.mark.parametrize(("window", "size", "base"), [(2, 64, 1e4), (3, 16, 10.0), (5, 128, 1e3), (1 << 17, 64, 10.0)])
 def test_yarn_where_its_ramp_ends_before_it_begins(window, size, base):
     table = YaRN(4.0).resolve(window).table(plain(size, base), window, 4 * window)
     rotary = stock(size, base, rope_type="yarn", factor=4.0, original_max_position_embeddings=window)
