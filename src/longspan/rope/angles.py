@@ -45,17 +45,19 @@ class Table:
             size = int(positions.max() if most is None else most) + 1 if positions.numel() else 0
             positions = positions.to(self.inv_freq.device)
         if size > cos.shape[0]:
-            self._cos_sin = cos, sin = self._grown(max(size, 2 * cos.shape[0]))
+            self._cos_sin = cos, sin = self._grown(cos, sin, max(size, 2 * cos.shape[0]))
         return cos[positions], sin[positions]
 
-    def _grown(self, size: int) -> tuple[Tensor, Tensor]:
-        known = self._cos_sin[0].shape[0]
-        cos, sin = (torch.cat((x, x.new_empty(size - known, x.shape[1]))) for x in self._cos_sin)
+    def _grown(self, cos: Tensor, sin: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """The same cos and sin with ``size`` rows in all."""
+        known, longer = cos.shape[0], [x.new_empty(size, x.shape[1]) for x in (cos, sin)]
+        for new, old in zip(longer, (cos, sin), strict=True):
+            new[:known] = old
         for first in range(known, size, _ROWS):
             phase = phases(first, min(first + _ROWS, size), self.inv_freq, self.window)
-            for x, of in (cos, torch.cos), (sin, torch.sin):
-                of(phase, out=x[first : first + _ROWS]).mul_(self.factor)
-        return cos, sin
+            for new, function in zip(longer, (torch.cos, torch.sin), strict=True):
+                function(phase, out=new[first : first + _ROWS]).mul_(self.factor)
+        return longer[0], longer[1]
 
 
 def phases(start: int, stop: int, inv_freq: Tensor, window: int | None) -> Tensor:
