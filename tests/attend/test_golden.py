@@ -1,9 +1,14 @@
-"""DCA equals the outputs of its authors' released attention on a small random Llama."""
+"""DCA equals the outputs of its authors' released attention on a small random Llama.
+
+Their length scale is off in ``chunkllama.safetensors``, and on in ``chunkllama_length_scale.safetensors``: the logits
+of the last of every 25 of the same tokens, in one prefill.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from longspan.attend import Attender
-from longspan.methods import METHODS
+from longspan.methods import DCA, METHODS
 from longspan.rope import Rope, Table
 from longspan.store import KVStore
 from support.cases import inv_freq
@@ -21,24 +26,27 @@ WINDOW, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, EPS = 64, 64, 2, 4, 2, 16, 1e-6
 BOUND = 2e-5  # the golden file's own, in fp32
 
 
+FOLDER = Path(__file__).parents[1] / "golden"
+
+
 def load_golden() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The model's weights by their transformers names, and the recorded tensors."""
-    tensors = load_file(Path(__file__).parents[1] / "golden" / "chunkllama.safetensors")
+    tensors = load_file(FOLDER / "chunkllama.safetensors")
     weights = {name[2:]: x for name, x in tensors.items() if name.startswith("w.")}
     return weights, {name: x for name, x in tensors.items() if not name.startswith("w.")}
 
 
-def authors_dca():
+def authors_dca(**options):
     """The released code's numbers in our terms: chunk 5L/8, clamp at 3L/4, a local window up to the clamp."""
-    return METHODS["dca"](chunk_size=40, local_window=9, window=49).resolve(WINDOW)
+    return METHODS["dca"](chunk_size=40, local_window=9, window=49, **options).resolve(WINDOW)
 
 
 class MiniLlama:
     """A Llama's forward written out, with ``Attender`` as its attention."""
 
-    def __init__(self, weights: dict[str, Tensor]) -> None:
+    def __init__(self, weights: dict[str, Tensor], **options: Any) -> None:
         self.weights = weights
-        self.attender = Attender(authors_dca(), WINDOW)
+        self.attender = Attender(authors_dca(**options), WINDOW)
         self.rope = Rope(Table(inv_freq(HEAD)), HEAD)
         self.stores = [KVStore() for _ in range(LAYERS)]
 
@@ -80,6 +88,14 @@ def test_decode(golden):
     weights, tensors = golden
     logits = MiniLlama(weights).pieces(tensors["input_ids"], (249, *range(250, 301)))
     assert (logits[:, 249:] - tensors["decode_logits"]).abs().max() < BOUND
+
+
+def test_the_length_scale_of_the_released_code(golden):
+    weights, tensors = golden
+    expected = load_file(FOLDER / "chunkllama_length_scale.safetensors")["logits"]
+    for scale, same in ((DCA.CHUNKLLAMA, True), (DCA.QWEN_1M, False), (0.0, False)):
+        off = (MiniLlama(weights, length_scale=scale)(tensors["input_ids"])[:, 24::25] - expected).abs().max()
+        assert off < BOUND if same else off > 100 * BOUND
 
 
 def test_the_golden_outputs_tell_positions_apart(golden):

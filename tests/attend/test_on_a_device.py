@@ -20,7 +20,7 @@ LAYERS, WINDOW = 3, 256
 METHODS = {
     "full": longspan.Full(),
     "dca": longspan.DCA(),
-    "dca-scaled": longspan.DCA(length_scale=True),
+    "dca-scaled": longspan.DCA(length_scale=0.1),
     "streaming-llm": longspan.StreamingLLM(),
     "longheads": longspan.LongHeads(chunk_length=32, num_chunks=4),
     "longheads-bounds": longspan.LongHeads(chunk_length=32, num_chunks=4, score="bounds"),

@@ -306,7 +306,7 @@ def test_layers_of_their_own_angles():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(
     "name, options, given",
-    [("dca", {"length_scale": True}, None), ("longheads", {"chunk_length": 5, "num_chunks": 4}, None)]
+    [("dca", {"length_scale": 0.1}, None), ("longheads", {"chunk_length": 5, "num_chunks": 4}, None)]
     + [("esa", {}, None), ("esa", {}, 8)],
 )
 def test_default_dtypes_change_nothing(name, options, given, dtype):

@@ -20,6 +20,7 @@ from longspan.hf.calibrating import check_calibration
 from longspan.hf.collect import collect, encode, token_chunks
 from longspan.hf.weights import weights_hash
 from support.hf_models import VOCABULARY, WINDOW, falcon, make, prompts
+from support.scaled_weight import Scaled
 
 TEXTS = list(prompts(6, WINDOW, seed=3))
 
@@ -291,36 +292,6 @@ def test_weights_that_are_no_tensors_are_named_before_a_text_is_read(tmp_path):
     with pytest.raises(longspan.LongspanError, match="_packed_params is no tensor but a tuple .*cannot be hashed"):
         longspan.calibrate(model, [prompts(1, 200)[0]], tokens=200)
     assert max(lengths) < WINDOW  # those of the probe
-
-
-class Scaled(torch.Tensor):
-    """A weight that is quantised as torchao's are: numbers and a scale, of which few of torch's operations know."""
-
-    @staticmethod
-    def __new__(cls, numbers, scale, how=None):
-        return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
-
-    def __init__(self, numbers, scale, how=None):
-        self.numbers, self.scale, self.how = numbers, scale, how
-
-    def __tensor_flatten__(self):
-        return ["numbers", "scale"], {"how": self.how}
-
-    @staticmethod
-    def __tensor_unflatten__(parts, context, size, stride):
-        return Scaled(**parts, **context)
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        if func is torch.nn.functional.linear:
-            return func(args[0], args[1].numbers * args[1].scale, *args[2:])
-        return super().__torch_function__(func, types, args, kwargs)
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].numbers, args[0].scale, args[0].how)
-        raise NotImplementedError(f"{func} of Scaled")
 
 
 def test_weights_of_several_tensors_are_told_apart(tmp_path):

@@ -48,10 +48,10 @@ def test_inspect(run, folder, name):
 
 
 def test_inspect_takes_window_settings_and_angles(run, folder):
-    args = ["--window", 256, "--set", "chunk_size=100", "--set", "length-scale=true", "--angles", "yarn", "--set"]
+    args = ["--window", 256, "--set", "chunk_size=100", "--set", "length-scale=0.05", "--angles", "yarn", "--set"]
     report = json.loads(run("inspect", folder, *args, "factor=2", "--json").out)
     assert report["window"] == 256
-    assert report["parameters"]["chunk_size"] == 100 and report["parameters"]["length_scale"] is True
+    assert report["parameters"]["chunk_size"] == 100 and report["parameters"]["length_scale"] == 0.05
     assert report["angles"]["name"] == "YaRN" and report["angles"]["factor"] == 2
 
 

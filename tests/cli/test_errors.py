@@ -32,7 +32,7 @@ def check(ran, *words):
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "colour=3"], ["colour", "chunk_size"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "chunk_size=big"], ["chunk_size", "big"]),
         (["inspect", "bundled", "--method", "longheads", "--set", "score=some"], ["token_max", "some"]),
-        (["generate", "--model", "bundled", "--prompt", "x", "--set", "length_scale=7"], ["true or false"]),
+        (["generate", "--model", "bundled", "--prompt", "x", "--set", "length_scale=true"], ["a number or none"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "chunk_size=-1"], ["chunk_size"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--set", "chunk_size=9999"], ["9999", "512"]),
         (["generate", "--model", "bundled", "--prompt", "x", "--angles", "right"], ["right", "yarn"]),

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import longspan
 from longspan.documents.appending import append_texts
@@ -57,6 +58,31 @@ def test_it_goes_on_where_it_was_stopped(path, fresh, tokenizer, tmp_path):
     append_texts(whole, fresh(), tokenizer, MORE)
     assert contents_of(path) == contents_of(whole)
     assert longer.ask(ASK, 6).tokens == longspan.Document.open(whole, fresh(), tokenizer).ask(ASK, 6).tokens
+
+
+def test_every_way_to_add_a_text_puts_an_empty_line_before_it(path, fresh, tokenizer, text):
+    """Read with the others, appended to the folder, and appended in memory: the same tokens, text and sources."""
+    before = longspan.Document.open(path, fresh(), tokenizer)
+    in_memory = before.fork()
+    for name, added in MORE:
+        in_memory.append(added, source=name)
+    in_folder = append_texts(path, fresh(), tokenizer, MORE)
+    assert in_memory.text == f"{before.text}\n\n{MORE[0][1]}\n\n{MORE[1][1]}" == in_folder.text
+    assert torch.equal(in_memory.contents.ids, in_folder.contents.ids)
+    assert in_memory.contents.sources == in_folder.contents.sources
+    at_once = longspan.read(fresh(), tokenizer, [("book.txt", text), *MORE])
+    one_by_one = longspan.read(fresh(), tokenizer, [("book.txt", text)])
+    for name, added in MORE:
+        one_by_one.append(added, source=name)
+    assert torch.equal(one_by_one.contents.ids, at_once.contents.ids)
+
+
+def test_tokens_are_appended_as_they_are(path, fresh, tokenizer):
+    document = longspan.Document.open(path, fresh(), tokenizer)
+    ids = torch.tensor([5, 9, 5])
+    longer = document.fork()
+    longer.append_tokens(ids)
+    assert torch.equal(longer.contents.ids, torch.cat((document.contents.ids, ids)))
 
 
 @pytest.mark.parametrize("ends_in", ["finish", "tidy"])

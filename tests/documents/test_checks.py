@@ -218,8 +218,8 @@ def test_another_method_is_one_line(saved, fresh, tokenizer):
             r"its manifest.facts.sources\[1\] has the characters 0 to 4000 after 4\d+, which cannot",
         ),
         (
-            lambda f: f["sources"][0].update(stop=4_001),
-            r"its manifest.facts.sources\[1\] has the characters 4000 to .* after 4001,",
+            lambda f: f["sources"][0].update(stop=4_003),
+            r"its manifest.facts.sources\[1\] has the characters 4002 to .* after 4003,",
         ),
         (
             lambda f: f["sources"][1].update(stop=9_999),

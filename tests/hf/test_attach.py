@@ -176,7 +176,7 @@ def test_no_gradient_is_lost_where_few_weights_have_one(family, trained):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=true"])
+@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=0.1"])
 def test_a_row_padded_on_the_right_is_the_row_alone_or_refused(method):
     model, ids = make("llama"), prompts(2, 200)
     resolved = longspan.extend(model, method).method

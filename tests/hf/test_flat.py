@@ -16,6 +16,7 @@ from longspan.hf import graphs
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.methods import METHODS
 from support.hf_models import STEPS, WINDOW, greedy_steps, left_padded, make, prompts
+from support.scaled_weight import Scaled
 
 pytestmark = pytest.mark.skipif(
     graphs.why_no_graph(torch.device("cpu")) is None, reason="a graph is recorded on the CPU here"
@@ -241,6 +242,19 @@ def test_models_that_cannot_be_recorded(family, match):
     with pytest.raises(longspan.LongspanError, match=match), longspan.graphed(model):
         greedy_steps(model, prompts(1, WINDOW))
     assert "forward" not in vars(model)
+
+
+def test_weights_without_memory_of_their_own_are_refused_before_a_step():
+    """torchao's int8: the type is named, and not the layout, which is that of every other weight."""
+    model, ids = make("llama"), prompts(1, WINDOW)
+    numbers = (2 * model.lm_head.weight).round().to(torch.int8)
+    model.lm_head.weight = nn.Parameter(Scaled(numbers, torch.tensor(0.5)), requires_grad=False)
+    longspan.extend(model, "dca")
+    plain, _ = greedy_steps(model, ids)
+    match = r"lm_head\.weight: a tensor of type Scaled has its numbers in others.*without longspan\.graphed"
+    with pytest.raises(longspan.LongspanError, match=match), longspan.graphed(model):
+        pytest.fail("a step was tried")
+    assert "forward" not in vars(model) and torch.equal(greedy_steps(model, ids)[0], plain)
 
 
 def test_calls_that_are_no_steps_run_as_before():

@@ -29,7 +29,7 @@ BANDED = ["full", "dca-scaled", "rerope", "self-extend", "string", "streaming-ll
 
 
 def method(name):
-    own = {"dca-scaled": longspan.DCA(length_scale=True), "yarn": longspan.YaRN(factor=4)}
+    own = {"dca-scaled": longspan.DCA(length_scale=0.1), "yarn": longspan.YaRN(factor=4)}
     return own.get(name) or longspan.METHODS[name]()
 
 
@@ -180,7 +180,7 @@ def test_sinks_and_softcaps(family, recorded):
 def test_padded_rows(pads, recorded):
     model = model_of()
     ids, mask, _ = left_padded(ids_of(len(pads), WINDOW + 2), pads)
-    longspan.extend(model, longspan.DCA(length_scale=True))
+    longspan.extend(model, longspan.DCA(length_scale=0.1))
     assert_replayed(model, ids, recorded, mask)
 
 

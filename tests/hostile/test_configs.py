@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,7 +49,9 @@ def test_a_million_tokens_by_the_published_config():
     )
     method = report.method
     assert (method.chunk_size, method.local_window, method.window) == (262144 - 8192, 8192, 262144 + 1)
-    assert method.exact_queries(262144, LONG) == 262144
+    assert (method.length_scale, method.exact_queries(262144, 262144)) == (longspan.DCA.QWEN_1M, 262144)
+    assert replace(method, length_scale=0).exact_queries(262144, LONG) == 262144
+    assert any("0.1 ln(n / 262144) + 1" in note and "length_scale=0" in note for note in report.warnings)
     for text in (str(report), " ".join(report.warnings)):
         assert "dual_chunk_attention_config" in text
     assert json.loads(json.dumps(report.to_dict()))["window_source"] == report.window_source
@@ -60,7 +63,7 @@ def test_it_is_stock_inside_the_window_and_not_beyond(kind):
     ids = prompts(1, 200)
     model = qwen(kind=kind)
     stock = model(ids).logits
-    report = longspan.extend(model, "dca")
+    report = longspan.extend(model, "dca:length_scale=0")
     ours = model(ids).logits
     assert torch.allclose(ours[:, :WINDOW], stock[:, :WINDOW], atol=1e-4)
     assert not torch.allclose(ours[:, WINDOW:], stock[:, WINDOW:], atol=1e-2)
@@ -69,6 +72,22 @@ def test_it_is_stock_inside_the_window_and_not_beyond(kind):
     then = [model(ids[:, t : t + 1], past_key_values=cache).logits for t in range(190, 200)]
     assert torch.allclose(torch.cat(then, 1), ours[:, 190:], atol=1e-4)
     assert report.window == WINDOW
+
+
+@torch.no_grad()
+def test_it_has_the_length_scale_of_vllm_unless_its_window_is_not_stated():
+    ids, model = prompts(1, 200), qwen()
+    stock = model(ids[:, :WINDOW]).logits
+    found = {}
+    for name in ("dca", "dca:length_scale=0.1", "dca:length_scale=0.05", "dca:length_scale=0"):
+        longspan.extend(model, name)
+        assert torch.allclose(model(ids[:, :WINDOW]).logits, stock, atol=1e-4)
+        found[name] = model(ids).logits
+    assert torch.equal(found["dca"], found["dca:length_scale=0.1"])
+    for other in ("dca:length_scale=0.05", "dca:length_scale=0"):
+        assert not torch.allclose(found["dca"], found[other], atol=1e-2)
+    unstated = qwen({name: size for name, size in SMALL.items() if name != "original_max_position_embeddings"})
+    assert longspan.extend(unstated, "dca").method.length_scale == 0
 
 
 def test_auto_inspect_and_the_evaluation_read_the_same(capsys):
@@ -90,8 +109,8 @@ def test_what_the_caller_says_counts_more():
     assert "is not used" in report.window_source
     assert longspan.extend(model, "dca", window=WINDOW).method.window == WINDOW + 1
     assert longspan.extend(model, longspan.DCA(chunk_size=40)).method.window == WINDOW
-    method = longspan.extend(model, longspan.DCA(length_scale=True, angles=longspan.YaRN(factor=2))).method
-    assert (method.length_scale, method.angles.factor, method.chunk_size) == (True, 2, 48)
+    method = longspan.extend(model, longspan.DCA(length_scale=0.05, angles=longspan.YaRN(factor=2))).method
+    assert (method.length_scale, method.angles.factor, method.chunk_size) == (0.05, 2, 48)
 
 
 def test_sparse_attention_beside_it_is_said_not_to_be_used():

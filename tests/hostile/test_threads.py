@@ -23,7 +23,7 @@ OTHERS = {
     "longheads-dca": longspan.LongHeads(score="bounds", remap="dca"),
     "esa-group": longspan.ESA(share="group", remap="slots"),
     "lm-infinite-middle": longspan.LMInfinite(middle_top_k=3, from_layer=0),
-    "dca-length_scale": longspan.DCA(length_scale=True),
+    "dca-length_scale": longspan.DCA(length_scale=0.1),
     "longheads-dynamic-ntk": longspan.LongHeads(score="bounds", angles=longspan.DynamicNTK()),
 }
 ALL: dict[str, object] = {**dict.fromkeys(METHODS), **OTHERS}

@@ -78,7 +78,7 @@ def test_what_is_wrong_is_named(specs, words):
 def test_rows_are_the_same_however_they_are_written(tmp_path):
     (tmp_path / "c.safetensors").write_bytes(b"one")
     for one, other, label in (
-        ("dca", "dca:length_scale=false", "dca"),
+        ("dca", "dca:length_scale=none", "dca"),
         ("longheads:score=bounds,num_chunks=8", "longheads: num-chunks=8, score=bounds",
          "longheads:num_chunks=8,score=bounds"),
         ("esa:calibration=bundled,top_k=9", "esa:top_k=9,calibration=bundled", "esa:top_k=9,calibration=bundled"),

@@ -178,11 +178,15 @@ def test_declared_exact_queries():
 def test_follows_total():
     assert [name for name in METHODS if METHODS[name]().length_dependent] == ["dynamic-ntk"]
     dca = METHODS["dca"]
-    assert dca(length_scale=True).length_dependent and dca(angles=DynamicNTK()).length_dependent
-    scaled = dca(length_scale=True).resolve(64)
-    assert scaled.query_factor(64, 64) == 1 and scaled.query_factor(64, 65) > 1
-    assert scaled.query_factor(64, 640) == pytest.approx(1.513536)  # (0.1 ln 10 + 1)²
-    assert scaled.exact_queries(64, 64) == 64 and scaled.exact_queries(64, 65) == 0
+    assert dca(length_scale=0.1).length_dependent and dca(angles=DynamicNTK()).length_dependent
+    for scale, expected in ((dca.CHUNKLLAMA, 1.243514), (dca.QWEN_1M, 1.513536)):  # (scale · ln 10 + 1)²
+        scaled = dca(length_scale=scale).resolve(64)
+        assert scaled.query_factor(64, 64) == 1 and scaled.query_factor(64, 65) > 1
+        assert scaled.query_factor(64, 640) == pytest.approx(expected)
+        assert scaled.exact_queries(64, 64) == 64 and scaled.exact_queries(64, 65) == 0
+        assert f"{scale} ln(n / 64) + 1" in scaled.warnings(64)[0]
+    unscaled = dca().resolve(64)
+    assert unscaled.length_scale == 0 and not unscaled.length_dependent and unscaled.query_factor(64, 640) == 1
 
 
 def test_warnings():

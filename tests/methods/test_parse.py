@@ -11,15 +11,15 @@ from longspan.rope import YaRN
 
 
 def test_settings_of_the_method_and_of_its_angles():
-    made = build_method("dca", ["chunk-size=100", "length_scale=true", "factor=3"], "yarn")
-    assert made == DCA(chunk_size=100, length_scale=True, angles=YaRN(factor=3))
+    made = build_method("dca", ["chunk-size=100", "length_scale=0.1", "factor=3"], "yarn")
+    assert made == DCA(chunk_size=100, length_scale=0.1, angles=YaRN(factor=3))
 
 
 @pytest.mark.parametrize(
     ("spec", "same"),
     [
         ("dca", "dca"),
-        (" dca : chunk_size = 100 , length_scale=true ", "dca:chunk_size=100,length_scale=true"),
+        (" dca : chunk_size = 100 , length_scale=0.1 ", "dca:chunk_size=100,length_scale=0.1"),
         ("dca:chunk-size=100", "dca:chunk_size=100"),
         ("dca:angles=yarn,factor=3", "dca:factor=3,angles=yarn"),
     ],
@@ -67,8 +67,8 @@ def test_a_method_at_its_defaults_is_written_as_its_name(name):
     ("spec", "label"),
     [
         ("dca:chunk-size=100", "dca:chunk_size=100"),
-        ("dca:length_scale=false", "dca"),
-        ("dca:length_scale=true,chunk_size=100", "dca:chunk_size=100,length_scale=true"),
+        ("dca:length_scale=none", "dca"),
+        ("dca:length_scale=0.1,chunk_size=100", "dca:chunk_size=100,length_scale=0.1"),
         ("longheads:score=representation", "longheads"),
         ("longheads:score=bounds,num_chunks=8", "longheads:num_chunks=8,score=bounds"),
         ("longheads:num_chunks=8,score=bounds", "longheads:num_chunks=8,score=bounds"),

@@ -10,6 +10,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from longspan.rope import NTK, PI, Angles, DynamicNTK, Rope, Table, YaRN, rotate
+from longspan.rope.angles import phases
 from support.cases import HEAD, assert_same, inv_freq, make_qkv
 
 WINDOW = 512
@@ -50,6 +51,49 @@ def test_own_angles_to_the_bit(size, base):
     assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
 
 
+EVERY = [Angles(), PI(4.0), NTK(4.0), DynamicNTK(4.0), YaRN(4.0)]
+
+
+@pytest.mark.parametrize("angles", EVERY, ids=lambda angles: type(angles).__name__)
+def test_inside_the_window_angles_are_fp32_products_to_the_bit(angles):
+    table = angles.resolve(WINDOW).table(plain(128, 500_000.0), WINDOW, 2 * WINDOW)
+    phase = torch.arange(WINDOW).float()[:, None] * table.inv_freq
+    for n in (WINDOW // 2, 2 * WINDOW):  # growing over the border changes nothing before it
+        cos, sin = (x[:WINDOW] for x in table(slice(0, n)))
+        assert torch.equal(cos, phase[: len(cos)].cos() * table.factor)
+        assert torch.equal(sin, phase[: len(sin)].sin() * table.factor)
+
+
+def test_inside_the_window_own_angles_are_transformers_to_the_bit():
+    rotary = stock(128, 500_000.0)
+    theirs, ours = both(rotary, Angles().table(Table(rotary.inv_freq), WINDOW, 2 * WINDOW), WINDOW)
+    assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+
+
+def radians_off(cos, sin, positions, freq):
+    """How far angles are from ``positions`` ``[n]`` times ``freq``, in radians, on the circle."""
+    off = torch.atan2(sin.double(), cos.double()) - positions.double()[:, None] * freq.double()
+    return (off - (off / (2 * math.pi)).round() * 2 * math.pi).abs().max()
+
+
+@pytest.mark.parametrize("angles", EVERY, ids=lambda angles: type(angles).__name__)
+def test_beyond_the_window_angles_are_exact(angles):
+    table = angles.resolve(WINDOW).table(plain(16, 500_000.0), WINDOW, 300_000)
+    table(slice(0, 1000))
+    cos, sin = (x[WINDOW:] for x in table(slice(0, 300_000)))
+    assert radians_off(cos, sin, torch.arange(WINDOW, 300_000), table.inv_freq) < 1e-6
+
+
+@pytest.mark.parametrize("position", [100_000, 1_000_000, 4_000_000, 16_000_000])
+@pytest.mark.parametrize("way", [1, -1])
+def test_angles_of_far_positions_are_exact(position, way):
+    freq = way * stock(128, 500_000.0).inv_freq
+    phase, positions = phases(position, position + 3000, freq, WINDOW), torch.arange(position, position + 3000)
+    assert radians_off(phase.cos(), phase.sin(), positions, freq) < 1e-6
+    plain = phases(position, position + 3000, freq, None)
+    assert radians_off(plain.cos(), plain.sin(), positions, freq) > 1e-3
+
+
 @pytest.mark.parametrize("scale", [1.0, 2.0, 3.7, 16.0])
 @pytest.mark.parametrize(("size", "base"), SIZES)
 def test_pi(size, base, scale):
@@ -64,6 +108,13 @@ def test_yarn(size, base, factor, options):
     table = YaRN(factor, **options).resolve(WINDOW).table(plain(size, base), WINDOW, 2000)
     rotary = stock(size, base, rope_type="yarn", factor=factor, original_max_position_embeddings=WINDOW, **options)
     assert_angles(rotary, table, 2000)
+
+
+@pytest.mark.parametrize(("window", "size", "base"), [(2, 64, 1e4), (3, 16, 10.0), (5, 128, 1e3), (1 << 17, 64, 10.0)])
+def test_yarn_where_its_ramp_ends_before_it_begins(window, size, base):
+    table = YaRN(4.0).resolve(window).table(plain(size, base), window, 4 * window)
+    rotary = stock(size, base, rope_type="yarn", factor=4.0, original_max_position_embeddings=window)
+    torch.testing.assert_close(table.inv_freq, rotary.inv_freq, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("n", [100, WINDOW, WINDOW + 1, 1500, 4096])

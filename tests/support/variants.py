@@ -24,7 +24,7 @@ VARIANTS: dict[str, list[dict]] = {
         {"chunk_size": 5},  # half the window and less: w > s
         {"chunk_size": 7, "local_window": 6, "window": 20},
         {"chunk_size": 1, "local_window": 1},
-        {"chunk_size": 11, "length_scale": True},
+        {"chunk_size": 11, "length_scale": 0.1},
     ],
     "longheads": [
         {"chunk_length": 3},

@@ -100,7 +100,7 @@ def test_softcap():
         ("self-extend", {}, "2 rotations"),
         ("rerope", {}, "2 rotations"),
         ("dynamic-ntk", {}, "angles follow the length"),
-        ("dca", {"length_scale": True}, "leave length_scale out"),
+        ("dca", {"length_scale": 0.1}, "leave length_scale out"),
     ],
 )
 def test_what_pages_cannot_hold_is_refused_with_the_reason(name, options, reason):

@@ -10,7 +10,7 @@ import pytest
 
 from longspan import DCA, LongHeads, YaRN
 from longspan.errors import AttachError, LongspanError
-from longspan.vllm.settings import asked, check_page_size
+from longspan.vllm.settings import asked, check_page_size, paged
 
 DUAL = SimpleNamespace(dual_chunk_attention_config={"chunk_size": 64, "local_size": 16})
 
@@ -29,6 +29,15 @@ def test_a_key_that_is_misspelt_is_no_silence():
 def test_a_model_with_dual_chunks_asks_by_itself():
     found = asked({}, DUAL)
     assert found.method == DCA() and "dual_chunk_attention_config" in found.reason
+
+
+def test_pages_leave_out_the_length_scale_of_a_config_and_say_so():
+    qwen = DCA(chunk_size=48, local_window=16, window=65, length_scale=DCA.QWEN_1M)
+    method, notes = paged(DCA(), qwen)
+    assert method == DCA(length_scale=0) and len(notes) == 1 and "config, 0.1: pages" in notes[0]
+    for asked_for, prescribed in ((DCA(length_scale=0.1), qwen), (LongHeads(), qwen)):
+        assert paged(asked_for, prescribed) == (asked_for, [])
+    assert paged(DCA(), None) == (DCA(length_scale=0), [])
 
 
 @pytest.mark.parametrize("value", [None, False])

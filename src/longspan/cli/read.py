@@ -33,7 +33,7 @@ _OF_READING = ("method", "window", "settings", "angles", "calibration", "layout"
 def read(
     context: typer.Context,
     texts: Annotated[
-        list[Path], typer.Argument(help="Text, PDF or HTML files, read one after the other; - is a text on stdin.")
+        list[Path], typer.Argument(help="Text, PDF or HTML files, an empty line between them; - is a text on stdin.")
     ],
     out: Annotated[Path, options.new_path("The folder of the document: a new one, or its own with --append.")],
     model: Annotated[

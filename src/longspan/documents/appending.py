@@ -29,7 +29,7 @@ def append_texts(
     kv_tier: str = "device",
     done: Done | None = None,
 ) -> Document:
-    """Let a model read texts after a saved document, and keep them there.
+    """Let a model read texts after a saved document, each after an empty line, and keep them there.
 
     What was read is on the disk after every prefill chunk. The same call takes up an append that was stopped, and
     changes nothing where the document ends with these texts already: a process may end after it has replaced the

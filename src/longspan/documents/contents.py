@@ -125,7 +125,7 @@ def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, st
     """``contents`` with further texts, each a name and a text, and two line breaks before each but a first one."""
     for name, text in texts:
         joint = _BETWEEN if contents.sources else ""
-        ids, places = encode_text(tokenizer, joint + text)
+        ids, places = encode_text(tokenizer, text, joint)
         source = Source(name, len(joint), len(joint) + len(text))
         contents = contents.with_text(ids, places, joint + text, [source])
     return contents

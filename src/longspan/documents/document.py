@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from longspan.calibration import same_maps
 from longspan.documents.asking import Answer, Stream, answer, refuse_options
-from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens
-from longspan.documents.layout import check_tokenizer, encode, encode_text
+from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens, with_texts
+from longspan.documents.layout import check_tokenizer, encode
 from longspan.documents.manifest import Layout, Manifest, Source
 from longspan.documents.opening import open_document
 from longspan.documents.passages import passages_of
@@ -207,7 +207,10 @@ class Document:
         return replace(reply, passages=passages_of(chosen, self.contents, GRAIN)), seen
 
     def append(self, text: str, *, source: str = "", done: Done | None = None) -> None:
-        """Let the model read more text, after what it has read. The saved document changes with ``save`` alone.
+        """Let the model read another text, after an empty line. The saved document changes with ``save`` alone.
+
+        That line (two line breaks) stands between any two texts of a document, however they were added;
+        ``append_tokens`` adds what it is given and nothing else.
 
         Args:
             source: where it is from, for passages.
@@ -215,11 +218,10 @@ class Document:
         """
         if not text:
             raise DocumentError("there is no text to append")
-        ids, places = encode_text(self.tokenizer, text)
-        self._read(self.contents.with_text(ids, places, text, [Source(source, 0, len(text))]), done)
+        self._read(with_texts(self.contents, self.tokenizer, [(source, text)]), done)
 
     def append_tokens(self, ids: Tensor, *, source: str = "") -> None:
-        """Let the model read the tokens ``ids`` ``[T]``; the text has them decoded."""
+        """Let the model read the tokens ``ids`` ``[T]`` and nothing before them; the text has them decoded."""
         check_tokens(self.model, ids)
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         places = torch.tensor(NOWHERE).expand(len(ids), 2)

@@ -77,8 +77,8 @@ def encode(tokenizer: Any, text: str) -> Tensor:
     return torch.tensor(ids, dtype=torch.int64)
 
 
-def encode_text(tokenizer: Any, text: str) -> tuple[Tensor, Tensor]:
-    """Ids ``[T]`` of a text, and ``[T, 2]``: the first character of each token and one past its last.
+def encode_text(tokenizer: Any, text: str, joint: str = "") -> tuple[Tensor, Tensor]:
+    """Ids ``[T]`` of a text after a ``joint``, and ``[T, 2]``: the first character of each token and one past its last.
 
     What looks like a special token in it is text.
 
@@ -86,6 +86,7 @@ def encode_text(tokenizer: Any, text: str) -> tuple[Tensor, Tensor]:
         DocumentError: there is half of a surrogate pair in it.
     """
     _check_characters(text)
+    text = joint + text
     options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
     if getattr(tokenizer, "is_fast", False):
         found = tokenizer(text, return_offsets_mapping=True, **options)

@@ -67,7 +67,7 @@ def read(
         >>> doc.save("book.longspan")
 
     Args:
-        text: what to read, or several ``(name, text)``, which are read one after the other.
+        text: what to read, or several ``(name, text)``, read in turn with an empty line between.
         method, window, calibration, kv_tier, kv_dir: as of ``longspan.extend``. A model that is extended is left as it
             is, and then these are not given. One that is not is extended; by default with
             ``LongHeads(score="bounds")``, under which an answer takes as long after a long text as after a short one.

@@ -76,7 +76,18 @@ def _memory(x: Tensor) -> int:
     try:
         return x.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError) as error:
-        raise Unrecordable(f"it computes with a tensor of layout {x.layout}") from error
+        kind = f"type {type(x).__name__}" if x.layout is torch.strided else f"layout {x.layout}"
+        raise Unrecordable(f"a tensor of {kind} has its numbers in others, so that no write to it is seen") from error
+
+
+def unrecordable_weight(model: nn.Module) -> str | None:
+    """The reason against noting steps with a model's weights and buffers, or None: torchao's have no memory."""
+    for name, x in chain(model.named_parameters(), model.named_buffers()):
+        try:
+            _memory(x)
+        except Unrecordable as error:
+            return f"{name}: {error}"
+    return None
 
 
 class _Operations(TorchDispatchMode):

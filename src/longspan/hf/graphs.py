@@ -22,7 +22,7 @@ from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.describe import unrecordable, unrecordable_model
-from longspan.hf.flat import CACHE, FlatSteps, Unrecordable
+from longspan.hf.flat import CACHE, FlatSteps, Unrecordable, unrecordable_weight
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
 from longspan.hf.running import numbering
@@ -72,7 +72,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
         raise LongspanError("the model is inside longspan.graphed already")
     steps: CudaGraphs | FlatSteps
     if model.device.type == "cpu" and why_no_graph(model.device) is not None:
-        reason = unrecordable_model(model, attachment.layers)
+        reason = unrecordable_model(model, attachment.layers) or unrecordable_weight(model)
         steps = FlatSteps(model, model.forward, attachment.attender)
     else:
         reason = (

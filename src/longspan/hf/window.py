@@ -45,8 +45,12 @@ class Trained:
         chunks = self.dual_chunks
         if chunks is None:
             return method.resolve(self.window)
-        own = {"chunk_size": chunks.chunk_size, "local_window": chunks.local_window, "window": chunks.window}
-        prescribed = method.prescribed(**own)
+        prescribed = method.prescribed(
+            chunk_size=chunks.chunk_size,
+            local_window=chunks.local_window,
+            window=chunks.window,
+            length_scale=chunks.length_scale,
+        )
         if prescribed is method:
             return method.resolve(self.window)
         size = max(self.window, chunks.window or 0)
@@ -124,7 +128,7 @@ def _dual_chunks(config: Any, model: str) -> tuple[DCA | None, int | None]:
     ``chunk_size`` there is how far a query sees, ``local_size`` of which lie before its chunk: the chunks themselves
     are ``s = chunk_size - local_size`` tokens. A query sees the keys of earlier chunks from position ``chunk_size``,
     though no farther than the last one of a chunk sees the previous chunk, ``2s - 1``. The paper has ``c - 1`` there,
-    so ``c`` is one more.
+    so ``c`` is one more. vLLM scales scores by length where the block has ``original_max_position_embeddings``.
     """
     block = getattr(config, _DUAL, None)
     if block is None:
@@ -138,8 +142,10 @@ def _dual_chunks(config: Any, model: str) -> tuple[DCA | None, int | None]:
             "chunk is the larger one"
         )
     size = chunk - local
-    dca = DCA(chunk_size=size, local_window=min(local, size), window=min(chunk + 1, 2 * size))
-    return dca, _number(block, "original_max_position_embeddings", model) or chunk
+    original = _number(block, "original_max_position_embeddings", model)
+    scale = 0.0 if original is None else DCA.QWEN_1M
+    dca = DCA(chunk_size=size, local_window=min(local, size), window=min(chunk + 1, 2 * size), length_scale=scale)
+    return dca, original or chunk
 
 
 def _dual_notes(config: Any, chunks: DCA | None, window: int) -> Iterator[str]:
@@ -148,8 +154,7 @@ def _dual_notes(config: Any, chunks: DCA | None, window: int) -> Iterator[str]:
     yield (
         f"DCA uses the config's {_DUAL} by default: chunks of {chunks.chunk_size} tokens, "
         f"{chunks.local_window} tokens of the previous chunk at their distance, other chunks at position "
-        f"{(chunks.window or 1) - 1}. The scaling of scores by length that servers add, 0.1 ln(n / {window}) + 1, is "
-        "not applied"
+        f"{(chunks.window or 1) - 1}"
     )
     sparse = [key for key in getattr(config, _DUAL) if key.startswith("sparse")]
     if sparse:

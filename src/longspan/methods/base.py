@@ -149,7 +149,9 @@ class Method:
         """A copy for texts of ``length`` tokens; sets the target length of methods and angles that lack one."""
         return replace(self, angles=self.angles.reaching(length))
 
-    def prescribed(self, *, chunk_size: int | None, local_window: int | None, window: int | None) -> Self:
+    def prescribed(
+        self, *, chunk_size: int | None, local_window: int | None, window: int | None, length_scale: float | None
+    ) -> Self:
         """A copy with the dual chunks of a model's config; methods without dual chunks return themselves."""
         return self
 

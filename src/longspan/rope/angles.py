@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 CosSin = tuple["Tensor", "Tensor"]  # cos and sin of the angles
+_ROWS = 1 << 14  # positions whose angles are computed at once, so that fp64 takes little memory
 
 
 class Table:
@@ -22,11 +23,12 @@ class Table:
     Args:
         inv_freq: ``[r / 2]`` radians a position; negative where a model turns the other way.
         factor: multiplies cos and sin (YaRN's and longrope's attention scaling).
+        window: positions before it have the angles of the stock model to the bit, all if None; see ``phases``.
     """
 
-    def __init__(self, inv_freq: Tensor, factor: float = 1.0) -> None:
+    def __init__(self, inv_freq: Tensor, factor: float = 1.0, window: int | None = None) -> None:
         self.inv_freq = inv_freq.detach().float()
-        self.factor = float(factor)
+        self.factor, self.window = float(factor), window
         none = self.inv_freq.new_empty(0, self.inv_freq.numel())
         self._cos_sin = none, none  # cos and sin; replaced as one, since threads share a table
 
@@ -43,13 +45,36 @@ class Table:
             size = int(positions.max() if most is None else most) + 1 if positions.numel() else 0
             positions = positions.to(self.inv_freq.device)
         if size > cos.shape[0]:
-            self._cos_sin = cos, sin = self._grown(max(size, 2 * cos.shape[0]))
+            self._cos_sin = cos, sin = self._grown(cos, sin, max(size, 2 * cos.shape[0]))
         return cos[positions], sin[positions]
 
-    def _grown(self, size: int) -> tuple[Tensor, Tensor]:
-        # The product in fp32 is what transformers computes, so the angles are the stock model's to the bit.
-        phase = torch.arange(size, device=self.inv_freq.device).float()[:, None] * self.inv_freq[None, :]
-        return phase.cos() * self.factor, phase.sin() * self.factor
+    def _grown(self, cos: Tensor, sin: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """The same cos and sin with ``size`` rows in all."""
+        known, longer = cos.shape[0], [x.new_empty(size, x.shape[1]) for x in (cos, sin)]
+        for new, old in zip(longer, (cos, sin), strict=True):
+            new[:known] = old
+        for first in range(known, size, _ROWS):
+            phase = phases(first, min(first + _ROWS, size), self.inv_freq, self.window)
+            for new, function in zip(longer, (torch.cos, torch.sin), strict=True):
+                function(phase, out=new[first : first + _ROWS]).mul_(self.factor)
+        return longer[0], longer[1]
+
+
+def phases(start: int, stop: int, inv_freq: Tensor, window: int | None) -> Tensor:
+    """The angles of the positions ``start : stop`` in radians, fp32 ``[stop - start, r / 2]``, up to whole turns.
+
+    A product in fp32, as transformers computes it, is rounded by up to ``p / 2^24`` radians at position ``p``: 0.25 at
+    4 million. Positions before ``window`` have it, so that their angles are the stock model's to the bit; those from
+    ``window`` on have the exact product, rounded once, by 2e-7 radians at any position.
+
+    Args:
+        inv_freq: ``[r / 2]`` radians a position, fp32.
+        window: None for fp32 products at every position.
+    """
+    border = stop if window is None else min(max(start, window), stop)
+    near, far = (torch.arange(a, b, device=inv_freq.device)[:, None] for a, b in ((start, border), (border, stop)))
+    turns = far.double() * (inv_freq.double() / (2 * math.pi))
+    return torch.cat((near.float() * inv_freq, ((turns - turns.round()) * (2 * math.pi)).float()))
 
 
 def cos_sin(table: Table, positions: Tensor | slice, device: torch.device, most: int | None = None) -> CosSin:
@@ -88,8 +113,8 @@ class Angles:
         return True
 
     def table(self, own: Table, window: int, total: int) -> Table:
-        """The angles at a total length of ``total`` tokens, from the model's ``own``."""
-        return own
+        """The angles at a total length of ``total`` tokens, from the model's ``own``; exact beyond the window."""
+        return Table(own.inv_freq, own.factor, window)
 
 
 def _check_fields(angles: Angles, scale: str) -> None:
@@ -140,7 +165,7 @@ class PI(_Scaled):
 
     def table(self, own: Table, window: int, total: int) -> Table:
         assert self.scale is not None
-        return Table(own.inv_freq.double() / self.scale, own.factor)
+        return Table(own.inv_freq.double() / self.scale, own.factor, window)
 
 
 @dataclass(frozen=True)
@@ -149,7 +174,7 @@ class NTK(_Scaled):
 
     def table(self, own: Table, window: int, total: int) -> Table:
         assert self.scale is not None
-        return Table(_ntk(own.inv_freq, self.scale), own.factor)
+        return Table(_ntk(own.inv_freq, self.scale), own.factor, window)
 
 
 @dataclass(frozen=True)
@@ -175,7 +200,8 @@ class DynamicNTK(Angles):
     def table(self, own: Table, window: int, total: int) -> Table:
         if total <= window:
             return own
-        return Table(_ntk(own.inv_freq, self.factor * total / window - (self.factor - 1)), own.factor)
+        freq = _ntk(own.inv_freq, self.factor * total / window - (self.factor - 1))
+        return Table(freq, own.factor, window)
 
 
 @dataclass(frozen=True)
@@ -227,9 +253,10 @@ class YaRN(Angles):
         low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)
         high = min(math.ceil((math.log(self.beta_slow) - float(line[0])) / slope), 2 * half - 1)
         channel = torch.arange(freq.numel(), dtype=torch.float64, device=freq.device)
-        interpolated = ((channel - low) / max(high - low, 0.001)).clamp(0, 1)
+        # In windows of a few tokens high < low: the ramp falls then, as in the released code and in transformers.
+        interpolated = ((channel - low) / (high - low or 0.001)).clamp(0, 1)
         blended = freq / self.factor * interpolated + freq * (1 - interpolated)
-        return Table(blended, own.factor * self.attention_factor)
+        return Table(blended, own.factor * self.attention_factor, window)
 
 
 def _ntk(inv_freq: Tensor, scale: float) -> Tensor:

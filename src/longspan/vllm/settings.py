@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -81,6 +81,24 @@ def _read(given: Any) -> Settings:
     return Settings(method, None if window is None else check_count("window", window), impl)
 
 
+def paged(method: Method, prescribed: DCA | None) -> tuple[Method, list[str]]:
+    """A method as pages can run it, and notes: DCA without the length scale that a config prescribes.
+
+    Args:
+        method: not resolved; a length scale that a user asked for stays, and ``check_pages`` refuses it.
+        prescribed: the dual chunks of the model's config.
+    """
+    if not isinstance(method, DCA) or method.length_scale is not None:
+        return method, []
+    notes = []
+    if prescribed is not None and prescribed.length_scale:
+        notes.append(
+            f"DCA runs without the length scale of this model's config, {prescribed.length_scale}: pages cannot follow "
+            "the length of one text; longspan.extend on transformers applies it"
+        )
+    return replace(method, length_scale=0.0), notes
+
+
 def check_pages(method: Method, window: int) -> None:
     """Raise ``AttachError`` unless a resolved method can run on keys that are stored once, in shared pages."""
     if (reason := _unsupported_reason(method, window)) is not None:
@@ -113,7 +131,7 @@ def _unsupported_reason(method: Method, window: int) -> str | None:
     if method.length_dependent:
         return (
             "its factor on scores follows the length of the text, so results would depend on how vLLM cuts a prompt "
-            "into chunks; leave length_scale out"
+            "into chunks; leave length_scale out, or set it to 0"
         )
     rotations = len(method.key_maps(window))
     if rotations > 1:

@@ -24,7 +24,7 @@ WINDOW = 64
     [
         ("dca", {}, "dca"),
         ("stock", {}, "stock"),
-        ("dca", {"chunk_size": 48, "length_scale": True}, "dca:chunk_size=48,length_scale=true"),
+        ("dca", {"chunk_size": 48, "length_scale": 0.1}, "dca:chunk_size=48,length_scale=0.1"),
         ("longheads:score=bounds", {"num_chunks": 8}, "longheads:score=bounds,num_chunks=8"),
         ("dca:window=49", {"angles": "yarn", "factor": 2.0}, "dca:window=49,angles=yarn,factor=2"),
         ("dca", {"angles": "yarn", "factor": 2.5}, "dca:angles=yarn,factor=2.5"),
@@ -122,7 +122,7 @@ def test_only_those_have_a_limit():
 def test_which_methods_would_see_the_padding_of_a_batch():
     told = {name for name, kind in METHODS.items() if row_by_row(kind().resolve(WINDOW))}
     assert told == {"dynamic-ntk", "esa", "infllm"}
-    assert row_by_row(parse_spec("dca:length_scale=true").method) and not row_by_row(parse_spec("dca").method)
+    assert row_by_row(parse_spec("dca:length_scale=0.1").method) and not row_by_row(parse_spec("dca").method)
 
 
 # ---------------------------------------------------------------- tasks

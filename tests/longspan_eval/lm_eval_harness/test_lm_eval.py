@@ -108,7 +108,7 @@ def test_a_batch_answers_as_its_rows_one_by_one(method, tokenizer):
     assert one == three and len(set(one)) == 3
 
 
-@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=true", "stock"])
+@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=0.1", "stock"])
 def test_likelihoods_of_a_batch_are_those_of_its_rows(method, tokenizer):
     pairs = [(text(tokenizer, tokens, 7000 * n), " and so it was.") for n, tokens in enumerate((900, 610, 577, 40))]
     lm = model(method, batch_size=4)

@@ -27,7 +27,7 @@ from longspan.methods import Method
 from longspan.rope import Rope, Table
 from longspan.vllm import source
 from longspan.vllm.attention import PagedAttention
-from longspan.vllm.settings import Settings, check_pages
+from longspan.vllm.settings import Settings, check_pages, paged
 from longspan.vllm.since_0_29.backend import LongspanBackend, LongspanChoosingBackend, LongspanImpl
 from longspan.vllm.unrotated import Unrotated
 
@@ -48,7 +48,8 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
     except AttachError as error:
         raise AttachError(f"{error}; {_OUT}") from error
     longest = model_config.max_model_len
-    method = trained.resolve(settings.method.reaching(longest))
+    wanted, notes = paged(settings.method.reaching(longest), trained.dual_chunks)
+    method = trained.resolve(wanted)
     check_pages(method, trained.window)
     if (reason := _engine_reason(vllm_config, method)) is not None:
         raise AttachError(f"longspan in vLLM: {reason}")
@@ -91,7 +92,7 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
             for n, (path, change) in enumerate(changes.items())
         ),
         stock=(),
-        warnings=(*trained.notes, *method.warnings(trained.window), *too_long, *([note] if note else [])),
+        warnings=(*trained.notes, *notes, *method.warnings(trained.window), *too_long, *([note] if note else [])),
         reason=settings.reason,
         kernels=kernels,
         decode="keys and values are read in vLLM's pages",
