@@ -17,7 +17,7 @@ INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
+.PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 8 times its window by most of the methods (one to three minutes)"
@@ -31,6 +31,7 @@ help:
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make docs       the documentation, into site/ (no network is used to build or to read it)"
+	@echo "make docs-check whether every generated block of README.md and docs/ is up to date"
 	@echo "make examples   each script of examples/, on the bundled model"
 	@echo "make bench      the benchmarks, against transformers and kvpress (under 15 minutes on two cores)"
 	@echo "make bench-long the same with all heads at 64k tokens, and the whole model (hours)"
@@ -115,6 +116,9 @@ format: $(READY)
 docs: $(READY)
 	$(BIN)/python $(INSTALL) --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+docs-check: $(READY)
+	$(BIN)/python benchmarks/blocks.py --check
 
 examples: $(READY)
 	@for script in examples/*.py; do echo "$$script"; OMP_WAIT_POLICY=passive $(BIN)/python $$script || exit 1; done
