@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import doctor
 import documents
 import front
 import report
@@ -29,7 +28,6 @@ def _json(path: Path) -> Any:
 BLOCKS: Mapping[Path, Callable[[str], str]] = {
     **{path: lambda text, path=path: front.filled(path, text, _json(front.RESULTS)) for path in front.DOCUMENTS},
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
-    doctor.DOCUMENT: lambda text: between(text, doctor.MARKS, doctor.table(_json(doctor.RESULTS)["rows"])),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
     ROOT / "docs" / "documents.md": lambda text: between(
         text, documents.MARKS, documents.table(_json(documents.RESULTS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,15 +152,10 @@ def test_circles_are_found():
     assert circles(arrows) == {"b": {"c"}, "c": {"b"}}
 
 
-def test_a_wrong_import_is_named(tmp_path, monkeypatch):
-    file = tmp_path / "angles.py"
-    file.write_text("from longspan.hf import cache\nimport longspan_eval.spec\n")
-    monkeypatch.setitem(FILES, "longspan.rope.angles_of_the_test", file)
-    assert list(wrong_arrows()) == [
-        "longspan.rope.angles_of_the_test may not import ",
-        "longspan.rope.angles_of_the_test may not import hf",
-        "longspan.rope.angles_of_the_test may not import spec",
-    ]
+def test_a_wrong_import_is_named(monkeypatch):
+    monkeypatch.setitem(ALLOWED, "store", set())
+    named = list(wrong_arrows())
+    assert named and all(re.fullmatch(r"longspan\.store\S* may not import errors", one) for one in named)
 
 
 def test_the_parser_sees_imports():
