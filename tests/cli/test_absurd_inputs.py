@@ -14,6 +14,8 @@ from longspan.bundled import FOLDER
 from longspan.cli import main
 from support.command_line import no_hub  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.hostile
+
 LONG_NUMBER = "9" * 23
 NUMBERS = ["0", "-1", "1e400", "nan", "inf", LONG_NUMBER, str(2**63), f"-{LONG_NUMBER}", "", "x", "1.5", "True", "\0"]
 TEXTS = ["", " ", "\udcff", "\0", "x" * 5000, "{}", "../..", "/dev/null", "/dev/full", "folder", "text", "empty"]

@@ -16,6 +16,8 @@ from longspan.bundled import heldout_text
 from longspan.cli import main
 from support.command_line import Ran
 
+pytestmark = pytest.mark.hostile
+
 # A run of each command that takes a second or two; OUT is a folder of the test's own, BOOK a text.
 RUNS = {
     "methods": ["methods"],

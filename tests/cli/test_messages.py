@@ -24,6 +24,8 @@ from longspan.errors import AttachError, CalibrationError, LongspanError
 from longspan.methods import METHODS
 from support.hf_models import make
 
+pytestmark = pytest.mark.hostile
+
 NO_COUNTS = [64.5, 64.0, "64", True, float("nan"), 0, -1, 10**23, [64]]
 
 

@@ -16,7 +16,10 @@ import pytest
 from longspan import signals
 from longspan_eval import pool
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc"),
+]
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 RUN = [sys.executable, "-c", "from longspan.cli import main; main()"]

@@ -13,7 +13,7 @@ import longspan
 from longspan.errors import LongspanError
 from support.hf_models import make, prompts
 
-pytestmark = pytest.mark.usefixtures("no_gradients")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("no_gradients")]
 
 
 def extended(name="llama", method="dca"):

@@ -10,6 +10,8 @@ from longspan.errors import CacheError
 from longspan.methods import METHODS
 from support.hf_models import VOCABULARY, WINDOW, make
 
+pytestmark = pytest.mark.hostile
+
 REDUCED = (torch.bfloat16, torch.float16)
 
 

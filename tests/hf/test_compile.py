@@ -10,7 +10,7 @@ import longspan
 from longspan.kernels import cpu
 from support.hf_models import make, prompts
 
-pytestmark = pytest.mark.long  # compiling takes most of a minute each
+pytestmark = [pytest.mark.hostile, pytest.mark.long]  # compiling takes most of a minute each
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,8 @@ from longspan.hf.window import says_window, trained_on
 from longspan_eval.subject import Subject
 from support.hf_models import _COMMON, WINDOW, build, make, prompts
 
+pytestmark = pytest.mark.hostile
+
 QWEN_1M = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
 SMALL = {"chunk_size": WINDOW, "local_size": 16, "original_max_position_embeddings": WINDOW}
 LONG = 1_010_000

@@ -22,7 +22,7 @@ from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from support.hf_models import make, prompts
 from support.releases import TRANSFORMERS
 
-pytestmark = pytest.mark.usefixtures("no_gradients")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("no_gradients")]
 
 
 def extended(name="llama", method="full"):

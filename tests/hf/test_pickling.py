@@ -16,6 +16,8 @@ import longspan
 from longspan.errors import LongspanError
 from support.hf_models import make, prompts
 
+pytestmark = pytest.mark.hostile
+
 
 def extended(name="llama"):
     model = make(name)

@@ -17,6 +17,8 @@ from longspan.cli import main
 from longspan.errors import LongspanError, check_count
 from support.hf_models import make, prompts
 
+pytestmark = pytest.mark.hostile
+
 
 @pytest.mark.parametrize("value", [np.int64(64), np.int32(64), np.uint8(64), torch.tensor(64)])
 def test_what_stands_for_an_integer_is_one(value):

@@ -10,7 +10,7 @@ from longspan.errors import LongspanError
 from support.hf_models import left_padded, make, prompts
 from support.releases import TRANSFORMERS
 
-pytestmark = pytest.mark.usefixtures("no_gradients")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("no_gradients")]
 
 
 @pytest.fixture

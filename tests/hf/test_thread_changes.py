@@ -13,7 +13,7 @@ import longspan
 from longspan.errors import CacheError, LongspanError
 from support.hf_models import make, prompts
 
-pytestmark = pytest.mark.usefixtures("no_gradients")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("no_gradients")]
 
 
 @contextmanager

@@ -28,7 +28,7 @@ OTHERS = {
 }
 ALL: dict[str, object] = {**dict.fromkeys(METHODS), **OTHERS}
 
-pytestmark = pytest.mark.usefixtures("threads_switch_often")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("threads_switch_often")]
 
 
 def prompt(length: int) -> Tensor:

@@ -10,6 +10,8 @@ from torch.autograd import forward_ad
 import longspan
 from support.hf_models import make, prompts
 
+pytestmark = pytest.mark.hostile
+
 
 class Logits(nn.Module):
     """What tracers want: tensors in, one tensor out."""

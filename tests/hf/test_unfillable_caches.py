@@ -14,7 +14,7 @@ from longspan.errors import CacheError
 from longspan.hf.argument import CACHE_ARGUMENT
 from support.hf_models import left_padded, make, prompts
 
-pytestmark = pytest.mark.usefixtures("no_gradients")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("no_gradients")]
 
 
 def filled(method="dca", tokens=80, **options):

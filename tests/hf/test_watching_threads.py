@@ -17,7 +17,7 @@ from longspan.hf.collect import collect
 from longspan.hf.prefill import following
 from support.hf_models import make, prompts
 
-pytestmark = pytest.mark.usefixtures("threads_switch_often")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("threads_switch_often")]
 
 
 def at_once(*jobs: Callable[[], object]) -> None:

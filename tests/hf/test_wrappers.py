@@ -19,7 +19,7 @@ from longspan.errors import AttachError, LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
 from support.hf_models import make, prompts
 
-pytestmark = pytest.mark.usefixtures("no_gradients")
+pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("no_gradients")]
 
 
 def meta():

@@ -15,6 +15,8 @@ from longspan.kernels import cpu
 from longspan.kernels.cpu import build, failures
 from support.hf_models import make
 
+pytestmark = pytest.mark.hostile
+
 try:
     build.compiler()
 except build.BuildError as error:

@@ -10,6 +10,8 @@ import pytest
 
 from longspan.kernels.cpu.build import SOURCES
 
+pytestmark = pytest.mark.hostile
+
 
 @pytest.mark.long
 def test_threads_share_nothing_that_they_write(tmp_path):

@@ -21,6 +21,8 @@ from longspan.kernels.gathered import gathered
 from support.fuzz_kernels import KERNELS, fuzz
 from support.jobs import common, per_chunk, per_row
 
+pytestmark = pytest.mark.hostile
+
 if cpu.unavailable_reason() is not None:
     pytest.skip(str(cpu.unavailable_reason()), allow_module_level=True)
 

@@ -20,6 +20,8 @@ from longspan_eval import journal as journals
 from longspan_eval.journal import Journal
 from longspan_eval.sample import Sample
 
+pytestmark = pytest.mark.hostile
+
 ROOT = Path(longspan.__file__).parent
 WRITERS = {"write_text", "write_bytes", "savefig", "save_file", "touch", "mkstemp", "NamedTemporaryFile"}
 # An upload, and its text on the way out of the process that extracts it: both are removed when the text is taken.
