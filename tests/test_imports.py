@@ -19,6 +19,7 @@ BELOW_ATTEND |= {"store", "index", "calibration", "deferred", "terms"}
 ALLOWED: dict[str, set[str]] = {
     "dtypes": set(),
     "errors": set(),
+    "answers": set(),
     "beginning": set(),
     "deferred": set(),
     "detokenize": set(),
