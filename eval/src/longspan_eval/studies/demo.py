@@ -184,7 +184,7 @@ def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = Fa
 
 
 @dataclass
-class _InMemory:
+class _KeptSamples:
     """Keeps samples for as long as the demonstration runs; see ``longspan_eval.run.Kept``."""
 
     samples: dict[str, Sample] = field(default_factory=dict)
@@ -198,7 +198,7 @@ def measured(plan: CellPlan, pace: Pace, console: Console) -> dict[str, Sample]:
     parts = plan.left({}, rank=lambda cell, part: (cell.measures[0].length, part))
     # A model this small keeps no more than one core busy.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count, kept = min(cores, MOST_WORKERS), _InMemory()
+    count, kept = min(cores, MOST_WORKERS), _KeptSamples()
     answers = partial(workers.run, load=bundled, workers=count, threads=cores // count)
     run_measure(plan, parts, kept, pace, answers, console=console, at_once=count)
     # As they are asked for, whichever process was done first: two runs of one seed leave the same file.
