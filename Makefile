@@ -17,7 +17,7 @@ INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve clean
+.PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 8 times its window by most of the methods (one to three minutes)"
@@ -31,6 +31,7 @@ help:
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
 	@echo "make docs       the documentation, into site/ (no network is used to build or to read it)"
+	@echo "make docs-check whether every generated block of README.md and docs/ is up to date"
 	@echo "make examples   each script of examples/, on the bundled model"
 	@echo "make bench      the benchmarks, against transformers and kvpress (under 15 minutes on two cores)"
 	@echo "make bench-long the same with all heads at 64k tokens, and the whole model (hours)"
@@ -91,8 +92,7 @@ $(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt t
 	@touch $@
 
 test-vllm: $(VLLM)/.ready
-	VLLM_TARGET_DEVICE=cpu OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" --junitxml=build/vllm-tests.xml tests/vllm
-	$(VLLM)/bin/python benchmarks/vllm_tests.py build/vllm-tests.xml
+	VLLM_TARGET_DEVICE=cpu OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "long or not long" tests/vllm
 
 vllm-demo: $(VLLM)/.ready
 	VLLM_TARGET_DEVICE=cpu OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
@@ -116,6 +116,9 @@ format: $(READY)
 docs: $(READY)
 	$(BIN)/python $(INSTALL) --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+docs-check: $(READY)
+	$(BIN)/python benchmarks/blocks.py --check
 
 examples: $(READY)
 	@for script in examples/*.py; do echo "$$script"; OMP_WAIT_POLICY=passive $(BIN)/python $$script || exit 1; done
@@ -151,7 +154,8 @@ wheel-test: wheel
 	$(FRESH)/bin/python $(INSTALL) dist/*.whl
 	cd build && env -u PYTHONPATH OMP_WAIT_POLICY=passive fresh/bin/longspan demo --methods stock,dca --lengths 1x,2x --prompts 1 --out fresh/demo
 	$(FRESH)/bin/python $(INSTALL) "$$(echo dist/longspan-*.whl)[dev]"
-	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 tests/hostile tests/bundled/test_bundled.py tests/cli/test_commands.py
+	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 -m "hostile and not long" tests/cli tests/hf tests/kernels tests/repository
+	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 tests/bundled/test_bundled.py tests/cli/test_commands.py
 
 clean:
 	rm -rf $(VENV) build dist site longspan-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,12 +1,10 @@
 """The tables of quality in README.md and docs/results.md, from results/quality/quality.json.
 
-python benchmarks/front.py                 # puts them between their marks, after benchmarks/quality.py
+python benchmarks/blocks.py                # puts them between their marks, after benchmarks/quality.py
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,10 +106,10 @@ def task_marks(multiple: int) -> tuple[str, str]:
     return f"<!-- tasks at {multiple}x -->", f"<!-- /tasks at {multiple}x -->"
 
 
-def filled(path: Path, results: Mapping[str, Any]) -> str:
+def filled(path: Path, text: str, results: Mapping[str, Any]) -> str:
     """The text of one of ``DOCUMENTS`` with the tables of these results."""
     rows, multiples = DOCUMENTS[path]
-    text = between(path.read_text(encoding="utf-8"), MARKS, table(results["cells"], rows, multiples))
+    text = between(text, MARKS, table(results["cells"], rows, multiples))
     for multiple in TASKS_AT if rows is ALL else ():
         text = between(text, task_marks(multiple), task_table(results["tasks"], multiple))
     return text
@@ -127,14 +125,3 @@ def _perplexity(cell: Mapping[str, Any] | None) -> str:
         return ""
     value = cell["ratio"] * cell["in_window"]
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def main() -> int:
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    for path in DOCUMENTS:
-        path.write_text(filled(path, results), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,11 @@
 """The same on a GPU: Llama-3-8B's and Llama-2-7B's shapes in bf16, whole models at 4k to 128k, and a million tokens.
 
-    python benchmarks/gpu.py                          # all of it; it needs CUDA and says so where there is none
+    python benchmarks/gpu.py                          # all of it; it needs CUDA and says so if there is none
     python benchmarks/gpu.py --what profile           # where the time of a prefill and of a token goes
-    python benchmarks/gpu.py --what layers            # attention and cache of layers, 4k to 1M, with the bars
+    python benchmarks/gpu.py --what layers            # attention and cache of layers, 4k to 1M
     python benchmarks/gpu.py --what models            # LongHeads' Table 5 and DCA's Figure 3: reading, a token, GB
     python benchmarks/gpu.py --what million           # 1,048,576 tokens in the host's memory and on the GPU
+    python benchmarks/gpu.py --minutes 9 --out DIR    # a GPU that is lent: gpu_steps.py, in order of value
 
 Weights are random: time and memory do not depend on them. The accuracy of Table 5 needs a trained model; `longspan eval
 passkey --model PATH --methods longheads --lengths 4k,16k,32k,128k` measures it.
@@ -25,9 +26,9 @@ from rich.console import Console
 from common import save
 from contestants import GPU_DECODE, PREFILL, Shape, why_no_kvpress
 from gpu_models import Run, config, layers_that_fit, rows
-from gpu_profile import profiles
+from gpu_steps import STEPS, run_steps
+from profiler import gpu_rows
 from suite import Case, right, run_cases, show, write
-from verdicts import GPU_BARS, judge
 
 RESULTS = Path(__file__).parent / "results" / "gpu"
 LLAMA_3 = Shape(layers=4)
@@ -116,7 +117,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kv-gib", type=float, default=80.0, help="GiB of host memory for the million tokens' cache")
     parser.add_argument("--tokens", type=int, default=MILLION, help="instead of a million")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
+    parser.add_argument("--minutes", type=float, help=f"run {', '.join(STEPS)} for so long, as many as fit")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=[*STEPS], help="of those, with --minutes")
     args = parser.parse_args(argv)
+    if args.minutes is not None:
+        return run_steps(args.steps, STEPS, args.minutes, args.out.resolve())
     if reason := refusal():
         print(f"error: {reason}", file=sys.stderr)
         return 2
@@ -124,11 +129,11 @@ def main(argv: list[str] | None = None) -> int:
     name, failed = torch.cuda.get_device_name(), 0
     if "layers" in args.what:
         cases = right(console, layer_cases(), why_no_kvpress(), "cuda")
-        keep = lambda rows: write(args.out, rows, GPU_BARS, 2, name)  # noqa: E731
+        keep = lambda rows: write(args.out, rows, 2, name)  # noqa: E731
         rows, failed = run_cases(console, cases, 2, (), "cuda", keep)
-        show(console, rows, judge(GPU_BARS, rows))
+        show(console, rows)
     parts: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-        "profile": lambda: profiles(LLAMA_3),
+        "profile": lambda: gpu_rows(LLAMA_3),
         "models": models,
         "million": lambda: million(args.kv_gib, args.tokens),
     }

@@ -1,19 +1,14 @@
-"""What is to be done on a GPU that is lent for minutes: steps in order of value, each with a limit of its own.
+"""Steps for a GPU that is lent for minutes, in order of value: ``gpu.py --minutes`` runs them.
 
-    python benchmarks/gpu_steps.py --minutes 9 --out DIR            # as many steps as fit, from the first one
-    python benchmarks/gpu_steps.py --minutes 9 --out DIR models     # these
-    python benchmarks/gpu_steps.py --list
-
-A step is a command. A step that does not fit into the minutes that are left is not begun, and one that runs past its
-limit is stopped with all its processes; what it has written by then stays. ``steps.json`` in DIR, written after each
-step, says how each ended and which remain; ``STEP.log`` has the output. Nothing has to be installed where torch with
-CUDA, Triton, transformers, safetensors, typer, rich, pytest and hypothesis are: the sources are put on the path. For
-kvpress beside the others carry the wheels of ``WHEELS``.
+A step is a command with a limit of its own. A step that does not fit into the minutes that are left is not begun, and
+one that runs past its limit is stopped with all its processes; its results by then stay. ``steps.json`` in the folder
+of results, written after each step, says how each ended and which remain; ``STEP.log`` has the output. Nothing has to
+be installed if torch with CUDA, Triton, transformers, safetensors, typer, rich, pytest and hypothesis are there: the
+sources are put on the path. For kvpress beside the others carry the wheels of ``WHEELS``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -27,7 +22,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Not part of images for PyTorch; with `pip install --no-deps`, as kvpress asks for an older transformers.
 WHEELS = ("kvpress", "cachetools", "datasets", "dill", "fire", "multiprocess", "termcolor")
-_GPU = "benchmarks/gpu.py"
 _ROWS = "stock,yarn,dca,self-extend,longheads,longheads:score=bounds,esa,infllm,streaming-llm"
 # `longspan eval` is found by the metadata of installed packages, and here none is installed.
 _EVAL = "import typer; from longspan_eval.cli.eval import evaluate; app = typer.Typer(); app.command()(evaluate); app()"
@@ -53,10 +47,10 @@ STEPS: dict[str, Step] = {
     # Methods, kernels and graphs against the CPU or the fp64 oracle; the smallest part first: it shows a broken image.
     "smoke": Step(("-m", "pytest", "-q", "-x", "tests/kernels/test_triton.py", "-k", "whole_methods"), 2),
     "correct": Step((*_PYTEST, "tests/hf/test_on_a_gpu.py", *_KERNELS, "tests/hf/test_graphs.py"), 6),
-    "profile": Step((_GPU, "--what", "profile", "--out", "{out}"), 4),
-    "layers": Step((_GPU, "--what", "layers", "--out", "{out}"), 8),
-    "models": Step((_GPU, "--what", "models", "--out", "{out}"), 9),
-    "million": Step((_GPU, "--what", "million", "--out", "{out}"), 7),
+    "profile": Step(("benchmarks/gpu.py", "--what", "profile", "--out", "{out}"), 4),
+    "layers": Step(("benchmarks/gpu.py", "--what", "layers", "--out", "{out}"), 8),
+    "models": Step(("benchmarks/gpu.py", "--what", "models", "--out", "{out}"), 9),
+    "million": Step(("benchmarks/gpu.py", "--what", "million", "--out", "{out}"), 7),
     # The cells of the table on a CPU, in bf16; its tables at each length take seconds, so a stop leaves the short ones.
     "quality": Step(
         (
@@ -90,8 +84,8 @@ def run_step(step: Step, out: Path, log: Path, seconds: float) -> dict[str, obje
     return {"rc": rc, "seconds": round(time.monotonic() - began, 1)}
 
 
-def run_steps(names: Sequence[str], steps: Mapping[str, Step], minutes: float, out: Path) -> dict[str, object]:
-    """Run steps in their order while they fit into ``minutes``; what ``steps.json`` says in the end.
+def run_steps(names: Sequence[str], steps: Mapping[str, Step], minutes: float, out: Path) -> int:
+    """Run steps in their order while they fit into ``minutes``; 0 if each that was begun succeeded.
 
     A step fits if half of its limit is left, and is stopped at the end of the minutes if not at its own.
     """
@@ -107,26 +101,5 @@ def run_steps(names: Sequence[str], steps: Mapping[str, Step], minutes: float, o
         (out / "steps.json").write_text(json.dumps({"done": done, "left": left}, indent=1) + "\n")
         tail = log.read_text(errors="replace").splitlines()[-12:]
         print(f"== {name}: {done[name]}", *tail, sep="\n", flush=True)
-    return {"done": done, "left": left}
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)}; all of them unless given")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for all steps together")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
-    parser.add_argument("--list", action="store_true", help="say what the steps are, and run none")
-    args = parser.parse_args(argv)
-    if unknown := [name for name in args.steps if name not in STEPS]:
-        parser.error(f"no step is called {', '.join(unknown)}; there are {', '.join(STEPS)}")
-    if args.list:
-        for name, step in STEPS.items():
-            print(f"{name:8} {step.minutes:4g} min  python {' '.join(step.arguments)}")
-        return 0
-    result = run_steps(args.steps or list(STEPS), STEPS, args.minutes, args.out.resolve())
-    print(f"left: {', '.join(map(str, result['left'])) or 'nothing'}")  # type: ignore[arg-type]
-    return 0 if all(step["rc"] == 0 for step in result["done"].values()) else 1  # type: ignore[attr-defined]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print(f"left: {', '.join(left) or 'nothing'}")
+    return 0 if all(step["rc"] == 0 for step in done.values()) else 1

@@ -20,8 +20,9 @@ from longspan_eval.perplexity import perplexity
 from longspan_eval.report import charts, markdown
 from longspan_eval.report.markdown import Figures
 from longspan_eval.sample import Sample, environment, finite
-from quality_bars import BARS, Pairs, judge
 from quality_table import DEPTHS, GRID_MULTIPLES, MULTIPLES, TARGETS, Quality, found_over, perplexity_of
+
+Pairs = Mapping[tuple[str, float, str], tuple[Figure, Figure]]  # found, ratio; by row, length in windows and filler
 
 
 class QualityReport:
@@ -32,13 +33,6 @@ class QualityReport:
         self._numbers = {(cell.table, cell.row, cell.column): n for n, cell in enumerate(table.plan.cells)}
         self._figures = table.plan.figures(samples)
         self._pairs = self._paired()
-        rows = {spec.label: spec.name for spec in table.specs}
-        self._bars = [
-            judge(bar, rows, table.fillers, self._pairs)
-            for bar in BARS
-            if bar.method in rows.values() and bar.multiple in table.multiples and bar.filler in table.fillers
-            and not args.grid
-        ]  # fmt: skip
 
     @property
     def whole(self) -> bool:
@@ -65,9 +59,6 @@ class QualityReport:
             if not math.isnan(within):
                 heading += f" ({three_digits(within)}, by which each ratio is multiplied)"
             parts += [heading, markdown.table(self._of(name), code=True, rows=rows)]
-        if self._bars:
-            parts += ["**Bars** (of each method the row that finds most at that length, of those asked most)"]
-            parts += ["\n".join(f"- {what}: {judged}" for what, judged in self._bars)]
         remarks = [
             f"- `{row}` at {multiple:g}x over {filler}: {found.reason}"
             for (row, multiple, filler), (found, _) in self._pairs.items()
@@ -109,7 +100,6 @@ class QualityReport:
                 for n, (cell, figure) in enumerate(self._figures)
                 if cell.table in asked and (figure.n or figure.reason)
             ],
-            "bars": [{"bar": what, "result": judged} for what, judged in self._bars],
         }
         return _lines(finite(body)) + "\n"
 

@@ -7,14 +7,14 @@ python benchmarks/report.py --folder benchmarks/results/gpu
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from common import between, load
 from contestants import GRAPH
 from longspan.files import save_figure
-from verdicts import fit_exponent
 
 FOLDER = Path(__file__).parent / "results" / "speed"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -30,6 +30,57 @@ NAMES = {
 }
 NAMES |= {f"{name}{GRAPH}": f"{NAMES[name]}, CUDA graph" for name in ("full", "dca", "longheads", "esa")}
 Points = dict[str, dict[int, float]]  # seconds by length by method
+Row = Mapping[str, object]
+SHAPE = ("phase", "dtype", "heads", "kv_heads", "width", "layers", "method")  # what has a growth of its own
+# The ratios on the documentation's page: phase, method, tokens, column, and the heads' width.
+SHOWN = [
+    *(("prefill", method, 16384, "over_flash", 128) for method in ("dca", "longheads", "esa")),
+    ("prefill", "longheads", 65536, "over_flash", 128),
+    *(("prefill", "longheads", tokens, "over_flash", 64) for tokens in (16384, 65536)),
+    *(("decode", method, 65536, "over_full", 128) for method in ("dca", "longheads", "esa")),
+    *(("decode", method, 65536, "over_stock", 128) for method in ("full", "dca", "longheads", "esa")),
+    *(("decode", method, 65536, "over_floor", 128) for method in ("longheads", "esa")),
+    *(("decode", method, 262144, "over_short", 128) for method in ("longheads", "longheads-mean")),
+]
+OVER = {"over_flash": "torch's flash attention", "over_stock": "transformers, YaRN", "over_full": "`full`"}
+OVER |= {"over_floor": "its floor", "over_short": "itself after 16,384"}
+
+
+def fit_exponent(lengths: Sequence[float], seconds: Sequence[float]) -> float:
+    """``b`` of the line ``log t = a + b log n`` through the points with the least squares."""
+    x, y = ([math.log(value) for value in values] for values in (lengths, seconds))
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    across = sum((a - middle_x) ** 2 for a in x)
+    return sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True)) / across
+
+
+def growth(rows: Iterable[Row]) -> list[dict[str, str]]:
+    """The fitted exponent of each method's time, by phase, dtype and shape, with the lengths that it was fitted to."""
+    by_method: dict[tuple[object, ...], dict[int, float]] = {}
+    for row in rows:
+        if row.get("seconds") not in (None, ""):
+            key = tuple(row[name] for name in SHAPE)
+            by_method.setdefault(key, {})[int(str(row["length"]))] = float(str(row["seconds"]))
+    found = []
+    for key, points in by_method.items():
+        if len(points) > 1:
+            exponent = fit_exponent(lengths := sorted(points), [points[n] for n in lengths])
+            named = dict(zip(SHAPE, map(str, key), strict=True))
+            found.append({**named, "exponent": f"{exponent:.2f}", "lengths": " ".join(map(str, lengths))})
+    return found
+
+
+def ratios(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows of the table of ``SHOWN``, one for each dtype."""
+    found = []
+    for phase, method, tokens, column, width in SHOWN:
+        what = f"{phase} at {tokens:,}" + ("" if width == 128 else f", heads of {width}")
+        for row in rows:
+            here = row["phase"], row["method"], int(row["length"]), int(row["width"])
+            if here == (phase, method, tokens, width) and row.get(column):
+                over = f"`{method}` over {OVER[column]}"
+                found.append({"what": what, "over": over, "dtype": row["dtype"], "ratio": f"{float(row[column]):.3f}"})
+    return found
 
 
 def points(rows: Sequence[dict[str, str]], phase: str, dtype: str) -> Points:
@@ -89,7 +140,7 @@ def markdown(rows: Sequence[dict[str, str]], columns: dict[str, str]) -> list[st
     return [*lines, *("| " + " | ".join(row.get(name, "") for name in columns) + " |" for row in rows)]
 
 
-def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars: Sequence[dict[str, str]]) -> str:
+def page(cases: Sequence[dict[str, str]]) -> str:
     """All of it as Markdown."""
     columns = {"phase": "", "dtype": "", "heads": "heads", "width": "of", "layers": "layers", "length": "tokens"}
     columns |= {"method": "method", "seconds": "seconds"}
@@ -101,10 +152,6 @@ def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars:
         "Ratios are medians of ratios within a round. Of the floor: the share reached of what the machine itself moves",
         "(decoding) or computes (prefill) in the same run. Peak: anonymous memory of a process with that method alone.",
         "",
-        "## Bars",
-        "",
-        *markdown(bars, {"bar": "at most", "dtype": "", "heads": "heads", "value": "measured", "verdict": ""}),
-        "",
         "## All cases",
         "",
         *markdown(cases, columns),
@@ -112,37 +159,35 @@ def page(cases: Sequence[dict[str, str]], grown: Sequence[dict[str, str]], bars:
         "## Growth: time ~ length to the power of",
         "",
         *markdown(
-            grown, {"phase": "", "dtype": "", "method": "method", "exponent": "exponent", "lengths": "fitted to"}
+            growth(cases),
+            {"phase": "", "dtype": "", "method": "method", "exponent": "exponent", "lengths": "fitted to"},
         ),
         "",
     ]
     return "\n".join(lines)
 
 
-def into_page(
-    text: str, cases: Sequence[dict[str, str]], bars: Sequence[dict[str, str]], marks: tuple[str, str] = MARKS["speed"]
-) -> str:
-    """The documentation's page on speed with its table of bars between ``marks`` made anew.
+def into_page(text: str, cases: Sequence[dict[str, str]], marks: tuple[str, str] = MARKS["speed"]) -> str:
+    """The documentation's page on speed with its table of ratios between ``marks`` made anew.
 
     Raises:
         ValueError: it has not both marks, in their order.
     """
-    measured = [row for row in bars if row["verdict"] != "not measured"]
-    table = markdown(measured, {"bar": "at most", "dtype": "", "value": "measured", "verdict": ""})
+    table = markdown(ratios(cases), {"what": "", "over": "time of", "dtype": "", "ratio": "ratio"})
     return between(text, marks, [*table, "", f"{machine_of(cases[0])}."])
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the CSV files of benchmarks/suite.py")
-    parser.add_argument("--docs", action="store_true", help="also put the bars into docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="also put the ratios into docs/benchmarks.md")
     args = parser.parse_args(argv)
-    if missing := [name for name in ("cases", "growth", "bars") if not (args.folder / f"{name}.csv").exists()]:
-        parser.error(f"{args.folder} has no {', '.join(missing)}; run benchmarks/suite.py first")
-    cases, grown, bars = (load(args.folder / f"{name}.csv") for name in ("cases", "growth", "bars"))
-    (args.folder / "speed.md").write_text(page(cases, grown, bars))
+    if not (args.folder / "cases.csv").exists():
+        parser.error(f"{args.folder} has no cases.csv; run benchmarks/suite.py first")
+    cases = load(args.folder / "cases.csv")
+    (args.folder / "speed.md").write_text(page(cases))
     if args.docs:
-        PAGE.write_text(into_page(PAGE.read_text(), cases, bars, MARKS[args.folder.resolve().name]))
+        PAGE.write_text(into_page(PAGE.read_text(), cases, MARKS[args.folder.resolve().name]))
     where = machine_of(cases[0]).split(", torch")[0]
     prefills = "fp32" if cases[0]["device"] == "cpu" else "bf16"
     for phase, dtype, label in (("prefill", prefills, "seconds"), ("decode", "bf16", "seconds a token")):

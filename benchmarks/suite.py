@@ -35,7 +35,7 @@ from contestants import DECODE, GRAPH, PREFILL, Contestant, Shape, make, random_
 from floors import Rates, floor_seconds, measure_rates
 from gates import gate
 from memory import DevicePeaks, Failed, Peaks, alone, resident
-from verdicts import CPU_BARS, Bar, growth, judge
+from report import growth
 
 RESULTS = Path(__file__).parent / "results" / "speed"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -217,7 +217,7 @@ def with_floor(row: dict[str, Any], rates: Rates, shape: Shape, device: str = "c
     }
 
 
-def show(console: Console, rows: list[dict[str, Any]], verdicts: list[dict[str, object]]) -> None:
+def show(console: Console, rows: list[dict[str, Any]]) -> None:
     table = Table(title="seconds of a prefill or of a token; of_floor: the share of the machine's own rate reached")
     columns = ("phase", "dtype", "heads", "width", "length", "method", "seconds")
     columns += ("over_flash", "over_stock", "over_full", "over_short", "of_floor", "peak_mib")
@@ -226,22 +226,10 @@ def show(console: Console, rows: list[dict[str, Any]], verdicts: list[dict[str, 
     for row in rows:
         table.add_row(*(str(row.get(name, "")) for name in columns))
     console.print(table)
-    show_growth(console, growth(rows))
-    show_bars(console, verdicts)
-
-
-def show_growth(console: Console, fitted: list[dict[str, object]]) -> None:
-    for row in fitted:
+    for row in growth(rows):
         console.print(
             f"{row['phase']} {row['dtype']} {row['method']}: time ~ length^{row['exponent']} ({row['lengths']})"
         )
-
-
-def show_bars(console: Console, verdicts: list[dict[str, object]]) -> None:
-    colour = {"met": "green", "missed": "red", "not measured": "yellow"}
-    for row in verdicts:
-        what = f"{row['bar']} ({row['dtype']})" if row["dtype"] else f"{row['bar']}"
-        console.print(f"{what}: {row['value']} [{colour[str(row['verdict'])]}]{row['verdict']}[/]")
 
 
 def apart(device: str, work: Callable[..., Any], *given: Any) -> Any:
@@ -312,12 +300,10 @@ def run_cases(
     return rows, failed
 
 
-def write(folder: Path, rows: list[dict[str, Any]], bars: list[Bar], threads: int, device: str = "cpu") -> None:
-    """The cases, the growth and the bars, each as CSV."""
-    more = {"kvpress": version("kvpress") or "none"}
-    for name, body in (("cases", rows), ("growth", growth(rows)), ("bars", judge(bars, rows))):
-        if body:
-            save(folder / f"{name}.csv", body, threads, device=device, **more)
+def write(folder: Path, rows: list[dict[str, Any]], threads: int, device: str = "cpu") -> None:
+    """The cases as CSV."""
+    if rows:
+        save(folder / "cases.csv", rows, threads, device=device, kvpress=version("kvpress") or "none")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -346,10 +332,9 @@ def main(argv: list[str] | None = None) -> int:
         console.print(f"[yellow]without kvpress:[/] {missing}")
     cases = right(console, cases, missing)
     memory = () if args.no_memory else MEMORY
-    keep = (lambda rows: None) if args.quick else (lambda rows: write(out, rows, CPU_BARS, args.threads))
+    keep = (lambda rows: None) if args.quick else (lambda rows: write(out, rows, args.threads))
     rows, failed = run_cases(console, cases, args.threads, memory, keep=keep)
-    verdicts = judge(CPU_BARS, rows)
-    show(console, rows, verdicts)
+    show(console, rows)
     console.print(f"{(time.monotonic() - begun) / 60:.1f} minutes")
     return 1 if failed else 0
 

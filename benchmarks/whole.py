@@ -1,11 +1,9 @@
-"""The whole model through ``generate``: what longspan costs besides its attention, and where the time goes.
+"""The whole model through ``generate``: seconds of a step, and the share of longspan's kernels in it.
 
 The bundled model at 8k to 64k tokens and a random Llama of 1.1 billion parameters at 16k, fp32, under three methods.
 The cache is filled with random keys and values, then ``generate`` reads the last prefill chunks of the prompt, one
-after the other, and goes on token by token. The seconds of each forward are split by part (``parts.py``). Hooks, masks
-and store are what longspan costs besides attention; they are counted whole, also what the stock model would spend on
-its own cache and masks. torch.profiler then says which operators the time goes to, in a run of its own, since it slows
-down small ones.
+after the other, and goes on token by token. torch.profiler then says which operators the time goes to, in a run of its
+own, since it slows down small ones.
 
     python benchmarks/whole.py
     python benchmarks/whole.py --models bundled --lengths 8192 --no-save
@@ -17,7 +15,9 @@ import argparse
 import importlib.metadata
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,16 @@ from contestants import BLOCK, why_no_kvpress
 from longspan.bundled import load_bundled
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.attach import attachment_of
+from longspan.kernels import cpu
 from longspan.methods import METHODS
 from memory import alone
-from parts import MODEL, OVERHEAD, PARTS, Parts, Step
+from profiler import Kernels
 
 RESULTS = Path(__file__).parent / "results" / "speed"
-BAR = 0.03  # the most of a step that is no attention and not the model's
 CASES = {"bundled": (8192, 16384, 32768, 65536), "1b": (16384,)}
 STOCK = "stock"  # the model as it was, for its seconds
 METHODS_RUN = (STOCK, "full", "dca", "longheads", "esa")
-PRELOAD = ("parts", "contestants")
+PRELOAD = ("profiler", "contestants")
 PIECES, STEPS = 5, 24
 
 
@@ -118,29 +118,46 @@ def go_on(model: PreTrainedModel, length: int, piece: int, steps: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Step:
+    """One forward of ``tokens`` new tokens: its seconds, and those in kernels in C."""
+
+    tokens: int
+    seconds: float
+    kernels: float
+
+
 @torch.inference_mode()
 def measure(name: str, lengths: Sequence[int], method: str, piece: int, threads: int) -> list[dict[str, Any]]:
     """Rows of one model under one method; in a process of its own."""
     torch.set_num_threads(threads)
-    rows = []
-    with Parts(clock(threads)) as parts:
-        model = load(name)
-        extend(model, method)
-        parts.watch(model)
+    now = clock(threads)
+    rows, kernels, steps = [], Kernels(now), list[Step]()
+    model = load(name)
+    extend(model, method)
+    begun = [0.0]
+
+    def before(module: object, given: object) -> None:
+        kernels.spent = Counter()
+        begun[0] = now()
+
+    def after(module: object, given: object, kwargs: dict[str, Any], out: object) -> None:
+        steps.append(Step(kwargs["input_ids"].shape[1], now() - begun[0], sum(kernels.spent.values())))
+
+    model.register_forward_pre_hook(before)
+    model.register_forward_hook(after, with_kwargs=True)
+    with cpu.settings(around=kernels):
         for length in lengths:
-            parts.steps.clear()
+            steps.clear()
             go_on(model, length, piece, STEPS)
             for phase in ("piece", "decode"):
-                steps = [step for step in parts.steps if (step.tokens > 1) == (phase == "piece")]
-                rows.append(summary(name, method, length, phase, steps))
+                own = [step for step in steps if (step.tokens > 1) == (phase == "piece")]
+                rows.append(summary(name, method, length, phase, own))
     return rows
 
 
 def summary(name: str, method: str, length: int, phase: str, steps: list[Step]) -> dict[str, Any]:
-    """A row: the median seconds of a step, the share of each part, and that of what is no attention.
-
-    The overhead is the sum of its parts' median seconds over the median of a step: where other programs take the
-    processor away in the middle of a step, the step's own clock and the medians leave that out.
+    """A row: the median seconds of a step, and the share of the kernels in C.
 
     Raises:
         ValueError: there was no such step.
@@ -148,19 +165,14 @@ def summary(name: str, method: str, length: int, phase: str, steps: list[Step]) 
     if not steps:
         raise ValueError(f"{name} {method} {length}: no forward of kind {phase!r} was seen")
     steps = steps[1:] if len(steps) > 2 else steps  # the first one grows buffers and tables, once for many
-    seconds = statistics.median(step.seconds for step in steps)
-    spent = {part: statistics.median(step.spent[part] for step in steps) for part in (MODEL, *PARTS)}
-    overhead = sum(spent[part] for part in OVERHEAD) / seconds
     return {
         "model": name,
         "method": method,
         "length": length,
         "step": phase,
-        "seconds": f"{seconds:.5f}",
+        "seconds": f"{statistics.median(step.seconds for step in steps):.5f}",
         "steps": len(steps),
-        "overhead": f"{overhead:.4f}",
-        **{f"ms {part}": f"{1000 * value:.3f}" for part, value in spent.items()},
-        "verdict": "" if method == STOCK else "met" if overhead < BAR else "missed",
+        "kernels": f"{statistics.median(step.kernels / step.seconds for step in steps):.4f}",
     }
 
 
@@ -249,17 +261,10 @@ def main(argv: list[str] | None = None) -> int:
             if not args.no_save:  # after each, so that an interrupted run leaves what it measured
                 save(args.out / "whole.csv", rows, args.threads)
                 save(args.out / "operators.csv", found, args.threads)
-    show(console, rows, "shares of a forward; overhead: hooks, masks and store")
+    show(console, rows, "seconds of a forward, and the share of longspan's kernels")
     show(console, found, "operators of a decoding step, by their own time (under torch.profiler)")
     if reason := why_no_press():
         console.print(f"[yellow]kvpress through generate, not measured:[/] {reason}")
-    rated = [row for row in rows if row["verdict"]]
-    missed = [row for row in rows if row["verdict"] == "missed"]
-    worst = max(rated or rows, key=lambda row: float(row["overhead"]))
-    console.print(
-        f"overhead under {BAR:.0%} in {len(rated) - len(missed)} of {len(rated)}; most {float(worst['overhead']):.2%}: "
-        f"{worst['model']}, {worst['method']}, {worst['step']} at {worst['length']:,}"
-    )
     return 0
 
 

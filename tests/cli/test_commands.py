@@ -174,22 +174,12 @@ def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
     assert ran.out.strip().startswith("71093")
 
 
-@pytest.mark.parametrize("bundled", [True, pytest.param(False, marks=pytest.mark.long)])
-@pytest.mark.parametrize("option", [None, "--graphed", "--no-graphed"])
-def test_generate_records_its_steps(run, folder, monkeypatch, bundled, option):
-    blocks = []
-
-    def spy(model):
-        blocks.append(model)
-        return graphed(model)
-
-    graphed = longspan.graphed
-    monkeypatch.setattr(longspan, "graphed", spy)
-    ask = ["generate", "--model", "bundled" if bundled else folder, "--device", "cpu", "--max-new-tokens", 8]
-    ask += ["--method", "longheads", "--prompt", "There once was a river that ran. " * 60]
-    ran = run(*ask, *([] if option is None else [option]))
-    assert ran.code == 0 and bool(blocks) == (bundled if option is None else option == "--graphed")
-    assert ran.out == run(*ask, "--no-graphed").out
+def test_generate_without_a_gpu_records_no_step(run):
+    ask = ["generate", "--model", "bundled", "--device", "cpu", "--prompt", "There once was a river."]
+    refused = run(*ask, "--graphed")
+    assert refused.code == 1 and not refused.out
+    assert "the model is on cpu" in refused.err and "--no-graphed" in refused.err and "Traceback" not in refused.err
+    assert run(*ask, "--no-graphed", "--max-new-tokens", 2).code == 0
 
 
 def test_the_app_works_under_typers_own_runner():

@@ -48,7 +48,6 @@ def test_a_model_that_cannot_be_extended(run, not_rope):
         (["--length", "200k"], "--length is a text's"),
         (["--method", "dca", "--device", "cpu"], "--method, --device: only for a model"),
         (["bundled", "--length", "200kb"], "131072, 200k or 1M, or windows: 64x; not '200kb'"),
-        (["bundled", "--length", "1000M"], "error: --length is at most 16,777,216 tokens"),
         (["bundled", "--method", "dcaa"], "did you mean 'dca'"),
         (["bundled", "--seconds", "0"], "seconds are more than 0"),
         (["bundled", "--kv-dir", "/no/such/folder"], "is not a folder"),

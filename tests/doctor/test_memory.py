@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 import longspan
 from longspan import bundled_calibration
 from longspan.bundled import load_bundled
-from longspan.doctor.measuring import shapes
-from longspan.doctor.memory import Needs, needs, tiers, weights_of
+from longspan.doctor.memory import LayerShape, Needs, index_bytes, needs, shapes, tiers, weights_of
 from longspan.hf.attach import examine
-from longspan.methods import METHODS
+from longspan.methods import METHODS, LMInfinite
+from longspan.selection.cost import UnitCost
+from longspan.selection.top_k_tokens import TopKTokens
 from longspan.store.buffer import SPARE
 from support.hf_models import make, prompts
 
@@ -113,3 +116,20 @@ def test_layers_that_differ_in_query_heads():
     report, _, layers = examine(model, longspan.LongHeads(share="head"))
     assert [shape.heads for shape in shapes(layers, 1)] == [4, 2]
     assert report.heads_hold == report.method.selection(report.window).budget * (4 + 2)
+
+
+def test_a_selection_that_is_not_one_of_ours_states_its_own_index():
+    @dataclass(frozen=True)
+    class Summed(TopKTokens):
+        def unit_cost(self, layer, reduced):
+            return UnitCost(stored=3, read=5, products=7)
+
+    @dataclass(frozen=True)
+    class Own(LMInfinite):
+        def selection(self, window):
+            return Summed(**vars(super().selection(window)))
+
+    layer = LayerShape(number=4, heads=4, kv_heads=2, key_dim=16, value_dim=8, rotations=1, itemsize=4)
+    options = {"middle_top_k": 5, "from_layer": 0}
+    assert index_bytes(Own(**options).resolve(64), layer, 1000, 64) == 3000
+    assert index_bytes(LMInfinite(**options).resolve(64), layer, 1000, 64) == 0

@@ -1,4 +1,4 @@
-"""What is committed of documents' bars: the table in the documentation is that of the results, beside its bars."""
+"""What is committed of documents' bars."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import common  # noqa: E402
-
 
 @pytest.fixture(scope="module")
 def documents():
@@ -23,11 +21,6 @@ def documents():
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_table_is_that_of_the_file(documents):
-    page, held = (ROOT / "docs" / "documents.md").read_text(), json.loads(documents.RESULTS.read_text())
-    assert common.between(page, documents.MARKS, documents.table(held)) == page
 
 
 def test_every_part_has_its_bars_and_what_it_was_measured_with(documents):

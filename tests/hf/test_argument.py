@@ -6,7 +6,6 @@ import logging
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,8 @@ def test_a_cache_goes_on_under_each_name(family: str, name: str, call: Callable[
         cache = longspan.new_cache(model)
         call(model, ids[:, :70], **{name: cache})
         assert cache.get_seq_length() == 70
-        # Layers of transformers' own are not recorded.
-        with longspan.graphed(model) if family in ("llama", "gpt_neox") else nullcontext():
-            for end in range(71, 101):
-                last = call(model, ids[:, end - 1 : end], **{name: cache})
+        for end in range(71, 101):
+            last = call(model, ids[:, end - 1 : end], **{name: cache})
     assert cache.get_seq_length() == 100
     torch.testing.assert_close(last, whole, rtol=1e-4, atol=1e-4)
 
@@ -120,13 +117,12 @@ def test_two_caches_in_one_call_are_refused() -> None:
 
 
 def test_longspan_uses_no_name_that_transformers_warns_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Extending, generating, recorded steps, a cache that is passed on."""
+    """Extending, generating, a cache that is passed on."""
     model, ids = make("llama"), prompts(1, 100)
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING), torch.no_grad():
         warnings.simplefilter("error", FutureWarning)
         longspan.extend(model, "longheads")
-        with longspan.graphed(model):
-            model.generate(ids, max_new_tokens=8, do_sample=False, prefill_chunk_size=32)
+        model.generate(ids, max_new_tokens=8, do_sample=False, prefill_chunk_size=32)
         model.generate(ids, max_new_tokens=8, do_sample=False, **{CACHE_ARGUMENT: longspan.new_cache(model)})
         with longspan.record(model):
             model(ids)

@@ -221,7 +221,13 @@ def test_generate_and_what_runs_as_before(recorded):
         assert len(recorded) == 2
         with pytest.warns(UserWarning, match="gradients are on"):
             assert model(ids[:, :1], past_key_values=cache).logits.requires_grad
-        assert len(recorded) == 2
+        with torch.no_grad(), longspan.record(model) as choices:
+            with pytest.warns(UserWarning, match="a recording is active"):
+                model(input_ids=ids[:, :1], past_key_values=cache)
+            model.config.output_hidden_states = True
+            assert model(input_ids=ids[:, :1], past_key_values=cache).hidden_states
+            model.config.output_hidden_states = False
+        assert len(choices) and len(recorded) == 2
     assert "forward" not in vars(model)
     assert torch.equal(model.generate(ids, **options), plain)
     assert len(recorded) == 2
@@ -349,7 +355,10 @@ def test_a_device_without_graphs_is_named():
     with pytest.raises(longspan.LongspanError, match="not extended"), longspan.graphed(model):
         pass
     longspan.extend(model, "dca")
-    assert module.why_no_graph(torch.device("mps")) == "CUDA graphs need a GPU, and the model is on mps"
+    cpu = pytest.raises(longspan.LongspanError, match="GPU, and the model is on cpu; call .* without longspan.graphed")
+    with cpu, longspan.graphed(model):
+        raise AssertionError("not reached")
+    assert "forward" not in vars(model)
     with pytest.raises(ValueError, match="room"), longspan.graphed(model, room=0):
         pass
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,9 +21,7 @@ import contestants  # noqa: E402
 import floors  # noqa: E402
 import gates  # noqa: E402
 import memory  # noqa: E402
-import parts  # noqa: E402
 import suite  # noqa: E402
-import whole  # noqa: E402
 
 # Runs
 
@@ -182,54 +177,3 @@ def test_peak_memory_is_what_was_touched():
 def test_a_model_without_kvpress_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(contestants, "version", lambda name: None)
     assert "make bench-peers" in contestants.why_no_kvpress()
-
-
-# Parts of a forward
-
-
-def test_the_parts_of_a_forward_add_up_to_it():
-    own = {(owner, name): vars(owner)[name] for functions in parts.PARTS.values() for owner, name in functions}
-    with torch.inference_mode(), parts.Parts(time.perf_counter) as found:
-        model = whole.load("bundled")
-        whole.longspan.extend(model, "longheads")
-        found.watch(model)
-        whole.go_on(model, 2000, 64, 3)
-    pieces = [step for step in found.steps if step.tokens > 1]
-    assert [step.tokens for step in found.steps] == [64] * 5 + [1] * 3 and len(pieces) == 5
-    for step in found.steps:
-        assert sum(step.spent.values()) == pytest.approx(step.seconds, rel=0.1)
-        assert all(step.spent[part] > 0 for part in ("hooks", "store", "kernels", "index", parts.MODEL))
-        assert (step.spent["choosing"] > 0) == (step.tokens > 1)  # a single token chooses in its kernel
-    assert all(vars(owner)[name] is function for (owner, name), function in own.items())
-
-
-def test_a_part_is_without_the_parts_it_calls():
-    ticks = iter([0.0, 1.0, 4.0, 10.0])
-    found = parts.Parts(time.perf_counter)
-    found._now, found._inside, found._outside = lambda: next(ticks), 0.0, 0.0
-    found._spent = {}
-    inner = found._around("inner", lambda: None)
-    found._around("outer", inner)()
-    assert found._spent == {"inner": 3.0, "outer": 7.0}
-
-
-@pytest.mark.parametrize(("store", "verdict"), [(0.001, "met"), (0.03, "missed")])
-def test_overhead_is_hooks_masks_and_store(store, verdict):
-    spent = dict.fromkeys((*parts.PARTS, parts.MODEL), 0.1) | {"hooks": 0.004, "masks": 0.001, "store": store}
-    steps = [parts.Step(1, 1.0, spent)] * 3
-    found = whole.summary("bundled", "dca", 100, "decode", steps)
-    assert float(found["overhead"]) == pytest.approx(0.005 + store) and found["verdict"] == verdict
-    with pytest.raises(ValueError, match="no forward of kind 'decode'"):
-        whole.summary("bundled", "dca", 100, "decode", [])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_two_checkouts_take_turns_in_one_process(phase):
-    """Here both are this one, whose outputs are the same to the bit."""
-    case = {"phase": phase, "dtype": "fp32", "length": 2600, "method": "longheads", "rounds": 3}
-    case["shape"] = {"heads": 4, "kv_heads": 2, "width": 16, "layers": 1, "window": 4096}
-    script = str(BENCHMARKS / "suite_against.py")
-    command = [sys.executable, script, "--child", str(BENCHMARKS.parent), json.dumps(case), "1"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    assert found["apart"] == 0.0 and len(found["ratios"]) == 3 and all(ratio > 0 for ratio in found["ratios"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from longspan.bundled import FOLDER, load_bundled
 from longspan_eval.in_window import tasks_in_window
-from longspan_eval.reproduce import PAPERS, esa
+from longspan_eval.reproduce import PAPERS
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.published import published
 from longspan_eval.reproduce.session import PaperSession
@@ -69,7 +68,6 @@ def test_only_figures_that_nobody_could_read_are_not_at_hand(paper):
     assert text.count("Not at hand") == len(unread)
     for one in unread:
         assert f"**Published, {one.number}**: {one.title}. Not at hand: {one.unread}." in text
-    assert "fine-tuned: quoted" not in text
 
 
 @EVERY
@@ -89,18 +87,6 @@ def test_protocols_are_those_of_the_code(paper, bundled):
     for table in paper.tables:
         protocol = table.protocol(session)
         assert results(paper)["tables"][table.name]["protocol"] == protocol and protocol in text, table.name
-
-
-def test_the_documentation_names_the_stand_ins_of_the_bundled_model(bundled):
-    model, tokenizer = bundled
-    able = frozenset(task.name for task in tasks_in_window())
-    session = PaperSession(model, tokenizer, Subject.of(model, tokenizer), scale="quick", able=able)
-    text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    said = re.search(r"with the bundled model (.*?), two a table", text, re.DOTALL)
-    assert said is not None
-    used = {table: esa.stand_ins(session, table) for table in esa.STAND_INS}
-    assert set(re.findall(r"`([\w-]+)`", said[1])) == {name for names in used.values() for name in names}
-    assert {len(names) for names in used.values()} == {2}
 
 
 @pytest.mark.skipif((ROOT / "PKG-INFO").exists(), reason="an sdist leaves the results' pictures out")

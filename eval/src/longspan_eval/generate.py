@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.answers import end_tokens
 from longspan.errors import LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan_eval.perplexity import sliced_losses
@@ -66,16 +67,6 @@ def read(
     return Generated(text, losses, read_at - begun, time.perf_counter() - read_at)
 
 
-@torch.inference_mode()
-def stream(model: PreTrainedModel, tokenizer: Any, input_ids: Sequence[int], max_new_tokens: int) -> Iterator[str]:
-    """The answer so far, once for every token."""
-    logits, cache = prefill(model, torch.tensor([list(input_ids)], device=model.device), 1)
-    tokens: list[int] = []
-    for token in decode(model, logits, cache, max_new_tokens):
-        tokens.append(token)
-        yield tokenizer.decode(tokens, skip_special_tokens=True)
-
-
 def prefill(model: PreTrainedModel, input_ids: Tensor, keep: int) -> tuple[Tensor, Any]:
     """The logits ``[1, keep, V]`` of the last tokens of ``input_ids`` ``[1, N]``, and the cache."""
     out = model(input_ids, use_cache=True, logits_to_keep=keep)
@@ -93,7 +84,7 @@ def decode(
     Raises:
         LongspanError: a logit is NaN, or the greatest one infinite, so that no token is the likeliest.
     """
-    stops = set() if past_end else end_tokens(model)
+    stops = frozenset[int]() if past_end else end_tokens(getattr(model.generation_config, "eos_token_id", None))
     for n in range(max_new_tokens):
         last = logits[0, -1]
         likeliest = last.argmax()  # a NaN is the greatest of all to it
@@ -108,11 +99,3 @@ def decode(
         if n + 1 < max_new_tokens:
             out = model(torch.tensor([[token]], device=model.device), use_cache=True, **{CACHE_ARGUMENT: cache})
             logits = out.logits
-
-
-def end_tokens(model: PreTrainedModel) -> set[int]:
-    """The end-of-text tokens of a model, any of which ends an answer."""
-    end = model.generation_config.eos_token_id if model.generation_config is not None else None
-    if end is None:
-        return set()
-    return {end} if isinstance(end, int) else set(end)

@@ -11,7 +11,7 @@ import typer
 
 from longspan.cli import options
 from longspan.cli.ask import typed
-from longspan.cli.models import BUNDLED, load_model, load_tokenizer
+from longspan.cli.models import load_model, load_tokenizer
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals, say
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
@@ -31,9 +31,7 @@ def generate(
     max_new_tokens: options.AnswerTokens = 128,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
-    graphed: Annotated[
-        bool | None, typer.Option(help="Decode from a recorded step; default: for the bundled model on a CPU.")
-    ] = None,
+    graphed: Annotated[bool, typer.Option(help="Decode from a CUDA graph; it needs a GPU.")] = False,
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template, if it has one.")] = True,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -70,8 +68,6 @@ def generate(
     for warning in report.warnings:
         say(console, f"note: {warning}")
     timer = _TimingStreamer(None if as_json else TokenStreamer(tokenizer, typed))
-    if graphed is None:  # what other models do in a step is known once they have run, not before
-        graphed = model == BUNDLED and loaded.device.type == "cpu"
     recorded = longspan.graphed(loaded) if graphed else nullcontext()
     with torch.inference_mode(), prefill_bar(loaded, quiet), recorded:
         out = loaded.generate(

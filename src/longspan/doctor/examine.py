@@ -15,9 +15,8 @@ from longspan.doctor import memory, untouched
 from longspan.doctor.diagnosis import Diagnosis
 from longspan.doctor.findings import Advice, Estimate, ModelFacts
 from longspan.doctor.machine import CPU, look
-from longspan.doctor.measuring import FIRST, PREFILL_CHUNK, measure, rates, shapes
-from longspan.doctor.work import Counter, refuse_longer
-from longspan.errors import AttachError, LongspanError, check_number
+from longspan.doctor.measuring import FIRST, PREFILL_CHUNK, lines, measure
+from longspan.errors import AttachError, LongspanError, check_count, check_number
 from longspan.hf import Report, extended
 from longspan.hf.attach import examine
 from longspan.hf.auto import MethodChoice, choose, free_memory, kv_bytes_per_token
@@ -91,7 +90,7 @@ def diagnose(
     if model is None:
         return Diagnosis(machine)
     if length is not None:
-        refuse_longer(length)
+        check_count("length", length)
     if check_number("seconds", seconds) <= 0:
         raise LongspanError(f"seconds are more than 0, not {seconds}")
     asked = _Asked(method, window, length, calibration, kv_dir, seconds, name, options)
@@ -138,16 +137,7 @@ def _examined(
             run = measure(model, device, most, asked.seconds)
     except AttachError as error:
         return Diagnosis(known.machine, _model_facts(model, stock, str(error)))
-    sizes = shapes(layers, report.method.stored_rotations(report.window))
-    counter = Counter(
-        report.method,
-        report.window,
-        sizes,
-        weights=multiplied(model),
-        itemsize=model.dtype.itemsize,
-        reduced=_reduced_size(report.method, report.window, calibration),
-    )
-    measured = rates(run, counter)
+    sizes = memory.shapes(layers, report.method.stored_rotations(report.window))
     short = untouched.check(
         model,
         choice.method,
@@ -158,8 +148,9 @@ def _examined(
         tokens=min(stock.window, max(run.length, FIRST), PREFILL_CHUNK),
         device=device,
     )
+    reduced = _reduced_size(report.method, report.window, calibration)
     need = memory.needs(
-        model, report.method, sizes, length=length, window=report.window, reduced=counter.reduced, on_gpu=on_gpu
+        model, report.method, sizes, length=length, window=report.window, reduced=reduced, on_gpu=on_gpu
     )
     held = memory.tiers(
         need,
@@ -169,10 +160,11 @@ def _examined(
         host_free=free_memory(CPU),
         disk_free=known.machine.disk_free,
     )
-    work, token = counter.prompt(length, PREFILL_CHUNK), counter.token(length)
+    read, write = lines(run)
     estimate = Estimate(
-        prefill_seconds=measured.prefill.seconds(work),
-        token_seconds=measured.decode.seconds(token),
+        prefill_seconds=length * read.at(length),
+        growth=read.growth(length),
+        token_seconds=write.at(length),
         prefill_chunk=PREFILL_CHUNK,
     )
     return Diagnosis(
@@ -183,17 +175,10 @@ def _examined(
         needs=need,
         tiers=held,
         run=run,
-        rates=measured,
         estimate=estimate,
         short_prompts=short,
         advice=_advice(choice, held, asked, length, report.method.longest(report.window)),
     )
-
-
-def multiplied(model: PreTrainedModel) -> int:
-    """Weights that a token is multiplied with: all but the table that its embedding is taken from."""
-    every = sum(x.numel() for x in model.parameters())
-    return max(every - model.get_input_embeddings().weight.numel(), 1)
 
 
 def _reduced_size(method: Method, window: int, calibration: Calibration | None) -> int | None:

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from longspan.doctor.machine import Machine
-from longspan.doctor.measuring import Rates, Run
+from longspan.doctor.measuring import Run
 from longspan.doctor.memory import Fit, Needs
 from longspan.doctor.untouched import Untouched
 from longspan.hf import Report
 from longspan.store import Tier
 
-VERSION = 1
+VERSION = 2
 """Of what ``to_dict`` gives; a field that goes or changes its meaning makes a new one."""
 
 
@@ -49,10 +49,12 @@ class Estimate:
 
     Attributes:
         prefill_seconds: for all of it, read in prefill chunks of ``prefill_chunk`` tokens.
+        growth: of that time with the length, ``"linear"`` or ``"quadratic"``.
         token_seconds: for the token after it.
     """
 
     prefill_seconds: float
+    growth: str
     token_seconds: float
     prefill_chunk: int
 
@@ -84,8 +86,8 @@ class Findings:
         length: tokens of prompt and answer.
         report: the method, as ``longspan.inspect`` reports it.
         needs, tiers: bytes that it takes, and each tier held against what is free.
-        run, rates: what was measured, and the laws fitted to it.
-        estimate: what they say of the length.
+        run: what was measured.
+        estimate: the times at the length, from two lengths of the run.
         short_prompts: whether prompts inside the window are left alone.
         advice: what to do.
     """
@@ -97,7 +99,6 @@ class Findings:
     needs: Needs | None = None
     tiers: tuple[Fit, ...] = ()
     run: Run | None = None
-    rates: Rates | None = None
     estimate: Estimate | None = None
     short_prompts: Untouched | None = None
     advice: Advice | None = None
@@ -130,7 +131,6 @@ class Findings:
             "needs": _plain(self.needs),
             "tiers": [asdict(fit) for fit in self.tiers],
             "run": _plain(self.run),
-            "rates": _plain(self.rates),
             "estimate": _plain(self.estimate),
             "short_prompts": _plain(self.short_prompts),
             "recommendation": _plain(self.advice),

@@ -1,4 +1,4 @@
-"""Times a live model for a few seconds: prefill chunks of a prompt and single tokens, at growing lengths."""
+"""Times a live model for a few seconds, and extrapolates from two lengths, as a line, to the one that is asked for."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longspan.doctor.law import Law, fit
-from longspan.doctor.work import Counter, LayerShape
 from longspan.errors import LongspanError
 from longspan.hf import LongspanCache, new_cache
 from longspan.hf.argument import CACHE_ARGUMENT
-from longspan.hf.layer import Layer
 from longspan.hf.logits import last_logits
 
 PREFILL_CHUNK = 2048  # tokens of one at most; the first are shorter, so that a slow model is not asked for too much
 FIRST = 128
 WARM = 16  # that are read before anything is timed
 TOKENS = 16  # that are decoded after a prefill chunk
-FILLED = 2**28  # bytes of keys and values, at most, that a cache is filled up with to time a token after more of them
 PASSES = 2  # over the same prefill chunks, of which the faster one counts: others use the machine too
 
 
@@ -48,7 +44,7 @@ class Run:
         clock: ``"cpu"``, the process's own time on one thread, which leaves out what other programs had; or ``"wall"``.
         prefill_chunks: prefill chunks of a prompt.
         tokens: decoded ones; of those after a prefill chunk the lower quartile, since the first find the processor's
-            caches full of other things. After those may come others, of a cache that was filled up.
+            caches full of other things.
         passes: how many there were.
         seconds: of it all, by the wall.
     """
@@ -66,23 +62,29 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """A run's laws, and how wrong they are where they were not fitted.
+class Line:
+    """``start + slope · n``, of which neither is negative: seconds a token of a prompt of ``n``, or of one after ``n``.
 
-    Attributes:
-        prefill, decode: fitted to all points.
-        fitted_to, tested_at: a law that was fitted up to the first length alone was held to what the second one took.
-        prefill_error, decode_error: of that law, relative and signed; None where the run was too short for a test.
-        unscored: whether no query of the run chose anything, so that scoring costs what the prior says.
+    A prompt of ``n`` tokens then takes ``n · (start + slope · n)``. Keys that every query reads are the slope.
     """
 
-    prefill: Law
-    decode: Law
-    fitted_to: int | None
-    tested_at: int | None
-    prefill_error: float | None
-    decode_error: float | None
-    unscored: bool
+    start: float
+    slope: float
+
+    def at(self, n: int) -> float:
+        """Seconds a token at ``n`` tokens."""
+        return self.start + self.slope * n
+
+    def growth(self, n: int) -> str:
+        """How the time of a prompt grows at ``n`` tokens: ``"quadratic"`` if half of it or more is the slope's."""
+        return "quadratic" if self.slope * n >= self.start else "linear"
+
+
+def line(near: tuple[int, float], far: tuple[int, float]) -> Line:
+    """The line through two points ``(n, seconds)``; if it is negative somewhere, through the far point alone."""
+    (n, early), (m, late) = near, far
+    slope = max((late - early) / (m - n), 0.0) if m > n else 0.0
+    return Line(late - slope * m, slope) if slope * m <= late else Line(0.0, late / m)
 
 
 def ladder(length: int) -> list[tuple[int, int]]:
@@ -91,23 +93,6 @@ def ladder(length: int) -> list[tuple[int, int]]:
     while edges[-1] < length:
         edges.append(edges[-1] + min(max(FIRST, edges[-1]), PREFILL_CHUNK, length - edges[-1]))
     return list(zip(edges[:-1], edges[1:], strict=True))
-
-
-def shapes(layers: Sequence[Layer], rotations: int) -> tuple[LayerShape, ...]:
-    """The probed layers whose cache grows.
-
-    Args:
-        rotations: of each key, that the layers with the method store.
-    """
-    found = []
-    for layer in layers:
-        if layer.sliding is None:
-            attached = layer.rope is not None
-            sizes = layer.heads, layer.kv_heads, layer.key_dim, layer.value_dim
-            found.append(
-                LayerShape(layer.index, *sizes, rotations if attached else 1, layer.itemsize, attached=attached)
-            )
-    return tuple(sorted(found, key=lambda shape: shape.number))
 
 
 def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: float) -> Run:
@@ -124,40 +109,25 @@ def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: fl
     with torch.inference_mode():
         _read(model, ids, [(0, WARM)], now, lambda *_: True)  # makes one-time parts, such as tables and thread pools
         left = seconds - (now() - begun)
-        first, cache = _read(model, ids, ladder(most), now, lambda spent, last: PASSES * (spent + 2 * last) < left)
+        first = _read(model, ids, ladder(most), now, lambda spent, last: PASSES * (spent + 2 * last) < left)
         passes, spent = [first], now() - begun
         # A model that is so slow that one prefill chunk takes all of the time has one pass.
         while len(passes) < PASSES and spent * (1 + 1 / len(passes)) < 1.5 * seconds:
-            again, cache = _read(model, ids, [(p.start, p.stop) for p in first[0]], now, lambda *_: True)
+            again = _read(model, ids, [(p.start, p.stop) for p in first[0]], now, lambda *_: True)
             passes.append(again)
             spent = now() - begun
-        filled = _far(model, ids, cache, most, now)
     best = [[_fastest(points) for points in zip(*kind, strict=True)] for kind in zip(*passes, strict=True)]
-    return Run(clock, tuple(best[0]), (*best[1], *filled), len(passes), time.perf_counter() - wall)
+    return Run(clock, tuple(best[0]), tuple(best[1]), len(passes), time.perf_counter() - wall)
 
 
-def rates(run: Run, counter: Counter) -> Rates:
-    """The laws of a run. Its last prefill chunk is what they are tested at."""
-    works = [counter.call(point.start, point.stop) for point in run.prefill_chunks]
-    each = [counter.token(point.start) for point in run.tokens]
-    seconds, waits = [p.seconds for p in run.prefill_chunks], [p.seconds for p in run.tokens]
-    prefill, decode, last = fit(works, seconds), fit(each, waits), len(works) - 1
-    unscored = not any(work.scored for work in works)
-    if len(works) < 4:
-        return Rates(prefill, decode, None, None, None, None, unscored)
-    # At half of the length, which is the last prefill chunk where these still double.
-    kept = max(n for n, point in enumerate(run.prefill_chunks) if n < 3 or point.stop <= run.length // 2) + 1
-    early, soon = fit(works[:kept], seconds[:kept]), fit(each[:kept], waits[:kept])
-    said = sum(early.seconds(work) for work in works)
-    return Rates(
-        prefill=prefill,
-        decode=decode,
-        fitted_to=run.prefill_chunks[kept - 1].stop,
-        tested_at=run.length,
-        prefill_error=said / sum(seconds) - 1,
-        decode_error=soon.seconds(each[last]) / waits[last] - 1,
-        unscored=unscored,
-    )
+def lines(run: Run) -> tuple[Line, Line]:
+    """Of reading and of writing: through what was measured at all of a run's length and at half of it."""
+    ends = [point.stop for point in run.prefill_chunks]
+    half = max((n for n, stop in enumerate(ends) if stop <= run.length // 2), default=0)
+    spent = [sum(point.seconds for point in run.prefill_chunks[: n + 1]) for n in (half, len(ends) - 1)]
+    near, far = run.tokens[half], run.tokens[-1]
+    read = line((ends[half], spent[0] / ends[half]), (ends[-1], spent[1] / ends[-1]))
+    return read, line((near.start, near.seconds), (far.start, far.seconds))
 
 
 def some_text(model: PreTrainedModel, count: int, device: torch.device) -> Tensor:
@@ -172,7 +142,7 @@ def _read(
     prefill_chunks: Sequence[tuple[int, int]],
     now: Callable[[], float],
     goes_on: Callable[[float, float], bool],
-) -> tuple[tuple[list[Point], list[Point]], LongspanCache]:
+) -> tuple[list[Point], list[Point]]:
     """Read prefill chunks, with tokens decoded after each, as long as ``goes_on`` (seconds so far, of the last one)."""
     cache, at, spent = new_cache(model), 0, 0.0
     more = {**last_logits(model, 1), CACHE_ARGUMENT: cache}
@@ -190,7 +160,7 @@ def _read(
         last, spent = took + waited, spent + took + waited
         if not goes_on(spent, last):
             break
-    return (read, decoded), cache
+    return read, decoded
 
 
 def _decoded(
@@ -203,28 +173,6 @@ def _decoded(
         model(input_ids=ids[:, :1], use_cache=True, **{CACHE_ARGUMENT: cache})
         waits.append(now() - begun)
     return Point(at, at + len(waits), sorted(waits)[len(waits) // 4]), sum(waits)
-
-
-def _far(model: PreTrainedModel, ids: Tensor, cache: LongspanCache, most: int, now: Callable[[], float]) -> list[Point]:
-    """Tokens after twice, four times, … as many others as were read, up to ``most`` and ``FILLED`` bytes.
-
-    The time of a token by a method that chooses nothing depends on the number of keys, not on what they are; so the
-    cache is filled with copies of its own. Nothing is measured where an index or another cache would have to follow.
-    """
-    found: list[Point] = []
-    if any(store.index is not None for store in cache.stores) or len(cache.stores) < len(cache.layers):
-        return found
-    length = cache.get_seq_length()
-    while length < most and 2 * sum(store.nbytes for store in cache.stores) <= FILLED:
-        more = min(length, most - length)
-        for store in cache.stores:
-            store.append([keys[:, :, :more].clone() for keys in store.keys], store.values[:, :, :more].clone())
-        points: list[Point] = []
-        for _ in range(PASSES):
-            points.append(_decoded(model, ids, cache, points[-1].stop if points else length + more, now, 0.1)[0])
-        found.append(_fastest(points))
-        length = points[-1].stop
-    return found
 
 
 def _fastest(points: Sequence[Point]) -> Point:

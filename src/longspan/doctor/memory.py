@@ -7,11 +7,39 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from longspan.doctor.work import LayerShape
 from longspan.hf.auto import MEMORY_SHARE
+from longspan.hf.layer import Layer
 from longspan.methods import Method
 from longspan.selection import Choosing
 from longspan.store import Tier
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A layer whose cache grows.
+
+    Attributes:
+        number: its place in the model.
+        heads, kv_heads: ``H`` and ``Hkv``.
+        key_dim, value_dim: ``D`` and ``Dv``.
+        rotations: stored rotations of each key.
+        itemsize: bytes of a stored number.
+        attached: whether the method runs in it; else it attends to everything.
+    """
+
+    number: int
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    rotations: int
+    itemsize: int
+    attached: bool = True
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values of a token."""
+        return self.kv_heads * (self.rotations * self.key_dim + self.value_dim) * self.itemsize
 
 
 @dataclass(frozen=True)
@@ -57,6 +85,23 @@ class Fit:
     fits: bool | None
     longest: int | None
     reason: str | None = None
+
+
+def shapes(layers: Sequence[Layer], rotations: int) -> tuple[LayerShape, ...]:
+    """The probed layers whose cache grows.
+
+    Args:
+        rotations: of each key, that the layers with the method store.
+    """
+    found = []
+    for layer in layers:
+        if layer.sliding is None:
+            attached = layer.rope is not None
+            sizes = layer.heads, layer.kv_heads, layer.key_dim, layer.value_dim
+            found.append(
+                LayerShape(layer.index, *sizes, rotations if attached else 1, layer.itemsize, attached=attached)
+            )
+    return tuple(sorted(found, key=lambda shape: shape.number))
 
 
 def weights_of(model: PreTrainedModel) -> int:

@@ -136,31 +136,18 @@ def _memory(found: Findings) -> Iterator[_Row]:
 
 
 def _speed(found: Findings) -> Iterator[_Row]:
-    run, rates, estimate, short = found.run, found.rates, found.estimate, found.short_prompts
-    assert run is not None and rates is not None and estimate is not None and short is not None and found.length
+    run, estimate, short = found.run, found.estimate, found.short_prompts
+    assert run is not None and estimate is not None and short is not None and found.length
     rate = found.length / estimate.prefill_seconds
     yield (
         "reading",
         f"about {duration(estimate.prefill_seconds)}, {rate:,.0f} tokens a second, "
-        f"in prefill chunks of {estimate.prefill_chunk:,}",
+        f"in prefill chunks of {estimate.prefill_chunk:,}; {estimate.growth} in the length",
     )
     yield "writing", f"about {duration(estimate.token_seconds)} a token, {1 / estimate.token_seconds:,.1f} a second"
     clock = "rates are of the process's own time" if run.clock == "cpu" else "rates are of time by the wall"
     times = "once" if run.passes == 1 else f"{run.passes} times"
     yield "measured", f"up to {run.length:,} tokens, {times}, in {run.seconds:.1f} seconds; {clock}"
-    if rates.prefill_error is None or rates.decode_error is None:
-        yield "tested", "not: the run was too short to leave out a length"
-    else:
-        yield (
-            "tested",
-            f"fitted up to {rates.fitted_to:,} tokens, the estimate for {rates.tested_at:,} is off by "
-            f"{rates.prefill_error:+.0%} (reading) and {rates.decode_error:+.0%} (writing)",
-        )
-    if rates.unscored and found.report is not None and found.report.method.selects:
-        yield (
-            Text("note", "yellow"),
-            "the run ended inside the window, where nothing is chosen: the cost of scores is a guess",
-        )
     yield "short prompts", _short(short)
 
 

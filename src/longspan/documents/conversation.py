@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.answers import end_tokens
 from longspan.documents.asking import Answer, Stream
 from longspan.documents.document import Document, check_question
 from longspan.documents.layout import encode
@@ -105,8 +106,7 @@ class Conversation:
     def _without_end(self, answer: Answer, options: Mapping[str, Any]) -> Tensor:
         """The answer's ids without the one that ended it, which the layout writes itself."""
         config = options.get("generation_config") or self.document.model.generation_config
-        end = options.get("eos_token_id", config.eos_token_id)
-        ends = {end} if isinstance(end, int) else set(end or ())
+        ends = end_tokens(options.get("eos_token_id", config.eos_token_id))
         tokens = list(answer.tokens)
         while tokens and tokens[-1] in ends:
             tokens.pop()

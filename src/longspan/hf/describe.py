@@ -77,7 +77,7 @@ def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[La
     """The reason against a CUDA graph of this model's decoding, whatever the device; None if there is none."""
     if (reason := unrecordable_reason(attender.tables)) is not None:
         return reason
-    if (reason := unrecordable_model(model, layers)) is not None:
+    if (reason := _unrecordable_model(model, layers)) is not None:
         return reason
     if kv_tier != "device":
         return f"kv_tier={kv_tier!r} copies keys to the device at every step"
@@ -86,8 +86,8 @@ def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[La
     return None
 
 
-def unrecordable_model(model: PreTrainedModel, layers: Sequence[Layer]) -> str | None:
-    """The reason against a recorded step of this model, whatever its method and its device; None if there is none."""
+def _unrecordable_model(model: PreTrainedModel, layers: Sequence[Layer]) -> str | None:
+    """The reason against a CUDA graph of this model's step, whatever its method; None if there is none."""
     stock = next((layer for layer in layers if layer.rope is None), None)
     if stock is not None:
         return f"{stock.name} stayed stock ({stock.reason}), and its cache allocates new tensors"

@@ -1,4 +1,4 @@
-"""Decoding from a recorded step in place of the model's modules: a CUDA graph, or on a CPU the calls of torch alone."""
+"""Decoding from a CUDA graph of a step, in place of the model's modules."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.hf.describe import unrecordable, unrecordable_model
-from longspan.hf.flat import CACHE, FlatSteps, Unrecordable, unrecordable_weight
+from longspan.hf.describe import unrecordable
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
 from longspan.hf.running import numbering
@@ -35,34 +34,27 @@ _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "cach
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
 _TRUE = "use_cache", "return_dict"  # unless they are left out
 _MORE = "output_hidden_states", "output_attentions"  # that a config may ask for
+_CACHE = object()  # stands for the cache in what a model returns
 
 
 @contextmanager
 def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
-    """Decode from a recorded step for the length of a ``with`` block.
+    """Decode from a CUDA graph for the length of a ``with`` block.
 
-    On a GPU the first decoding step of a cache is recorded as a CUDA graph, and later steps replay it. This saves the
+    The first decoding step of a cache is recorded as a CUDA graph, and later steps replay it. This saves the
     kernel launches, which take longer than the kernels of a single token. The tokens are those of the same kernels
     without a graph, up to rounding. Beam search reallocates the cache at every step and is refused.
 
-    On a CPU, with any method, the first steps of a batch size are noted, and later ones make the same calls of torch
-    without the model's modules, which take longer than the matrices of a small model: the same bits, unless the model
-    branches in Python on the length. A branch that the noted steps took is taken in all later ones.
-
     Other calls run as before: a prompt, several tokens at once, a call with labels or hidden states; and, with a
-    warning, calls with gradients or autocast. Hooks, adapters and weights of the model are those of the recording; what
-    is written to a weight in place is read anew on a CPU.
+    warning, calls with gradients or autocast. Hooks, adapters and weights of the model are those of the recording.
 
     Args:
-        model: extended, all of its layers, on one device; on a GPU, with a method that keeps keys by their index
-            alone, with ESA, or with LongHeads, whose tokens that fill a chunk run as before.
-        room: tokens that the cache of a model on a GPU allocates at a time; the step is recorded again when they are
-            used.
+        model: extended, all of its layers, on one GPU, with a method that keeps keys by their index alone, with ESA, or
+            with LongHeads, whose tokens that fill a chunk run as before.
+        room: tokens that the cache allocates at a time; the step is recorded again when they are used.
 
     Raises:
-        LongspanError: the model, its method or its device cannot be recorded; with the reason. On a CPU it
-            may show in the first steps only: one of the first three raises then, after its token was taken in. Steps
-            after equal numbers of tokens, as the first ones of several short answers, count as one.
+        LongspanError: the model, its method or its device cannot be recorded, as a CPU; with the reason.
         ValueError: ``room`` is less than 1.
     """
     room = check_count("room", room)
@@ -70,21 +62,16 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     attachment = attached_to(model)
     if isinstance(model.forward, _Decoding):
         raise LongspanError("the model is inside longspan.graphed already")
-    steps: CudaGraphs | FlatSteps
-    if model.device.type == "cpu" and why_no_graph(model.device) is not None:
-        reason = unrecordable_model(model, attachment.layers) or unrecordable_weight(model)
-        steps = FlatSteps(model, model.forward, attachment.attender)
-    else:
-        reason = (
-            unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
-            or why_no_graph(model.device)
-            or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
-        )
-        steps = CudaGraphs(model, attachment.attender, room)
+    reason = (
+        unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
+        or why_no_graph(model.device)
+        or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
+    )
     if reason is not None:
         raise _unrecorded(reason)
     replaced = vars(model).get("forward")
-    model.forward = _Decoding(model, attachment, steps)  # an instance's own attribute, before its class's
+    # An instance's own attribute, before its class's.
+    model.forward = _Decoding(model, attachment, _CudaGraphs(model, attachment.attender, room))
     try:
         yield
     finally:
@@ -141,7 +128,7 @@ def _unrecorded(reason: object) -> LongspanError:
 class _Decoding:
     """The forward of a model whose decoding steps come from what was recorded."""
 
-    def __init__(self, model: PreTrainedModel, attachment: Attachment, steps: CudaGraphs | FlatSteps) -> None:
+    def __init__(self, model: PreTrainedModel, attachment: Attachment, steps: _CudaGraphs) -> None:
         update_wrapper(self, model.forward)  # transformers looks at what it takes
         self.model, self.attachment, self.steps, self.forward = model, attachment, steps, model.forward
         self._names = list(inspect.signature(model.forward).parameters)
@@ -188,14 +175,11 @@ class _Decoding:
         if arguments.get("position_ids") is not None:
             cache.numbering = numbering(arguments["position_ids"], mask, padding, past, 1, cache.numbering)
         self.attachment.stood_in()
-        try:
-            return self.steps(cache, ids)
-        except Unrecordable as error:
-            raise _unrecorded(f"{type(self.model).__name__}: {error}") from error
+        return self.steps(cache, ids)
 
 
-class CudaGraphs:
-    """The decoding steps of a model on a GPU, each where there is no recording that fits."""
+class _CudaGraphs:
+    """The decoding steps of a model on a GPU, a recording of each cache."""
 
     def __init__(self, model: PreTrainedModel, attender: Attender, room: int) -> None:
         self.model, self.attender, self.room, self.forward = model, attender, room, model.forward
@@ -223,7 +207,7 @@ class CudaGraphs:
         recording.replay()
         for store in cache.stores:
             store.commit_one()
-        leaves = [cache if x is CACHE else x.clone() if isinstance(x, Tensor) else x for x in recording.out]
+        leaves = [cache if x is _CACHE else x.clone() if isinstance(x, Tensor) else x for x in recording.out]
         return tree_unflatten(leaves, recording.form)
 
     def _fitting(self, cache: LongspanCache, past: int, padding: tuple[int, ...]) -> _GraphRecording | None:
@@ -267,11 +251,11 @@ class CudaGraphs:
             raise
         except Exception as error:
             # A capture that fails ends by an error of its own, after that of what failed in it.
-            raise Unrecordable(str(error.__context__ or error)) from error
+            raise _unrecorded(f"{type(self.model).__name__}: {error.__context__ or error}") from error
         finally:
             cache.recorded = None
         leaves, form = tree_flatten(out)
-        leaves = [CACHE if x is cache else x for x in leaves]  # which would keep itself alive
+        leaves = [_CACHE if x is cache else x for x in leaves]  # which would keep itself alive
         recording = self._recordings[cache] = _GraphRecording(
             _memory(cache), padding, step, static_ids, leaves, form, replay
         )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from longspan.answers import end_tokens
 from longspan.detokenize import IncrementalDetokenizer
 from longspan.documents import Document, Passage
 from longspan.documents.document import GRAIN
@@ -24,7 +25,7 @@ from longspan.hf.logits import last_logits
 from longspan.serve.caches import Caches, PrefixCache
 from longspan.serve.engine import log
 from longspan.serve.prompts import PreviousAnswers
-from longspan.serve.sampling import Sampler, Sampling, Token, end_tokens_of
+from longspan.serve.sampling import Sampler, Sampling, Token
 from longspan.serve.stops import StopStrings
 
 Finish = Literal["stop", "length"]
@@ -143,7 +144,7 @@ class Generation:
         self._detokenizer, self._stops = IncrementalDetokenizer(host.tokenizer), StopStrings(request.stop)
         self._characters = 0  # of all tokens so far, those among them that are not shown yet
         self._unwritten, self._unsent = list[Token](), list[ShownToken]()
-        self._end_tokens = end_tokens_of(host.model)
+        self._end_tokens = end_tokens(host.model.generation_config.eos_token_id)
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length, request.max_tokens)
         self._defers = not request.streamed and not request.stop  # a stop string is looked for in every token's text
         self._counts, self._votes = list[Counter[Range]](), 0

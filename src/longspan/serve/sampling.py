@@ -95,9 +95,3 @@ def _config(own: Any, sampling: Sampling) -> GenerationConfig:
         if getattr(config, name, None) is None:
             setattr(config, name, value)
     return config
-
-
-def end_tokens_of(model: PreTrainedModel) -> frozenset[int]:
-    """The tokens that end an answer."""
-    end = model.generation_config.eos_token_id
-    return frozenset() if end is None else frozenset([end] if isinstance(end, int) else end)

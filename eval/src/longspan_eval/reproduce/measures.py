@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
+from longspan.answers import end_tokens
 from longspan.store import KVTier
 from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Question, inspect
-from longspan_eval.generate import decode, end_tokens, prefill
+from longspan_eval.generate import decode, prefill
 from longspan_eval.measure import Keys, Measure, TaskPrompt
 from longspan_eval.reproduce.memory import PeakMemory
 from longspan_eval.reproduce.texts import Text
@@ -142,7 +143,7 @@ class Timed(Measure):
         figures = {"prefill": read_at - begun, "memory": peak.bytes}
         if self.tokens > 1:  # the first comes out of the prefill
             figures["token"] = (done - read_at) / (self.tokens - 1)
-        ends = end_tokens(session.model)
+        ends = end_tokens(getattr(session.model.generation_config, "eos_token_id", None))
         said = list(takewhile(lambda token: token not in ends, tokens))
         text = session.tokenizer.decode(said, skip_special_tokens=True) if said else ""
         return self.sample(

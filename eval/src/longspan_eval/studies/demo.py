@@ -1,12 +1,14 @@
-"""The demonstration: the bundled model reads up to 8 times its window under most of the methods, and you watch."""
+"""The demonstration: the bundled model reads up to 8 times its window under most of the methods, with a table."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from longspan import files
 from longspan.bundled import load_bundled
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
+from longspan_eval import workers
 from longspan_eval.cell import Cell
 from longspan_eval.estimate import Pace
 from longspan_eval.figure import Figure, wilson
@@ -26,11 +29,11 @@ from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import Reduce, count, perplexity
 from longspan_eval.report import charts, terminal
 from longspan_eval.report.depths import depth_panel
+from longspan_eval.run import measure as run_measure
 from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import CellPlan
+from longspan_eval.session import bundled
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
-from longspan_eval.studies.demo_answer import answer_beside
-from longspan_eval.studies.demo_progress import measure
 from longspan_eval.subject import Subject
 from longspan_eval.task import Task
 from longspan_eval.tasks import TASKS
@@ -42,8 +45,7 @@ LEFT_OUT = ("full", "string", "infllm")
 SHOWN_AS = {"longheads": "longheads:score=bounds"}  # the paper's own score finds little on this model
 MULTIPLES = (1, 2, 4, 8)
 DEPTHS = 5
-BESIDE = "dca"  # typed out beside stock at the end, at this many windows:
-BESIDE_MULTIPLE = 4
+MOST_WORKERS = 8
 FOUND, FACT, SURPRISE = "passkey found", "fact found", "perplexity"
 TASK = scored_passkey("prose", 256)  # with the perplexity of so many tokens at the end of the prose
 FACTS = TASKS["facts"]
@@ -89,13 +91,6 @@ def depths(prompts: int) -> list[float]:
     """Depths for so many prompts: evenly spread over 0 to 1, at most five different ones, in turn."""
     steps = min(prompts, DEPTHS)
     return [0.5] if steps == 1 else [n % steps / (steps - 1) for n in range(prompts)]
-
-
-def middle(settings: DemoSettings) -> dict[str, Any]:
-    """Seed and depth of the prompt of each cell whose key lies nearest to the middle."""
-    places = depths(settings.prompts)
-    n = min(range(len(places)), key=lambda i: abs(places[i] - 0.5))
-    return {"seed": settings.seed + n, "depth": places[n]}
 
 
 def tables() -> dict[str, tuple[Task, Reduce]]:
@@ -149,11 +144,9 @@ def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = Fa
         raise LongspanError(str(error)) from error
     aside.print(_introduction(model, settings, window, max(lengths)))
     plan = CellPlan(cells(settings, window), _key)
-    samples = measure(plan, Pace(subject), list(tables()), console, brief=brief)
-    if not brief:
-        task, lines = (FACTS, 2) if FACT in tables() else (TASK, 1)
-        prompt = task.build(tokenizer, length=BESIDE_MULTIPLE * window, **middle(settings))
-        answer_beside(model, tokenizer, prompt, BESIDE, console, lines=lines)
+    samples = measured(plan, Pace(subject), aside)
+    figures = plan.figures(samples)
+    console.print(terminal.Beside([(name, [pair for pair in figures if pair[0].table == name]) for name in tables()]))
     body = {
         "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose"
         + ("; one of 12 facts in such prose, asked for in plain words" if FACT in tables() else ""),
@@ -188,6 +181,28 @@ def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = Fa
     aside.print(f"  [dim]heat map[/]  {out / 'heatmap.png'}")
     aside.print(f"  [dim]took[/]      {time.perf_counter() - begun:.0f} seconds\n")
     return body
+
+
+@dataclass
+class _KeptSamples:
+    """Keeps samples for as long as the demonstration runs; see ``longspan_eval.run.Kept``."""
+
+    samples: dict[str, Sample] = field(default_factory=dict)
+
+    def append(self, key: str, sample: Sample) -> None:
+        self.samples[key] = sample
+
+
+def measured(plan: CellPlan, pace: Pace, console: Console) -> dict[str, Sample]:
+    """Samples by key, in the plan's order, measured in as many processes as there are cores, under a bar."""
+    parts = plan.left({}, rank=lambda cell, part: (cell.measures[0].length, part))
+    # A model this small keeps no more than one core busy.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count, kept = min(cores, MOST_WORKERS), _KeptSamples()
+    answers = partial(workers.run, load=bundled, workers=count, threads=cores // count)
+    run_measure(plan, parts, kept, pace, answers, console=console, at_once=count)
+    # As they are asked for, whichever process was done first: two runs of one seed leave the same file.
+    return {one.key: kept.samples[one.key] for part in parts for one in part if one.key in kept.samples}
 
 
 def _key(measure: Measure) -> str:

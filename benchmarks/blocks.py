@@ -1,0 +1,56 @@
+"""The generated blocks of the documentation, each between its two marks, from the results that are committed.
+
+python benchmarks/blocks.py                # makes them anew
+python benchmarks/blocks.py --check        # names those that are not up to date; `make docs-check`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import documents
+import front
+import report
+import serve
+from common import between, load
+
+ROOT = Path(__file__).parents[1]
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+BLOCKS: Mapping[Path, Callable[[str], str]] = {
+    **{path: lambda text, path=path: front.filled(path, text, _json(front.RESULTS)) for path in front.DOCUMENTS},
+    report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
+    serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
+    ROOT / "docs" / "documents.md": lambda text: between(
+        text, documents.MARKS, documents.table(_json(documents.RESULTS))
+    ),
+}
+
+
+def outdated() -> list[Path]:
+    """The documents with a block that their results would make otherwise."""
+    texts = {path: path.read_text(encoding="utf-8") for path in BLOCKS}
+    return [path for path, text in texts.items() if BLOCKS[path](text) != text]
+
+
+def main() -> int:
+    old = outdated()
+    if "--check" in sys.argv[1:]:
+        for path in old:
+            print(f"{path.relative_to(ROOT)} is not up to date; run python benchmarks/blocks.py")
+        return 1 if old else 0
+    for path in old:
+        path.write_text(BLOCKS[path](path.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
