@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -89,11 +89,17 @@ class Aligned:
         for n, (row, count) in enumerate(zip(self.order, self.counts, strict=True)):
             to[row, :, self.slots - count :] = x[n, :, :count]
 
-    def blocks(self, unit: int) -> Iterator[tuple[int, int, int]]:
-        """Queries ``start : stop`` that the first ``n`` rows have, as ``(start, stop, n)``.
+    def blocks(self, unit: int) -> Iterator[tuple[int, int, slice]]:
+        """Queries and the rows that have all of them, as ``(start, stop, rows)``, cut at multiples of ``unit``.
 
-        They are cut at multiples of ``unit``; the last ones of a row that ends in between are zeros.
+        The queries of a row behind the last multiple are blocks of their own: no other query chooses with them.
         """
-        ends = {min(-(-count // unit) * unit, self.counts[0]) for count in self.counts}
-        for start, stop in pairwise(sorted({0, *ends})):
-            yield start, stop, sum(count > start for count in self.counts)
+        whole = [count // unit * unit for count in self.counts]
+        for start, stop in pairwise(sorted({0, *whole})):
+            yield start, stop, slice(sum(end > start for end in whole))
+        first = 0
+        for count, rows in groupby(self.counts):
+            last = first + len(list(rows))
+            if count % unit:
+                yield count // unit * unit, count, slice(first, last)
+            first = last

@@ -21,7 +21,7 @@ from longspan.store import KVStore
 
 
 @dataclass(frozen=True)
-class Run:
+class AlikeRows:
     """Consecutive batch rows that begin with equal padding.
 
     Attributes:
@@ -68,7 +68,7 @@ class GeneralChoice:
         self._tables, self._chooser = tables, chooser
         self._rotations = {n for n in (tables.chosen_rotation, tables.scored_rotation) if n is not None}
 
-    def add(self, of: BandsAttended, runs: Sequence[Run]) -> None:
+    def add(self, of: BandsAttended, runs: Sequence[AlikeRows]) -> None:
         """Merge what queries choose into ``of.out`` and ``of.lse``."""
         selector = self._chooser.selector_in(of.store, of.layer.number, of.layer.rope)
         if len(runs) > 1 and self._aligns(of, selector):
@@ -93,9 +93,9 @@ class GeneralChoice:
         q, out, lse, values = (aligned.take(x) for x in (of.q, of.out, of.lse, of.values))
         keys = {n: aligned.take(of.keys[n]) for n in self._rotations}
         order = torch.tensor(aligned.order, device=q.device)
-        for start, stop, count in aligned.blocks(selection.cut_at):
-            rows, own = slice(count), slice(start, stop)
-            run = Run(rows, 0, start, stop, table)
+        for start, stop, rows in aligned.blocks(selection.cut_at):
+            own = slice(start, stop)
+            run = AlikeRows(rows, 0, start, stop, table)
             some = {n: x[rows] for n, x in keys.items()}
             queries = self._queries(of, q[rows, :, own], some, values[rows], order[rows], run)
             self._chooser.add(out[rows, :, own], lse[rows, :, own], queries, selector)
@@ -109,7 +109,7 @@ class GeneralChoice:
         keys: Mapping[int, Tensor],
         values: Tensor,
         batch: slice | Tensor,
-        run: Run,
+        run: AlikeRows,
     ) -> QueryBlock:
         """A run's queries for its selector, with keys by rotation and values from their first token on."""
         tables, layer = self._tables, of.layer

@@ -11,7 +11,7 @@ from longspan.attend.layer import LayerCall
 from longspan.attend.ragged import filled
 from longspan.attend.sinks import with_sinks
 from longspan.attend.state import TokenSpan
-from longspan.attend.steps.choice import BandsAttended, GeneralChoice, Run
+from longspan.attend.steps.choice import AlikeRows, BandsAttended, GeneralChoice
 from longspan.attend.tables import Tables
 from longspan.errors import CacheError
 from longspan.index import equal_runs
@@ -109,13 +109,13 @@ class GeneralStep:
         out = with_sinks(out, lse, layer.sinks).transpose(1, 2)
         return torch.nn.functional.pad(out, (0, 0, 0, 0, skipped, 0)) if skipped else out
 
-    def _runs(self, layer: LayerCall, span: TokenSpan) -> list[Run]:
+    def _runs(self, layer: LayerCall, span: TokenSpan) -> list[AlikeRows]:
         tables, runs = self._tables, []
         for a, b, pad in equal_runs(layer.padding):
             stop = max(span.past + span.tokens - pad, 0)
             length = tables.method.angles_at(tables.window, span.tokens, stop)
             table = tables.angles(layer.rope.table, length, span)
-            runs.append(Run(slice(a, b), pad, max(span.past - pad, 0), stop, table))
+            runs.append(AlikeRows(slice(a, b), pad, max(span.past - pad, 0), stop, table))
         return runs
 
     def _shown(
@@ -135,7 +135,7 @@ class GeneralStep:
         return [rope.rotate_k(k, *angles) for angles in self._tables.new_keys(span, table, k.device)]
 
     def _dynamic_keys(
-        self, k: Tensor, store: KVStore | None, runs: list[Run], base: int, rope: Rope, span: TokenSpan
+        self, k: Tensor, store: KVStore | None, runs: list[AlikeRows], base: int, rope: Rope, span: TokenSpan
     ) -> list[Tensor]:
         """All keys ``[B, Hkv, N, D]``, stored unrotated, in each rotation under the angles of this length."""
         if store is not None and store.offloaded:
