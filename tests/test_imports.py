@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "terms": set(),
     "files": set(),
     "extract": {"errors", "files"},
+    "extraction": {"errors", "extract"},
     "signals": set(),
     "calibration": {"errors", "files", "tables"},
     "store": {"errors"},

@@ -37,20 +37,15 @@ _NO_TEXT = {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-esca
 
 # How often a parser may look at an element in all, which takes some seconds; and the depth that any page may have.
 _STEPS, _DEEP = 10**9, 1_000
-_TAG = re.compile(
-    r"<!--.*?(?:-->|\Z)"
-    r"|<(?P<raw>iframe|noembed|noframes|script|style|textarea|title|xmp)\b.*?(?:</(?P=raw)|\Z)"
-    r"|<(?P<end>/?)(?P<name>[a-z][^\s/>]*+)(?:=\s*+(?:\"[^\"]*+\"?|'[^']*+'?)|[^>])*+>?",
-    re.I | re.S,
-)
-# In XML these are empty; to a parser of HTML they are open, and swallow what comes after them.
-_EMPTY = re.compile(
-    r"<(iframe|noembed|noframes|noscript|script|style|template|textarea|title|xmp)\b"
-    r"((?:[^<>\"'/]++|\"[^<\"]*+\"|'[^<']*+'|/(?!>))*+)/>"
-)
-_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.S)  # a comment to a parser of HTML
-_UNCLOSED = "a,area,base,body,br,col,colgroup,dd,dt,embed,head,hr,html,img,input,li,link,meta,option,p,param,rp,rt,"
-_UNCLOSED += "source,tbody,td,tfoot,th,thead,tr,track,wbr"
+_MARKUP = r"<!--(?:-?>|.*?(?:--!?>|\Z))"
+_MARKUP += r"|<(?P<end>/?)(?P<name>[a-z][^\s/>]*+)(?:=\s*+(?:\"[^\"]*+\"?|'[^']*+'?)|[^>])*+>?"
+_TAG = re.compile(_MARKUP, re.I | re.S)
+_TAG_OF_XML = re.compile(rf"<!\[CDATA\[(?P<marked>.*?)(?:\]\]>|\Z)|{_MARKUP}", re.I | re.S)
+# What has no elements in it, whatever it looks like; of the others the text is never shown.
+_RAW, _SHOWN = "iframe,noembed,noframes,script,style,textarea,title", {"textarea", "title"}
+_RAW_ENDS = {name: re.compile(rf"</{name}(?=[\s/>])", re.I) for name in _RAW.split(",")}
+_VOID = "area,base,br,col,embed,hr,img,input,link,meta,param,source,track,wbr"
+_UNCLOSED = f"{_VOID},a,body,colgroup,dd,dt,head,html,li,option,p,rp,rt,tbody,td,tfoot,th,thead,tr"
 
 
 def is_plain(path: Path) -> bool:
@@ -108,10 +103,7 @@ def _defects(name: str) -> Iterator[list[str]]:
 def _of_html(path: Path, data: bytes) -> str:
     from selectolax.lexbor import LexborHTMLParser
 
-    html = _decoded(path, data)
-    if path.suffix.lower() == ".xhtml":
-        html = _EMPTY.sub(r"<\1\2></\1>", _CDATA.sub(lambda part: escape(part[1]), html))
-    _check_depth(path, html)
+    html = _plain_tags(path, _decoded(path, data), in_xml=path.suffix.lower() == ".xhtml")
     tree = LexborHTMLParser(html)
     tree.strip_tags(_UNSEEN)
     for names, between in ((_BLOCKS, "\u2028"), (_CELLS, " ")):
@@ -139,25 +131,51 @@ def _decoded(path: Path, data: bytes) -> str:
         raise DocumentError(f"{path}: not HTML in {encoding} ({error.reason} at byte {error.start})") from error
 
 
-def _check_depth(path: Path, html: str) -> None:
-    """Raise ``DocumentError`` where so much is open at so many tags that the parser would take minutes.
+def _plain_tags(path: Path, html: str, *, in_xml: bool) -> str:
+    """A page whose tags have no attributes, and no ``select``, which no text depends on and parsers take long for.
 
-    For many tags it looks through all elements that are open. How many are is estimated: elements whose end may be left
-    out are not counted, and what never ends counts to the end.
+    A parser compares each attribute with all others of its tag, each option with all others of its list, and opens
+    again at each paragraph all elements such as ``b`` that were not closed, if their attributes differ.
+
+    Args:
+        in_xml: an element may be closed in its first tag, and ``CDATA`` is text: to a parser of HTML it is a comment.
+
+    Raises:
+        DocumentError: so much is open at so many tags that the parser would take minutes: for many tags it looks
+            through all elements that are open. How many are is estimated: elements whose end may be left out are not
+            counted, and what never ends counts to the end.
     """
-    tags = html.count("<")
-    most = max(_STEPS // max(tags, 1), _DEEP)
-    if tags <= most:
-        return
-    blocks, unclosed = set(_BLOCKS.split(",")), set(_UNCLOSED.split(","))
+    most = max(_STEPS // max(html.count("<"), 1), _DEEP)
+    blocks, void, unclosed = (set(names.split(",")) for names in (_BLOCKS, _VOID, _UNCLOSED))
     opened, depth = Counter[str](), 0
-    for tag in _TAG.finditer(html):
-        name = (tag["name"] or "").lower()
+    parts, at, one = list[str](), 0, _TAG_OF_XML if in_xml else _TAG
+    while tag := one.search(html, at):
+        parts.append(html[at : tag.start()])
+        at, found = tag.end(), tag.groupdict()
+        if found["name"] is None:  # a comment, or in XML marked text
+            parts.append(escape(found.get("marked") or ""))
+            continue
+        name, ended = found["name"].lower(), tag[0].endswith("/>")
+        if name == "select":
+            continue
+        if found["end"]:
+            parts.append(f"</{name}>")
+        elif ended and name not in void and (in_xml or opened["svg"]):
+            parts.append(f"<{name}></{name}>")
+            continue
+        elif name in _RAW_ENDS:
+            end = _RAW_ENDS[name].search(html, at)
+            stop = len(html) if end is None else end.start()
+            parts.append(f"<{name}>" + (html[at:stop].replace("<", "&lt;") if name in _SHOWN else ""))
+            at = stop
+        else:
+            parts.append(f"<{name}/>" if ended else f"<{name}>")
         # A parser ignores the slash of <div/>; in drawings, where it counts, there are no blocks.
-        if not name or name in unclosed or (tag[0].endswith("/>") and name not in blocks):
+        if name in unclosed or (ended and name not in blocks):
             continue
         step = 1 if not tag["end"] else -1 if opened[name] else 0
         opened[name] += step
         depth += step
         if depth > most:
             raise DocumentError(f"{path}: HTML whose elements lie more than {most:,} deep in one another")
+    return "".join(parts) + html[at:]

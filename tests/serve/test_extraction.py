@@ -6,47 +6,24 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
 from pathlib import Path
 
 import pytest
 
 from longspan.errors import DocumentError
-from longspan.serve.extraction import Extractor
+from longspan.extraction import Extractor
+from support.pdf_files import page_of
 from support.serving import chat, wait_for
 
 MIB = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux")
 
 
-def pdf(stream: bytes, pages: int = 1) -> bytes:
-    """A PDF file of some pages, whose content is one compressed stream."""
-    packed = zlib.compress(stream, 9)
-    page = (
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 99 99] /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >> >>"
-    )
-    kids = b" ".join(b"%d 0 R" % (5 + n) for n in range(pages))
-    parts = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, pages),
-        b"<< /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream" % (len(packed), packed),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-        *[page] * pages,
-    ]
-    data, places = b"%PDF-1.4\n", []
-    for number, part in enumerate(parts, 1):
-        places.append(len(data))
-        data += b"%d 0 obj\n%s\nendobj\n" % (number, part)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    end = b"xref\n0 %d\n0000000000 65535 f \n%strailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
-    return data + end % (len(parts) + 1, table, len(parts) + 1, len(data))
-
-
-GOOD = pdf(b"BT /F 12 Tf 9 9 Td (Call me Ishmael.) Tj ET")
+GOOD = page_of(b"BT /F 12 Tf 9 9 Td (Call me Ishmael.) Tj ET", packed=True)
 # 60 kB of a file that no parser is done with without much memory.
-LARGE = pdf(b"BT /F 12 Tf 9 9 Td " + b"(x) Tj " * 8_000_000 + b"ET")
+LARGE = page_of(b"BT /F 12 Tf 9 9 Td " + b"(x) Tj " * 8_000_000 + b"ET", packed=True)
 # One that no parser is done with soon: each page takes a second or so, and none is beyond a parser's own limits.
-ENDLESS = pdf(b"BT /F 12 Tf 9 9 Td " + b"(x) Tj " * 100_000 + b"ET", pages=1000)
+ENDLESS = page_of(b"BT /F 12 Tf 9 9 Td " + b"(x) Tj " * 100_000 + b"ET", pages=1000, packed=True)
 
 
 @pytest.fixture
@@ -118,7 +95,7 @@ def test_the_key_of_the_server_is_not_given_on(extractor, tmp_path, monkeypatch)
         return start(command, **options)
 
     monkeypatch.setenv("LONGSPAN_API_KEY", "secret")
-    monkeypatch.setattr("longspan.serve.extraction.subprocess.Popen", spy)
+    monkeypatch.setattr("longspan.extraction.subprocess.Popen", spy)
     text_of(extractor(), tmp_path, GOOD)
     (environment,) = seen
     assert "secret" not in environment.values() and "PATH" in environment

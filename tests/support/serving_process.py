@@ -17,12 +17,17 @@ CODE = "import longspan.cli; longspan.cli.main()"
 class Process:
     """A server that was started from a command line.
 
+    Args:
+        files: that it may have open at most.
+
     Attributes:
         http: a client of it. log: what it said on stderr up to its address.
     """
 
-    def __init__(self, documents: Path, *options: str, model: str = "bundled") -> None:
+    def __init__(self, documents: Path, *options: str, model: str = "bundled", files: int | None = None) -> None:
         command = [sys.executable, "-c", CODE, "serve", model, "--documents", str(documents), "--port", "0", *options]
+        if files is not None:
+            command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.log = ""
         assert self.process.stderr is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from longspan.errors import LongspanError
 if TYPE_CHECKING:
     from longspan.methods import Method
 
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MODEL = "A model folder, a hub name, or 'bundled'."
 
 ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
@@ -102,3 +104,11 @@ def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Me
         raise LongspanError(f"{name}: the angles are set twice, by --method and by --angles")
     all_settings = [*(f"{key}={value}" for key, value in parameters.items()), *settings]
     return build_method(name, all_settings, angles if spec_angles is None else spec_angles, also=("auto",))
+
+
+def size(option: str, text: str) -> int:
+    """Bytes of a size such as 512M."""
+    found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise LongspanError(f"{option} must be a size such as 512M or 16G, not {text!r}")
+    return int(found[1]) * _UNITS[found[2].upper()]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,9 +15,9 @@ import typer
 from longspan.cli import options
 from longspan.cli.ask import reader_of
 from longspan.cli.models import load_model, load_tokenizer, origin
-from longspan.cli.output import hushed, notes, print_json, refusals, say, warnings_said
+from longspan.cli.output import hushed, notes, print_json, refusals, say
 from longspan.cli.texts import STDIN, one_stdin, read_text
-from longspan.errors import LongspanError
+from longspan.errors import DocumentError, LongspanError, printable
 from longspan.signals import Stopped
 
 if TYPE_CHECKING:
@@ -55,6 +57,15 @@ def read(
         int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)
     ] = 4096,
     text: Annotated[bool, typer.Option(help="Save the text with the document, which --passages of ask needs.")] = True,
+    extract_seconds: Annotated[
+        float, typer.Option(help="The time limit in seconds to extract the text of a PDF or HTML file.", min=1)
+    ] = 60,
+    extract_memory: Annotated[
+        str, typer.Option(help="The memory limit in bytes to extract the text of a PDF or HTML file.")
+    ] = "2G",
+    extract_size: Annotated[
+        str, typer.Option(help="The largest size in bytes of a PDF or HTML file, and of its text.")
+    ] = "64M",
     kv_tier: options.KvTier = "device",
     kv_dir: options.KvDir = None,
     append: Annotated[bool, typer.Option("--append", help="Append the texts to the document in PATH.")] = False,
@@ -76,7 +87,9 @@ def read(
         raise LongspanError("--model is missing: name the model that is to read")
     one_stdin(texts)
     console = notes(quiet)
-    read_in = [("standard input" if path == STDIN else path.name, _text(path, console)) for path in texts]
+    memory, size = options.size("--extract-memory", extract_memory), options.size("--extract-size", extract_size)
+    text_of = partial(_text, console=console, seconds=extract_seconds, memory=memory, size=size)
+    read_in = [("standard input" if path == STDIN else path.name, text_of(path)) for path in texts]
     chosen = options.method_or_auto(method, settings or (), angles)
     loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
     import longspan
@@ -152,13 +165,26 @@ def _kept_words(out: Path) -> str | None:
     return f"{begun.tokens:,} of {begun.facts.tokens:,} tokens are kept in {out}; the same command goes on from there"
 
 
-def _text(path: Path, console: Console) -> str:
-    from longspan.extract import extract, is_plain
+def _text(path: Path, *, console: Console, seconds: float, memory: int, size: int) -> str:
+    from longspan.extract import is_plain
+    from longspan.extraction import Extractor
 
     if is_plain(path):
         return read_text(path)
-    with warnings_said(console, "warning"):
-        return extract(path)
+    if path.stat().st_size > size:
+        raise LongspanError(f"{path}: the file has more than {size:,} bytes; --extract-size allows more")
+    with TemporaryDirectory(prefix="longspan-text-") as folder:
+        extractor = Extractor(
+            seconds=seconds, memory=memory, longest=size,
+            remedy="give the text itself, or allow more by --extract-seconds, --extract-memory or --extract-size",
+            defect=lambda words: say(console, printable(f"warning: {path}: {words}")),
+        )  # fmt: skip
+        try:
+            return extractor.text_of(path, Path(folder) / "text")
+        except DocumentError as error:
+            raise DocumentError(f"{path}: {error}") from error
+        finally:
+            extractor.close()
 
 
 @contextmanager

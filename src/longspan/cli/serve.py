@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -17,7 +16,6 @@ from longspan.cli.output import hushed, notes, refusals, say
 from longspan.errors import LongspanError
 
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _option(variable: str, help: str, **limits: Any) -> Any:
@@ -70,6 +68,18 @@ def serve(
     max_prompt: Annotated[
         str, _option("MAX_PROMPT", "The largest size of a prompt in characters; upload longer texts as documents.")
     ] = "8M",
+    max_connections: Annotated[
+        int, _option("MAX_CONNECTIONS", "The largest number of requests at a time, the waiting ones included.", min=1)
+    ] = 256,
+    max_address_connections: Annotated[
+        int, _option("MAX_ADDRESS_CONNECTIONS", "The largest number of requests of one address at a time.", min=1)
+    ] = 128,
+    head_seconds: Annotated[
+        float, _option("HEAD_SECONDS", "The time limit in seconds for the head of a request to come.", min=0.1)
+    ] = 10,
+    body_seconds: Annotated[
+        float, _option("BODY_SECONDS", "The same for its body; each 1,024 bytes of it give it a second more.", min=0.1)
+    ] = 30,
     extract_seconds: Annotated[
         float, _option("EXTRACT_SECONDS", "The time limit in seconds to extract the text of a PDF or HTML file.", min=1)
     ] = 60,
@@ -130,13 +140,17 @@ def serve(
             max_length=length,
             max_running=max_running,
             max_queue=max_queue,
-            max_body=_size("--max-body", max_body),
-            max_prompt=_size("--max-prompt", max_prompt),
+            max_body=options.size("--max-body", max_body),
+            max_prompt=options.size("--max-prompt", max_prompt),
+            max_connections=max_connections,
+            max_address_connections=max_address_connections,
+            head_seconds=head_seconds,
+            body_seconds=body_seconds,
             extract_seconds=extract_seconds,
-            extract_memory=_size("--extract-memory", extract_memory),
-            memory=_size("--memory", memory),
+            extract_memory=options.size("--extract-memory", extract_memory),
+            memory=options.size("--memory", memory),
             kv_dir=kv_dir,
-            kv_disk=_size("--kv-disk", kv_disk),
+            kv_disk=options.size("--kv-disk", kv_disk),
         )
         sockets = stack.enter_context(bound(host, port))
         with hushed(quiet), refusals():
@@ -159,11 +173,3 @@ def serve(
         from longspan.serve.run import serve as run
 
         run(served, sockets, demo=demo)
-
-
-def _size(option: str, text: str) -> int:
-    """Bytes of a size such as 512M."""
-    found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise LongspanError(f"{option} must be a size such as 512M or 16G, not {text!r}")
-    return int(found[1]) * _UNITS[found[2].upper()]

@@ -47,6 +47,7 @@ def build(host: Host) -> ASGIApp:
     settings = host.settings
     return Guard(
         app, api_key=settings.api_key, loopback=settings.loopback, max_body=settings.max_body,
+        most=settings.connections, most_of_address=settings.max_address_connections,
         requested=host.metrics.requested,
     )  # fmt: skip
 

@@ -5,7 +5,6 @@ Only the engine's thread uses this module.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from copy import deepcopy
@@ -28,6 +27,7 @@ from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.index.rows import UnitIndex
 from longspan.serve.engine import log
+from longspan.serve.settings import most_files
 from longspan.store.segments import mappings, most_mappings, read_into
 
 _MIN_SHARED = 16  # tokens that a shared beginning has to have to be worth a copy
@@ -190,7 +190,7 @@ class Caches:
 
     def _bound_disk(self) -> None:
         on_disk, held = [one for one in self._conversations if one.disk], self.disk_nbytes
-        while on_disk and (held > self._disk or len(on_disk) > _SHARE * _most_files()):
+        while on_disk and (held > self._disk or len(on_disk) > _SHARE * most_files()):
             held -= on_disk[0].disk
             del self._conversations[self._index_of(on_disk.pop(0))]
 
@@ -265,16 +265,6 @@ def _with_state(stored: Contents) -> Contents:
 
 def _is_mapped(one: _CachedConversation) -> bool:
     return isinstance(one.storage, PrefixCache) and one.storage.mapped > 0
-
-
-def _most_files() -> float:
-    """Files that this process may have open; infinite where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return math.inf
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def _size(cache: LongspanCache, mapped: float) -> int:

@@ -52,6 +52,11 @@ def busy() -> ApiError:
     )
 
 
+def crowded(words: str) -> ApiError:
+    """503: all places are taken."""
+    return ApiError(503, f"{words}; try again later", code="too_many_connections", headers={"Retry-After": "1"})
+
+
 def draining() -> ApiError:
     """503: the server is about to end."""
     return ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})

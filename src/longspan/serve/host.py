@@ -15,10 +15,10 @@ from longspan.documents.contents import attached
 from longspan.documents.folder import Folder
 from longspan.documents.layout import find_layout
 from longspan.errors import LongspanError
+from longspan.extraction import Extractor
 from longspan.serve.caches import Caches
 from longspan.serve.engine import Engine, QueueFull
 from longspan.serve.errors import ApiError, busy, draining
-from longspan.serve.extraction import Extractor
 from longspan.serve.generation import Emit, Generation, GenerationRequest
 from longspan.serve.library import Library
 from longspan.serve.metrics import Metrics

@@ -28,8 +28,8 @@ from longspan.documents.folder import Folder
 from longspan.documents.reader import Steps, begin
 from longspan.errors import DocumentError, LongspanError, one_line
 from longspan.extract import is_plain
+from longspan.extraction import Extractor
 from longspan.serve.engine import Engine, log
-from longspan.serve.extraction import Extractor
 from longspan.serve.record import META, DocumentRecord
 
 ID = re.compile(r"doc-[0-9a-f]{24}")

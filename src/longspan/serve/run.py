@@ -15,11 +15,14 @@ from typing import Any
 import uvicorn
 
 from longspan.serve.app import build
+from longspan.serve.connections import connections
 from longspan.serve.demo import add_demo
 from longspan.serve.host import Host
 from longspan.serve.sockets import cannot_listen
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# asyncio accepts so many at a time, before it hands the first over; all others wait in the system's queue.
+_ACCEPTED_AT_ONCE, _QUEUE = 8, 1024
 _SHUTDOWN_SECONDS = 30  # for clients that neither read nor finish their request, once all is answered
 
 
@@ -31,7 +34,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 build(host), host=settings.host, port=settings.port, lifespan="off", log_level="warning",
-                access_log=False, server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS, **options,
+                access_log=False, server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+                http=connections(settings), ws="none", backlog=_ACCEPTED_AT_ONCE, **options,
             )
         )  # fmt: skip
         self._host = host
@@ -75,6 +79,9 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:  # another process bound the port, too, and was the first to listen
             raise cannot_listen(self._host.settings.host, self._host.settings.port, error) from None
+        for one in (one for server in self.servers for one in server.sockets):
+            with one.dup() as listening:
+                listening.listen(_QUEUE)
         if self.started:
             print(f"longspan serves {self._host.settings.model} at {self.address}", file=sys.stderr, flush=True)
 

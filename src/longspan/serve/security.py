@@ -1,20 +1,22 @@
-"""Checks before every route: host, origin, key and body size; and the security headers of every response."""
+"""Checks before every route: places, host, origin, key and body; and the security headers of every response."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from longspan.serve.errors import ApiError, draining
+from longspan.serve.errors import ApiError, crowded, draining
 from longspan.serve.settings import is_loopback
 
-_OPEN = ("/page/", "/health/")  # need no key, like the page itself
+_PAGE = "/page/"  # needs no key, like the page itself
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -36,13 +38,24 @@ class Guard:
         api_key: that requests must have. loopback: whether only this machine can reach the server; then a name of
             another one in ``Host`` is that of a page that wants to be taken for this server.
         max_body: bytes of a request.
+        most, most_of_address: requests at a time, and those of one address; the routes of health take no place.
         requested: called with the route and the status of every response.
     """
 
     def __init__(
-        self, app: ASGIApp, *, api_key: str | None, loopback: bool, max_body: int, requested: Callable[[str, int], None]
+        self,
+        app: ASGIApp,
+        *,
+        api_key: str | None,
+        loopback: bool,
+        max_body: int,
+        most: int,
+        most_of_address: int,
+        requested: Callable[[str, int], None],
     ) -> None:
         self._app, self._loopback, self._max_body, self._requested = app, loopback, max_body, requested
+        self._most, self._most_of_address = most, most_of_address
+        self._requests, self._of_address = 0, Counter[str]()
         self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,8 +83,9 @@ class Guard:
                 await send({"type": "http.response.body"})
 
         try:
-            self._check(scope["path"], Headers(scope=scope))
-            await self._app(scope, self._limited(receive), guarded)
+            with self._place(scope):
+                self._check(scope["path"], Headers(scope=scope))
+                await self._app(scope, self._limited(receive), guarded)
         except ApiError as error:
             if begun:
                 raise
@@ -80,6 +94,27 @@ class Guard:
             if not begun:
                 await _response(draining())(scope, receive, guarded)
 
+    @contextmanager
+    def _place(self, scope: Scope) -> Iterator[None]:
+        """A place among the requests that are answered; none is needed to ask for the server's health."""
+        if _asks_for_health(scope["path"]):
+            yield
+            return
+        address = scope["client"][0] if scope.get("client") else ""
+        if self._requests >= self._most:
+            raise crowded("too many requests at a time")
+        if self._of_address[address] >= self._most_of_address:
+            raise crowded("too many requests of one address at a time")
+        self._requests += 1
+        self._of_address[address] += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
+
     def _check(self, path: str, headers: Headers) -> None:
         host = headers.get("host", "")
         if self._loopback and not is_loopback(_name(host)):
@@ -87,7 +122,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
             raise ApiError(403, "pages of other places may not ask this server", code="wrong_origin")
-        if self._key is not None and path not in ("/", "/health") and not path.startswith(_OPEN):
+        if self._key is not None and path != "/" and not path.startswith(_PAGE) and not _asks_for_health(path):
             scheme, _, key = headers.get("authorization", "").partition(" ")
             given = key.strip().encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
@@ -95,6 +130,11 @@ class Guard:
                     401, "this server needs its key: Authorization: Bearer KEY", code="invalid_api_key",
                     headers={"WWW-Authenticate": "Bearer"},
                 )  # fmt: skip
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may believe the other one
+            raise ApiError(
+                400, "a request has Content-Length or Transfer-Encoding, not both", code="ambiguous_length",
+                headers={"Connection": "close"},
+            )  # fmt: skip
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._max_body:
             raise self._too_large()
@@ -119,6 +159,10 @@ class Guard:
 
 def _response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body(), error.status_code, error.headers)
+
+
+def _asks_for_health(path: str) -> bool:
+    return path == "/health" or path.startswith("/health/")
 
 
 def _name(host: str) -> str:

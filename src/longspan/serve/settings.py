@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from longspan import extraction
 from longspan.errors import LongspanError
 
 MIB = 2**20
+_SHARE = 8  # of the files that the process may have open: so many connections at most are answered, and wait
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,9 @@ class ServerSettings:
         max_length: tokens of a prompt and its answer; None leaves it to the method.
         max_running: requests that take turns. max_queue: those that wait for that, and texts that wait to be read.
         max_body: bytes of a request. max_prompt: characters of a prompt; a longer text is uploaded as a document.
+        max_connections: requests that are received and answered at a time, and connections that wait for one.
+        max_address_connections: requests of one address at a time.
+        head_seconds, body_seconds: for a request's head, and for its body without the time for its bytes.
         extract_seconds, extract_memory: for the process that extracts the text of a PDF or HTML file.
         memory: bytes of conversations' caches that are kept in memory.
         kv_dir: folder for caches beyond ``memory``; None drops them. kv_disk: bytes of the files there.
@@ -42,10 +48,14 @@ class ServerSettings:
     max_length: int | None = None
     max_running: int = 32
     max_queue: int = 64
-    max_body: int = 64 * MIB
+    max_body: int = extraction.SIZE
     max_prompt: int = 8 * MIB
-    extract_seconds: float = 60
-    extract_memory: int = 2048 * MIB
+    max_connections: int = 256
+    max_address_connections: int = 128
+    head_seconds: float = 10
+    body_seconds: float = 30
+    extract_seconds: float = extraction.SECONDS
+    extract_memory: int = extraction.MEMORY
     memory: int = 1024 * MIB
     kv_dir: Path | None = None
     kv_disk: int = 16 * 1024 * MIB
@@ -66,6 +76,21 @@ class ServerSettings:
     def loopback(self) -> bool:
         """Whether only this machine can reach the server."""
         return is_loopback(self.host)
+
+    @property
+    def connections(self) -> int:
+        """``max_connections`` within the files that the process may have open, of which caches need many more."""
+        return int(min(self.max_connections, max(most_files() // _SHARE, 1)))
+
+
+def most_files() -> float:
+    """Files that this process may have open; infinite where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.inf
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def is_loopback(name: str) -> bool:
