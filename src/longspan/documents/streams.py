@@ -15,8 +15,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
-from longspan.hf.cache import IdleLayer, LongspanCache, StoreLayer, keeps_nothing
+from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
+from longspan.hf.stock import IdleLayer, keeps_nothing
 from longspan.hf.tiers import new_spill
 from longspan.index import Entries, SavableIndex, SavedIndex
 from longspan.selection.selector import Selector

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from copy import deepcopy
 from operator import index
 from typing import Any, get_args
@@ -10,13 +10,13 @@ from weakref import ReferenceType
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.attend import Attender, LayerCall
 from longspan.errors import CacheError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.running import Forward, Numbering
+from longspan.hf.stock import has_forgotten, keeps_a_state, keeps_nothing, stock_tensors
 from longspan.hf.tiers import refuse_offloaded
 from longspan.hf.untraced import untraced
 from longspan.store import KVStore, Tier
@@ -72,51 +72,6 @@ class StoreLayer(CacheLayerMixin):
         )
 
     prefetch = offload
-
-
-class IdleLayer(DynamicLayer):
-    """A layer that calls no attention interface, mostly since no text runs it, as the attention to images of Llama 3.2.
-
-    Attention of remote code may fill it all the same; from then on it is as any other layer.
-    """
-
-    def crop(self, tokens_to_remove: int) -> None:
-        if self.is_initialized:
-            super().crop(tokens_to_remove)
-
-
-def stock_layers(config: PreTrainedConfig, run: Container[int]) -> list[Any]:
-    """The layers of a cache of transformers' own; those whose indices are not in ``run`` may keep no tokens."""
-    layers = DynamicCache(config=config).layers
-    # Before transformers 5.23 layers that share the keys of earlier ones have none.
-    layers += [IdleLayer() for _ in range(len(layers), getattr(config, "num_hidden_layers", 0))]
-    return [IdleLayer() if type(x) is DynamicLayer and n not in run else x for n, x in enumerate(layers)]
-
-
-def keeps_nothing(layer: Any) -> bool:
-    """Whether a layer of a cache holds none of a text's tokens, nor a state that they went into."""
-    # Transformers has a layer of its own for that since 5.23, which is not there to be imported before.
-    return type(layer).__name__ == "DummyLayer" or isinstance(layer, IdleLayer) and not layer.is_initialized
-
-
-def _keeps_a_state(layer: Any) -> bool:
-    """Whether one of transformers' own layers keeps a state that its tokens went into, such as a convolution's."""
-    return hasattr(layer, "conv_states")
-
-
-def _stock_tensors(layer: Any) -> list[Tensor | None]:
-    """What one of transformers' own layers keeps."""
-    states = [layer.conv_states, layer.recurrent_states] if _keeps_a_state(layer) else []
-    tokens = [layer.keys, layer.values] if isinstance(layer, DynamicLayer) and layer.is_initialized else []
-    return [*tokens, *(state for each in states for state in each.values())]
-
-
-def _has_forgotten(layer: Any, dropped: int, held: int) -> bool:
-    """Whether such a layer cannot go back by ``dropped`` of ``held`` tokens: convolutions alone record theirs."""
-    if not layer.record_past or any(state is not None for state in layer.recurrent_states.values()):
-        return True
-    states = [(state, layer.conv_kernel_size[n]) for n, state in layer.conv_states.items() if state is not None]
-    return any(state.shape[-1] < min(size + dropped, held) for state, size in states)
 
 
 class LongspanCache(Cache):
@@ -225,8 +180,8 @@ class LongspanCache(Cache):
         lengths = self._lengths()
         most = max(n or 0 for n in lengths)
         for n, (layer, held) in enumerate(zip(self.layers, lengths, strict=True)):
-            if _keeps_a_state(layer):
-                stuck = self.unfinished or _has_forgotten(layer, most - length, most)
+            if keeps_a_state(layer):
+                stuck = self.unfinished or has_forgotten(layer, most - length, most)
             elif isinstance(layer, DynamicSlidingWindowLayer) and held is not None and held > length:
                 stuck = layer.keys.shape[-2] - (held - length) < min(layer.sliding_window - 1, length)
             else:
@@ -237,7 +192,7 @@ class LongspanCache(Cache):
 
     def refuse_uneven(self, depth: int | None = None) -> None:
         """Raise ``CacheError`` unless the first ``depth`` layers, or all, hold equally many tokens."""
-        if self.broken and any(map(_keeps_a_state, self.layers)):
+        if self.broken and any(map(keeps_a_state, self.layers)):
             raise CacheError(
                 "a forward broke off, and layers that keep a state in place of tokens may have taken in some of its "
                 "tokens; cache.reset() forgets them all, or pass longspan.new_cache(model)"
@@ -253,7 +208,7 @@ class LongspanCache(Cache):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LongspanCache:
         """A cache of its own with the same tokens, for the same model: to go on from one prompt several times."""
-        for x in (x for layer in self.layers for x in _stock_tensors(layer) if x is not None):
+        for x in (x for layer in self.layers for x in stock_tensors(layer) if x is not None):
             # A tensor is copied with all of its memory, and of one in a document's files not all can be read; one with
             # a gradient is not copied at all.
             memo[id(x)] = x.clone()
@@ -333,7 +288,7 @@ class LongspanCache(Cache):
         for layer in self.layers:
             if isinstance(layer, DynamicLayer):
                 layer.keys, layer.values, layer.is_initialized = None, None, False
-            if _keeps_a_state(layer):
+            if keeps_a_state(layer):
                 for each in (layer.conv_states, layer.recurrent_states):
                     each.update(dict.fromkeys(each))
                 for made in (layer.is_conv_states_initialized, layer.is_recurrent_states_initialized):

@@ -18,7 +18,7 @@ from longspan.calibration import same_maps
 from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here, put_cache
-from longspan.hf.cache import LongspanCache, StoreLayer, stock_layers
+from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
@@ -30,6 +30,7 @@ from longspan.hf.running import (
     refuse_missing,
     refuse_other_attention,
 )
+from longspan.hf.stock import stock_layers
 from longspan.hf.threads import calls_of
 from longspan.hf.tiers import new_store
 from longspan.hf.untraced import untraced
