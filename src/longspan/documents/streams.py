@@ -155,6 +155,7 @@ def new_cache(
             "again"
         ) from error
     cache.padding = (0,)
+    cache.calls.adopt(tokens)
     return cache
 
 

@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Dynam
 from longspan.attend import Attender, LayerCall
 from longspan.errors import CacheError
 from longspan.hf.argument import CACHE_ARGUMENT
+from longspan.hf.calls import Calls
 from longspan.hf.running import Forward, Numbering
 from longspan.hf.stock import has_forgotten, keeps_a_state, keeps_nothing, stock_tensors
 from longspan.hf.tiers import refuse_offloaded
@@ -84,6 +85,7 @@ class LongspanCache(Cache):
         recorded: what all layers run their next token through while a step is recorded; None at other times.
         running: the forward that fills it at the moment; None between forwards.
         numbering: which numbering the ``position_ids`` of its tokens followed, where they showed one.
+        calls: that filled it, where what is computed of a token depends on later ones.
         broken: whether a forward that filled it broke off, which shows in the lengths of layers that keep tokens alone.
     """
 
@@ -95,6 +97,7 @@ class LongspanCache(Cache):
         self.recorded: Callable[[Tensor, Tensor, Tensor, LayerCall, KVStore], Tensor] | None = None
         self.running: Forward | None = None
         self.numbering: Numbering | None = None
+        self.calls = Calls(attender.method, attender.window)
         self.broken = False
 
     @property
@@ -135,11 +138,12 @@ class LongspanCache(Cache):
     max_cache_len = -1  # no limit; PEFT's prefix tuning asks before it passes a cache of its own, which is refused
 
     def croppable(self, length: int) -> int:
-        """The most tokens, at most ``length``, that ``crop`` can leave: it may be able to stop at some places alone."""
+        """The most tokens, at most ``length``, that ``crop`` can leave as they are, computing none of them again."""
         now = self.get_seq_length()
         before = None
         while length != before and length < now:
             before = length
+            length = self.calls.unchanged(length, self.padding or ())
             for store in self.stores:
                 length = store.croppable(length)
         return 0 if length < now and self._stuck(length) is not None else min(length, now)
@@ -147,15 +151,33 @@ class LongspanCache(Cache):
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last ``-n`` tokens of every layer; a positive ``n``, as transformers had it, is the length to keep.
 
+        Tokens that are left and chose keys together with dropped ones are computed again: what remains is the same
+        whatever was dropped.
+
         Raises:
-            CacheError: a layer has not kept what it would go back to; nothing is dropped.
+            CacheError: a layer has not kept what it would go back to, or inputs to compute again; nothing is dropped.
         """
         tokens_to_remove = index(tokens_to_remove)  # assisted decoding of transformers before 5.18 passes a tensor
         lengths = self._lengths()
         most = max(n or 0 for n in lengths)
         length = tokens_to_remove if tokens_to_remove > 0 else max(most + tokens_to_remove, 0)
+        if length >= most:
+            return self._drop(length)
+        even = len({n for n in lengths if n is not None}) == 1  # else no forward goes on from here
+        kept = self.calls.unchanged(length, self.padding or ()) if even else length
+        again = self.calls.again(self, kept, length) if kept < length else None
+        padding, numbering = self.padding or (), self.numbering
+        self._drop(kept)
+        if again is not None:
+            self.numbering = numbering
+            again(padding)
+
+    def _drop(self, length: int) -> None:
+        """Keep the first ``length`` tokens."""
         if length == 0:
             return self.reset()
+        lengths = self._lengths()
+        most = max(n or 0 for n in lengths)
         if length < most and (stuck := self._stuck(length)) is not None:
             raise CacheError(
                 f"{most - length} tokens cannot be dropped: layer {stuck} is attended by the model itself, which keeps "
@@ -167,6 +189,7 @@ class LongspanCache(Cache):
             count = min(length - (most if held is None else held), 0)
             if count or getattr(self.layers[n], "record_past", False):
                 self.layers[n].crop(count)
+        self.calls.crop(length)
         if self.padding is not None:  # a row of which padding alone is left may go on as it likes
             self.padding = tuple(min(pad, length) for pad in self.padding)
 
@@ -213,7 +236,7 @@ class LongspanCache(Cache):
             # a gradient is not copied at all.
             memo[id(x)] = x.clone()
         twin = LongspanCache(self.owner, self.attender, deepcopy(self.layers, memo))
-        twin.padding, twin.numbering = self.padding, self.numbering
+        twin.padding, twin.numbering, twin.calls = self.padding, self.numbering, self.calls.copy()
         twin.broken = self.unfinished
         return twin
 
@@ -265,6 +288,7 @@ class LongspanCache(Cache):
         """Keep rows ``beam_idx`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
         rows = self._numbers(beam_idx)
         super().reorder_cache(rows)
+        self.calls.select(rows)
         if self.padding is not None:
             self.padding = tuple(self.padding[row] for row in rows.tolist())
 
@@ -281,6 +305,7 @@ class LongspanCache(Cache):
 
     def reset(self) -> None:
         self.padding, self.numbering, self.broken = None, None, False
+        self.calls.crop(0)
         if self.running is not None:  # one that an interrupt ended
             self.running.fits = False
         # First, since transformers sets what a state, or before 5.18 a layer, keeps to zero, for as many rows and

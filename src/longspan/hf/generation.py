@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from torch import Tensor
 from transformers import MaxLengthCriteria, PreTrainedModel
 
 from longspan.errors import CacheError, LongspanError
-from longspan.hf.argument import CACHE_ARGUMENT, named_here
+from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here
+from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.hf.running import NeverCopied
 
@@ -45,6 +47,23 @@ class _OurCache(_Shadow):
             if getattr(generation_config, "is_assistant", False):
                 cache.activate_past_recording()
         return result
+
+
+class _Guesses(_Shadow):
+    """In place of ``_get_candidate_generator``: the cache is told how many tokens of its next forward are guesses."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        generator, cache = self._stock(*args, **kwargs), given_cache(kwargs["model_kwargs"])
+        if isinstance(cache, LongspanCache):
+            guess = generator.get_candidates
+
+            def get_candidates(input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+                found = guess(input_ids, *args, **kwargs)
+                cache.calls.guesses = found[0].shape[1] - input_ids.shape[1]
+                return found
+
+            generator.get_candidates = get_candidates
+        return generator
 
 
 class _LongPrompts(_Shadow):
@@ -87,6 +106,7 @@ class _NoPages(_Shadow):
 _SHADOWS: dict[str, type[_Shadow]] = {
     "_prepare_generation_config": _EitherName,
     "_prepare_cache_for_generation": _OurCache,
+    "_get_candidate_generator": _Guesses,
     "_prepare_generated_length": _LongPrompts,
     "_get_stopping_criteria": _OwnReach,
     "init_continuous_batching": _NoPages,

@@ -19,6 +19,7 @@ from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here, put_cache
 from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.hf.calls import compute, each_guess_alone
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
@@ -29,11 +30,13 @@ from longspan.hf.running import (
     refuse_inputs,
     refuse_missing,
     refuse_other_attention,
+    refuse_strange,
 )
 from longspan.hf.stock import stock_layers
 from longspan.hf.threads import calls_of
 from longspan.hf.tiers import new_store
 from longspan.hf.untraced import untraced
+from longspan.hf.unwrap import decoder_of
 from longspan.rope import Rope
 
 # Sees what reaches the attention of an attached layer, before anything is done to it: the layer, its unrotated queries
@@ -52,6 +55,7 @@ class Attachment(NeverCopied):
         self._stock = partial(interface.stock_attention, self.implementation)
         self._config = model.config.get_text_config(decoder=True)
         self._handles: list[Any] = []
+        self._decoder: Callable[[], nn.Module | None] = lambda: None
         self._names: list[str] = []  # of what the decoder's forward takes
         self._numbers = False  # whether tokens whose positions were left out are numbered for it
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
@@ -68,6 +72,7 @@ class Attachment(NeverCopied):
         """Put the method on the model; everything that can fail was tried in the probe."""
         model.set_attn_implementation(interface.NAME)
         decoder = decoder_of(model, [layer.module for layer in self.layers])
+        self._decoder = weakref.ref(decoder)
         self._names = list(inspect.signature(decoder.forward).parameters)
         # Stock layers rotate by position_ids, which count padding where they are left out; those of generate do not.
         self._numbers = "position_ids" in self._names and any(layer.rope is None for layer in self.layers)
@@ -139,6 +144,7 @@ class Attachment(NeverCopied):
             put_cache(kwargs, cache, self._names)
             self._take(cache, running, decoder)
             cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
+            running.guesses = cache.calls.begin(self, cache, kwargs, tokens.shape[1])
             if self._mixed and cache.recorded is None:  # whoever records has checked
                 self._check_before(cache, running, kwargs, *tokens.shape[:2])
         running.fits = True
@@ -174,6 +180,18 @@ class Attachment(NeverCopied):
             running.positions = kwargs["position_ids"] = by_token(mask, tokens)
         if running.positions is not None:
             running.compare(padding, past, tokens)
+
+    def again(self, cache: LongspanCache) -> Callable[[dict[str, Tensor], tuple[int, ...]], None]:
+        """``compute`` of tokens that this cache held.
+
+        Raises:
+            CacheError: the model is not extended, or not as it was.
+        """
+        decoder = self._decoder()
+        if decoder is None or not self._handles or decoder.training:
+            raise CacheError("tokens cannot be computed again, since the model is not extended or is in training mode")
+        self.check(cache)
+        return partial(compute, decoder, self._names, cache)
 
     @untraced
     def begin_layer(self, layer: Layer, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -226,7 +244,7 @@ class Attachment(NeverCopied):
         if not isinstance(mask, interface.Mask):
             raise LongspanError(f"{layer.name} received a mask that is not longspan's; pass a 2D attention_mask")
         if running.cache is not cache or layer.norms is not None:
-            _refuse_strange(layer, running, cache)
+            refuse_strange(layer, running, cache)
         running.attended.append(layer.index)
         store, step, padding = None, None, mask.padding
         if cache is not None:
@@ -241,10 +259,11 @@ class Attachment(NeverCopied):
             cache.accept(padding, mask.given is not None, cache.layers[layer.index].store.length)
         if running.positions is not None:
             running.compare(padding, 0 if store is None else store.length, v.shape[2])
+        run = each_guess_alone(self.attender.run, running.guesses) if running.guesses else self.attender.run
         if not torch.is_grad_enabled():
-            return self.attender.run(q, k, v, call, store).contiguous(), None
+            return run(q, k, v, call, store).contiguous(), None
         with torch.no_grad():
-            out = self.attender.run(q, k, v, call, store).contiguous()
+            out = run(q, k, v, call, store).contiguous()
         return interface.inference_only(out, q, k, v, *layer.weights(call.sinks)), None
 
     @untraced
@@ -327,25 +346,3 @@ class Attachment(NeverCopied):
             raise CacheError(
                 "the cache was filled under another calibration than the model now runs; pass longspan.new_cache(model)"
             )
-
-
-def decoder_of(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:
-    """The innermost model that holds all attention modules, whose forward makes the cache and the masks."""
-    holding = [m for m in model.modules() if isinstance(m, PreTrainedModel) and set(modules) <= set(m.modules())]
-    return holding[-1]
-
-
-def _refuse_strange(layer: Layer, running: Forward, cache: LongspanCache | None) -> None:
-    """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
-    if running.cache is not cache:
-        raise LongspanError(
-            f"{layer.name} received a different cache than the model ({type(cache).__name__}); pass "
-            f"{CACHE_ARGUMENT} to the model, and longspan.new_cache(model) where it is to be kept"
-        )
-    if layer.norms is not None:
-        if running.norms != 2:
-            raise LongspanError(
-                f"{layer.name}: longspan's hooks on its norms were removed; call longspan.restore(model) and "
-                "extend it again"
-            )
-        running.norms = 0

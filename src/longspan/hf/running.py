@@ -10,9 +10,11 @@ from typing import Any, Literal, NoReturn, Protocol
 import torch
 from torch import Tensor
 
+from longspan.attend import ForwardState
 from longspan.errors import LongspanError
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.interface import NAME
-from longspan.hf.layer import unrotated
+from longspan.hf.layer import Layer, unrotated
 from longspan.hf.unwrap import is_a
 
 Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
@@ -54,6 +56,7 @@ class Forward:
         cache: the cache that it fills, or None.
         attended: indices of those that attended so far.
         norms: how many norms after a rotation were put off so far.
+        guesses: of each of its last tokens that is a guess, and is attended as if it came alone, what its layers share.
         fits: whether what it was given passed the checks before its first layer.
         outer: the forward of the same model that this one was called from, or None.
         thread: the thread that it runs in.
@@ -66,6 +69,7 @@ class Forward:
     cache: Filled | None = None
     attended: list[int] = field(default_factory=list)
     norms: int = 0
+    guesses: list[ForwardState] = field(default_factory=list)
     fits: bool = False
     outer: Forward | None = None
     thread: int = field(default_factory=get_ident)
@@ -222,3 +226,19 @@ def _refuse(positions: Tensor, past: int) -> NoReturn:
         "position_ids out. Those of generate do so where the prompt begins with all tokens of the cache and has more; "
         "with an assistant or prompt lookup pass it an empty cache"
     )
+
+
+def refuse_strange(layer: Layer, running: Forward, cache: Filled | None) -> None:
+    """Raise if the layer was given another cache than the decoder, or lost the hooks on its norms."""
+    if running.cache is not cache:
+        raise LongspanError(
+            f"{layer.name} received a different cache than the model ({type(cache).__name__}); pass "
+            f"{CACHE_ARGUMENT} to the model, and longspan.new_cache(model) where it is to be kept"
+        )
+    if layer.norms is not None:
+        if running.norms != 2:
+            raise LongspanError(
+                f"{layer.name}: longspan's hooks on its norms were removed; call longspan.restore(model) and "
+                "extend it again"
+            )
+        running.norms = 0

@@ -15,9 +15,10 @@ from longspan.attend import Attender
 from longspan.errors import AttachError
 from longspan.hf.argument import CACHE_ARGUMENT, put_cache
 from longspan.hf.compare import error_of, failing_as, run_for_outputs, some_tokens, tolerance
-from longspan.hf.hooks import Attachment, decoder_of
+from longspan.hf.hooks import Attachment
 from longspan.hf.layer import Layer
 from longspan.hf.report import Report
+from longspan.hf.unwrap import decoder_of
 from longspan.kernels.dispatch import Impl
 from longspan.methods import Full
 

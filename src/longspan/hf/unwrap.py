@@ -122,3 +122,9 @@ def refuse_other_kinds(model: PreTrainedModel) -> None:
                 f"{name} ({type(module).__name__}) selects the keys of each query with an indexer of its own, which "
                 "scores them at the model's own positions; longspan extends attention to all keys"
             )
+
+
+def decoder_of(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:
+    """The innermost model that holds all attention modules, whose forward makes the cache and the masks."""
+    holding = [m for m in model.modules() if isinstance(m, PreTrainedModel) and set(modules) <= set(m.modules())]
+    return holding[-1]

@@ -15,7 +15,7 @@ from longspan.index.saved import Entries, SavedIndex
 from longspan.index.tail import Tail
 from longspan.rope import Rope, cos_sin
 
-SPARE = 64  # tokens at the end that may be dropped again at any time
+SPARE = 64  # tokens at the end that may be dropped again at any time, with the rest of their query chunk
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class BlockIndex(UnitIndex):
         self.layout = layout
         self._step = max(layout.query_chunk, SPARE)  # tokens taken in at a time
         # The oldest block that is not finished began at most so long ago, see ``_last_seen``.
-        keep = layout.local + layout.query_chunk + layout.size + self._step + SPARE
+        keep = layout.local + 2 * layout.query_chunk + layout.size + self._step + SPARE
         # It holds queries, summed over their key head's group, and keys.
         super().__init__(Tail(keep, keep + max(keep // 4, self._step)))
         self.calls: list[int] = []

@@ -192,6 +192,15 @@ class Method:
         """Whether the keys of a query depend on the other queries of its call; then decoding differs from prefill."""
         return False
 
+    def first_changed(self, window: int, start: int, stop: int, length: int) -> int:
+        """The first query of the call ``start : stop`` that would be computed otherwise had it ended at ``length``.
+
+        It is ``length`` if no query before that depends on those after it.
+        """
+        if self.length_dependent and not self._exact(window, stop):
+            return start
+        return self.selection(window).first_together(start, length) if self.call_dependent else length
+
     def bands(self, window: int, first: int = 0, stop: int | None = None) -> tuple[Band, ...]:
         """The bands of the keys that the queries ``first : stop`` of one call keep without a choice."""
         stop = window + 1 if stop is None else stop
@@ -254,8 +263,11 @@ class Method:
 
     def exact_queries(self, window: int, total: int) -> int:
         """How many first queries of a text of ``total`` tokens equal the stock model, for any text after them."""
-        exact = self.angles.exact(window, total) and self.query_factor(window, total) == 1.0
-        return self.plain_queries(window) if exact else 0
+        return self.plain_queries(window) if self._exact(window, total) else 0
+
+    def _exact(self, window: int, total: int) -> bool:
+        """Whether a text of ``total`` tokens is rotated as by the stock model."""
+        return self.angles.exact(window, total) and self.query_factor(window, total) == 1.0
 
     def longest(self, window: int) -> int | None:
         """The longest text in tokens that the resolved parameters are set for; None if they set no limit.

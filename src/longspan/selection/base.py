@@ -37,6 +37,15 @@ class Selection:
         """The keys that queries ``first : stop``, which arrive together, always keep."""
         return (self.always(first),)
 
+    @property
+    def together(self) -> int | None:
+        """The most queries of a call that choose together; None if all of them may."""
+        return None
+
+    def first_together(self, first: int, query: int) -> int:
+        """The first of the queries that choose together with ``query``, in a call from query ``first`` on."""
+        return first
+
     def alone(self) -> Self:
         """The same selection for queries that arrive one at a time."""
         return self

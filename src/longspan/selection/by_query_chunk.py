@@ -46,6 +46,15 @@ class ByQueryChunk(Choosing):
             span=self.local + self.query_chunk,
         )
 
+    @property
+    def together(self) -> int:
+        return self.query_chunk
+
+    def first_together(self, first: int, query: int) -> int:
+        if query < self.dense_queries:  # it keeps every key
+            return query
+        return max(query // self.query_chunk * self.query_chunk, first, self.dense_queries)
+
     def alone(self) -> Self:
         return replace(cast(Any, self), query_chunk=1)
 

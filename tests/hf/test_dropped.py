@@ -1,0 +1,82 @@
+"""Dropped tokens leave nothing behind: neither in what remains, nor in the tokens of assisted decoding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+import longspan
+from longspan.bundled import heldout_text, load_bundled
+from longspan.methods import METHODS
+from support.hf_models import left_padded, make, prompts
+
+PADDED = {"alone": [0], "equal padding": [3, 3], "unequal padding": [0, 5]}
+
+
+def after_guesses(model, ids, guesses, more, pads):
+    """The logits of ``more`` after ``ids`` whose call had ``guesses`` behind, which were dropped."""
+    cache, mask = longspan.new_cache(model), left_padded(ids, pads)[1]
+    ids, both = left_padded(ids, pads)[0], mask
+    if guesses is not None:
+        both = torch.nn.functional.pad(mask, (0, guesses.shape[1]), value=1)
+        model(torch.cat((ids, guesses), dim=1), attention_mask=both, past_key_values=cache)
+        cache.crop(-guesses.shape[1])
+    else:
+        model(ids, attention_mask=mask, past_key_values=cache)
+    assert cache.get_seq_length() == ids.shape[1]
+    return model(more, attention_mask=torch.nn.functional.pad(mask, (0, more.shape[1]), value=1), past_key_values=cache)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", PADDED)
+@pytest.mark.parametrize("method", METHODS)
+def test_guesses_that_are_dropped_leave_nothing_behind(method, padding):
+    """As if they had never come, whichever they were."""
+    model, pads = make("llama"), PADDED[padding]
+    longspan.extend(model, method)
+    more = prompts(len(pads), 6, seed=5)
+    for tokens in (60, 150, 152, 161):
+        ids = prompts(len(pads), tokens)
+        every = [None, *(prompts(len(pads), count, seed=seed) for count, seed in ((4, 1), (4, 2), (11, 3)))]
+        plain, *others = (after_guesses(model, ids, one, more, pads).logits for one in every)
+        for other in others:
+            torch.testing.assert_close(other, plain, rtol=0, atol=1e-4)
+
+
+def assistant_of(model):
+    """A model that guesses worse than ``model``: the same without its last layer."""
+    small = LlamaForCausalLM(type(model.config).from_dict({**model.config.to_dict(), "num_hidden_layers": 1}))
+    small.load_state_dict(model.state_dict(), strict=False)
+    return small.eval()
+
+
+def disagreements(method, count, new=24):
+    """Of ``count`` prompts in three windows of prose those whose tokens differ with guesses, looked up or assisted."""
+    model, tokenizer = load_bundled()
+    assistant = assistant_of(model)
+    longspan.extend(model, method)
+    ids, found = tokenizer(heldout_text()[: 4000 + 700 * count], return_tensors="pt").input_ids[0], []
+    for n in range(count):
+        tokens = 560 + 37 * n % 900
+        prompt = ids[150 * n : 150 * n + tokens][None]
+        prompt[:, 40:60] = prompt[:, -20:]  # something to look up
+        plain, looked_up, assisted = (
+            model.generate(prompt, max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0, **options)
+            for options in ({}, {"prompt_lookup_num_tokens": 4 + n % 40}, {"assistant_model": assistant})
+        )
+        found += [
+            (n, name) for name, x in (("looked up", looked_up), ("assisted", assisted)) if not torch.equal(x, plain)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_guesses_change_no_token(method):
+    assert disagreements(method, 3) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_guesses_change_no_token_of_a_hundred_prompts(method):
+    assert disagreements(method, 100) == []
