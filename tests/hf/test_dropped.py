@@ -51,14 +51,14 @@ def assistant_of(model):
     return small.eval()
 
 
-def disagreements(method, count, new=24):
-    """Of ``count`` prompts in three windows of prose those whose tokens differ with guesses, looked up or assisted."""
+def disagreements(method, count, new=16):
+    """Of ``count`` prompts beyond the window those whose tokens differ with guesses, looked up or assisted."""
     model, tokenizer = load_bundled()
     assistant = assistant_of(model)
     longspan.extend(model, method)
-    ids, found = tokenizer(heldout_text()[: 4000 + 700 * count], return_tensors="pt").input_ids[0], []
+    ids, found = tokenizer(heldout_text()[: 8000 + 700 * count], return_tensors="pt").input_ids[0], []
     for n in range(count):
-        tokens = 560 + 37 * n % 900
+        tokens = 530 + 37 * n % 500
         prompt = ids[150 * n : 150 * n + tokens][None]
         prompt[:, 40:60] = prompt[:, -20:]  # something to look up
         plain, looked_up, assisted = (

@@ -83,14 +83,22 @@ class Tokens(ByQueryChunk):
             ``[B, S, top_k]`` int64.
         """
         # Neighbours share their largest score, so ties are common; the first tokens win them, in every call alike.
-        return topk(scores, self.top_k, near=self.proximity) + self.initial
+        return topk(scores, self.top_k, tie=self.tie(scores.dtype), near=self.proximity) + self.initial
 
     def choose_recorded(self, scores: Tensor, stop: Tensor) -> Tensor:
         """The same of ``F`` ``[B, S, N]`` of all tokens, by operations that never wait.
 
         The candidates end at ``stop`` ``[1]`` int64, which is on the scores' device.
         """
-        return masked_topk(scores, self.top_k, near=self.proximity, start=self.initial, stops=stop)
+        tie = self.tie(scores.dtype)
+        return masked_topk(scores, self.top_k, tie=tie, near=self.proximity, start=self.initial, stops=stop)
+
+    def tie(self, dtype: torch.dtype) -> float:
+        """The difference within which scores tie, in parts of the largest.
+
+        Unrotated keys of equal tokens are equal in the first layer, and their scores differ by rounding alone.
+        """
+        return 16 * torch.finfo(dtype).eps
 
     def unrecordable_reason(self) -> str | None:
         return None if type(self) is Tokens else super().unrecordable_reason()  # a subclass may choose otherwise
@@ -194,7 +202,8 @@ class TokenSelector(Selector):
             own_impl = impl if impl == "auto" or triton.unsupported_reason(q, keys) is None else "auto"
             scores = token_scores(q, keys, chunks=chunks, impl=own_impl)
             _, stops = chunks.on(scores.device)
-            chosen = topk(scores, selection.top_k, near=selection.proximity, stops=stops, impl=impl) + selection.initial
+            near, tie = selection.proximity, selection.tie(scores.dtype)
+            chosen = topk(scores, selection.top_k, tie=tie, near=near, stops=stops, impl=impl) + selection.initial
             own = queries.in_call(r0, r1)
             gather_into(out[:, :, own], lse[:, :, own], replace(job, tokens=chosen, **queries.cut(edges)), impl)
             for n, run in enumerate(batch):
@@ -240,6 +249,7 @@ class TokenSelector(Selector):
             thetas=self.thetas,
             first=selection.initial,
             count=selection.top_k,
+            tie=selection.tie(torch.float32),
             near=selection.proximity,
             size=1,
             positions=positions,
