@@ -111,10 +111,7 @@ def test_tokens_of_a_text_are_dropped_and_written_anew(spec, calibrated, tmp_pat
             for at in [*range(0, length, 300), length]:
                 stop = ids.shape[1] if at == length else min(at + 300, length)
                 expected = model(ids[:, at:stop], past_key_values=fresh).logits
-        if spec in ("esa", "infllm"):  # what is kept depends on what came in the same call as what was dropped
-            assert found.isfinite().all()
-        else:
-            torch.testing.assert_close(found, expected[:, -found.shape[1] :], atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(found, expected[:, -found.shape[1] :], atol=2e-4, rtol=1e-4)
     assert all(path.read_bytes() == content for path, content in files.items())
     assert document.ask(ASK, 5).text == answer
 

@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 import longspan
 from longspan.bundled import heldout_text, load_bundled
 from longspan.methods import METHODS
-from support.hf_models import left_padded, make, prompts
+from support.hf_models import gemma3_with_images, gemma3n, gemma4, left_padded, make, prompts
 
 PADDED = {"alone": [0], "equal padding": [3, 3], "unequal padding": [0, 5]}
 
@@ -80,3 +80,65 @@ def test_guesses_change_no_token(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_guesses_change_no_token_of_a_hundred_prompts(method):
     assert disagreements(method, 100) == []
+
+
+ESA = "esa:initial=1,local=20,top_k=9,query_chunk=16"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make_it", ["gemma2", "gemma3_text", "qwen3", "gpt_neox", gemma3n, gemma4, gemma3_with_images])
+def test_tokens_are_computed_again_in_every_kind_of_model(make_it):
+    """Layers with a sliding window of their own go back by what they recorded; some decoders are given embeddings."""
+    model, ids, more = make(make_it) if isinstance(make_it, str) else make_it(), prompts(1, 159), prompts(1, 5, seed=5)
+    longspan.extend(model, ESA)
+    found = []
+    for dropped in (0, 12):
+        cache = longspan.new_cache(model)
+        cache.activate_past_recording()
+        model(ids[:, :140], past_key_values=cache)
+        model(torch.cat((ids[:, 140:], more), dim=1)[:, : 19 + dropped // 4], past_key_values=cache)
+        cache.crop(159 - cache.get_seq_length() or 159)
+        found.append(model(more, past_key_values=cache).logits)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_tokens_that_came_as_embeddings():
+    model, ids, more = make("llama"), prompts(1, 200), prompts(1, 5, seed=5)
+    longspan.extend(model, ESA)
+    embeddings, cache, plain = model.get_input_embeddings()(ids), longspan.new_cache(model), longspan.new_cache(model)
+    model(inputs_embeds=embeddings, past_key_values=cache)
+    embeddings.zero_()  # the cache has its own
+    cache.crop(-60)
+    model(ids[:, :140], past_key_values=plain)
+    after = [model(more, past_key_values=one).logits for one in (cache, plain)]
+    torch.testing.assert_close(*after, rtol=0, atol=1e-4)
+    with pytest.raises(longspan.CacheError, match=r"inputs are not kept; cache.crop\(96\)"):
+        cache.crop(100)
+    assert cache.get_seq_length() == 145
+    cache.crop(cache.croppable(100))
+    assert cache.get_seq_length() == 96
+
+
+@torch.no_grad()
+def test_a_model_that_is_not_extended_any_more_computes_nothing_again():
+    model = make("llama")
+    longspan.extend(model, ESA)
+    cache = longspan.new_cache(model)
+    model(prompts(1, 200), past_key_values=cache)
+    longspan.restore(model)
+    with pytest.raises(longspan.CacheError, match="the model is not extended"):
+        cache.crop(-3)
+    assert cache.get_seq_length() == 200
+    cache.crop(192)
+    assert cache.get_seq_length() == 192
+
+
+@torch.no_grad()
+def test_equal_tokens_are_chosen_alike_in_every_batch():
+    """Their keys are equal in the first layer, where rounding that differs by the batch must not decide."""
+    model, ids = make("llama"), prompts(3, 200) % 9 + 3
+    longspan.extend(model, "esa")
+    together = model(ids).logits
+    for row in range(3):
+        torch.testing.assert_close(model(ids[row : row + 1]).logits[0], together[row], rtol=0, atol=1e-4)
