@@ -11,7 +11,9 @@ from longspan.bundled import heldout_text, load_bundled
 from longspan.methods import METHODS
 from support.hf_models import gemma3_with_images, gemma3n, gemma4, left_padded, make, prompts
 
-PADDED = {"alone": [0], "equal padding": [3, 3], "unequal padding": [0, 5]}
+# Query chunks inside of the window as well, where calls of unequally padded rows begin at borders of the one alone.
+DENSE = "infllm:initial=2,local=6,block=3,blocks=2,representatives=2,query_chunk=16,dense=kept"
+PADDED = {"alone": [0], "equal padding": [3, 3], "unequal padding": [0, 5, 3]}
 
 
 def after_guesses(model, ids, guesses, more, pads):
@@ -30,13 +32,13 @@ def after_guesses(model, ids, guesses, more, pads):
 
 @torch.no_grad()
 @pytest.mark.parametrize("padding", PADDED)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=true", DENSE])
 def test_guesses_that_are_dropped_leave_nothing_behind(method, padding):
     """As if they had never come, whichever they were."""
     model, pads = make("llama"), PADDED[padding]
     longspan.extend(model, method)
     more = prompts(len(pads), 6, seed=5)
-    for tokens in (60, 150, 152, 161):
+    for tokens in (27, 60, 150, 152, 161):
         ids = prompts(len(pads), tokens)
         every = [None, *(prompts(len(pads), count, seed=seed) for count, seed in ((4, 1), (4, 2), (11, 3)))]
         plain, *others = (after_guesses(model, ids, one, more, pads).logits for one in every)

@@ -157,6 +157,7 @@ def histories(spec, tier, count, folder, monkeypatch):
     own = type(
         "OwnHistory", (History,), {"model": model, "reference": reference, "follows_call": follows, "free": [10**12]}
     )
+    # The history sets how much memory is free.
     monkeypatch.setattr(tiers, "free_memory", lambda device: own.free[0])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the cache .* memory|.*keys and values move from tier")

@@ -48,7 +48,8 @@ class _Arrival:
 class Attached(Protocol):
     """A model's attachment as its caches need it; see ``longspan.hf.hooks.Attachment``."""
 
-    def again(self, cache: Any) -> Callable[[dict[str, Tensor], tuple[int, ...]], None]: ...
+    def again(self, cache: Any) -> Callable[[dict[str, Tensor], tuple[int, ...]], None]:
+        """What computes tokens of a cache again, of inputs ``[B, T, ...]`` by name and of rows with such padding."""
 
 
 class Calls:
@@ -104,16 +105,23 @@ class Calls:
             padding: padding tokens at the start of each row.
         """
         while (call := self._around(length)) is not None:
-            least = length
-            for pad in padding:
-                if pad < length:
-                    own = max(call.start - pad, 0), call.stop - pad, length - pad
-                    least = min(least, pad + self._method.first_changed(self._window, *own))
-            least = max(least, call.start)
+            least = self._first_changed(call, length, padding)
             if least == length:
                 break
-            length = least
+            while least < length:  # to where a query chunk begins in every row
+                length, least = least, self._first_changed(call, least, padding, dense=True)
         return length
+
+    def _first_changed(self, call: _Arrival, length: int, padding: Sequence[int], dense: bool = False) -> int:
+        """``Method.first_changed`` of the rows, the first one; ``length`` if there is none."""
+        if length == call.start:
+            return length
+        rows = [(pad, max(call.start - pad, 0)) for pad in padding if pad < length]
+        changed = (
+            pad + self._method.first_changed(self._window, start, call.stop - pad, length - pad, dense)
+            for pad, start in rows
+        )
+        return max(min([length, *changed]), call.start)
 
     def again(self, cache: Cache, start: int, stop: int) -> Callable[[tuple[int, ...]], None]:
         """What computes the tokens ``start : stop`` of one call again, once the cache ends before them.
@@ -161,7 +169,7 @@ def _without_inputs(call: _Arrival) -> _Arrival:
 
 
 def each_guess_alone(run: Run, guesses: Sequence[ForwardState]) -> Run:
-    """``Attender.run`` for tokens of which the last ones are attended one by one, as if they came alone.
+    """``Attender.run``, of the same shapes, for tokens of which the last ones are attended as if they came alone.
 
     Args:
         guesses: for each of them, what its layers share.

@@ -182,7 +182,7 @@ class Attachment(NeverCopied):
             running.compare(padding, past, tokens)
 
     def again(self, cache: LongspanCache) -> Callable[[dict[str, Tensor], tuple[int, ...]], None]:
-        """``compute`` of tokens that this cache held.
+        """``compute`` of tokens that this cache held, of inputs ``[B, T, ...]``.
 
         Raises:
             CacheError: the model is not extended, or not as it was.

@@ -41,7 +41,7 @@ def keeps_a_state(layer: Any) -> bool:
 
 
 def stock_tensors(layer: Any) -> list[Tensor | None]:
-    """What one of transformers' own layers keeps."""
+    """What one of transformers' own layers keeps, of any shape."""
     states = [layer.conv_states, layer.recurrent_states] if keeps_a_state(layer) else []
     tokens = [layer.keys, layer.values] if isinstance(layer, DynamicLayer) and layer.is_initialized else []
     return [*tokens, *(state for each in states for state in each.values())]

@@ -192,14 +192,17 @@ class Method:
         """Whether the keys of a query depend on the other queries of its call; then decoding differs from prefill."""
         return False
 
-    def first_changed(self, window: int, start: int, stop: int, length: int) -> int:
+    def first_changed(self, window: int, start: int, stop: int, length: int, dense: bool = False) -> int:
         """The first query of the call ``start : stop`` that would be computed otherwise had it ended at ``length``.
 
         It is ``length`` if no query before that depends on those after it.
+
+        Args:
+            dense: as of ``Selection.first_together``: another call may begin there and changes nothing.
         """
         if self.length_dependent and not self._exact(window, stop):
             return start
-        return self.selection(window).first_together(start, length) if self.call_dependent else length
+        return self.selection(window).first_together(start, length, dense) if self.call_dependent else length
 
     def bands(self, window: int, first: int = 0, stop: int | None = None) -> tuple[Band, ...]:
         """The bands of the keys that the queries ``first : stop`` of one call keep without a choice."""

@@ -42,8 +42,12 @@ class Selection:
         """The most queries of a call that choose together; None if all of them may."""
         return None
 
-    def first_together(self, first: int, query: int) -> int:
-        """The first of the queries that choose together with ``query``, in a call from query ``first`` on."""
+    def first_together(self, first: int, query: int, dense: bool = False) -> int:
+        """The first of the queries that choose together with ``query``, in a call from query ``first`` on.
+
+        Args:
+            dense: whether queries that keep every key count as if they chose.
+        """
         return first
 
     def alone(self) -> Self:

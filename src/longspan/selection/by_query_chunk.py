@@ -50,10 +50,11 @@ class ByQueryChunk(Choosing):
     def together(self) -> int:
         return self.query_chunk
 
-    def first_together(self, first: int, query: int) -> int:
-        if query < self.dense_queries:  # it keeps every key
-            return query
-        return max(query // self.query_chunk * self.query_chunk, first, self.dense_queries)
+    def first_together(self, first: int, query: int, dense: bool = False) -> int:
+        border = max(query // self.query_chunk * self.query_chunk, first)
+        if query < self.dense_queries:
+            return border if dense else query
+        return max(border, self.dense_queries)
 
     def alone(self) -> Self:
         return replace(cast(Any, self), query_chunk=1)
