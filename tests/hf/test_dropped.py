@@ -32,7 +32,7 @@ def after_guesses(model, ids, guesses, more, pads):
 
 @torch.no_grad()
 @pytest.mark.parametrize("padding", PADDED)
-@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=true", DENSE])
+@pytest.mark.parametrize("method", [*METHODS, "dca:length_scale=0.1", DENSE])
 def test_guesses_that_are_dropped_leave_nothing_behind(method, padding):
     """As if they had never come, whichever they were."""
     model, pads = make("llama"), PADDED[padding]

@@ -19,7 +19,7 @@ from support.hf_models import left_padded, make, prompts
 MOST, ROWS = 180, 4  # tokens and rows that a history keeps; the window is 64
 SPECS = [
     *METHODS,
-    "dca:length_scale=true",
+    "dca:length_scale=0.1",
     "longheads:score=token_max",
     "longheads:score=bounds,chunk_length=8,num_chunks=4,remap=far",
     "lm-infinite:middle_top_k=3,from_layer=0",
