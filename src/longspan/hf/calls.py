@@ -147,7 +147,7 @@ class Calls:
         self._calls = [one if one.stop <= length else one.until(length) for one in self._calls if one.start < length]
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows ``rows`` ``[B]`` int64 of the batch, in that order."""
+        """Keep rows ``rows`` of the batch, in that order: ``[B]`` int64, of the new ``B``."""
 
         def selected(x: Tensor) -> Tensor:
             return x.index_select(0, rows.to(x.device))
@@ -169,7 +169,7 @@ def _without_inputs(call: _Arrival) -> _Arrival:
 
 
 def each_guess_alone(run: Run, guesses: Sequence[ForwardState]) -> Run:
-    """``Attender.run``, of the same shapes, for tokens of which the last ones are attended as if they came alone.
+    """``Attender.run``, of the same shapes, for tokens of which the last are attended as if they came alone.
 
     Args:
         guesses: for each of them, what its layers share.
