@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from longspan.cli import options
-from longspan.cli.models import load_model
 from longspan.cli.output import hushed, notes, print_json, say
 from longspan.errors import LongspanError
+from longspan.loading.models import load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,7 +62,7 @@ def doctor(
     if model is not None:
         if dtype == "auto":
             _refuse_too_large(Path(model))
-        loaded = load_model(model, window=window, dtype=dtype, device=device)
+        loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
         say(notes(quiet), f"measuring {model} for about {seconds:g} seconds")
     import longspan
 
