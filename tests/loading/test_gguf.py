@@ -161,6 +161,7 @@ def test_commands_take_it(run, tmp_path):
 def test_weights_are_hashed_once(tmp_path, monkeypatch):
     file = write(tmp_path / "model.gguf", random_model("llama"), "llama", kind=Kind.Q8_0)
     model, _ = longspan.load(file, device="cpu", quiet=True)
+    assert model.config._name_or_path == str(file)
     found = fingerprint.weights_of(model)
     monkeypatch.setattr("longspan.documents.fingerprint.weights_hash", None)
     again, _ = longspan.load(file, device="cpu", quiet=True)

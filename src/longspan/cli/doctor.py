@@ -25,9 +25,7 @@ _TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 def doctor(
     context: typer.Context,
-    model: Annotated[
-        str | None, typer.Argument(help="A model folder, a hub name, or 'bundled'; default: check the machine alone.")
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help=f"{options.MODEL} Default: check the machine alone.")] = None,
     length: Annotated[
         str | None,
         typer.Option(help="The length of text and answer in tokens (131072, 200k, 1M) or windows (64x); default: 8x."),

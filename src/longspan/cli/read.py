@@ -40,7 +40,7 @@ def read(
     ],
     out: Annotated[Path, options.new_path("The folder of the document: a new one, or its own with --append.")],
     model: Annotated[
-        str | None, typer.Option(help="A folder, a hub name or bundled; with --append the document's own unless given.")
+        str | None, typer.Option(help=f"{options.MODEL} With --append the document's own unless given.")
     ] = None,
     method: options.MethodOption = "longheads:score=bounds",
     window: options.Window = None,

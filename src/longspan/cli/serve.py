@@ -26,7 +26,7 @@ def _option(variable: str, help: str, **limits: Any) -> Any:
 
 def serve(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.", envvar="LONGSPAN_MODEL")],
+    model: Annotated[str, typer.Argument(help=options.MODEL, envvar="LONGSPAN_MODEL")],
     method: Annotated[
         str, _option("METHOD", "A method, with parameters if needed, or 'auto'; `longspan methods` lists the methods.")
     ] = "auto",

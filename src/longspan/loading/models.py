@@ -81,10 +81,12 @@ def load_model(
     _check_path(source)
     with _loading(source, name), _bars(quiet):
         more = {}
-        if _is_gguf(source):
+        if is_gguf(source):
             source, more = str(weights_folder(Path(source), dtype, quiet=quiet)), {"attn_implementation": "sdpa"}
         config_dict, _ = PreTrainedConfig.get_config_dict(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **more)
+        if more:
+            model.config._name_or_path = path_of(name)  # what a document states as its model's source
     if window is None and not says_window(config_dict, model.config):
         raise LongspanError(
             f"{name}: its config.json has no max_position_embeddings; pass --window, its trained window in tokens"
@@ -96,9 +98,14 @@ def load_tokenizer(name: str) -> Any:
     """Load the tokenizer of a model; raises ``LongspanError`` if that fails."""
     from transformers import AutoTokenizer
 
+    with _loading(path_of(name), f"the tokenizer of {name}"):
+        return AutoTokenizer.from_pretrained(tokenizer_source(name))
+
+
+def tokenizer_source(name: str) -> str:
+    """What transformers loads the tokenizer of a model from: a folder, or a name on the hub."""
     source = path_of(name)
-    with _loading(source, f"the tokenizer of {name}"):
-        return AutoTokenizer.from_pretrained(str(tokenizer_folder(Path(source))) if _is_gguf(source) else source)
+    return str(tokenizer_folder(Path(source))) if is_gguf(source) else source
 
 
 def quiet_transformers() -> None:
@@ -125,7 +132,8 @@ def _bars(quiet: bool) -> Iterator[None]:
         logging.disable_progress_bar()
 
 
-def _is_gguf(source: str) -> bool:
+def is_gguf(source: str) -> bool:
+    """Whether a name is that of a GGUF file."""
     return source.lower().endswith(ENDING) and Path(source).is_file()
 
 
@@ -150,7 +158,7 @@ def _check_path(name: str) -> None:
     path = Path(name)
     if "\0" in name or not name.strip():
         raise LongspanError(f"{name!r}: the name contains a NUL" if name.strip() else "the model's name is empty")
-    if path.is_file() and not _is_gguf(name):
+    if path.is_file() and not is_gguf(name):
         raise LongspanError(
             f"{name}: is a file and no {ENDING}; pass a GGUF file or the folder of the model's config.json"
         )

@@ -13,7 +13,7 @@ BUNDLED = "bundled"
 
 def origin(name: str) -> str:
     """The model's source as documents state it: a file or folder as an absolute path, else the name."""
-    return name if _short(name) or not Path(name).exists() else str(Path(name).resolve())
+    return name if is_short(name) or not Path(name).exists() else str(Path(name).resolve())
 
 
 def path_of(name: str) -> str:
@@ -33,5 +33,6 @@ def path_of(name: str) -> str:
     return str(found)
 
 
-def _short(name: str) -> bool:
+def is_short(name: object) -> bool:
+    """Whether this is the bundled model's name, or one that ``longspan fetch`` knows."""
     return name == BUNDLED or name in KNOWN

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.cli.texts import one_stdin
 from longspan.errors import LongspanError
@@ -44,7 +44,7 @@ def evaluate(
     tasks: Annotated[
         list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; a pattern such as 'ruler-*' selects several.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL)] = None,
     methods: Annotated[
         str,
         typer.Option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longspan.bundled import FOLDER
-from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
 from longspan.loading.models import load_model, load_tokenizer, quiet_transformers
@@ -36,7 +36,7 @@ SCALES_TO = ("auto", "paper", "window")
 
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="The paper: longheads, dca or esa.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL)] = None,
     tables: Annotated[str | None, typer.Option(help="Tables, separated by commas; default: all.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="The folder of the files that tables read.")] = None,
     out: Annotated[
