@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 import longspan
 from longspan.bundled import FOLDER, heldout_text
 from longspan.errors import AttachError, DocumentError
+from longspan.hf.weights import weights_hash
 from support.hf_models import make
 
 TEXT = heldout_text()[:3000]
@@ -58,10 +61,8 @@ def test_what_runs(tmp_path, package, make_config, dtype):
 
     again = load(make_config(), dtype)
     longspan.extend(again, "longheads")
-    assert (
-        longspan.Document.open(tmp_path / "document", again, tokenizer).ask("Who?", max_new_tokens=4).text
-        == answer.text
-    )
+    opened = longspan.Document.open(tmp_path / "document", again, tokenizer)
+    assert opened.ask("Who?", max_new_tokens=4).text == answer.text
     other = load(None, dtype)
     longspan.extend(other, "longheads")
     with pytest.raises(DocumentError, match="config|weights|dtype"):
@@ -84,6 +85,21 @@ class QuantAttentionFused(nn.Module):
 
     def forward(self, hidden_states, *args, **kwargs):
         return self.inner(hidden_states), None
+
+
+def test_hashing_leaves_packed_weights_alone(monkeypatch):
+    """bitsandbytes' ``state_dict`` unpacks them in place, and what the next forward packs is something else."""
+
+    def hashed(scale, offset=None):
+        model = make("llama")
+        monkeypatch.setattr(type(model), "state_dict", None)
+        scales = SimpleNamespace(absmax=torch.ones(2), code=None, offset=offset, quant_type=None, state2=None)
+        state = {"absmax": torch.tensor([scale]), "code": torch.ones(16), "quant_type": "nf4"}
+        model.lm_head.weight.quant_state = SimpleNamespace(**state, state2=scales, packing_format_for_cpu=True)
+        return weights_hash(model)
+
+    one = hashed(0.5)
+    assert one == hashed(0.5) and len({one, hashed(0.25), hashed(0.5, offset=torch.tensor(1.0))}) == 3
 
 
 def test_fused_attention_is_refused_in_one_line():
