@@ -15,7 +15,6 @@ from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
 from longspan.loading.models import load_model, load_tokenizer
-from longspan.loading.names import BUNDLED
 
 
 def generate(
