@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"bands", "calibration", "errors", "index", "positions", "rope", "selection", "terms"},
     "attend": BELOW_ATTEND,
     "hf": BELOW_ATTEND | {"attend", "beginning", "tables"},
+    "loading": {"bundled", "errors", "files", "hf"},
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}

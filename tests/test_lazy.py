@@ -9,7 +9,19 @@ import pytest
 
 import longspan
 
-COMMANDS = ["demo", "generate", "methods", "inspect", "doctor", "calibrate", "analyze", "eval", "reproduce", "serve"]
+COMMANDS = [
+    "demo",
+    "generate",
+    "methods",
+    "inspect",
+    "doctor",
+    "calibrate",
+    "analyze",
+    "eval",
+    "reproduce",
+    "serve",
+    "fetch",
+]
 
 
 def loaded(code: str) -> set[str]:

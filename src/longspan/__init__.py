@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from longspan.hf import new_cache as new_cache
     from longspan.hf import progress as progress
     from longspan.hf import restore as restore
+    from longspan.loading.models import load as load
     from longspan.methods import DCA as DCA
     from longspan.methods import ESA as ESA
     from longspan.methods import METHODS as METHODS
@@ -66,6 +67,7 @@ _WHERE = {
         "LongspanCache", "Report", "calibrate", "extend", "extended", "graphed", "inspect", "new_cache", "progress",
         "restore",
     ),
+    "loading.models": ("load",),
     "methods": (
         "DCA", "ESA", "METHODS", "Full", "InfLLM", "LMInfinite", "LongHeads", "Method", "ReRoPE", "SelfExtend",
         "StreamingLLM", "String",

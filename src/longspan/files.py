@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, BinaryIO
 
 _TRIAL = b"\0" * 4096  # a full disk rejects this many bytes but still accepts empty files
 
@@ -41,12 +41,34 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, follow: bool = 
                 _write_all(special.fileno(), data)
             return
         temporary = _write_temporary(target, data)
-        try:
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(target.parent)
+        _put(temporary, target)
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Replace or create a file piece by piece, as ``write`` does; the file is there if the block ends without an error.
+
+    Yields:
+        The temporary file beside it, open for binary writing.
+
+    Raises:
+        OSError: see ``write``.
+    """
+    with _named(path):
+        target = _target(path)
+        if target is None:
+            raise OSError(errno.EINVAL, "a device, not a file")
+        temporary = _write_temporary(target, b"")
+    try:
+        with open(temporary, "r+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    with _named(path):
+        _put(temporary, target)
 
 
 def check(path: str | os.PathLike[str]) -> None:
@@ -72,6 +94,12 @@ def read(path: str | os.PathLike[str]) -> bytes:
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             raise OSError(errno.EINVAL, "a device, not a file")
         return file.read()
+
+
+def cache_folder() -> Path:
+    """The user's folder for what longspan keeps between processes; raises ``RuntimeError`` for one without a home."""
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache_home) if os.path.isabs(cache_home) else Path.home() / ".cache") / "longspan"
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int) -> None:
@@ -146,6 +174,16 @@ def _write_temporary(target: Path, data: bytes) -> Path:
         path.unlink(missing_ok=True)
         raise
     return path
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """Move a complete temporary file to its target."""
+    try:
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
 
 
 def _copy_owner_and_mode(old: os.stat_result, path: Path) -> None:

@@ -52,8 +52,7 @@ class Holder(nn.Module):
 
 
 NONE = {
-    "name": (lambda: "meta-llama/Llama-2-7b-hf", r"is a name.*from_pretrained\('meta-llama"),
-    "bundled": (lambda: "bundled", r"is a name.*longspan\.load_bundled\(\)"),
+    "name": (lambda: "meta-llama/Llama-2-7b-hf", r"is a name.*longspan\.load\('meta-llama"),
     "None": (lambda: None, "None was passed"),
     "class": (lambda: type(make("llama")), "is a class.*LlamaForCausalLM.from_pretrained"),
     "auto class": (lambda: AutoModelForCausalLM, "is a class"),

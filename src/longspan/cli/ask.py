@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan.cli import options
-from longspan.cli.models import load_model, load_tokenizer
 from longspan.cli.output import hushed, notes, print_json, say
 from longspan.cli.texts import check_text
 from longspan.errors import DocumentError, printable
 from longspan.files import check
+from longspan.loading.models import load_model, load_tokenizer
 
 if TYPE_CHECKING:
     from longspan.documents import Answer, Document, Passage

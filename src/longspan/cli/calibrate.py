@@ -11,10 +11,11 @@ from rich.console import Console
 
 from longspan import files
 from longspan.cli import options
-from longspan.cli.models import BUNDLED, load_model, load_tokenizer
 from longspan.cli.output import no_pictures, notes, print_json, refusals, say, warnings_said
 from longspan.cli.texts import one_stdin, read_text
 from longspan.errors import LongspanError, did_you_mean
+from longspan.loading.models import load_model, load_tokenizer
+from longspan.loading.names import BUNDLED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +74,7 @@ def calibrate(
     one_stdin([*text, report_text])
     contents = [read_text(path) for path in text]
     report_content = None if report_text is None else read_text(report_text)
-    loaded = load_model(model, window=window, dtype=dtype, device=device)
+    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
     from longspan.hf import calibrate_each, inspect, measure_recall
     from longspan.hf.calibrating import recall_span
 

@@ -13,6 +13,7 @@ from longspan.cli.calibrate import calibrate
 from longspan.cli.chat import chat
 from longspan.cli.doctor import doctor
 from longspan.cli.documents import documents, verify
+from longspan.cli.fetch import fetch
 from longspan.cli.generate import generate
 from longspan.cli.inspect import inspect
 from longspan.cli.methods import methods
@@ -44,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help wraps long lines; rich help truncates options
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (read, ask, chat, documents, verify, serve, generate, methods, inspect, doctor, calibrate):
+for command in (read, ask, chat, documents, verify, serve, generate, methods, inspect, doctor, calibrate, fetch):
     app.command()(command)
 for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
     app.command(entry.name)(entry.load())

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from longspan.cli import options
-from longspan.cli.models import load_model
 from longspan.cli.output import hushed, notes, print_json, say
 from longspan.errors import LongspanError
+from longspan.loading.models import load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,9 +25,7 @@ _TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 def doctor(
     context: typer.Context,
-    model: Annotated[
-        str | None, typer.Argument(help="A model folder, a hub name, or 'bundled'; default: check the machine alone.")
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help=f"{options.MODEL} Default: check the machine alone.")] = None,
     length: Annotated[
         str | None,
         typer.Option(help="The length of text and answer in tokens (131072, 200k, 1M) or windows (64x); default: 8x."),
@@ -62,7 +60,7 @@ def doctor(
     if model is not None:
         if dtype == "auto":
             _refuse_too_large(Path(model))
-        loaded = load_model(model, window=window, dtype=dtype, device=device)
+        loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
         say(notes(quiet), f"measuring {model} for about {seconds:g} seconds")
     import longspan
 

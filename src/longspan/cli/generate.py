@@ -11,10 +11,10 @@ import typer
 
 from longspan.cli import options
 from longspan.cli.ask import typed
-from longspan.cli.models import load_model, load_tokenizer
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals, say
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
+from longspan.loading.models import load_model, load_tokenizer
 
 
 def generate(
@@ -45,7 +45,7 @@ def generate(
         raise LongspanError("the prompt is empty")
     text = prompt if file is None else f"{read_text(file)}\n{prompt}"
     selected = options.method_or_auto(method, settings or (), angles)
-    loaded = load_model(model, window=window, dtype=dtype, device=device)
+    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
     import torch
 
     import longspan

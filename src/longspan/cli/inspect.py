@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 
 from longspan.cli import options
-from longspan.cli.models import load_model
 from longspan.cli.output import hushed, print_json, refusals
+from longspan.loading.models import load_model
 
 
 def inspect(
@@ -32,7 +32,7 @@ def inspect(
 ) -> None:
     """Show how a method would extend a model: layers, window, parameters, memory per 1,000 tokens, warnings."""
     selected = options.method_or_auto(method, settings or (), angles)
-    loaded = load_model(model, window=window, device="cpu")
+    loaded = load_model(model, window=window, device="cpu", quiet=quiet)
     import longspan
 
     with hushed(quiet), refusals():

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from longspan.methods import Method
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MODEL = "A model folder, a hub name, or 'bundled'."
+MODEL = "A model folder, a GGUF file, a name of `longspan fetch`, a hub name, or 'bundled'."
 
-ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
-ModelOption = Annotated[str, typer.Option(help=_MODEL)]
+ModelArgument = Annotated[str, typer.Argument(help=MODEL)]
+ModelOption = Annotated[str, typer.Option(help=MODEL)]
 MethodOption = Annotated[
     str,
     typer.Option(

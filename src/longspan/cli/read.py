@@ -14,10 +14,11 @@ import typer
 
 from longspan.cli import options
 from longspan.cli.ask import reader_of
-from longspan.cli.models import load_model, load_tokenizer, origin
 from longspan.cli.output import hushed, notes, print_json, refusals, say
 from longspan.cli.texts import STDIN, one_stdin, read_text
 from longspan.errors import DocumentError, LongspanError, printable
+from longspan.loading.models import load_model, load_tokenizer
+from longspan.loading.names import origin
 from longspan.signals import Stopped
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def read(
     ],
     out: Annotated[Path, options.new_path("The folder of the document: a new one, or its own with --append.")],
     model: Annotated[
-        str | None, typer.Option(help="A folder, a hub name or bundled; with --append the document's own unless given.")
+        str | None, typer.Option(help=f"{options.MODEL} With --append the document's own unless given.")
     ] = None,
     method: options.MethodOption = "longheads:score=bounds",
     window: options.Window = None,
@@ -91,7 +92,7 @@ def read(
     text_of = partial(_text, console=console, seconds=extract_seconds, memory=memory, size=size)
     read_in = [("standard input" if path == STDIN else path.name, text_of(path)) for path in texts]
     chosen = options.method_or_auto(method, settings or (), angles)
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet), load_tokenizer(model)
     import longspan
     from longspan.documents.appending import append_texts
     from longspan.documents.folder import Folder

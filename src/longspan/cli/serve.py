@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli import options
-from longspan.cli.models import load_model, load_tokenizer, origin
 from longspan.cli.output import hushed, notes, refusals, say
 from longspan.errors import LongspanError
+from longspan.loading.models import load_model, load_tokenizer
+from longspan.loading.names import origin
 
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
 
@@ -25,7 +26,7 @@ def _option(variable: str, help: str, **limits: Any) -> Any:
 
 def serve(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A model folder, a hub name, or 'bundled'.", envvar="LONGSPAN_MODEL")],
+    model: Annotated[str, typer.Argument(help=options.MODEL, envvar="LONGSPAN_MODEL")],
     method: Annotated[
         str, _option("METHOD", "A method, with parameters if needed, or 'auto'; `longspan methods` lists the methods.")
     ] = "auto",
@@ -161,7 +162,10 @@ def serve(
             chosen = options.method_or_auto(method, (), None)
             check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
             reduced = None if calibration is None else longspan.Calibration.load(calibration)
-            loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+            loaded, tokenizer = (
+                load_model(model, window=window, dtype=dtype, device=device, quiet=quiet),
+                load_tokenizer(model),
+            )
             report = longspan.extend(
                 loaded, chosen, window=window, calibration=reduced, length=length,
                 kv_tier=kv_tier,  # type: ignore[arg-type]  # checked above

@@ -16,9 +16,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from longspan import files
+from longspan.files import cache_folder
 from longspan.hf.report import Report
 from longspan.hf.weights import named_weights, weights_hash
-from longspan.kernels.cpu.build import cache_folder
 
 # Of a config, what says where it was loaded from or how it runs and nothing of what is computed.
 _PASSING = {"transformers_version", "attn_implementation", "dtype", "torch_dtype"}
@@ -112,15 +112,16 @@ def _files_of(model: PreTrainedModel) -> list[tuple[str, int, int]] | None:
     """Path, size and time of the files of a model's weights; None where it is not known which those are."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     folder = Path(name)
-    if name and not folder.is_dir():
+    if name and not folder.exists():
         with suppress(Exception):  # of many kinds: it is not in the hub's cache
             from huggingface_hub import try_to_load_from_cache
 
             found = try_to_load_from_cache(name, "config.json")
             folder = Path(found).parent if isinstance(found, str) else folder
-    if not name or not folder.is_dir():
+    if not name or not folder.exists():
         return None
     weights = sorted(path for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind))
+    weights = [folder] if folder.is_file() else weights  # a GGUF file
     stats = [(str(path.resolve()), path.stat()) for path in weights]
     return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats] or None
 

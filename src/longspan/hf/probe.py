@@ -77,6 +77,7 @@ def _probe(model: PreTrainedModel, implementation: str) -> list[Layer]:
     if not stock:
         raise AttachError(
             f"no layer of {type(model).__name__} called transformers' attention interface: there is nowhere to attach"
+            f"{_fused(model)}"
         )
     bare = _replayed(model, stock, identity=True)
     tables = [Table(freq * way, factor_of(x, name)) for _, x, name, freq in frequencies(model) for way in (1, -1)]
@@ -194,6 +195,12 @@ def _in_its_dtype(norm: Norm) -> Norm:
 
 def _maker(calls: _Calls, x: Tensor) -> nn.Module | None:
     return next((child for child, (_, out) in calls.items() if out.shape == x.shape and torch.equal(out, x)), None)
+
+
+def _fused(model: PreTrainedModel) -> str:
+    """The way out for a model in which fused modules took the place of attention, as of quantised weights."""
+    kinds = sorted({type(part).__name__ for part in model.modules() if "fused" in type(part).__name__.lower()})
+    return f"; {kinds[0]} computes attention by itself: load the model without fused modules" if kinds else ""
 
 
 def _replayed(model: PreTrainedModel, stock: dict[nn.Module, _Seen], *, identity: bool) -> dict[nn.Module, _Seen]:

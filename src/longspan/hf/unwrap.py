@@ -92,10 +92,8 @@ def is_a(x: Any, module: str, name: str) -> bool:
 
 
 def _why_none(x: Any) -> str:
-    if isinstance(x, str) and x == "bundled":
-        return "'bundled' is a name; load the model first: model, tokenizer = longspan.load_bundled()"
     if isinstance(x, str):
-        return f"{x!r} is a name; load the model first: model = AutoModelForCausalLM.from_pretrained({x!r})"
+        return f"{x!r} is a name; load the model first: model, tokenizer = longspan.load({x!r})"
     if x is None:
         return 'None was passed instead of a model; load one: model = AutoModelForCausalLM.from_pretrained("...")'
     if isinstance(x, type):

@@ -24,7 +24,7 @@ def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
     Raises:
         LongspanError: a weight is not in memory, or is no tensor, so that the model cannot be told from another.
     """
-    weights: dict[str, object] = dict(sorted(model.state_dict().items()))
+    weights: dict[str, object] = dict(sorted(_state(model).items()))
     found: list[tuple[str, Tensor]] = []
     for name, weight in weights.items():
         if not isinstance(weight, Tensor):
@@ -37,6 +37,25 @@ def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
                 f"{name} is not in memory (the model is offloaded), so its weights cannot be hashed; load it whole"
             )
         found += [(name, weight)] if is_distributed(weight) else _plain(name, weight)
+    return found
+
+
+def _state(model: PreTrainedModel) -> dict[str, object]:
+    """``state_dict``; of a model whose 4-bit weights bitsandbytes has packed for a CPU, what that consists of.
+
+    ``state_dict`` of those would unpack them in place, without their scales: the next forward packs them once more and
+    computes with scales in another order.
+    """
+    states = {name: getattr(weight, "quant_state", None) for name, weight in model.named_parameters()}
+    if not any(getattr(state, "packing_format_for_cpu", False) for state in states.values()):
+        return dict(model.state_dict())
+    found: dict[str, object] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, state in states.items():
+        while state is not None:  # of double quantisation, the state of the scales, too
+            name = f"{name} of {state.quant_type or 'scales'}"
+            parts = {part: getattr(state, part, None) for part in ("absmax", "code", "offset")}
+            found |= {f"{name}.{part}": tensor for part, tensor in parts.items() if isinstance(tensor, Tensor)}
+            state = state.state2
     return found
 
 

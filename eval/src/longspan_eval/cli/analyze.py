@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longspan.cli.models import load_model, load_tokenizer
-from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, say, wide
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
 from longspan.files import check
+from longspan.loading.models import load_model, load_tokenizer
 from longspan_eval.cli.eval_options import check_folder, parse_lengths
 from longspan_eval.cli.tasks import no_task
 
@@ -32,7 +32,7 @@ def analyze(
         str, typer.Option(help="A method, such as esa or, with parameters, longheads:score=bounds,num_chunks=8.")
     ],
     out: Annotated[Path, typer.Option(help="The folder to write tables, pictures and pages to.")],
-    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL)] = None,
     task: Annotated[str | None, typer.Option(help="A synthetic task, such as passkey or passkey-prose.")] = None,
     file: Annotated[Path | None, typer.Option(help="A text file to read instead of a task; - is stdin.")] = None,
     prompt: Annotated[str, typer.Option(help="The question, which follows the file's text.")] = "",
@@ -81,7 +81,7 @@ def analyze(
     _check_source(task, file, prompt, answer, _given({"--samples": samples, "--seed": seed}))
     made = None if task is None else _synthetic(task)
     text = None if file is None else read_text(file)
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet), load_tokenizer(model)
     import torch
 
     import longspan

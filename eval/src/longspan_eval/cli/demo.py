@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from longspan.bundled import FOLDER
-from longspan.cli.models import quiet_transformers
 from longspan.cli.options import Json, Quiet
 from longspan.cli.output import print_json
 from longspan.errors import LongspanError
+from longspan.loading.models import quiet_transformers
 
 
 def demo(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from longspan.cli.models import check_device, load_model, load_tokenizer, quiet_transformers
-from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.cli.texts import one_stdin
 from longspan.errors import LongspanError
+from longspan.loading.models import check_device, load_model, load_tokenizer, quiet_transformers
 from longspan_eval.cli.eval_options import (
     MaxFullSeconds,
     RetryErrors,
@@ -44,7 +44,7 @@ def evaluate(
     tasks: Annotated[
         list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; a pattern such as 'ruler-*' selects several.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL)] = None,
     methods: Annotated[
         str,
         typer.Option(
@@ -146,7 +146,7 @@ def evaluate(
     if texts:
         check_texts(texts)
     # Here on the CPU, to be hashed and checked; the processes that read prompts load it where it is to run.
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu"), load_tokenizer(model)
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu", quiet=quiet), load_tokenizer(model)
     subject = Subject.of(loaded, tokenizer, window=window)
     sizes = parse_lengths(lengths, subject.window)
     windows = None

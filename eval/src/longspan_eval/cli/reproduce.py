@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longspan.bundled import FOLDER
-from longspan.cli.models import BUNDLED, load_model, load_tokenizer, quiet_transformers
-from longspan.cli.options import Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
+from longspan.loading.models import load_model, load_tokenizer, quiet_transformers
+from longspan.loading.names import BUNDLED
 from longspan.tables import Column, Sheet
 from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors, check_folder
 from longspan_eval.cli.results import check_measured, resumable, show_results
@@ -35,7 +36,7 @@ SCALES_TO = ("auto", "paper", "window")
 
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="The paper: longheads, dca or esa.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model folder, a hub name, or 'bundled'.")] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL)] = None,
     tables: Annotated[str | None, typer.Option(help="Tables, separated by commas; default: all.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="The folder of the files that tables read.")] = None,
     out: Annotated[
@@ -114,7 +115,7 @@ def reproduce(
     folder = Path("reproduce") / chosen.name if out is None else out
     check_folder(folder)
     check_data(wanted, data_dir)
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device), load_tokenizer(model)
+    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet), load_tokenizer(model)
     if given is not None:  # in the rows that take it, one of another model would be an error, hours later
         check_calibration(loaded, Calibration.load(given))
     if scale == "auto":

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from longspan import signals
-from longspan.bundled import FOLDER
 from longspan.errors import LongspanError
+from longspan.loading.models import is_gguf, tokenizer_source
+from longspan.loading.names import is_short, path_of
 
 MODEL = "longspan"
-BUNDLED = "bundled"
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def _run() -> None:
 
 
 def prepare(args: Any, written: dict[str, Any], folder: str) -> None:
-    """Change parsed arguments so that lm-eval finds our tasks and what ``bundled`` is.
+    """Change parsed arguments so that lm-eval finds our tasks and what a short name is.
 
     Args:
         args: as lm-eval's parser gives them.
@@ -72,7 +72,11 @@ def prepare(args: Any, written: dict[str, Any], folder: str) -> None:
         from lm_eval.utils import simple_parse_args_string
 
         given = simple_parse_args_string(given)
-    named = {key: str(FOLDER) for key in ("pretrained", "tokenizer") if given.get(key) == BUNDLED}
+    named = {key: path_of(given[key]) for key in ("pretrained", "tokenizer") if is_short(given.get(key))}
+    model = {**given, **named}
+    words = str(model.get("tokenizer") or model.get("pretrained") or "")
+    if is_gguf(words):
+        named["tokenizer"] = tokenizer_source(words)
     if named:
         args.model_args = {**given, **named}
     ours = (args.model or written.get("model")) == MODEL

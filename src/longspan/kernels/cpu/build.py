@@ -35,12 +35,6 @@ class BuildError(Exception):
     """There is no library; the message is the reason."""
 
 
-def cache_folder() -> Path:
-    """The user's folder for what longspan keeps between processes; raises ``RuntimeError`` for one without a home."""
-    cache_home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache_home) if os.path.isabs(cache_home) else Path.home() / ".cache") / "longspan"
-
-
 def compiler() -> tuple[str, ...]:
     """The command of ``CC`` if it is set, else the first of ``COMPILERS`` that is installed.
 
@@ -155,7 +149,7 @@ def free_bytes(folder: Path) -> int:
 def _folder() -> Path | None:
     """The folder of libraries, if it is there or can be made, and nobody else can put one there."""
     try:
-        folder = cache_folder()
+        folder = files.cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # the latter where there is no home
         return None

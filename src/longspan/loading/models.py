@@ -4,27 +4,63 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from logging import ERROR, getLogger
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longspan.bundled import FOLDER
 from longspan.errors import LongspanError, check_count, did_you_mean
+from longspan.loading.gguf import ENDING, tokenizer_folder, weights_folder
+from longspan.loading.names import path_of
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-BUNDLED = "bundled"
 DTYPES = ("float32", "bfloat16", "float16")
 _HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # "model" or "owner/model"
 _JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 
-def load_model(name: str, *, window: int | None, dtype: str = "auto", device: str = "auto") -> PreTrainedModel:
-    """Load a model from a folder or the hub, or the ``"bundled"`` one, in eval mode.
+def load(
+    name: str | PathLike[str], *, dtype: str = "auto", device: str = "auto", quiet: bool = False
+) -> tuple[PreTrainedModel, Any]:
+    """Load a model and its tokenizer, ready for ``longspan.extend``.
+
+    A GGUF file is dequantised, and a copy in the form of transformers is kept in the user's cache, whose hashes are
+    checked at each start: the second one is fast. Its config, tokenizer and chat template are the file's own, its
+    window is the one that the file states, and its attention is ``"sdpa"``.
+
+    Args:
+        name: a GGUF file, a folder of transformers, a name on the hub, a name that ``longspan fetch`` knows, or
+            ``"bundled"``.
+        dtype: the type of the weights: ``"float32"``, ``"bfloat16"`` or ``"float16"``. ``"auto"`` keeps the
+            checkpoint's; that of a GGUF file is float32 unless all its matrices are in a floating type of 16 bits.
+        device: as of torch; ``"auto"`` is a CUDA GPU if there is one, else the CPU.
+        quiet: show no progress; else bars are shown if stderr is a terminal.
+
+    Returns:
+        The model in eval mode, and the tokenizer.
+
+    Raises:
+        LongspanError: the model or its tokenizer cannot be loaded; the file is damaged, or states something that
+            transformers' reader of GGUF files does not read.
+        OSError: the copy of a GGUF file cannot be written.
+    """
+    given = fspath(name)
+    return load_model(given, dtype=dtype, device=device, quiet=quiet), load_tokenizer(given)
+
+
+def load_model(
+    name: str, *, window: int | None = None, dtype: str = "auto", device: str = "auto", quiet: bool = True
+) -> PreTrainedModel:
+    """Load a model by a name that ``load`` takes, in eval mode.
+
+    Args:
+        window: the trained window in tokens, for a model whose config does not state it.
 
     Raises:
         LongspanError: the model cannot be loaded, or neither its config nor ``window`` states its trained window.
@@ -33,19 +69,24 @@ def load_model(name: str, *, window: int | None, dtype: str = "auto", device: st
 
     from longspan.hf.window import says_window
 
-    quiet_transformers()
     if window is not None:
         check_count("--window", window)
     if dtype != "auto" and dtype not in DTYPES:
         raise LongspanError(
             f"--dtype must be one of auto, {', '.join(DTYPES)}, not {dtype!r}{did_you_mean(dtype, ['auto', *DTYPES])}"
         )
+    quiet_transformers()
     torch_device = check_device(device)
-    source = _source(name)
-    _check_folder(source)
-    with _loading(source, name):
+    source = path_of(name)
+    _check_path(source)
+    with _loading(source, name), _bars(quiet):
+        more = {}
+        if is_gguf(source):
+            source, more = str(weights_folder(Path(source), dtype, quiet=quiet)), {"attn_implementation": "sdpa"}
         config_dict, _ = PreTrainedConfig.get_config_dict(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **more)
+        if more:
+            model.config._name_or_path = path_of(name)  # what a document states as its model's source
     if window is None and not says_window(config_dict, model.config):
         raise LongspanError(
             f"{name}: its config.json has no max_position_embeddings; pass --window, its trained window in tokens"
@@ -57,18 +98,14 @@ def load_tokenizer(name: str) -> Any:
     """Load the tokenizer of a model; raises ``LongspanError`` if that fails."""
     from transformers import AutoTokenizer
 
-    with _loading(_source(name), f"the tokenizer of {name}"):
-        return AutoTokenizer.from_pretrained(_source(name))
+    with _loading(path_of(name), f"the tokenizer of {name}"):
+        return AutoTokenizer.from_pretrained(tokenizer_source(name))
 
 
-def origin(name: str) -> str:
-    """The model's source as documents state it: a folder as an absolute path, else the name."""
-    return name if name == BUNDLED or not Path(name).exists() else str(Path(name).resolve())
-
-
-def _source(name: str) -> str:
-    """The folder of a model's name where that is ``"bundled"``, else the name."""
-    return str(FOLDER) if name == BUNDLED else name
+def tokenizer_source(name: str) -> str:
+    """What transformers loads the tokenizer of a model from: a folder, or a name on the hub."""
+    source = path_of(name)
+    return str(tokenizer_folder(Path(source))) if is_gguf(source) else source
 
 
 def quiet_transformers() -> None:
@@ -78,6 +115,26 @@ def quiet_transformers() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     getLogger("huggingface_hub").setLevel(ERROR)
+
+
+@contextmanager
+def _bars(quiet: bool) -> Iterator[None]:
+    """Let transformers draw its bars, if stderr is a terminal."""
+    from transformers.utils import logging
+
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    logging.enable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.disable_progress_bar()
+
+
+def is_gguf(source: str) -> bool:
+    """Whether a name is that of a GGUF file."""
+    return source.lower().endswith(ENDING) and Path(source).is_file()
 
 
 def check_device(name: str) -> torch.device:
@@ -96,13 +153,15 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-def _check_folder(name: str) -> None:
+def _check_path(name: str) -> None:
     """Raise a clear error for an invalid local path; other names are left to transformers and the hub."""
     path = Path(name)
     if "\0" in name or not name.strip():
         raise LongspanError(f"{name!r}: the name contains a NUL" if name.strip() else "the model's name is empty")
-    if path.is_file():
-        raise LongspanError(f"{name}: is a file; pass the folder of the model's config.json")
+    if path.is_file() and not is_gguf(name):
+        raise LongspanError(
+            f"{name}: is a file and no {ENDING}; pass a GGUF file or the folder of the model's config.json"
+        )
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise LongspanError(f"{name}: this folder has no config.json, so it is not a transformers model")
@@ -110,6 +169,8 @@ def _check_folder(name: str) -> None:
             _check_json(file, f"{name}: its {file.name}")
     elif not path.exists() and not _HUB_NAME.fullmatch(name):
         local = path.is_absolute() or name.startswith((".", "~"))
+        if name.lower().endswith(ENDING):
+            raise LongspanError(f"{name}: this file does not exist")
         hint = "" if local else ", and the name is not valid on a hub"
         raise LongspanError(f"{name}: this model folder does not exist{hint}")
 
@@ -140,9 +201,9 @@ def _check_weights(folder: Path) -> None:
 @contextmanager
 def _loading(name: str, label: str) -> Iterator[None]:
     """Convert every exception of loading (they share no base class) to one error that names the loaded object."""
-    from longspan.cli.hub import within_reach
+    from longspan.loading.hub import within_reach
 
-    local = Path(name).is_dir()
+    local = Path(name).exists()
     try:
         with nullcontext() if local else within_reach() as unreachable:
             if not local:
