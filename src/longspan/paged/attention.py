@@ -154,6 +154,6 @@ class PagedAttention:
         )  # fmt: skip
         part, lse = part[:, :, 0], lse[:, :, 0]
         if few.choices is not None:
-            heads_first = (x.transpose(0, 1)[None] for x in (part, lse, own))
-            few.choices.add(*heads_first, cache, rope, scale=scale, softcap=softcap, impl=self.impl)
+            of_rest, its_lse, asking = (x.transpose(0, 1)[None] for x in (part, lse, own))
+            few.choices.add(of_rest, its_lse, asking, cache, rope, scale=scale, softcap=softcap, impl=self.impl)
         out[few.rows] = part

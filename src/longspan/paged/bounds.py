@@ -65,10 +65,14 @@ class Updates:
                 [i % length == 0 for _, i in own],
             )
             rows, first = (torch.tensor(column, device="cpu").to(device) for column in columns)
-            # Looked up where the pages are numbered, which a device need not be waited for.
-            places = ([one.pages[j // size] for one, j in at] for at in (own, [(one, max(i - 1, 0)) for one, i in own]))
-            pages, before = (torch.stack(each).to(device).long() for each in places)
-            self._few.append(_OneMore(rows, pages, before, first[:, None, None]))
+            # Looked up where the pages are numbered, for which a device need not be waited.
+            pages = [one.pages[i // size] for one, i in own]
+            before = [
+                one.pages[i // size - 1] if i and i % size == 0 else page
+                for (one, i), page in zip(own, pages, strict=True)
+            ]
+            of, last = (torch.stack(each).to(device).long() for each in (pages, before))
+            self._few.append(_OneMore(rows, of, last, first[:, None, None]))
 
     def write(self, cache: Tensor, keys: Tensor) -> None:
         """Take in the step's unrotated keys ``[T, Hkv, D]``."""

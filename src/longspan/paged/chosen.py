@@ -121,9 +121,8 @@ class Choices:
         Args:
             out, lse: ``[1, H, P, D]`` and ``[1, H, P]``, of other keys.
         """
-        options = {"scale": scale, "softcap": softcap}
         for group in self._groups:
-            job = self._job(group, q[:, :, group.at], cache, rope, **options)
+            job = self._job(group, q[:, :, group.at], cache, rope, scale, softcap)
             part, part_lse = out[:, :, group.at], lse[:, :, group.at]
             gather_into(part, part_lse, job, impl)
             if not isinstance(group.at, slice):  # those are copies
