@@ -17,7 +17,7 @@ from longspan.selection.chunks import Chunks
 from longspan.selection.queries import QueryBlock
 from longspan.selection.selector import Chosen, Selector
 
-_AT_ONCE = 1 << 14  # chunks whose bounds are copied at once (8 key heads of 128 channels in fp32: 128 MB)
+BOUNDS_AT_ONCE = 1 << 14  # chunks whose bounds are copied at once (8 key heads of 128 channels in fp32: 128 MB)
 
 
 class PagedSelector(Selector):
@@ -93,7 +93,7 @@ class Choices:
         if not len(at):
             return
         each, device = self.selection.size // size, table.device
-        for some in at.split(max(1, _AT_ONCE // int(self.selection.stops(i[at]).max()))):
+        for some in at.split(max(1, BOUNDS_AT_ONCE // int(self.selection.stops(i[at]).max()))):
             own, chunks = as_slice(some, device), int(self.selection.stops(i[some]).max())
             ends = [torch.minimum(band.keys.hi(i[some]), i[some] + 1).clamp(min=0) for band in self._bands]
             yield _Group(

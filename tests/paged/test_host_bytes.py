@@ -53,7 +53,7 @@ def without_kernels(monkeypatch):
 
     monkeypatch.setattr(paged_attention, "banded", banded)
     monkeypatch.setattr(chosen, "gather_into", lambda out, lse, job, impl: None)
-    monkeypatch.setattr(chosen, "_AT_ONCE", 1 << 30)  # in how many parts they choose follows the device's memory
+    monkeypatch.setattr(chosen, "BOUNDS_AT_ONCE", 1 << 30)  # in how many parts they choose follows the device's memory
 
 
 @pytest.mark.parametrize("name", CASES)
